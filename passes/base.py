@@ -1,0 +1,119 @@
+"""What a pass is: a frozen dataclass with a name, options as fields, and `run(module)`.
+
+    @dataclass(frozen=True)
+    class ElideTrivialAllReduce(Pass):
+        '''Removes all-reduces over axes of size one.'''
+        name = "shmap-elide-trivial-all-reduce"
+
+        def run(self, module: ModuleOp) -> None: ...
+
+A pass refuses first and rewrites after: it raises `Refused` with everything it found wrong, before
+it has changed anything. `Pass.add_to` is the one place that turns a refusal into located MLIR
+diagnostics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where it is, and what was found, what is needed, what to do."""
+
+    location: ir.Location
+    message: str
+
+
+class Refused(Exception):
+    """A pass does not accept a module; `problems` lists every reason, each with its location."""
+
+    def __init__(self, problems: Iterable[Problem]):
+        self.problems = tuple(problems)
+        super().__init__("\n".join(problem.message for problem in self.problems))
+
+
+class PassOptionError(ValueError):
+    """An option of a pass does not exist or has a value that it does not take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """A rewrite or check of one module. Subclasses set `name` and define `run`."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for option, values in _choices(type(self)).items():
+            found = getattr(self, option)
+            if found not in values:
+                raise PassOptionError(
+                    f"{self.name}: option {option}={found} is none of {', '.join(values)}"
+                )
+
+    def run(self, module: ModuleOp) -> None:
+        """Rewrites `module` in place, or raises `Refused` and leaves it as it was."""
+        raise NotImplementedError(f"{type(self).__name__} defines no run(module)")
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the class's docstring."""
+        return (cls.__doc__ or "").strip().partition("\n")[0]
+
+    def __str__(self) -> str:
+        """The pass as it is written in a textual pipeline."""
+        options = " ".join(f"{f.name}={_text(getattr(self, f.name))}" for f in option_fields(self))
+        return f"{self.name}{{{options}}}" if options else self.name
+
+    def add_to(self, manager: passmanager.PassManager) -> None:
+        """Appends this pass to an MLIR pass manager that runs on modules."""
+
+        def run(op: ir.Operation, pass_: Any) -> None:
+            try:
+                with op.location:
+                    self.run(_module_of(op))
+            except Refused as refusal:
+                for problem in refusal.problems:
+                    problem.location.emit_error(problem.message)
+                pass_.signal_pass_failure()
+
+        manager.add(run, name=self.name, argument=self.name, description=self.summary())
+
+
+def option_fields(pass_: Pass | type[Pass]) -> tuple[dataclasses.Field[Any], ...]:
+    """The options of a pass, in the order of their definition."""
+    return dataclasses.fields(pass_)
+
+
+@cache
+def option_types(cls: type[Pass]) -> dict[str, Any]:
+    """The type of each option: bool, int, str or a Literal of strings."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in option_fields(cls)}
+
+
+@cache
+def _choices(cls: type[Pass]) -> dict[str, tuple[str, ...]]:
+    return {
+        option: typing.get_args(hint)
+        for option, hint in option_types(cls).items()
+        if typing.get_origin(hint) is Literal
+    }
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _module_of(op: ir.Operation) -> ModuleOp:
+    if op.name != "builtin.module":
+        problem = f"this pass runs on builtin.module, not on {op.name}; take it out of the nesting"
+        raise Refused([Problem(op.location, problem)])
+    return op.opview

@@ -1,0 +1,228 @@
+"""Reads the body form: what emission writes and every pass before wrap-manual reads.
+
+    sdy.mesh @mesh = <["i"=4, "j"=2]>
+    func.func public @main(
+            %arg0: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+        -> (tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+        attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>}
+
+Types are per device; the attributes say how the blocks lie in the full arrays. Axes that are not
+in `sdy.manual_axes` are automatic, except those in the optional `shmap.outer_manual_axes`, which
+an enclosing region has made manual already. Tokens carry no sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, sdy
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from .base import Problem, Refused
+from .mesh import Mesh
+
+MANUAL_AXES = "sdy.manual_axes"
+OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
+SHARDING = "sdy.sharding"
+
+Dims = tuple[tuple[str, ...], ...]
+"""Per dimension the mesh axes that split it, major axis first."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """An argument or result of @main: its per-device type, and how the full array is cut."""
+
+    name: str
+    type: ir.Type
+    dims: Dims | None
+    """None for a token, which has no sharding."""
+
+    def full_type(self, mesh: Mesh) -> ir.Type:
+        """The type of the full array: each dimension times the axes that split it."""
+        if self.dims is None:
+            return self.type
+        block = ir.RankedTensorType(self.type)
+        shape = [
+            size * mesh.product(axes) for size, axes in zip(block.shape, self.dims, strict=True)
+        ]
+        return ir.RankedTensorType.get(shape, block.element_type, block.encoding)
+
+
+@dataclass(frozen=True)
+class BodyForm:
+    """The entry function of a module in body form with everything its attributes say."""
+
+    main: func.FuncOp
+    mesh: Mesh
+    manual: tuple[str, ...]
+    outer: tuple[str, ...]
+    inputs: tuple[Boundary, ...]
+    outputs: tuple[Boundary, ...]
+
+    @property
+    def region(self) -> tuple[str, ...]:
+        """All axes that are manual in the body, in mesh order."""
+        here = {*self.manual, *self.outer}
+        return tuple(axis for axis in self.mesh.names if axis in here)
+
+    @property
+    def automatic(self) -> tuple[str, ...]:
+        """The axes that XLA's partitioner still owns inside the body, in mesh order."""
+        return self.mesh.without(self.region)
+
+
+def read_body_form(module: ModuleOp) -> BodyForm:
+    """The body form of `module`; raises `Refused` if it has none."""
+    main = _only_main(module)
+    mesh = read_mesh(_only_mesh(module))
+    if MANUAL_AXES not in main.attributes:
+        raise _refusal(
+            main,
+            f"@main has no {MANUAL_AXES}, so it is not in body form; say which axes its types are "
+            f"per-device over, as in attributes {{{MANUAL_AXES} = #sdy<manual_axes{{...}}>}}",
+        )
+    inputs, outputs = main.type.inputs, main.type.results
+    problems: list[Problem] = []
+    form = BodyForm(
+        main,
+        mesh,
+        manual=tuple(sdy.ManualAxesAttr(main.attributes[MANUAL_AXES])),
+        outer=_strings(main.attributes[OUTER_MANUAL_AXES])
+        if OUTER_MANUAL_AXES in main.attributes
+        else (),
+        inputs=tuple(_boundaries("argument", main, "arg_attrs", inputs, mesh, problems)),
+        outputs=tuple(_boundaries("result", main, "res_attrs", outputs, mesh, problems)),
+    )
+    if problems:
+        raise Refused(problems)
+    return form
+
+
+def walk(root: ir.Operation) -> list[ir.Operation]:
+    """Every operation inside `root`, outer before inner, as a list that may be rewritten freely."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def is_token(type_: ir.Type) -> bool:
+    return str(type_) == "!stablehlo.token"
+
+
+def value_attributes(main: func.FuncOp, which: str, count: int) -> list[dict[str, ir.Attribute]]:
+    """The attributes of each argument (`arg_attrs`) or result (`res_attrs`) of a function."""
+    if which not in main.attributes:
+        return [{} for _ in range(count)]
+    dicts = ir.ArrayAttr(main.attributes[which])
+    return [{named.name: named.attr for named in ir.DictAttr(entry)} for entry in dicts]
+
+
+def read_mesh(op: sdy.MeshOp) -> Mesh:
+    mesh = sdy.MeshAttr(op.mesh)
+    axes = (sdy.MeshAxisAttr(axis) for axis in mesh.axes)
+    return Mesh(ir.StringAttr(op.sym_name).value, tuple((axis.name, axis.size) for axis in axes))
+
+
+def _only_main(module: ModuleOp) -> func.FuncOp:
+    functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
+    for function in functions:
+        if function.name.value == "main" and not function.is_external:
+            return function
+    have = ", ".join(f"@{function.name.value}" for function in functions) or "none"
+    raise _refusal(module, f"the module has no function @main with a body; its functions: {have}")
+
+
+def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
+    meshes = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+    if not meshes:
+        raise _refusal(
+            module,
+            'the module has no sdy.mesh; declare the one it runs on: sdy.mesh @mesh = <["i"=4]>',
+        )
+    if len(meshes) > 1:
+        raise Refused(
+            Problem(
+                mesh.location,
+                f"@{ir.StringAttr(mesh.sym_name).value} is one of {len(meshes)} meshes; a module "
+                "in body form runs on one: keep the one that @main's shardings name",
+            )
+            for mesh in meshes[1:]
+        )
+    return meshes[0]
+
+
+def _boundaries(
+    kind: str,
+    main: func.FuncOp,
+    which: str,
+    types: Iterable[ir.Type],
+    mesh: Mesh,
+    problems: list[Problem],
+) -> Iterator[Boundary]:
+    types = list(types)
+    attributes = value_attributes(main, which, len(types))
+    for index, (type_, named) in enumerate(zip(types, attributes, strict=True)):
+        name = f"{kind} {index}"
+        if is_token(type_):
+            yield Boundary(name, type_, None)
+            continue
+        dims: Dims = ()
+        complaint = _complaint(type_, named.get(SHARDING), mesh)
+        if complaint:
+            problems.append(Problem(main.location, f"@main's {name}: {complaint}"))
+        else:
+            dims = _dims(sdy.TensorShardingAttr(named[SHARDING]))
+        yield Boundary(name, type_, dims)
+
+
+def _complaint(type_: ir.Type, sharding: ir.Attribute | None, mesh: Mesh) -> str | None:
+    """Why this boundary cannot be read, or None."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        return (
+            f"type {type_} is no tensor of static shape; the full shape cannot be computed from it"
+        )
+    if sharding is None:
+        return (
+            f"no {SHARDING}; say how its blocks lie in the full array, with {{}} for a dimension "
+            "that is not split"
+        )
+    sharding = sdy.TensorShardingAttr(sharding)
+    symbol = sharding.mesh_or_ref
+    if not isinstance(symbol, ir.FlatSymbolRefAttr) or symbol.value != mesh.symbol:
+        return (
+            f"{SHARDING} speaks of mesh {symbol}, the module's mesh is {mesh}; name @{mesh.symbol}"
+        )
+    if list(sharding.replicated_axes) or list(sharding.unreduced_axes):
+        return (
+            f"{SHARDING} has replicated or unreduced axes; leave them out, a spec only says which axes "
+            "split a dimension"
+        )
+    refs = [ref for dim in _refs(sharding) for ref in dim]
+    if any(ref.sub_axis_info is not None for ref in refs):
+        return f"{SHARDING} splits a dimension over part of an axis; only whole axes can be manual"
+    return None
+
+
+def _refs(sharding: sdy.TensorShardingAttr) -> list[list[sdy.AxisRefAttr]]:
+    dims = (sdy.DimensionShardingAttr(dim) for dim in sharding.dimension_shardings)
+    return [[sdy.AxisRefAttr(axis) for axis in dim.axes] for dim in dims]
+
+
+def _dims(sharding: sdy.TensorShardingAttr) -> Dims:
+    return tuple(tuple(axis.name for axis in dim) for dim in _refs(sharding))
+
+
+def _strings(attribute: ir.Attribute) -> tuple[str, ...]:
+    return tuple(ir.StringAttr(text).value for text in ir.ArrayAttr(attribute))
+
+
+def _refusal(op: ir.OpView, message: str) -> Refused:
+    return Refused([Problem(op.location, message)])

@@ -1,0 +1,65 @@
+"""StableHLO's collectives as the passes see them: which ops, their groups, their ids.
+
+In body form a collective has no channel handle. One that has a handle belongs to a nested region
+that was legalized with its own mesh and axes; the passes leave it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+AXIS_INDEX = "shmap.axis_index"
+
+TAKES_GLOBAL_DEVICE_IDS = frozenset(
+    {"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"}
+)
+PERMUTE = "stablehlo.collective_permute"
+GROUPED = TAKES_GLOBAL_DEVICE_IDS | {"stablehlo.all_to_all", "stablehlo.collective_broadcast"}
+COLLECTIVES = GROUPED | {PERMUTE}
+
+GROUPS = "replica_groups"
+PAIRS = "source_target_pairs"
+CHANNEL_HANDLE = "channel_handle"
+
+
+def body_collectives(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """The collectives among `ops` that are still in body form."""
+    return [op for op in ops if op.name in COLLECTIVES and CHANNEL_HANDLE not in op.attributes]
+
+
+def axis_index_calls(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """The `stablehlo.custom_call @shmap.axis_index` among `ops`."""
+    return [
+        op
+        for op in ops
+        if op.name == "stablehlo.custom_call"
+        and ir.StringAttr(op.attributes["call_target_name"]).value == AXIS_INDEX
+    ]
+
+
+def indexed_axes(axis_index: ir.Operation) -> tuple[str, ...]:
+    """The axes of an axis_index call, major axis first; () if the call names none."""
+    config = axis_index.attributes["backend_config"]
+    if not isinstance(config, ir.DictAttr) or "axes" not in config:
+        return ()
+    return tuple(ir.StringAttr(axis).value for axis in ir.ArrayAttr(config["axes"]))
+
+
+def group_axes(op: ir.Operation) -> tuple[str, ...] | None:
+    """The mesh axes that name the op's groups, major axis first; None if it lists device ids."""
+    groups = op.attributes[GROUPS]
+    if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
+        return None
+    axes = stablehlo.ReplicaGroupMeshAxesAttr(groups).axes
+    return tuple(stablehlo.AxisRefAttr(axis).name for axis in axes)
+
+
+def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:
+    """The rows of a dense list of device ids: `replica_groups` or `source_target_pairs`."""
+    dense = ir.DenseIntElementsAttr(op.attributes[attribute])
+    ids = list(dense)
+    columns = ir.RankedTensorType(dense.type).shape[1]
+    return [ids[start : start + columns] for start in range(0, len(ids), max(columns, 1))]

@@ -1,0 +1,73 @@
+"""The table of contents: which passes there are, in which order they run, and running them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from jaxlib.mlir import ir, passmanager
+
+from .base import Pass
+from .inline_meshes import InlineMeshes
+from .legalize_collectives import LegalizeCollectives
+from .locations import file_line_col
+from .verify import Verify
+from .wrap_manual import WrapManual
+
+Partitioner = Literal["gspmd", "shardy"]
+Groups = Literal["axes", "ids"]
+
+PASSES: tuple[type[Pass], ...] = (Verify, LegalizeCollectives, WrapManual, InlineMeshes)
+"""Every pass of this project, in the order of the pipeline."""
+
+
+def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tuple[Pass, ...]:
+    """The passes from body form to the module that XLA compiles."""
+    return (
+        # First: every later pass may then trust the module.
+        Verify(),
+        # Before wrap-manual: it reads the manual axes from @main, which wrap-manual takes away.
+        LegalizeCollectives(groups=groups, partitioner=partitioner),
+        # After everything that works on per-device types.
+        WrapManual(partitioner=partitioner),
+        # Last: it takes away the mesh that all others look up.
+        InlineMeshes(),
+    )
+
+
+class PassFailure(Exception):
+    """A pass refused the module. `diagnostics` holds (file:line:col, message) of each reason."""
+
+    def __init__(self, diagnostics: Iterable[tuple[str, str]]):
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(f"{place}: error: {text}" for place, text in self.diagnostics))
+
+
+def run(
+    module: ir.Module, passes: Iterable[Pass | str], *, print_ir_after_all: bool = False
+) -> None:
+    """Runs `passes` on `module` in place through MLIR's own pass manager.
+
+    A pass may also be given as text, for those that MLIR and its dialects bring: "canonicalize".
+    With `print_ir_after_all` the module is printed to standard error after each pass; this turns
+    off multithreading in the module's context.
+
+    Raises `PassFailure` if a pass refuses the module.
+    """
+    with module.context:
+        manager = passmanager.PassManager("builtin.module")
+        for pass_ in passes:
+            if isinstance(pass_, Pass):
+                pass_.add_to(manager)
+            else:
+                manager.add(pass_)
+        if print_ir_after_all:
+            module.context.enable_multithreading(False)
+            manager.enable_ir_printing()
+        try:
+            manager.run(module.operation)
+        except ir.MLIRError as error:
+            raise PassFailure(
+                (file_line_col(diagnostic.location), diagnostic.message)
+                for diagnostic in error.error_diagnostics
+            ) from None

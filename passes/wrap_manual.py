@@ -1,0 +1,196 @@
+"""Wraps the per-device body into a program on full arrays, as XLA's partitioner reads it.
+
+Up to here the module is what one device computes. XLA compiles programs on full arrays; this pass
+says how the full arrays are cut for the body and how its results are put together.
+
+Before:  func.func public @main(%arg0: tensor<2x8xf32> {sdy.sharding = <@mesh, [{"i"}, {}]>}) -> ...
+             attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} { body }
+After, partitioner=gspmd:
+         func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+           %0 = custom_call @Sharding(%arg0) {mhlo.sharding = "{devices=[4,1,2]<=..."}
+           %1 = custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : tensor<2x8xf32>
+           %2 = call @shmap_body(%1)
+           %3 = custom_call @Sharding(%2) {mhlo.sharding = "{manual}"}
+           %4 = custom_call @SPMDShardToFullShape(%3) {mhlo.sharding = "{devices=[4,1,2]<=..."}
+           return %4
+         }
+         func.func private @shmap_body(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> { body }
+After, partitioner=shardy:
+         func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+           %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"i"}, {}]>]
+                    out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i", "j"} (...) { body }
+           return %0
+         }
+Needs:   body form; legalized collectives (an axis index cannot be legalized after this).
+Leaves:  @main on full types, without `sdy.sharding` and `sdy.manual_axes`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, sdy
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from .base import Pass
+from .body_form import (
+    MANUAL_AXES,
+    OUTER_MANUAL_AXES,
+    SHARDING,
+    BodyForm,
+    Boundary,
+    Dims,
+    read_body_form,
+    value_attributes,
+)
+from .sharding_calls import sharding_call
+from .sharding_text import full_sharding, region_sharding
+
+
+@dataclass(frozen=True)
+class WrapManual(Pass):
+    """Wraps the per-device body into a program on full arrays, as XLA's partitioner reads it."""
+
+    name = "shmap-wrap-manual"
+
+    partitioner: Literal["gspmd", "shardy"] = "gspmd"
+
+    def run(self, module: ModuleOp) -> None:
+        form = read_body_form(module)
+        if self.partitioner == "gspmd":
+            _wrap_in_custom_calls(form, module)
+        else:
+            _wrap_in_manual_computation(form)
+
+
+def _new_main(form: BodyForm) -> func.FuncOp:
+    """An empty public @main on full types, before the old one, with its other attributes."""
+    inputs = [boundary.full_type(form.mesh) for boundary in form.inputs]
+    outputs = [boundary.full_type(form.mesh) for boundary in form.outputs]
+    with ir.InsertionPoint(form.main), form.main.location:
+        main = func.FuncOp("main", (inputs, outputs), visibility="public")
+    main.attributes["arg_attrs"] = _without_sharding(form.main, "arg_attrs", len(inputs))
+    main.attributes["res_attrs"] = _without_sharding(form.main, "res_attrs", len(outputs))
+    main.add_entry_block()
+    return main
+
+
+def _without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr:
+    """What else @main's attributes say about its arguments or results (donation, ...)."""
+    kept = value_attributes(main, which, count)
+    for named in kept:
+        named.pop(SHARDING, None)
+    return ir.ArrayAttr.get([ir.DictAttr.get(named) for named in kept])
+
+
+# ---- partitioner=gspmd: custom calls around a call of the body ----------------------------------
+
+
+def _wrap_in_custom_calls(form: BodyForm, module: ModuleOp) -> None:
+    main = _new_main(form)
+    body = _private_body(form, module)
+    with ir.InsertionPoint(main.entry_block), main.location:
+        blocks = [
+            _full_to_block(form, boundary, value)
+            for boundary, value in zip(form.inputs, main.arguments, strict=True)
+        ]
+        call = func.CallOp(body, blocks)
+        fulls = [
+            _block_to_full(form, boundary, value)
+            for boundary, value in zip(form.outputs, call.results, strict=True)
+        ]
+        func.ReturnOp(fulls)
+
+
+def _private_body(form: BodyForm, module: ModuleOp) -> func.FuncOp:
+    """The old @main as a private function without any word about full arrays."""
+    body = form.main
+    body.attributes["sym_name"] = ir.StringAttr.get(_free_name(module, "shmap_body"))
+    body.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    for name in ("arg_attrs", "res_attrs", MANUAL_AXES, OUTER_MANUAL_AXES):
+        if name in body.attributes:
+            del body.attributes[name]
+    return body
+
+
+def _free_name(module: ModuleOp, wanted: str) -> str:
+    """`wanted`, or with a number when a nested region's body already has that name."""
+    symbols = ir.SymbolTable(module.operation)
+    names = itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count()))
+    return next(name for name in names if name not in symbols)
+
+
+def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
+    if boundary.dims is None:
+        return value
+    config = _unspecified_dims(form, boundary.dims)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer)
+    region = region_sharding(form.mesh, len(boundary.dims), form.region)
+    full = sharding_call("Sharding", value, value.type, cut, config)
+    return sharding_call("SPMDFullToShardShape", full, boundary.type, region, config)
+
+
+def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
+    if boundary.dims is None:
+        return value
+    config = _unspecified_dims(form, boundary.dims)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer)
+    region = region_sharding(form.mesh, len(boundary.dims), form.region)
+    block = sharding_call("Sharding", value, value.type, region, config)
+    full_type = boundary.full_type(form.mesh)
+    return sharding_call("SPMDShardToFullShape", block, full_type, cut, config)
+
+
+def _unspecified_dims(form: BodyForm, dims: Dims) -> str:
+    """Leaves every dimension to the partitioner for the axes that this region does not take."""
+    if not dims or len(form.manual) == len(form.mesh.axes):
+        return ""
+    return f"unspecified_dims=[{','.join(str(dim) for dim in range(len(dims)))}]"
+
+
+# ---- partitioner=shardy: a manual computation that holds the body -------------------------------
+
+
+def _wrap_in_manual_computation(form: BodyForm) -> None:
+    """The body moves inline, because XLA does not combine collectives across calls."""
+    main = _new_main(form)
+    with ir.InsertionPoint(main.entry_block), main.location:
+        computation = sdy.ManualComputationOp(
+            main.type.results,
+            main.arguments,
+            _shardings(form, form.inputs),
+            _shardings(form, form.outputs),
+            sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in form.manual]),
+        )
+        func.ReturnOp(computation.results)
+
+    block = form.main.entry_block
+    block.append_to(computation.body)
+    terminator = block.operations[len(block.operations) - 1]
+    with ir.InsertionPoint(terminator), terminator.location:
+        sdy.ReturnOp(terminator.operands)
+    terminator.operation.erase()
+    form.main.operation.erase()
+
+
+def _shardings(form: BodyForm, boundaries: Sequence[Boundary]) -> ir.Attribute:
+    """Dimensions stay open where the partitioner may split them further, over automatic axes."""
+    closed = not form.automatic
+    return sdy.TensorShardingPerValueAttr.get(
+        [
+            sdy.TensorShardingAttr.get(
+                form.mesh.symbol,
+                [
+                    sdy.DimensionShardingAttr.get(
+                        [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=closed
+                    )
+                    for axes in boundary.dims or ()
+                ],
+            )
+            for boundary in boundaries
+        ]
+    )
