@@ -1,0 +1,300 @@
+"""Every program in `examples/` runs, in each way a user can run it, and equals its reference.
+
+Programs are found by the command line's convention: `name` is the shard_mapped function,
+`name_args` its arguments or a function that returns them, `name_reference` the same function on one
+device. A new example needs no change here.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+ROOT = Path(__file__).parents[1]
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"examples_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MODULES = {path.stem: load(path) for path in sorted((ROOT / "examples").glob("*.py"))}
+EXAMPLES = [
+    (file, name.removesuffix("_args"))
+    for file, module in MODULES.items()
+    for name in vars(module)
+    if name.endswith("_args")
+]
+
+for_each_example = pytest.mark.parametrize(
+    ("file", "name"), EXAMPLES, ids=[f"{file}:{name}" for file, name in EXAMPLES]
+)
+for_both_partitioners = pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+
+
+def arguments(file, name):
+    args = getattr(MODULES[file], f"{name}_args")
+    return args() if callable(args) else args
+
+
+def executable(file, name, partitioner):
+    lowered = getattr(MODULES[file], name).lower(*arguments(file, name), partitioner=partitioner)
+    return lowered.compile()
+
+
+# Largest error allowed, in units of the result's largest magnitude.
+#
+# float32: sums of up to a few hundred products in another order; 16 units in the last place.
+# bfloat16: a sharded sum rounds each partial sum and each addition, the reference rounds once. A
+# rounding is at most half a unit in the last place (2^-8), and the examples make four at most on
+# the way from one tight sum to the next: 2^-6. Each example has a float32 variant for the rest.
+TOLERANCE = {"float32": 16 * 2.0**-23, "bfloat16": 2.0**-6}
+
+
+def assert_equals_reference(results, references):
+    """Same trees, shapes and dtypes; integers equal, floats within `TOLERANCE`."""
+    assert jax.tree.structure(results) == jax.tree.structure(references)
+    for result, reference in zip(
+        jax.tree.leaves(results), jax.tree.leaves(references), strict=True
+    ):
+        assert (result.shape, result.dtype) == (reference.shape, reference.dtype)
+        error = np.abs(np.asarray(result, np.float64) - np.asarray(reference, np.float64)).max()
+        scale = np.abs(np.asarray(reference, np.float64)).max()
+        assert error <= TOLERANCE.get(result.dtype.name, 0.0) * scale
+
+
+def assert_sharded_as_out_specs_say(results, example):
+    def check(spec, result):
+        expected = NamedSharding(example.mesh, spec)
+        assert isinstance(result.sharding, NamedSharding)
+        assert result.sharding.is_equivalent_to(expected, result.ndim)
+
+    specs = jax.tree.broadcast(example.out_specs, results, is_leaf=lambda s: isinstance(s, P))
+    jax.tree.map(check, specs, results)
+
+
+def check(file, name, run):
+    module = MODULES[file]
+    args = arguments(file, name)
+    results = jax.block_until_ready(run(*args))
+    assert_equals_reference(results, getattr(module, f"{name}_reference")(*args))
+    assert_sharded_as_out_specs_say(results, getattr(module, name))
+
+
+@pytest.fixture(params=["gspmd", "shardy"])
+def jax_partitioner(request):
+    """Sets the partitioner of `jax.jit` itself, which a shard_map inside it has to follow."""
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", request.param == "shardy")
+    yield
+    jax.config.update("jax_use_shardy_partitioner", before)
+
+
+def collectives(hlo: str) -> Counter:
+    """How often each collective occurs in an optimized HLO module."""
+    kinds = "all-reduce|all-gather|reduce-scatter|(?:ragged-)?all-to-all|collective-\\w+|send|recv"
+    return Counter(re.findall(rf" ({kinds})(?:-start)?\(", hlo))
+
+
+@for_each_example
+def test_called_directly(file, name):
+    check(file, name, getattr(MODULES[file], name))
+
+
+@for_each_example
+@pytest.mark.usefixtures("jax_partitioner")
+def test_called_inside_jit(file, name):
+    check(file, name, jax.jit(getattr(MODULES[file], name)))
+
+
+@for_each_example
+@for_both_partitioners
+def test_compiled_ahead_of_time(file, name, partitioner):
+    check(file, name, executable(file, name, partitioner))
+
+
+@for_each_example
+def test_docstring_says_how_to_run_it(file, name):
+    command = f"shmap run examples/{file}.py:{name.removesuffix('_bf16')}"
+    assert re.search(rf"{re.escape(command)}\b", MODULES[file].__doc__ or "")
+
+
+# matmul.py
+
+
+@for_both_partitioners
+def test_matmul_basic_sends_one_all_reduce_and_nothing_else(partitioner):
+    hlo = executable("matmul", "matmul_basic", partitioner).as_text()
+    assert collectives(hlo) == {"all-reduce": 1}
+
+
+def test_matmul_basic_is_exact_on_whole_numbers():
+    """All sums of products in this example are below 2^24, so float32 represents them exactly."""
+    result = MODULES["matmul"].matmul_basic(*MODULES["matmul"].matmul_basic_args)
+    a, b = np.arange(8 * 16).reshape(8, 16), np.arange(16 * 32).reshape(16, 32)
+    np.testing.assert_array_equal(result, a @ b)
+
+
+@pytest.mark.parametrize(
+    ("name", "block"), [("matmul_basic", (2, 32)), ("matmul_reduce_scatter", (2, 16))]
+)
+def test_matmul_blocks_have_the_documented_shapes(name, block):
+    result = getattr(MODULES["matmul"], name)(*arguments("matmul", name))
+    assert result.shape == (8, 32)
+    assert {shard.data.shape for shard in result.addressable_shards} == {block}
+
+
+# design_tour.py: what the design document states about its examples, in NumPy.
+
+X = np.arange(12 * 12).reshape(12, 12)
+DOCUMENTED = {
+    "f1": (np.tile(X, (1, 2)), (3, 12)),
+    "f2": (np.tile(X, (1, 2)), (3, 12)),
+    "f2_first_axis": (np.tile(X, (1, 2)), (3, 12)),
+    "closure_over_i_and_j": (np.tile([[3.0]], (4, 2)), (1, 1)),
+    "closure_over_i": (np.tile([[3.0]], (4, 1)), (1, 1)),
+    "closure_over_none": (np.array([[3.0]]), (1, 1)),
+    "f3": (X[:, :6] + X[:, 6:], (3, 6)),
+    "f4": (X[0:3] + X[3:6] + X[6:9] + X[9:12], (3, 6)),
+    "f5": (X.reshape(4, 3, 2, 6).sum(axis=(0, 2)), (3, 6)),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_design_document_states_value_and_block_shape(name):
+    value, block = DOCUMENTED[name]
+    result = getattr(MODULES["design_tour"], name)(*arguments("design_tour", name))
+    np.testing.assert_array_equal(result, value)
+    assert {shard.data.shape for shard in result.addressable_shards} == {block}
+
+
+def test_split_map_applies_the_function_to_four_blocks_on_four_devices():
+    tour = MODULES["design_tour"]
+    result = tour.split_map(*tour.split_map_args)
+    assert [shard.data.shape for shard in result.addressable_shards] == [(3, 7)] * 4
+    assert result.shape == (12, 7)
+    assert result.sharding.device_set == set(jax.devices()[:4])
+
+
+# collective_matmul.py
+
+
+@for_both_partitioners
+@pytest.mark.parametrize("suffix", ["", "_bf16"])
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("plain", {"all-gather": 1}),
+        ("ring", {"collective-permute": 7}),
+        ("ring_loop", {"collective-permute": 1}),
+        ("two_way", {"collective-permute": 14}),
+        ("two_way_loop", {"collective-permute": 2}),
+    ],
+)
+def test_collective_matmul_sends_what_its_form_says(name, suffix, sent, partitioner):
+    hlo = executable("collective_matmul", name + suffix, partitioner).as_text()
+    assert collectives(hlo) == sent
+
+
+# transformer_2d.py
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("manual", [True, False])
+@pytest.mark.usefixtures("jax_partitioner")
+def test_jit_layer_equals_its_reference(dtype, manual):
+    """The document's style: the compiler partitions, two products are shard_mapped if `manual`."""
+    transformer = MODULES["transformer_2d"]
+    args = transformer.transformer_layer_args(dtype)
+    results = jax.block_until_ready(transformer.jit_layer(*args, manual=manual))
+    assert_equals_reference(results, transformer.transformer_layer_reference(*args))
+    assert_sharded_as_out_specs_say(results, transformer.transformer_layer)
+
+
+def test_jit_layer_overlaps_only_if_manual():
+    """The rings of collective-permutes are the shard_mapped products' doing, not the compiler's."""
+    transformer = MODULES["transformer_2d"]
+    args = transformer.transformer_layer_args()
+    sent = {
+        manual: collectives(transformer.jit_layer.lower(*args, manual=manual).compile().as_text())
+        for manual in (True, False)
+    }
+    assert sent[True]["collective-permute"] >= sent[False]["collective-permute"] + 2
+
+
+def test_transformer_cache_and_position_matter():
+    """The reference is no judge if attention ignores the cache or the rotation changes nothing."""
+    transformer = MODULES["transformer_2d"]
+    layer, params, sin, cos, kv_cache, x = transformer.transformer_layer_args()
+    out, _, _ = transformer.transformer_layer_reference(layer, params, sin, cos, kv_cache, x)
+    others = [
+        (layer - 1, params, sin, cos, kv_cache, x),
+        (layer, params, sin[::-1], cos[::-1], kv_cache, x),
+        (layer, params, sin, cos, kv_cache._replace(length=kv_cache.length - 1), x),
+    ]
+    for other in others:
+        changed, _, _ = transformer.transformer_layer_reference(*other)
+        assert np.abs(out - changed).max() > 100 * TOLERANCE["float32"] * np.abs(out).max()
+
+
+# digits.py
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("data_parallel", {}),
+        ("tensor_parallel", {"all-reduce": 1}),
+        ("data_and_tensor_parallel", {"all-reduce": 1}),
+    ],
+)
+@for_both_partitioners
+def test_digits_sends_what_its_parallelism_says(name, sent, partitioner):
+    assert collectives(executable("digits", name, partitioner).as_text()) == sent
+
+
+def test_digits_program_reports_the_same_accuracy_for_every_partitioning():
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    report = subprocess.run(
+        [sys.executable, ROOT / "examples" / "digits.py"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    accuracies = re.findall(r"accuracy +(\S+)%", report)
+    assert len(accuracies) == 4
+    assert len(set(accuracies)) == 1
+    assert float(accuracies[0]) > 95
+    assert re.findall(r"on each device +(.*)", report) == ["(50, 10)", "(400, 10)", "(100, 10)"]
+
+
+def test_all_programs_of_the_design_document_are_found():
+    """Guards the search above: if it found nothing, no example would be tested and no test fail."""
+    assert {
+        "matmul_basic",
+        "matmul_reduce_scatter",
+        "split_map",
+        *DOCUMENTED,
+        *(f"{ring}{suffix}" for ring in ("ring", "ring_loop") for suffix in ("", "_bf16")),
+        "transformer_layer",
+        "transformer_layer_bf16",
+        "data_parallel",
+        "tensor_parallel",
+    } <= {name for _, name in EXAMPLES}
