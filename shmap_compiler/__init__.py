@@ -1,0 +1,31 @@
+"""shmap_compiler: a compiler for per-device JAX programs with explicit collectives."""
+
+from shmap_compiler.api import ShardMapped, shard_map
+from shmap_compiler.errors import (
+    BodyError,
+    Problem,
+    ResultTypeError,
+    ShmapError,
+    SpecError,
+    TargetError,
+    UnknownAxisError,
+)
+from shmap_compiler.graph import Graph
+from shmap_compiler.stages import PARTITIONERS, STAGES, Executable, Lowered
+
+__all__ = [
+    "PARTITIONERS",
+    "STAGES",
+    "BodyError",
+    "Executable",
+    "Graph",
+    "Lowered",
+    "Problem",
+    "ResultTypeError",
+    "ShardMapped",
+    "ShmapError",
+    "SpecError",
+    "TargetError",
+    "UnknownAxisError",
+    "shard_map",
+]

@@ -1,0 +1,200 @@
+"""The one place that knows JAX's undocumented attributes and the differences between its versions.
+
+Everything here is reachable from public modules, but is either not documented (attributes of
+meshes, jaxprs and the lowering context) or differs between the JAX lines we support (0.10 and 0.12).
+A new JAX release should break this file and `test/test_compat.py`, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import jax
+from jax.extend import core as jex_core
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+AnyMesh = Mesh | AbstractMesh
+_T = TypeVar("_T")
+
+# ------------------------------------------------------------------------------------- meshes
+
+
+def abstract_mesh(mesh: AnyMesh) -> AbstractMesh:
+    """The mesh without its devices."""
+    return mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
+
+
+def axis_types(mesh: AnyMesh) -> dict[str, AxisType]:
+    """Axis name -> Auto, Explicit or Manual."""
+    return dict(zip(mesh.axis_names, abstract_mesh(mesh).axis_types, strict=True))
+
+
+def with_manual_axes(mesh: AnyMesh, axes: Iterable[str]) -> AbstractMesh:
+    """The abstract mesh on which `axes` are Manual."""
+    return abstract_mesh(mesh).update_axis_types(dict.fromkeys(axes, AxisType.Manual))
+
+
+def enclosing_manual_axes(mesh: AnyMesh) -> tuple[str, ...]:
+    """Axes of `mesh` that an enclosing shard_map has made manual already, in mesh order."""
+    current = jax.sharding.get_abstract_mesh()
+    if current.empty or current.axis_names != mesh.axis_names:
+        return ()
+    return tuple(a for a in mesh.axis_names if a in current.manual_axes)
+
+
+# ------------------------------------------------------------------------------------- jaxprs
+
+# ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
+_CLOSED_IS_SEPARATE = jex_core.ClosedJaxpr is not jex_core.Jaxpr
+
+
+def is_jaxpr(value: object) -> bool:
+    return isinstance(value, (jex_core.Jaxpr, jex_core.ClosedJaxpr))
+
+
+def is_closed(jaxpr: Any) -> bool:
+    """Whether `jaxpr` can stand where JAX wants a ClosedJaxpr."""
+    return isinstance(jaxpr, jex_core.ClosedJaxpr)
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The Jaxpr inside a ClosedJaxpr; an open Jaxpr as it is."""
+    return jaxpr.jaxpr if is_closed(jaxpr) else jaxpr
+
+
+def replace_jaxpr(jaxpr: Any, **fields: Any) -> Any:
+    """Copy of an open or closed jaxpr with other equations, variables or effects."""
+    if _CLOSED_IS_SEPARATE and is_closed(jaxpr):
+        return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(**fields))
+    return jaxpr.replace(**fields)
+
+
+def close_jaxpr(jaxpr: Any) -> Any:
+    """A ClosedJaxpr without constants around an open jaxpr that has none."""
+    if _CLOSED_IS_SEPARATE and not is_closed(jaxpr):
+        return jex_core.ClosedJaxpr(jaxpr, ())
+    return jaxpr
+
+
+def constants_to_inputs(closed: Any) -> tuple[Any, list[Any]]:
+    """(closed jaxpr whose constants are its leading inputs, the constants)."""
+    jaxpr, consts = closed.jaxpr, list(closed.consts)
+    if not consts:
+        return closed, consts
+    fields = {
+        "constvars": [],
+        "invars": [*jaxpr.constvars, *jaxpr.invars],
+        "debug_info": jaxpr.debug_info.with_unknown_names(),
+    }
+    if _CLOSED_IS_SEPARATE:
+        return jex_core.ClosedJaxpr(jaxpr.replace(**fields), ()), consts
+    return closed.replace(**fields, consts=()), consts
+
+
+def is_axis_effect(effect: Any, axes: Iterable[str]) -> bool:
+    """Whether `effect` only says that a collective over one of `axes` was used."""
+    return type(effect).__name__ == "NamedAxisEffect" and effect.name in axes
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """(number of constants, number of carries) of a scan equation."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def shaped_array(
+    shape: Sequence[int], dtype: Any, weak_type: bool, sharding: NamedSharding | None = None
+) -> jax.core.ShapedArray:
+    if sharding is None:
+        return jax.core.ShapedArray(tuple(shape), dtype, weak_type=weak_type)
+    return jax.core.ShapedArray(tuple(shape), dtype, weak_type=weak_type, sharding=sharding)
+
+
+# ----------------------------------------------------------------------------------- lowering
+
+
+def fresh_module_context(module_context: Any, module: Any, mesh: AnyMesh, manual: Iterable[str]):
+    """The lowering context of an enclosing jit, redirected into the empty `module`.
+
+    Callbacks, ordered effects and objects to keep alive stay those of the enclosing jit.
+    """
+    ir = mlir.ir
+    return module_context.replace(
+        module=module,
+        ip=ir.InsertionPoint(module.body),
+        symbol_table=ir.SymbolTable(module.operation),
+        lowering_cache={},
+        cached_primitive_lowerings={},
+        axis_context=mlir.SPMDAxisContext(mesh, frozenset(manual)),
+    )
+
+
+def lowering_mesh(ctx: Any) -> AnyMesh:
+    """The mesh given to `fresh_module_context`, read back inside a lowering rule."""
+    return ctx.module_context.axis_context.mesh
+
+
+# `jax_use_shardy_partitioner` can be set publicly for the whole process only.
+_partitioner_lock = threading.RLock()
+
+
+def shardy_is_on() -> bool:
+    return bool(jax.config.jax_use_shardy_partitioner)
+
+
+@contextlib.contextmanager
+def partitioner(name: str) -> Iterator[None]:
+    """JAX lowers and compiles for partitioner `name` ("gspmd" or "shardy") inside this context."""
+    with _partitioner_lock:
+        before = shardy_is_on()
+        jax.config.update("jax_use_shardy_partitioner", name == "shardy")
+        try:
+            yield
+        finally:
+            jax.config.update("jax_use_shardy_partitioner", before)
+
+
+# ------------------------------------------------------------------------------------ tracing
+
+
+def trace_with_axes(
+    fun: Callable[..., Any], mesh: AbstractMesh, axes: Sequence[str], avals: Sequence[Any]
+) -> Any:
+    """ClosedJaxpr of `fun` on `avals`, with collectives over `axes` of `mesh` in scope."""
+    axis_env = [(a, mesh.shape[a]) for a in axes]
+    with jax.sharding.use_abstract_mesh(mesh):
+        return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
+
+
+def run_with_axes(fun: Callable[[], _T], mesh: AbstractMesh, axes: Sequence[str]) -> _T:
+    """Result of trace-time work `fun()` that needs the names of `axes` in scope."""
+    result: list[_T] = []
+
+    def record() -> tuple[()]:
+        result.append(fun())
+        return ()
+
+    trace_with_axes(record, mesh, axes, ())
+    return result[0]
+
+
+def sharded_type(mesh: AnyMesh, spec: PartitionSpec, shape, dtype, weak_type: bool):
+    """Type of a global array; its sharding is part of the type on Explicit mesh axes only."""
+    explicit = {a for a, kind in axis_types(mesh).items() if kind == AxisType.Explicit}
+    if not explicit:
+        return shaped_array(shape, dtype, weak_type)
+
+    def keep(entry):
+        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
+        names = tuple(n for n in names if n in explicit)
+        return names[0] if len(names) == 1 else (names or None)
+
+    entries = [keep(e) for e in spec] + [None] * (len(shape) - len(spec))
+    sharding = NamedSharding(abstract_mesh(mesh), PartitionSpec(*entries))
+    return shaped_array(shape, dtype, weak_type, sharding)

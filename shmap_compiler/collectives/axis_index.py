@@ -1,0 +1,44 @@
+"""axis_index: where this device stands along mesh axes, row-major over several; no communication."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Primitive
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from shmap_compiler._compat import shaped_array
+from shmap_compiler.collectives.base import define
+
+axis_index_p = Primitive("axis_index")
+
+CALL_TARGET = "shmap.axis_index"
+"""StableHLO has no op for it; `shmap-legalize-collectives` turns this call into arithmetic."""
+
+
+def axis_index(*, axes: tuple[str, ...]) -> Any:
+    """int32 scalar."""
+    return axis_index_p.bind(axes=axes)
+
+
+def _type(*, axes):
+    return shaped_array((), np.dtype(np.int32), weak_type=False)
+
+
+def _lowering(ctx, *, axes):
+    i32 = ir.IntegerType.get_signless(32)
+    op = hlo.CustomCallOp(
+        [ir.RankedTensorType.get([], i32)],
+        [],
+        call_target_name=ir.StringAttr.get(CALL_TARGET),
+        backend_config=ir.DictAttr.get(
+            {"axes": ir.ArrayAttr.get([ir.StringAttr.get(a) for a in axes])}
+        ),
+        api_version=ir.IntegerAttr.get(i32, 4),
+    )
+    return op.results
+
+
+define(axis_index_p, _type, _lowering)

@@ -1,0 +1,88 @@
+"""What all collectives share: registration, replica groups, reduction regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+from jax.interpreters.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from shmap_compiler._compat import AnyMesh, lowering_mesh
+
+Groups = tuple[tuple[int, ...], ...] | None
+
+MESH_SYMBOL = "mesh"
+"""Name of the `sdy.mesh` that emission declares and every replica group refers to."""
+
+
+def define(
+    primitive: Primitive,
+    abstract_eval: Callable[..., Any],
+    lowering: Callable[..., Any],
+    batcher: Callable[..., Any] | None = None,
+) -> None:
+    """Registers the rules every collective has; derivatives differ and are registered apart."""
+    primitive.def_abstract_eval(abstract_eval)
+    mlir.register_lowering(primitive, lowering)
+    if batcher is not None:
+        batching.primitive_batchers[primitive] = batcher
+
+
+def with_dimension(aval: Any, dimension: int, size: int) -> Any:
+    """Type `aval` with another size along `dimension`."""
+    shape = list(aval.shape)
+    shape[dimension] = size
+    return aval.update(shape=tuple(shape))
+
+
+def same_dimension_batcher(primitive: Primitive) -> Callable[..., Any]:
+    """Batching rule of a collective that treats every element alike."""
+
+    def batcher(args, dims, **params):
+        (x,), (d,) = args, dims
+        return primitive.bind(x, **params), d
+
+    return batcher
+
+
+def past(batch_dim: int, dimension: int) -> int:
+    """`dimension` of an unbatched value, counted in the value batched along `batch_dim`."""
+    return dimension + (batch_dim <= dimension)
+
+
+# ------------------------------------------------------------------------------ replica groups
+
+
+def device_ids(mesh: AnyMesh, axes: Sequence[str]) -> np.ndarray:
+    """Positions in the mesh of devices that differ only along `axes`: int64[groups, size]."""
+    names = list(mesh.axis_names)
+    ids = np.arange(math.prod(mesh.shape.values()), dtype=np.int64)
+    ids = ids.reshape([mesh.shape[a] for a in names])
+    order = [names.index(a) for a in names if a not in axes] + [names.index(a) for a in axes]
+    size = math.prod(mesh.shape[a] for a in axes)
+    return np.ascontiguousarray(ids.transpose(order).reshape(-1, size))
+
+
+def replica_groups(ctx: Any, axes: Sequence[str], groups: Groups) -> ir.Attribute:
+    """Groups named by mesh axes; dense ones for `groups`, which StableHLO cannot name."""
+    if groups is None:
+        return hlo.ReplicaGroupMeshAxesAttr.get(
+            ir.FlatSymbolRefAttr.get(MESH_SYMBOL),
+            ir.ArrayAttr.get([hlo.AxisRefAttr.get(a) for a in axes]),
+        )
+    rows = device_ids(lowering_mesh(ctx), axes)
+    dense = np.concatenate([rows[:, list(group)] for group in groups])
+    return ir.DenseIntElementsAttr.get(np.ascontiguousarray(dense))
+
+
+def fill_reduction(op: Any, element: ir.Type, combine: Callable[..., Any]) -> None:
+    """Gives a reducing collective its region: `combine` of two scalars."""
+    scalar = ir.RankedTensorType.get([], element)
+    block = op.operation.regions[0].blocks.append(scalar, scalar)
+    with ir.InsertionPoint(block):
+        hlo.return_([combine(*block.arguments)])

@@ -1,0 +1,43 @@
+"""pbroadcast: every device of a group receives the block of one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from shmap_compiler.collectives.all_reduce import psum
+from shmap_compiler.collectives.axis_index import axis_index
+from shmap_compiler.collectives.base import define, replica_groups, same_dimension_batcher
+
+pbroadcast_p = Primitive("pbroadcast")
+
+
+def pbroadcast(x: Any, *, axes: tuple[str, ...], source: int, size: int) -> Any:
+    """`source` is a position along `axes`."""
+    return pbroadcast_p.bind(x, axes=axes, source=source, size=size)
+
+
+def _type(x, *, axes, source, size):
+    return x
+
+
+def _lowering(ctx, x, *, axes, source, size):
+    # StableHLO broadcasts from the first device of a group.
+    first = (source, *(k for k in range(size) if k != source))
+    groups = None if source == 0 else (first,)
+    return hlo.CollectiveBroadcastOp(x, replica_groups(ctx, axes, groups)).results
+
+
+def _transpose(ct, x, *, axes, source, size):
+    if type(ct) is ad.Zero:
+        return [ct]
+    total = psum(ct, axes=axes, groups=None, size=size)
+    return [jnp.where(axis_index(axes=axes) == source, total, jnp.zeros_like(total))]
+
+
+define(pbroadcast_p, _type, _lowering, same_dimension_batcher(pbroadcast_p))
+ad.deflinear2(pbroadcast_p, _transpose)

@@ -1,0 +1,111 @@
+"""Emits a Graph as an MLIR module in body form, inside the lowering of an enclosing jit.
+
+Body form is standard StableHLO on per-device types: the mesh as `sdy.mesh @mesh`, the program as
+`@main` whose arguments and results carry their specs as `#sdy.sharding`, collectives with replica
+groups named by mesh axes. Its size does not depend on the number of devices. Equations other than
+collectives are lowered by JAX's own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend import core as jex_core
+from jax.interpreters import mlir
+from jax.interpreters.mlir import ir
+from jax.sharding import PartitionSpec
+from jaxlib.mlir.dialects import func as func_dialect
+from jaxlib.mlir.dialects import sdy
+
+from shmap_compiler import specs
+from shmap_compiler._compat import fresh_module_context
+from shmap_compiler.collectives.base import MESH_SYMBOL
+from shmap_compiler.graph import Graph
+
+
+def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> ir.Module:
+    """The module of `graph`, in the MLIR context of `ctx`.
+
+    `@main` takes and returns one token per ordered effect before its arguments and results.
+    """
+    context = ctx.module_context.context
+    with ir.Location.unknown(context):
+        module = ir.Module.create()
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(graph.name)
+        with ir.InsertionPoint(module.body):
+            sdy.MeshOp(MESH_SYMBOL, _mesh_attribute(graph))
+        _emit_main(graph, ctx, module, ordered_effects)
+        main = next(f for f in module.body.operations if _symbol(f) == "main")
+        main.operation.move_before(module.body.operations[1])
+        _annotate(main, graph, len(ordered_effects))
+    return module
+
+
+def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any]) -> None:
+    """Lets JAX lower the body to a function `@main`, by lowering a call of it that is then erased."""
+    body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, graph.all_manual_axes)
+    in_types = [mlir.aval_to_ir_type(body_ctx, t) for t in graph.body_in_types]
+    tokens = [mlir.token_type()] * len(ordered_effects)
+    caller = func_dialect.FuncOp("caller", ([*tokens, *in_types], []), ip=body_ctx.ip)
+    block = caller.add_entry_block()
+    with ir.InsertionPoint(block):
+        token_values = dict(zip(ordered_effects, block.arguments, strict=False))
+        rule_ctx = ctx.replace(
+            module_context=body_ctx,
+            avals_in=graph.body_in_types,
+            avals_out=graph.body_out_types,
+            tokens_in=mlir.TokenSet(token_values),
+            tokens_out=None,
+        )
+        mlir.core_call_lowering(
+            rule_ctx,
+            *list(block.arguments)[len(tokens) :],
+            name="main",
+            call_jaxpr=graph.jaxpr,
+        )
+    caller.operation.erase()
+
+
+def _annotate(main: Any, graph: Graph, tokens: int) -> None:
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    main.attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
+        [ir.StringAttr.get(a) for a in graph.manual_axes]
+    )
+    if graph.outer_manual_axes:
+        main.attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
+            [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
+        )
+    ranks_in = [len(t.shape) for t in graph.body_in_types]
+    ranks_out = [len(t.shape) for t in graph.body_out_types]
+    main.arg_attrs = _sharding_attributes(graph.in_specs, ranks_in, tokens)
+    main.attributes["res_attrs"] = _sharding_attributes(graph.out_specs, ranks_out, tokens)
+
+
+def _sharding_attributes(
+    all_specs: Sequence[PartitionSpec], ranks: Sequence[int], tokens: int
+) -> ir.ArrayAttr:
+    none = ir.DictAttr.get({})
+    return ir.ArrayAttr.get(
+        [none] * tokens
+        + [
+            ir.DictAttr.get({"sdy.sharding": _sharding_attribute(s, r)})
+            for s, r in zip(all_specs, ranks, strict=True)
+        ]
+    )
+
+
+def _sharding_attribute(spec: PartitionSpec, rank: int) -> ir.Attribute:
+    dims = [
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], is_closed=True)
+        for axes in specs.dim_axes(spec, rank)
+    ]
+    return sdy.TensorShardingAttr.get(MESH_SYMBOL, dims)
+
+
+def _mesh_attribute(graph: Graph) -> ir.Attribute:
+    return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(a, n) for a, n in graph.mesh.shape.items()])
+
+
+def _symbol(op: Any) -> str:
+    return ir.StringAttr(op.operation.attributes["sym_name"]).value

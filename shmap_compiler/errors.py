@@ -1,0 +1,78 @@
+"""Errors of the front end: who, where, found, needed, what to do; all problems of a call at once."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake, in the four parts that follow the name of the user's function."""
+
+    where: str
+    found: str
+    needed: str
+    fix: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}\n    found:  {self.found}\n    needed: {self.needed}\n"
+            f"    fix:    {self.fix}"
+        )
+
+
+class ShmapError(Exception):
+    """Base of all errors of this package; `problems` holds every mistake found in the call."""
+
+    def __init__(self, who: str, problems: Sequence[Problem]):
+        self.who = who
+        self.problems = tuple(problems)
+        count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
+        super().__init__(
+            f"shard_map of {who}{count}:\n" + "\n".join(f"  {p}" for p in self.problems)
+        )
+
+
+class SpecError(ShmapError, ValueError):
+    """Mesh, specs and arguments or results do not fit together."""
+
+
+class BodyError(ShmapError, ValueError):
+    """The user's function uses a collective wrongly."""
+
+
+class UnknownAxisError(BodyError, NameError):
+    """The user's function names a mesh axis that is not there."""
+
+
+class ResultTypeError(ShmapError, TypeError):
+    """The user's function returned something that is no array."""
+
+
+class TargetError(ShmapError, ValueError):
+    """The devices needed are not here, or an executable was called with unfitting arguments."""
+
+
+def describe(fun: Callable[..., Any]) -> str:
+    """Name and place of a user's function: "`f` (train.py:12)"."""
+    name = function_name(fun)
+    inner = inspect.unwrap(fun)
+    while hasattr(inner, "func"):
+        inner = inner.func
+    code = getattr(inner, "__code__", None) or getattr(
+        getattr(inner, "__call__", None), "__code__", None
+    )
+    if code is None:
+        return f"`{name}`"
+    return f"`{name}` ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"
+
+
+def function_name(fun: Callable[..., Any]) -> str:
+    """Name of a callable, looking through functools.partial."""
+    while not hasattr(fun, "__name__") and hasattr(fun, "func"):
+        fun = fun.func
+    return getattr(fun, "__name__", type(fun).__name__)

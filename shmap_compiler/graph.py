@@ -1,0 +1,186 @@
+"""The Graph: the user's per-device program, with its mesh, its specs and its source lines.
+
+A Graph is immutable and is checked when it is made. Its equations are those of a jaxpr on the types
+of one device's blocks; every collective in it belongs to `shmap_compiler.collectives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jax.extend import core as jex_core
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from shmap_compiler import collectives, specs
+from shmap_compiler._compat import (
+    AnyMesh,
+    abstract_mesh,
+    is_axis_effect,
+    is_jaxpr,
+    open_jaxpr,
+    sharded_type,
+    with_manual_axes,
+)
+
+
+class GraphError(Exception):
+    """A Graph that breaks a rule of its own form: a defect of this package, not of user code."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A typechecked per-device program.
+
+    Attributes:
+      name: the user's function.
+      jaxpr: closed jaxpr without constants, on the types of one device's blocks.
+      mesh: the mesh, with devices or without.
+      manual_axes: the axes over which this program is per-device, in mesh order.
+      outer_manual_axes: axes that an enclosing shard_map has made manual, in mesh order.
+      in_specs: one spec per input: how blocks lie in the full array.
+      out_specs: one spec per output.
+    """
+
+    name: str
+    jaxpr: Any
+    mesh: AnyMesh
+    manual_axes: tuple[str, ...]
+    outer_manual_axes: tuple[str, ...]
+    in_specs: tuple[PartitionSpec, ...]
+    out_specs: tuple[PartitionSpec, ...]
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def all_manual_axes(self) -> tuple[str, ...]:
+        """Axes manual inside the body, here or outside, in mesh order."""
+        manual = (*self.manual_axes, *self.outer_manual_axes)
+        return tuple(a for a in self.mesh.axis_names if a in manual)
+
+    @cached_property
+    def body_mesh(self) -> AbstractMesh:
+        """The mesh as the body sees it."""
+        return with_manual_axes(self.mesh, self.all_manual_axes)
+
+    @property
+    def body_in_types(self) -> list[Any]:
+        """Types of one device's input blocks."""
+        return [v.aval for v in self.jaxpr.jaxpr.invars]
+
+    @property
+    def body_out_types(self) -> list[Any]:
+        """Types of one device's output blocks."""
+        return [v.aval for v in self.jaxpr.jaxpr.outvars]
+
+    @cached_property
+    def in_types(self) -> list[Any]:
+        """Types of the full input arrays."""
+        return self._full_types(self.body_in_types, self.in_specs)
+
+    @cached_property
+    def out_types(self) -> list[Any]:
+        """Types of the full output arrays."""
+        return self._full_types(self.body_out_types, self.out_specs)
+
+    @property
+    def effects(self) -> set[Any]:
+        """Effects of the program that reach beyond it: callbacks, prints, ordered ones."""
+        return {e for e in self.jaxpr.effects if not is_axis_effect(e, self.manual_axes)}
+
+    @cached_property
+    def fun(self) -> Callable[..., list[Any]]:
+        """The program as a function of flat blocks, to be traced again under a transformation."""
+        return jex_core.jaxpr_as_fun(self.jaxpr)
+
+    def _full_types(self, types, type_specs) -> list[Any]:
+        outside = with_manual_axes(self.mesh, self.outer_manual_axes)
+        return [
+            sharded_type(
+                outside, s, specs.global_shape(t.shape, s, self.mesh), t.dtype, t.weak_type
+            )
+            for t, s in zip(types, type_specs, strict=True)
+        ]
+
+    def __str__(self) -> str:
+        from shmap_compiler.printing import print_graph
+
+        return print_graph(self)
+
+    __repr__ = __str__
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr and of the programs nested in it, outer ones first."""
+    for eqn in open_jaxpr(jaxpr).eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if is_jaxpr(inner):
+                    yield from equations(inner)
+
+
+# --------------------------------------------------------------------------------- typechecking
+
+
+def _check(graph: Graph) -> None:
+    jaxpr = open_jaxpr(graph.jaxpr)
+    _require(not graph.jaxpr.consts, "constants must be inputs")
+    _require(len(jaxpr.invars) == len(graph.in_specs), "one spec per input")
+    _require(len(jaxpr.outvars) == len(graph.out_specs), "one spec per output")
+    axes = abstract_mesh(graph.mesh).axis_names
+    _require(set(graph.manual_axes) <= set(axes), "manual axes are mesh axes")
+    _require(not set(graph.manual_axes) & set(graph.outer_manual_axes), "an axis is manual once")
+    for atom, spec in zip(
+        (*jaxpr.invars, *jaxpr.outvars), (*graph.in_specs, *graph.out_specs), strict=True
+    ):
+        used = specs.mentioned(spec)
+        _require(set(used) <= set(graph.manual_axes), f"{spec} mentions manual axes only")
+        _require(len(set(used)) == len(used), f"{spec} mentions an axis once")
+        _require(len(spec) <= len(atom.aval.shape), f"{spec} fits the rank of {atom.aval}")
+    _check_jaxpr(jaxpr, graph)
+
+
+def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
+    defined = {*jaxpr.constvars, *jaxpr.invars}
+
+    def check_defined(atom):
+        _require(
+            isinstance(atom, jex_core.Literal) or atom in defined,
+            f"{atom} is used before it is set",
+        )
+
+    for eqn in jaxpr.eqns:
+        for atom in eqn.invars:
+            check_defined(atom)
+        defined.update(eqn.outvars)
+        if eqn.primitive in collectives.COLLECTIVES:
+            _check_collective(eqn, graph)
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if is_jaxpr(inner):
+                    _check_jaxpr(open_jaxpr(inner), graph)
+    for atom in jaxpr.outvars:
+        check_defined(atom)
+
+
+def _check_collective(eqn: Any, graph: Graph) -> None:
+    axes = eqn.params["axes"]
+    _require(len(set(axes)) == len(axes) > 0, f"{eqn.primitive} names distinct axes")
+    _require(
+        set(axes) <= set(graph.all_manual_axes), f"{eqn.primitive} names manual axes, not {axes}"
+    )
+    out, _ = eqn.primitive.abstract_eval(*[v.aval for v in eqn.invars], **eqn.params)
+    (var,) = eqn.outvars
+    _require(
+        (out.shape, out.dtype) == (var.aval.shape, var.aval.dtype),
+        f"{eqn.primitive} gives {out}, not {var.aval}",
+    )
+
+
+def _require(condition: bool, rule: str) -> None:
+    if not condition:
+        raise GraphError(rule)

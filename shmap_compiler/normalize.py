@@ -1,0 +1,286 @@
+"""Rewrites JAX's collectives, as this JAX version traces them, into the family of `collectives`.
+
+Nested programs (loops, branches, inner jit, custom derivatives) are rewritten in place and keep
+their structure. A collective that also names an axis of an enclosing vmap is left alone: JAX's
+batching rule removes that axis first, and the program is then traced and normalised again.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex_core
+from jax.extend import source_info_util
+from jax.sharding import AbstractMesh
+
+from shmap_compiler import collectives as coll
+from shmap_compiler._compat import is_axis_effect, is_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.errors import BodyError, Problem
+
+
+def normalize(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Any:
+    """The closed `jaxpr` with its collectives over `axes` of `mesh` in our family.
+
+    Raises BodyError if a collective cannot be carried out; `who` describes the user's function.
+    """
+    rewriter = _Rewriter(mesh, frozenset(axes))
+    with jax.sharding.use_abstract_mesh(mesh):
+        result = rewriter.jaxpr(jaxpr)
+    if rewriter.problems:
+        raise BodyError(who, rewriter.problems)
+    return result
+
+
+class _Rewriter:
+    def __init__(self, mesh: AbstractMesh, axes: frozenset[str]):
+        self.sizes = tuple(mesh.shape.items())
+        self.axes = axes
+        self.problems: list[Problem] = []
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        """The same object if nothing in it changes."""
+        inner = open_jaxpr(jaxpr)
+        eqns = [new for eqn in inner.eqns for new in self.equation(eqn)]
+        effects = self.effects(inner.effects)
+        unchanged = len(eqns) == len(inner.eqns) and all(
+            new is old for new, old in zip(eqns, inner.eqns, strict=True)
+        )
+        if unchanged and effects == inner.effects:
+            return jaxpr
+        return replace_jaxpr(jaxpr, eqns=eqns, effects=effects)
+
+    def equation(self, eqn: Any) -> list[Any]:
+        if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
+            if not self.applies(eqn):
+                return [eqn]
+            self.problems += _misuse(eqn, dict(self.sizes))
+            return [] if self.problems else self.expand(eqn)
+        params = {key: self.value(value) for key, value in eqn.params.items()}
+        if all(params[key] is value for key, value in eqn.params.items()):
+            return [eqn]
+        return [eqn.replace(params=params, effects=self.effects(eqn.effects))]
+
+    def value(self, value: Any) -> Any:
+        if is_jaxpr(value):
+            return self.jaxpr(value)
+        if isinstance(value, (tuple, list)) and any(is_jaxpr(v) for v in value):
+            return type(value)(self.value(v) for v in value)
+        return value
+
+    def effects(self, effects: Any) -> Any:
+        return {e for e in effects if not is_axis_effect(e, self.axes)}
+
+    def applies(self, eqn: Any) -> bool:
+        names = [a for a in _axes(eqn.params) if not isinstance(a, int)]
+        return all(name in self.axes for name in names)
+
+    def expand(self, eqn: Any) -> list[Any]:
+        """The equations that stand for `eqn`, computing the same variables from the same."""
+        params = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
+        avals = tuple(v.aval for v in eqn.invars)
+        template = open_jaxpr(_template(eqn.primitive.name, params, avals, self.sizes))
+        env = dict(zip(template.invars, eqn.invars, strict=True))
+        finals = dict(zip(template.outvars, eqn.outvars, strict=True))
+
+        def read(atom):
+            return atom if isinstance(atom, jex_core.Literal) else env[atom]
+
+        if not template.eqns:
+            return [_copy(read(template.outvars[0]), eqn)]
+        eqns = []
+        for step in template.eqns:
+            for var in step.outvars:
+                env[var] = finals.get(var) or jex_core.Var(var.aval)
+            eqns.append(
+                step.replace(
+                    invars=[read(v) for v in step.invars],
+                    outvars=[env[v] for v in step.outvars],
+                    source_info=eqn.source_info,
+                    ctx=eqn.ctx,
+                )
+            )
+        return eqns
+
+
+@functools.lru_cache(maxsize=4096)
+def _template(name, params, avals, sizes) -> Any:
+    expansion = _EXPANSIONS[name](dict(params), dict(sizes))
+    return jax.make_jaxpr(expansion)(*avals)
+
+
+def _copy(source: Any, eqn: Any) -> Any:
+    template = open_jaxpr(jax.make_jaxpr(lambda x: lax.copy_p.bind(x))(source.aval))
+    return template.eqns[0].replace(
+        invars=[source], outvars=eqn.outvars, source_info=eqn.source_info, ctx=eqn.ctx
+    )
+
+
+# ---------------------------------------------------------- one expansion per primitive of JAX
+
+
+def _axes(params: dict[str, Any]) -> tuple[Any, ...]:
+    axes = params["axes"] if "axes" in params else params["axis_name"]
+    return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+
+
+def _group(params: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
+    """The parameters all collectives with groups share."""
+    axes = tuple(a for a in _axes(params) if not isinstance(a, int))
+    groups = params.get("axis_index_groups")
+    if groups is None:
+        return {"axes": axes, "groups": None, "size": math.prod(sizes[a] for a in axes)}
+    groups = tuple(tuple(g) for g in groups)
+    return {"axes": axes, "groups": groups, "size": len(groups[0])}
+
+
+def _reduction(named: Callable[..., Any], positional: Callable[..., Any]):
+    def expansion(params, sizes):
+        dims = tuple(a for a in _axes(params) if isinstance(a, int))
+        group = _group(params, sizes)
+
+        def fun(x):
+            x = positional(x, dims) if dims else x
+            return named(x, **group) if group["axes"] else x
+
+        return fun
+
+    return expansion
+
+
+def _all_gather(params, sizes):
+    dimension, group = params["all_gather_dimension"], _group(params, sizes)
+
+    def fun(x):
+        x = x if params["tiled"] else lax.expand_dims(x, (dimension,))
+        return coll.all_gather(x, dimension=dimension, **group)
+
+    return fun
+
+
+def _reduce_scatter(params, sizes):
+    dimension, group = params["scatter_dimension"], _group(params, sizes)
+
+    def fun(x):
+        x = coll.psum_scatter(x, dimension=dimension, **group)
+        return x if params["tiled"] else lax.squeeze(x, (dimension,))
+
+    return fun
+
+
+def _all_to_all(params, sizes):
+    # Untiled, JAX inserts and removes the dimension of the group around its primitive.
+    dims = {"split": params["split_axis"], "concat": params["concat_axis"]}
+    return functools.partial(coll.all_to_all, **dims, **_group(params, sizes))
+
+
+def _ppermute(params, sizes):
+    perm = tuple((int(source), int(target)) for source, target in params["perm"])
+    return functools.partial(coll.ppermute, axes=_axes(params), perm=perm)
+
+
+def _pbroadcast(params, sizes):
+    group = _group(params, sizes)
+    return functools.partial(
+        coll.pbroadcast, axes=group["axes"], source=params["source"], size=group["size"]
+    )
+
+
+def _pbroadcast_dynamic(params, sizes):
+    group = _group(params, sizes)
+
+    def fun(x, source):
+        mine = coll.axis_index(axes=group["axes"]) == source
+        if x.dtype == jnp.bool_:
+            return coll.pmax(x & mine, **group)
+        return coll.psum(jnp.where(mine, x, jnp.zeros_like(x)), **group)
+
+    return fun
+
+
+def _axis_index(params, sizes):
+    return functools.partial(coll.axis_index, axes=_axes(params))
+
+
+_EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "psum": _reduction(coll.psum, lambda x, dims: jnp.sum(x, dims, dtype=x.dtype)),
+    "pmax": _reduction(coll.pmax, jnp.max),
+    "pmin": _reduction(coll.pmin, jnp.min),
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "ppermute": _ppermute,
+    "pbroadcast": _pbroadcast,
+    "pbroadcast_dynamic": _pbroadcast_dynamic,
+    "axis_index": _axis_index,
+}
+
+# --------------------------------------------------------------------- mistakes JAX lets through
+
+
+def _misuse(eqn: Any, sizes: dict[str, int]) -> list[Problem]:
+    """What XLA would refuse, abort or hang on, though JAX traced it."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "ppermute":
+        return _ppermute_misuse(eqn, _group(params, sizes)["size"])
+    if params.get("axis_index_groups") is not None:
+        axes = tuple(a for a in _axes(params) if not isinstance(a, int))
+        return _groups_misuse(eqn, math.prod(sizes[a] for a in axes))
+    return []
+
+
+def _ppermute_misuse(eqn: Any, size: int) -> list[Problem]:
+    where = f"ppermute over {_axes(eqn.params)} at {source_line(eqn)}"
+    perm = [(int(source), int(target)) for source, target in eqn.params["perm"]]
+    problems = []
+    for position, role in enumerate(("source", "target")):
+        ends = [pair[position] for pair in perm]
+        outside = sorted({e for e in ends if not 0 <= e < size})
+        if outside:
+            problems.append(
+                Problem(
+                    where,
+                    f"{role} {', '.join(map(str, outside))}",
+                    f"each {role} in 0..{size - 1}: {size} devices lie along the axis",
+                    f"take indices modulo the axis size, e.g. (i + 1) % {size}",
+                )
+            )
+        repeated = sorted({e for e in ends if ends.count(e) > 1})
+        if repeated:
+            pairs = [pair for pair in perm if pair[position] in repeated]
+            problems.append(
+                Problem(
+                    where,
+                    f"{role} {', '.join(map(str, repeated))} more than once, in {pairs}",
+                    f"each device at most once as {role}",
+                    "use several ppermutes, or all_gather, to send a block to many devices"
+                    if role == "source"
+                    else "use several ppermutes, or psum, to combine blocks from many devices",
+                )
+            )
+    return problems
+
+
+def _groups_misuse(eqn: Any, size: int) -> list[Problem]:
+    groups = [list(g) for g in eqn.params["axis_index_groups"]]
+    members = sorted(i for g in groups for i in g)
+    if members == list(range(size)) and len({len(g) for g in groups}) == 1:
+        return []
+    return [
+        Problem(
+            f"{eqn.primitive.name} at {source_line(eqn)}",
+            f"axis_index_groups={groups}",
+            f"each of 0..{size - 1} in exactly one group, all groups of one size",
+            "list every index of the axis once, or use two mesh axes instead of groups",
+        )
+    ]
+
+
+def source_line(eqn: Any) -> str:
+    """The user's line that made an equation: `file.py:12 (f)`."""
+    return source_info_util.summarize(eqn.source_info)

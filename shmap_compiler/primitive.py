@@ -1,0 +1,132 @@
+"""The one primitive that stands for a whole shard_mapped program in JAX's world."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import numpy as np
+import shmap_passes
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.interpreters.mlir import ir
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxlib.mlir.dialects import func as func_dialect
+
+from shmap_compiler._compat import AnyMesh, shardy_is_on
+from shmap_compiler.emission import emit
+from shmap_compiler.graph import Graph
+
+shmap_p = Primitive("shmap")
+shmap_p.multiple_results = True
+
+
+def bind(graph: Graph, *args: Any) -> list[Any]:
+    """Applies a graph to full arrays."""
+    return shmap_p.bind(*args, graph=graph, mesh_witness=_mesh_witness(graph.mesh))
+
+
+@functools.lru_cache(maxsize=256)
+def _mesh_witness(mesh: AnyMesh) -> Any:
+    """A jaxpr that mentions the mesh and computes nothing of use.
+
+    jit finds the devices it compiles for in sharding constraints, also in those of jaxprs that are
+    parameters of equations; without this parameter it would not see the mesh of a graph.
+    """
+    constrain = functools.partial(
+        lax.with_sharding_constraint, shardings=NamedSharding(mesh, PartitionSpec())
+    )
+    return jax.make_jaxpr(constrain)(jax.ShapeDtypeStruct((), np.float32))
+
+
+def _type(*in_types, graph, mesh_witness):
+    return graph.out_types, graph.effects
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(graph: Graph) -> Callable[..., Any]:
+    return jax.jit(functools.partial(bind, graph))
+
+
+def _impl(*args, graph, mesh_witness):
+    return _compiled(graph)(*args)
+
+
+# ------------------------------------------------------------------------------------ lowering
+
+_observer: ContextVar[Callable[[Graph, str, ir.Module], None] | None] = ContextVar(
+    "observer", default=None
+)
+
+
+@contextlib.contextmanager
+def observe_lowering(observer: Callable[[Graph, str, ir.Module], None]) -> Iterator[None]:
+    """Calls `observer(graph, stage, module)` for each graph lowered inside this context.
+
+    The stages are "body", as emitted, and then the name of each pass of the pipeline, as it left
+    the module.
+    """
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def _lowering(ctx, *args, graph, mesh_witness):
+    effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
+    module = emit(graph, ctx, effects)
+    _run_passes(graph, module)
+    module_context = ctx.module_context
+    with module_context.context, ir.Location.unknown():
+        symbol = mlir.merge_mlir_modules(
+            module_context.module, "shmap", module, dst_symtab=module_context.symbol_table
+        )
+    tokens = [ctx.tokens_in.get(e) for e in effects]
+    results = _inline(symbol, module_context.symbol_table, [*tokens, *args])
+    if effects:
+        new_tokens = dict(zip(effects, results, strict=False))
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet(new_tokens)))
+    return results[len(effects) :]
+
+
+def _run_passes(graph: Graph, module: ir.Module) -> None:
+    passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd")
+    observer = _observer.get()
+    if observer is None:
+        shmap_passes.run(module, passes)
+        return
+    observer(graph, "body", module)
+    for each in passes:
+        shmap_passes.run(module, (each,))
+        observer(graph, each.name, module)
+
+
+def _inline(symbol: str, symbol_table: ir.SymbolTable, args: list[ir.Value]) -> list[ir.Value]:
+    """Moves the operations of function `symbol` to the insertion point, and erases the function.
+
+    XLA combines collectives of different graphs only within one function.
+    """
+    function = symbol_table[symbol]
+    block = function.regions[0].blocks[0]
+    for parameter, value in zip(block.arguments, args, strict=True):
+        parameter.replace_all_uses_with(value)
+    *operations, terminator = block.operations
+    marker = func_dialect.CallOp([], ir.FlatSymbolRefAttr.get(symbol), [])
+    for operation in operations:
+        operation.operation.move_before(marker.operation)
+    results = list(terminator.operation.operands)
+    terminator.operation.erase()
+    marker.operation.erase()
+    symbol_table.erase(function)
+    return results
+
+
+shmap_p.def_effectful_abstract_eval(_type)
+shmap_p.def_impl(_impl)
+mlir.register_lowering(shmap_p, _lowering, cacheable=False)

@@ -1,0 +1,112 @@
+"""Prints a Graph the way JAX prints a jaxpr, with mesh, specs and source lines."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jax.extend import core as jex_core
+from jax.extend import source_info_util
+
+from shmap_compiler import specs
+from shmap_compiler._compat import is_jaxpr, open_jaxpr
+
+
+def print_graph(graph: Any, suffix: Callable[[Any], str] = lambda var: "") -> str:
+    """Text of a graph; `suffix` adds to the type of each variable."""
+    printer = _Printer(suffix)
+    jaxpr = open_jaxpr(graph.jaxpr)
+    lines = [f"graph {graph.name} on {specs.show_mesh(graph.mesh)}{_partial(graph)}:"]
+    inputs = [
+        f"{printer.binder(v)}@{specs.show(s)}"
+        for v, s in zip(jaxpr.invars, graph.in_specs, strict=True)
+    ]
+    lines.append(f"{{ lambda ; {' '.join(inputs)}. let")
+    lines += printer.equations(jaxpr, "    ")
+    outputs = [
+        f"{printer.atom(v)}@{specs.show(s)}"
+        for v, s in zip(jaxpr.outvars, graph.out_specs, strict=True)
+    ]
+    lines.append(f"  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}")
+    return "\n".join(lines)
+
+
+def _partial(graph: Any) -> str:
+    automatic = [a for a in graph.mesh.axis_names if a not in graph.all_manual_axes]
+    outer = f", manual outside: {', '.join(graph.outer_manual_axes)}"
+    return (f", automatic: {', '.join(automatic)}" if automatic else "") + (
+        outer if graph.outer_manual_axes else ""
+    )
+
+
+class _Printer:
+    def __init__(self, suffix: Callable[[Any], str]):
+        self.suffix = suffix
+        self.names: dict[Any, str] = {}
+        self.fresh = _names()
+
+    def binder(self, var: Any) -> str:
+        if type(var).__name__ == "DropVar":
+            return f"_:{self.type(var)}"
+        self.names[var] = next(self.fresh)
+        return f"{self.names[var]}:{self.type(var)}"
+
+    def type(self, var: Any) -> str:
+        if not hasattr(var.aval, "dtype"):
+            return str(var.aval)
+        return specs.show_type(var.aval) + self.suffix(var)
+
+    def atom(self, atom: Any) -> str:
+        if isinstance(atom, jex_core.Literal):
+            return f"{atom.val}:{specs.show_type(atom.aval)}"
+        return self.names[atom]
+
+    def equations(self, jaxpr: Any, indent: str) -> Iterator[str]:
+        for eqn in jaxpr.eqns:
+            inputs = " ".join(self.atom(v) for v in eqn.invars)
+            params, nested = self.params(eqn, indent)
+            results = " ".join(self.binder(v) for v in eqn.outvars)
+            head = f"{results} = {eqn.primitive}" if results else str(eqn.primitive)
+            place = source_info_util.summarize(eqn.source_info)
+            if nested:
+                yield f"{indent}{head}[  # {place}"
+                yield from ([f"{indent}  {params}"] if params else [])
+                yield from nested
+                yield f"{indent}] {inputs}".rstrip()
+            else:
+                params = f"[{params}]" if params else ""
+                yield f"{indent}{head}{params} {inputs}".rstrip() + f"  # {place}"
+
+    def params(self, eqn: Any, indent: str) -> tuple[str, list[str]]:
+        flat, nested = [], []
+        for key, value in eqn.params.items():
+            values = value if isinstance(value, (tuple, list)) else (value,)
+            if values and all(is_jaxpr(v) for v in values):
+                for inner in values:
+                    nested += self.program(key, open_jaxpr(inner), indent + "  ")
+            elif _is_telling(value):
+                flat.append(f"{key}={value}")
+        return " ".join(flat), nested
+
+    def program(self, key: str, jaxpr: Any, indent: str) -> Iterator[str]:
+        binders = " ".join(self.binder(v) for v in (*jaxpr.constvars, *jaxpr.invars))
+        yield f"{indent}{key}={{ lambda ; {binders}. let"
+        yield from self.equations(jaxpr, indent + "    ")
+        outputs = [self.atom(v) for v in jaxpr.outvars]
+        yield f"{indent}  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}"
+
+
+def _is_telling(value: Any) -> bool:
+    """Whether a parameter says something: no default, no object known by its address only."""
+    if value is None or value is False or value == () or callable(value):
+        return False
+    text = repr(value)
+    return " at 0x" not in text and "Unspecified" not in text and "UNSPECIFIED" not in text
+
+
+def _names() -> Iterator[str]:
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            yield "".join(letters)

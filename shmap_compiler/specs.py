@@ -1,0 +1,232 @@
+"""Partition specs: their meaning for shapes, their match with pytrees, and every mistake in them.
+
+A spec names, for each dimension of an array, the mesh axes that split it (major axis first). The
+block on one device has `shape[d] / (product of the sizes of the axes of d)` elements along d.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from shmap_compiler._compat import AnyMesh
+from shmap_compiler.errors import Problem
+
+Shape = tuple[int, ...]
+
+
+def dim_axes(spec: PartitionSpec, rank: int) -> tuple[tuple[str, ...], ...]:
+    """The axes of each of `rank` dimensions: `P('i', ('j', 'k'))` -> `(('i',), ('j', 'k'))`."""
+    entries = [_names(e) for e in spec]
+    return tuple(entries) + ((),) * (rank - len(entries))
+
+
+def mentioned(spec: PartitionSpec) -> tuple[str, ...]:
+    """All axes in a spec, in order, repeated ones repeated."""
+    return tuple(a for entry in spec for a in _names(entry))
+
+
+def shard_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
+    """Shape of one device's block of an array of shape `shape`."""
+    splits = _splits(spec, len(shape), mesh)
+    return tuple(n // k for n, k in zip(shape, splits, strict=True))
+
+
+def global_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
+    """Shape of the array whose blocks have shape `shape`."""
+    splits = _splits(spec, len(shape), mesh)
+    return tuple(n * k for n, k in zip(shape, splits, strict=True))
+
+
+def show(spec: Any) -> str:
+    """A spec as users write it: `P('i', None)`."""
+    if not isinstance(spec, PartitionSpec):
+        return repr(spec)
+    return f"P({', '.join(repr(e) for e in spec)})"
+
+
+def show_mesh(mesh: AnyMesh) -> str:
+    """A mesh in words: `mesh(i=4, j=2)`."""
+    return f"mesh({', '.join(f'{a}={n}' for a, n in mesh.shape.items())})"
+
+
+def show_type(aval: Any) -> str:
+    """`f32[8,16]` for an array type."""
+    name = (
+        jax.numpy.dtype(aval.dtype).name
+        if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+        else str(aval.dtype)
+    )
+    short = name.replace("bfloat", "bf").replace("float", "f").replace("uint", "u")
+    short = short.replace("int", "i").replace("complex", "c")
+    return f"{short}[{','.join(map(str, aval.shape))}]"
+
+
+# ----------------------------------------------------------------------- specs against pytrees
+
+
+def broadcast_specs(
+    specs: Any, tree: Any, spec_root: str, tree_root: str
+) -> tuple[list[tuple[str, Any, str, Any]], list[Problem]]:
+    """Matches a tree of specs, as a prefix, with a tree of arguments or results.
+
+    Returns one `(path in tree, leaf, path in specs, spec)` for each leaf of `tree`, in flattening
+    order, and a problem for each place where the two trees part.
+    """
+    leaves: list[tuple[str, Any, str, Any]] = []
+    problems: list[Problem] = []
+    _match(specs, tree, spec_root, tree_root, leaves, problems)
+    return leaves, problems
+
+
+def _match(spec, tree, spec_path, tree_path, leaves, problems) -> None:
+    if _is_spec_leaf(spec):
+        leaves += [
+            (tree_path + jax.tree_util.keystr(path), leaf, spec_path, spec)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        ]
+        return
+    spec_children, spec_node = _children(spec)
+    tree_children, tree_node = _children(tree)
+    if spec_node == tree_node:
+        for (key, sub_spec), (_, sub_tree) in zip(spec_children, tree_children, strict=True):
+            _match(sub_spec, sub_tree, spec_path + key, tree_path + key, leaves, problems)
+        return
+    problems.append(_tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children))
+
+
+def _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children) -> Problem:
+    fix = f"give {spec_path} the structure of {tree_path}, or one spec for all of it"
+    if type(spec) is not type(tree):
+        return Problem(
+            f"{spec_path} against {tree_path}",
+            f"a {type(spec).__name__} of specs for {_kind(tree)}",
+            f"a {type(tree).__name__} of specs, or a single PartitionSpec",
+            fix,
+        )
+    spec_keys, tree_keys = [k for k, _ in spec_children], [k for k, _ in tree_children]
+    missing = [k for k in tree_keys if k not in spec_keys]
+    surplus = [k for k in spec_keys if k not in tree_keys]
+    details = [f"no spec for {tree_path}{k}" for k in missing]
+    details += [f"a spec {spec_path}{k} for which there is no {tree_path}{k}" for k in surplus]
+    return Problem(
+        f"{spec_path} against {tree_path}",
+        "; ".join(details) or f"other metadata in the {type(spec).__name__}",
+        f"{len(tree_children)} entries: {', '.join(tree_keys) or 'none'}",
+        fix,
+    )
+
+
+def _children(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """One level of a pytree: ([(key, child)], the node's own structure)."""
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    return [(jax.tree_util.keystr(path), child) for path, child in pairs], treedef
+
+
+def _is_spec_leaf(spec: Any) -> bool:
+    return spec is None or isinstance(spec, PartitionSpec) or jax.tree_util.all_leaves([spec])
+
+
+def _kind(tree: Any) -> str:
+    is_leaf = jax.tree_util.all_leaves([tree])
+    return "one array" if is_leaf else f"a {type(tree).__name__} of {len(_children(tree)[0])}"
+
+
+# ---------------------------------------------------------------------------- mistakes in specs
+
+
+def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
+    """What is wrong with a spec in itself, whatever array it is for."""
+    if not isinstance(spec, PartitionSpec):
+        yield Problem(
+            f"{path}={spec!r}",
+            f"a {type(spec).__name__}",
+            "a jax.sharding.PartitionSpec",
+            "write e.g. P('" + "', '".join(manual[:1]) + "') or P()",
+        )
+        return
+    at = f"{path}={show(spec)}"
+    names = mentioned(spec)
+    for name in dict.fromkeys(names):
+        if name not in mesh.axis_names:
+            yield Problem(
+                at,
+                f"axis {name!r}",
+                f"an axis of {show_mesh(mesh)}",
+                f"use one of {', '.join(map(repr, mesh.axis_names))}, or add {name!r} to the mesh",
+            )
+        elif name not in manual:
+            yield Problem(
+                at,
+                f"axis {name!r}, which is not manual here",
+                f"only manual axes: {', '.join(map(repr, manual)) or 'none'}",
+                f"add {name!r} to axis_names, or leave it out of the spec",
+            )
+        if names.count(name) > 1:
+            yield Problem(
+                at,
+                f"axis {name!r} {names.count(name)} times",
+                "each axis at most once in a spec",
+                f"keep {name!r} at one dimension: its devices can split an array only once",
+            )
+
+
+def input_problems(
+    shape: Shape, path: str, spec: PartitionSpec, spec_path: str, mesh: AnyMesh
+) -> Iterator[Problem]:
+    """Why an array of this shape cannot be split by a (well-formed) spec."""
+    at = f"{path} with {spec_path}={show(spec)}"
+    if len(spec) > len(shape):
+        yield Problem(
+            at,
+            f"a spec for {len(spec)} dimensions and an array of rank {len(shape)}, shape {shape}",
+            f"at most {len(shape)} entries in the spec",
+            "shorten the spec" + (", to P()" if not shape else ""),
+        )
+        return
+    for d, axes in enumerate(dim_axes(spec, len(shape))):
+        parts = math.prod(mesh.shape[a] for a in axes)
+        if shape[d] % parts:
+            yield Problem(
+                at,
+                f"dimension {d} of size {shape[d]}, shape {shape}",
+                f"a multiple of {_product(axes, mesh)}: {parts} does not divide {shape[d]}",
+                f"pad dimension {d} to {-(-shape[d] // parts) * parts}, or split another dimension",
+            )
+
+
+def output_problems(shape: Shape, path: str, spec: PartitionSpec, spec_path: str) -> list[Problem]:
+    """Why blocks of this shape cannot be put together by a (well-formed) spec."""
+    if len(spec) <= len(shape):
+        return []
+    return [
+        Problem(
+            f"{path} with {spec_path}={show(spec)}",
+            f"a result of rank {len(shape)}, shape {shape}, on each device",
+            f"rank {len(spec)} or more: blocks are put together along {len(spec)} dimensions",
+            f"add dimensions in the function (e.g. x[{'None, ' * (len(spec) - len(shape))}...]), "
+            "or shorten the spec",
+        )
+    ]
+
+
+def _product(axes: Sequence[str], mesh: AnyMesh) -> str:
+    sizes = [mesh.shape[a] for a in axes]
+    if len(axes) == 1:
+        return f"{sizes[0]}, the size of axis {axes[0]!r}"
+    named = ", ".join(map(repr, axes))
+    return f"{'*'.join(map(str, sizes))} = {math.prod(sizes)}, the size of axes ({named})"
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
+
+
+def _splits(spec: PartitionSpec, rank: int, mesh: AnyMesh) -> Iterable[int]:
+    return [math.prod(mesh.shape[a] for a in axes) for axes in dim_axes(spec, rank)]

@@ -1,0 +1,241 @@
+"""What comes after tracing, in the stages of `jax.stages`: Lowered, then Executable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, NamedSharding
+
+from shmap_compiler import specs
+from shmap_compiler._compat import partitioner as partitioner_is
+from shmap_compiler.errors import Problem, TargetError, describe
+from shmap_compiler.graph import Graph
+from shmap_compiler.primitive import bind, observe_lowering
+
+STAGES = ("graph", "body", "stablehlo", "hlo")
+"""Names of the stages of a program, in order: see `Lowered.as_text`."""
+
+PARTITIONERS = ("gspmd", "shardy")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A traced call: the graph, and how the user's arguments and results map to it.
+
+    Attributes:
+      fun: the user's function, for error messages.
+      constants: values for the leading inputs of the graph, which `fun` closed over.
+      in_tree: structure of the user's arguments `(args...)`.
+      in_paths: the path of each remaining input of the graph, for error messages.
+      select: picks the inputs of the graph out of the flat arguments.
+      out_tree: structure of the user's result.
+    """
+
+    fun: Callable[..., Any]
+    graph: Graph
+    constants: tuple[Any, ...]
+    in_tree: Any
+    in_paths: tuple[str, ...]
+    select: Callable[[Sequence[Any]], list[Any]]
+    out_tree: Any
+
+
+def lower(call: Call, partitioner: str) -> Lowered:
+    """Lowers a traced call by itself, for the devices of its mesh.
+
+    Raises:
+      ValueError: `partitioner` is not one of PARTITIONERS.
+    """
+    if partitioner not in PARTITIONERS:
+        raise ValueError(f"partitioner={partitioner!r}: choose one of {', '.join(PARTITIONERS)}")
+    graph = call.graph
+    snapshots: list[tuple[str, str]] = []
+
+    def observe(lowered_graph, stage, module):
+        if lowered_graph is graph:
+            snapshots.append((stage, str(module)))
+
+    def program(*inputs):
+        return bind(graph, *inputs)
+
+    program.__name__ = graph.name
+    types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types]
+    if isinstance(graph.mesh, AbstractMesh):
+        jitted = jax.jit(program)
+    else:
+        jitted = jax.jit(program, in_shardings=tuple(_shardings(graph, graph.in_specs)))
+    with partitioner_is(partitioner), observe_lowering(observe):
+        jax_lowered = jitted.trace(*types).lower(
+            lowering_platforms=("cpu",) if isinstance(graph.mesh, AbstractMesh) else None
+        )
+    return Lowered(call, partitioner, jax_lowered, tuple(snapshots))
+
+
+def _shardings(graph: Graph, all_specs: Sequence[Any]) -> list[NamedSharding]:
+    return [NamedSharding(graph.mesh, s) for s in all_specs]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program lowered to StableHLO, not yet compiled.
+
+    Attributes:
+      call: the traced call this comes from.
+      partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (manual computation).
+      jax_lowered: the same program as a `jax.stages.Lowered`.
+      passes: the module after emission ("body") and after each pass, as (name, text).
+    """
+
+    call: Call
+    partitioner: str
+    jax_lowered: Any
+    passes: tuple[tuple[str, str], ...]
+
+    @property
+    def graph(self) -> Graph:
+        return self.call.graph
+
+    def as_text(self, stage: str = "stablehlo") -> str:
+        """The program at one of its stages.
+
+        - "graph": the traced per-device program;
+        - "body": the emitted module, on per-device types;
+        - "stablehlo": the module handed to XLA, after all passes;
+        - "hlo": the per-device program XLA made of it (this compiles).
+        """
+        if stage == "graph":
+            return str(self.graph)
+        if stage == "body":
+            return self.passes[0][1]
+        if stage == "stablehlo":
+            return self.jax_lowered.as_text()
+        if stage == "hlo":
+            return self.compile().as_text()
+        raise ValueError(f"stage={stage!r}: choose one of {', '.join(STAGES)}")
+
+    def compile(self) -> Executable:
+        """Compiles for the devices of the mesh.
+
+        Raises:
+          TargetError: the mesh has no devices.
+        """
+        return self._executable
+
+    @cached_property
+    def _executable(self) -> Executable:
+        if isinstance(self.graph.mesh, AbstractMesh):
+            problem = Problem(
+                "mesh",
+                f"an AbstractMesh, {specs.show_mesh(self.graph.mesh)}, which has no devices",
+                "a jax.sharding.Mesh to compile for",
+                "lower with a mesh of devices, e.g. jax.make_mesh(...)",
+            )
+            raise TargetError(describe(self.call.fun), [problem])
+        with partitioner_is(self.partitioner):
+            return Executable(self.call, self.jax_lowered.compile())
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled program: call it on arrays, NumPy arrays and pytrees of them.
+
+    Arguments are moved only where they do not lie as the program needs them; results stay where the
+    program leaves them, as `jax.Array`s with the sharding of their out_specs.
+    """
+
+    call: Call
+    jax_compiled: Any
+
+    @property
+    def graph(self) -> Graph:
+        return self.call.graph
+
+    @cached_property
+    def _flat_input_shardings(self) -> list[NamedSharding]:
+        return _shardings(self.graph, self.graph.in_specs)
+
+    @cached_property
+    def _constants(self) -> list[Any]:
+        count = len(self.call.constants)
+        return jax.device_put(list(self.call.constants), self._flat_input_shardings[:count])
+
+    @property
+    def input_shardings(self) -> list[NamedSharding]:
+        """One sharding per array argument, in flattening order."""
+        return self._flat_input_shardings[len(self.call.constants) :]
+
+    @property
+    def output_shardings(self) -> Any:
+        """The shardings of the results, in the structure of the results."""
+        return jax.tree.unflatten(self.call.out_tree, _shardings(self.graph, self.graph.out_specs))
+
+    def as_text(self) -> str:
+        """The optimized HLO of one device."""
+        return self.jax_compiled.as_text()
+
+    def cost_analysis(self) -> Any:
+        """XLA's own estimates (flops, bytes accessed, ...) for one device, by name."""
+        return self.jax_compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """XLA's memory figures for one device, in bytes."""
+        return self.jax_compiled.memory_analysis()
+
+    def __call__(self, *args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        if tree != self.call.in_tree:
+            self._refuse_structure(tree)
+        inputs = self.call.select(leaves)
+        self._check(inputs)
+        placed = [
+            x if isinstance(x, jax.Array) and x.sharding == s else jax.device_put(x, s)
+            for x, s in zip(inputs, self.input_shardings, strict=True)
+        ]
+        return jax.tree.unflatten(self.call.out_tree, self.jax_compiled(*self._constants, *placed))
+
+    def _check(self, inputs: Sequence[Any]) -> None:
+        expected = self.graph.in_types[len(self.call.constants) :]
+        problems = [
+            Problem(
+                path,
+                _found(x),
+                f"{specs.show_type(t)}, for which this executable was compiled",
+                "pass such an array, or lower and compile for the other type",
+            )
+            for x, t, path in zip(inputs, expected, self.call.in_paths, strict=True)
+            if not _fits(x, t)
+        ]
+        if problems:
+            raise TargetError(describe(self.call.fun), problems)
+
+    def _refuse_structure(self, tree: Any) -> None:
+        problem = Problem(
+            "args",
+            f"arguments of structure {tree}",
+            f"{self.call.in_tree}, for which this executable was compiled",
+            "call it with the arguments given to lower(), or lower again",
+        )
+        raise TargetError(describe(self.call.fun), [problem])
+
+
+def _fits(x: Any, expected: Any) -> bool:
+    if isinstance(x, jax.core.Tracer):
+        return False
+    try:
+        found = jax.typeof(x)
+    except TypeError:
+        return False
+    return (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+
+def _found(x: Any) -> str:
+    if isinstance(x, jax.core.Tracer):
+        return f"a value being traced, {specs.show_type(x.aval)}"
+    try:
+        return specs.show_type(jax.typeof(x))
+    except TypeError:
+        return f"a {type(x).__name__}, which is no array"
