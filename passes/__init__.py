@@ -5,31 +5,37 @@ This table is what one needs to run the passes and to write one:
     make_context    an MLIR context with the dialects of our modules
     pipeline, run   the passes in order; running them on a module
     PASSES          every pass class
+    parse_pipeline  passes from text, as in "builtin.module(shmap-verify,canonicalize)"
     Pass            base class of passes: a frozen dataclass with `name` and `run(module)`
     Problem         one reason to refuse a module, with its location
     Refused         what a pass raises when it does not accept a module
     PassFailure     what `run` raises then, with all diagnostics
+    PipelineError   a pass, an option or a value that does not exist
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
     walk            all operations inside one, as a list
 """
 
-from .base import Pass, PassOptionError, Problem, Refused
+from .base import Pass, PipelineError, Problem, Refused
 from .body_form import BodyForm, read_body_form, walk
-from .dialects import make_context, register_mlir_passes
+from .diagnostics import Diagnostic, diagnostics_of
+from .dialects import make_context
 from .pipeline import PASSES, PassFailure, pipeline, run
+from .pipeline_text import parse_pipeline
 
 __all__ = [
     "PASSES",
     "BodyForm",
+    "Diagnostic",
     "Pass",
     "PassFailure",
-    "PassOptionError",
+    "PipelineError",
     "Problem",
     "Refused",
+    "diagnostics_of",
     "make_context",
+    "parse_pipeline",
     "pipeline",
     "read_body_form",
-    "register_mlir_passes",
     "run",
     "walk",
 ]

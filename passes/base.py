@@ -40,8 +40,8 @@ class Refused(Exception):
         super().__init__("\n".join(problem.message for problem in self.problems))
 
 
-class PassOptionError(ValueError):
-    """An option of a pass does not exist or has a value that it does not take."""
+class PipelineError(ValueError):
+    """A pipeline names a pass or an option that does not exist, or a value it does not take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Pass:
         for option, values in _choices(type(self)).items():
             found = getattr(self, option)
             if found not in values:
-                raise PassOptionError(
+                raise PipelineError(
                     f"{self.name}: option {option}={found} is none of {', '.join(values)}"
                 )
 
@@ -113,7 +113,8 @@ def _text(value: object) -> str:
 
 
 def _module_of(op: ir.Operation) -> ModuleOp:
-    if op.name != "builtin.module":
+    module = op.opview
+    if not isinstance(module, ModuleOp):
         problem = f"this pass runs on builtin.module, not on {op.name}; take it out of the nesting"
         raise Refused([Problem(op.location, problem)])
-    return op.opview
+    return module

@@ -89,7 +89,7 @@ def read_body_form(module: ModuleOp) -> BodyForm:
     form = BodyForm(
         main,
         mesh,
-        manual=tuple(sdy.ManualAxesAttr(main.attributes[MANUAL_AXES])),
+        manual=_manual_axes(main.attributes[MANUAL_AXES]),
         outer=_strings(main.attributes[OUTER_MANUAL_AXES])
         if OUTER_MANUAL_AXES in main.attributes
         else (),
@@ -202,8 +202,8 @@ def _complaint(type_: ir.Type, sharding: ir.Attribute | None, mesh: Mesh) -> str
         )
     if list(sharding.replicated_axes) or list(sharding.unreduced_axes):
         return (
-            f"{SHARDING} has replicated or unreduced axes; leave them out, a spec only says which axes "
-            "split a dimension"
+            f"{SHARDING} has replicated or unreduced axes; leave them out, a spec only says which "
+            "axes split a dimension"
         )
     refs = [ref for dim in _refs(sharding) for ref in dim]
     if any(ref.sub_axis_info is not None for ref in refs):
@@ -218,6 +218,11 @@ def _refs(sharding: sdy.TensorShardingAttr) -> list[list[sdy.AxisRefAttr]]:
 
 def _dims(sharding: sdy.TensorShardingAttr) -> Dims:
     return tuple(tuple(axis.name for axis in dim) for dim in _refs(sharding))
+
+
+def _manual_axes(attribute: ir.Attribute) -> tuple[str, ...]:
+    axes = sdy.ManualAxesAttr(attribute)
+    return tuple(axes[index] for index in range(len(axes)))
 
 
 def _strings(attribute: ir.Attribute) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -54,12 +55,9 @@ def group_axes(op: ir.Operation) -> tuple[str, ...] | None:
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
         return None
     axes = stablehlo.ReplicaGroupMeshAxesAttr(groups).axes
-    return tuple(stablehlo.AxisRefAttr(axis).name for axis in axes)
+    return tuple(stablehlo.AxisRefAttr(axis).name for axis in ir.ArrayAttr(axes))
 
 
 def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:
     """The rows of a dense list of device ids: `replica_groups` or `source_target_pairs`."""
-    dense = ir.DenseIntElementsAttr(op.attributes[attribute])
-    ids = list(dense)
-    columns = ir.RankedTensorType(dense.type).shape[1]
-    return [ids[start : start + columns] for start in range(0, len(ids), max(columns, 1))]
+    return np.array(ir.DenseIntElementsAttr(op.attributes[attribute])).tolist()

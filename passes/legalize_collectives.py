@@ -86,7 +86,7 @@ class LegalizeCollectives(Pass):
             axes = group_axes(op)
             if axes is not None:
                 ids = np.array(form.mesh.groups(axes), np.int64)
-                op.attributes[GROUPS] = ir.DenseIntElementsAttr.get(ids)
+                op.attributes[GROUPS] = ir.DenseElementsAttr.get(ids.data)
         if self.partitioner == "gspmd" and form.automatic and op.name in _CARRY_REGION_SHARDING:
             op.attributes["mhlo.sharding"] = ir.StringAttr.get(_region_shardings(op, form))
 
@@ -114,6 +114,7 @@ def _region_shardings(op: ir.Operation, form: BodyForm) -> str:
 def _position(mesh: Mesh, axes: Sequence[str], type_: ir.Type) -> ir.Value:
     """This device's row-major position along `axes`, first axis major, from its partition id."""
     device = stablehlo.partition_id()
+    device.owner.attributes["mhlo.sharding"] = ir.StringAttr.get("{manual}")
 
     def constant(value: int) -> ir.Value:
         return _constant(device.type, value)

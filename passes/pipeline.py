@@ -7,10 +7,11 @@ from typing import Literal
 
 from jaxlib.mlir import ir, passmanager
 
-from .base import Pass
+from .base import Pass, PipelineError
+from .diagnostics import Diagnostic, diagnostics_of
+from .dialects import register_mlir_passes
 from .inline_meshes import InlineMeshes
 from .legalize_collectives import LegalizeCollectives
-from .locations import file_line_col
 from .verify import Verify
 from .wrap_manual import WrapManual
 
@@ -36,11 +37,11 @@ def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tup
 
 
 class PassFailure(Exception):
-    """A pass refused the module. `diagnostics` holds (file:line:col, message) of each reason."""
+    """A pass refused the module; `diagnostics` are its reasons with their places."""
 
-    def __init__(self, diagnostics: Iterable[tuple[str, str]]):
+    def __init__(self, diagnostics: Iterable[Diagnostic]):
         self.diagnostics = tuple(diagnostics)
-        super().__init__("\n".join(f"{place}: error: {text}" for place, text in self.diagnostics))
+        super().__init__("\n".join(map(str, self.diagnostics)))
 
 
 def run(
@@ -52,7 +53,7 @@ def run(
     With `print_ir_after_all` the module is printed to standard error after each pass; this turns
     off multithreading in the module's context.
 
-    Raises `PassFailure` if a pass refuses the module.
+    Raises `PassFailure` if a pass refuses the module, `PipelineError` if MLIR does not know a name.
     """
     with module.context:
         manager = passmanager.PassManager("builtin.module")
@@ -60,14 +61,20 @@ def run(
             if isinstance(pass_, Pass):
                 pass_.add_to(manager)
             else:
-                manager.add(pass_)
+                _add_by_name(pass_, manager)
         if print_ir_after_all:
             module.context.enable_multithreading(False)
             manager.enable_ir_printing()
         try:
             manager.run(module.operation)
         except ir.MLIRError as error:
-            raise PassFailure(
-                (file_line_col(diagnostic.location), diagnostic.message)
-                for diagnostic in error.error_diagnostics
-            ) from None
+            raise PassFailure(diagnostics_of(error)) from None
+
+
+def _add_by_name(element: str, manager: passmanager.PassManager) -> None:
+    register_mlir_passes()
+    try:
+        manager.add(element)
+    except ValueError as error:
+        reason = str(error).partition("\n")[0].rpartition("error: ")[2]
+        raise PipelineError(f"pipeline element '{element}': {reason}") from None
