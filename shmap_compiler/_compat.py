@@ -1,7 +1,7 @@
 """The one place that knows JAX's undocumented attributes and the differences between its versions.
 
 Everything here is reachable from public modules, but is either not documented (attributes of
-meshes, jaxprs and the lowering context) or differs between the JAX lines we support (0.10 and 0.12).
+meshes, jaxprs and the lowering context) or differs between the JAX lines we support, 0.10 and 0.12.
 A new JAX release should break this file and `test/test_compat.py`, and nothing else.
 """
 

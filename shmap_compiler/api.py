@@ -31,7 +31,7 @@ def shard_map(
 ) -> Any:
     """Maps `f`, written for one device, over a mesh of devices.
 
-    Each device applies `f` to its blocks of the arguments; collectives in `f` name axes of the mesh.
+    Each device applies `f` to its blocks of the arguments. Collectives in `f` name mesh axes.
 
     Args:
       f: the per-device function, of arrays and pytrees of them. Without it, returns a decorator.
@@ -148,7 +148,7 @@ class ShardMapped:
         return tuple(a for a in self.mesh.axis_names if a in self.axis_names)
 
     def _inputs(self, args: tuple[Any, ...]) -> _Inputs:
-        """The array arguments with their specs and types. Raises SpecError for all that is wrong."""
+        """The array arguments with specs and types. Raises SpecError for all that is wrong."""
         problems = list(_mesh_problems(self.mesh, self.axis_names))
         if problems:
             raise SpecError(describe(self.fun), problems)

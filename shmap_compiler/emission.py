@@ -43,7 +43,7 @@ def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> 
 
 
 def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any]) -> None:
-    """Lets JAX lower the body to a function `@main`, by lowering a call of it that is then erased."""
+    """Lets JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
     body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, graph.all_manual_axes)
     in_types = [mlir.aval_to_ir_type(body_ctx, t) for t in graph.body_in_types]
     tokens = [mlir.token_type()] * len(ordered_effects)
@@ -76,18 +76,17 @@ def _annotate(main: Any, graph: Graph, tokens: int) -> None:
         main.attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
             [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
         )
-    ranks_in = [len(t.shape) for t in graph.body_in_types]
-    ranks_out = [len(t.shape) for t in graph.body_out_types]
-    main.arg_attrs = _sharding_attributes(graph.in_specs, ranks_in, tokens)
-    main.attributes["res_attrs"] = _sharding_attributes(graph.out_specs, ranks_out, tokens)
+    main.arg_attrs = _sharding_attributes(graph.in_specs, main.type.inputs, tokens)
+    main.attributes["res_attrs"] = _sharding_attributes(graph.out_specs, main.type.results, tokens)
 
 
 def _sharding_attributes(
-    all_specs: Sequence[PartitionSpec], ranks: Sequence[int], tokens: int
+    all_specs: Sequence[PartitionSpec], types: Sequence[ir.Type], tokens: int
 ) -> ir.ArrayAttr:
-    none = ir.DictAttr.get({})
+    # The rank is that of the MLIR type: random keys have dimensions there that JAX does not show.
+    ranks = [ir.RankedTensorType(t).rank for t in types[tokens:]]
     return ir.ArrayAttr.get(
-        [none] * tokens
+        [ir.DictAttr.get({})] * tokens
         + [
             ir.DictAttr.get({"sdy.sharding": _sharding_attribute(s, r)})
             for s, r in zip(all_specs, ranks, strict=True)

@@ -1,4 +1,4 @@
-"""Errors of the front end: who, where, found, needed, what to do; all problems of a call at once."""
+"""Errors of the front end: who, where, found, needed, what to do; all mistakes at once."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def describe(fun: Callable[..., Any]) -> str:
     inner = inspect.unwrap(fun)
     while hasattr(inner, "func"):
         inner = inner.func
-    code = getattr(inner, "__code__", None) or getattr(
-        getattr(inner, "__call__", None), "__code__", None
-    )
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     if code is None:
         return f"`{name}`"
     return f"`{name}` ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"

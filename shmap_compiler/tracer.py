@@ -1,8 +1,8 @@
 """Traces a user's per-device function into a Graph.
 
 The function is traced by JAX itself, on the types of one device's blocks, with the mesh's manual
-axes in scope. What JAX records is then normalised (`normalize`) and closed: arrays and outer tracers
-that the function closes over become inputs, equal on all devices.
+axes in scope. What JAX records is then normalised (`normalize`) and closed: arrays and outer
+tracers that the function closes over become inputs, equal on all devices.
 """
 
 from __future__ import annotations

@@ -29,15 +29,8 @@ def _type(x, *, axes, split, concat, groups, size):
 def _lowering(ctx, x, *, axes, split, concat, groups, size):
     (out,) = ctx.avals_out
     result = ir.RankedTensorType.get(out.shape, ir.RankedTensorType(x.type).element_type)
-    op = hlo.AllToAllOp(
-        [result],
-        [x],
-        split_dimension=split,
-        concat_dimension=concat,
-        split_count=size,
-        replica_groups=replica_groups(ctx, axes, groups),
-    )
-    return op.results
+    attribute = replica_groups(ctx, axes, groups)
+    return hlo.AllToAllOp([x], split, concat, size, attribute, results=[result]).results
 
 
 def _transpose(ct, x, *, split, concat, **params):

@@ -1,4 +1,4 @@
-"""axis_index: where this device stands along mesh axes, row-major over several; no communication."""
+"""axis_index: where this device stands along mesh axes, row-major over several of them."""
 
 from __future__ import annotations
 
