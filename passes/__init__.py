@@ -4,6 +4,8 @@ This table is what one needs to run the passes and to write one:
 
     make_context    an MLIR context with the dialects of our modules
     pipeline, run   the passes in order; running them on a module
+    Partitioner     what the pipeline is for: "gspmd" or "shardy"
+    Groups          how collectives name their groups: "axes" or "ids"
     PASSES          every pass class
     parse_pipeline  passes from text, as in "builtin.module(shmap-verify,canonicalize)"
     Pass            base class of passes: a frozen dataclass with `name` and `run(module)`
@@ -19,13 +21,15 @@ from .base import Pass, PipelineError, Problem, Refused
 from .body_form import BodyForm, read_body_form, walk
 from .diagnostics import Diagnostic, diagnostics_of
 from .dialects import make_context
-from .pipeline import PASSES, PassFailure, pipeline, run
+from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run
 from .pipeline_text import parse_pipeline
 
 __all__ = [
     "PASSES",
     "BodyForm",
     "Diagnostic",
+    "Groups",
+    "Partitioner",
     "Pass",
     "PassFailure",
     "PipelineError",

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from shmap_passes import Groups, Partitioner
 
 from shmap_compiler import specs, stages
 from shmap_compiler._compat import AnyMesh
@@ -87,13 +88,17 @@ class ShardMapped:
         """The Graph of `f` for these arguments: arrays, or `jax.ShapeDtypeStruct`s."""
         return self._traced(args)[0].graph
 
-    def lower(self, *args: Any, partitioner: str = "gspmd") -> Lowered:
+    def lower(
+        self, *args: Any, partitioner: Partitioner = "gspmd", groups: Groups = "axes"
+    ) -> Lowered:
         """Lowers for these arguments: arrays, or `jax.ShapeDtypeStruct`s.
 
         Args:
           partitioner: "gspmd", the full-to-shard custom calls, or "shardy".
+          groups: collectives name their groups by mesh "axes", or list the device "ids" of each,
+            for a compiler that does not read mesh axes.
         """
-        return stages.lower(self._traced(args)[0], partitioner)
+        return stages.lower(self._traced(args)[0], partitioner, groups)
 
     def replace(self, **fields: Any) -> ShardMapped:
         """The same function with another mesh, in_specs, out_specs or axis_names."""

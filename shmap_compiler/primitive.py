@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.mlir.dialects import func as func_dialect
+from shmap_passes import Groups
 
 from shmap_compiler._compat import AnyMesh, shardy_is_on
 from shmap_compiler.emission import emit
@@ -59,23 +61,33 @@ def _impl(*args, graph, mesh_witness):
 
 # ------------------------------------------------------------------------------------ lowering
 
-_observer: ContextVar[Callable[[Graph, str, ir.Module], None] | None] = ContextVar(
-    "observer", default=None
-)
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """How graphs are lowered inside `lowering_with`.
+
+    Attributes:
+      groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
+      observer: called as `observer(graph, stage, module)` for each graph, at stage "body", as
+        emitted, and then at the name of each pass of the pipeline, as it left the module.
+    """
+
+    groups: Groups = "axes"
+    observer: Callable[[Graph, str, ir.Module], None] | None = None
+
+
+_DEFAULT = LoweringOptions()
+_options: ContextVar[LoweringOptions] = ContextVar("lowering_options", default=_DEFAULT)
 
 
 @contextlib.contextmanager
-def observe_lowering(observer: Callable[[Graph, str, ir.Module], None]) -> Iterator[None]:
-    """Calls `observer(graph, stage, module)` for each graph lowered inside this context.
-
-    The stages are "body", as emitted, and then the name of each pass of the pipeline, as it left
-    the module.
-    """
-    token = _observer.set(observer)
+def lowering_with(options: LoweringOptions) -> Iterator[None]:
+    """Graphs are lowered with these options inside this context."""
+    token = _options.set(options)
     try:
         yield
     finally:
-        _observer.reset(token)
+        _options.reset(token)
 
 
 def _lowering(ctx, *args, graph, mesh_witness):
@@ -96,8 +108,9 @@ def _lowering(ctx, *args, graph, mesh_witness):
 
 
 def _run_passes(graph: Graph, module: ir.Module) -> None:
-    passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd")
-    observer = _observer.get()
+    options = _options.get()
+    passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", options.groups)
+    observer = options.observer
     if observer is None:
         shmap_passes.run(module, passes)
         return

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import jax
 from jax.sharding import AbstractMesh, NamedSharding
+from shmap_passes import Groups, Partitioner
 
 from shmap_compiler import specs
 from shmap_compiler._compat import partitioner as partitioner_is
 from shmap_compiler.errors import Problem, TargetError, describe
 from shmap_compiler.graph import Graph
-from shmap_compiler.primitive import bind, observe_lowering
+from shmap_compiler.primitive import LoweringOptions, bind, lowering_with
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
 """Names of the stages of a program, in order: see `Lowered.as_text`."""
 
-PARTITIONERS = ("gspmd", "shardy")
+PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
+GROUPS: tuple[Groups, ...] = get_args(Groups)
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,16 @@ class Call:
     out_tree: Any
 
 
-def lower(call: Call, partitioner: str) -> Lowered:
+def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
     """Lowers a traced call by itself, for the devices of its mesh.
 
     Raises:
-      ValueError: `partitioner` is not one of PARTITIONERS.
+      ValueError: `partitioner` is not one of PARTITIONERS, or `groups` not one of GROUPS.
     """
     if partitioner not in PARTITIONERS:
         raise ValueError(f"partitioner={partitioner!r}: choose one of {', '.join(PARTITIONERS)}")
+    if groups not in GROUPS:
+        raise ValueError(f"groups={groups!r}: choose one of {', '.join(GROUPS)}")
     graph = call.graph
     snapshots: list[tuple[str, str]] = []
 
@@ -68,7 +72,7 @@ def lower(call: Call, partitioner: str) -> Lowered:
         jitted = jax.jit(program)
     else:
         jitted = jax.jit(program, in_shardings=tuple(_shardings(graph, graph.in_specs)))
-    with partitioner_is(partitioner), observe_lowering(observe):
+    with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, observe)):
         jax_lowered = jitted.trace(*types).lower(
             lowering_platforms=("cpu",) if isinstance(graph.mesh, AbstractMesh) else None
         )
