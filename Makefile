@@ -1,0 +1,62 @@
+# From a fresh clone with nothing but Python 3.11 or newer:
+#
+#     make demo        a matrix product before and after the passes, then a model on real data
+#     make test        style, types, and all tests but the long random ones
+#     make lint        style and types only
+#     make test-long   all tests, with thousands of random programs
+#     make clean       removes what the above made
+#
+# PYTHON is the interpreter to build on, VENV the environment to build, and JAX an optional choice
+# among the versions pyproject.toml allows: make test JAX='jax==0.10.2' VENV=.venv-0.10
+
+PYTHON ?= python3
+VENV ?= .venv
+JAX ?=
+
+BIN := $(abspath $(VENV))/bin
+MATMUL := examples/matmul.py:matmul_basic
+
+.PHONY: demo test lint test-long clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.with-demo
+	@echo; echo "== $(MATMUL): the program of one device"
+	$(BIN)/shmap lower $(MATMUL) --stage body
+	@echo; echo "== The same, as XLA's partitioner receives it"
+	$(BIN)/shmap lower $(MATMUL) --stage stablehlo
+	@echo; echo "== Compiled and run on 8 virtual devices"
+	$(BIN)/shmap run $(MATMUL)
+	@echo; echo "== A model on handwritten digits, partitioned in three ways"
+	$(BIN)/python examples/digits.py
+
+test: lint
+	$(BIN)/python -m pytest -m "not long"
+	PATH="$(BIN):$$PATH" $(BIN)/lit -v test
+
+test-long: $(VENV)/.with-test
+	SHMAP_PROPERTY_EXAMPLES=5000 $(BIN)/python -m pytest
+
+lint: $(VENV)/.with-test .typing/shmap_passes .typing/shmap_tools
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# An environment with the extra `demo` or `test` of pyproject.toml.
+$(VENV)/.with-%: pyproject.toml $(VENV)/.jax
+	$(BIN)/python -m pip install --quiet --editable '.[$*]' $(if $(JAX),'$(JAX)')
+	touch $@
+
+# Changes whenever the environment is new or JAX is another one than before.
+$(VENV)/.jax: FORCE
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo '$(JAX)' | cmp --silent - $@ || echo '$(JAX)' > $@
+FORCE:
+
+# Pyright reads sources only, and these packages are installed under other names than their folders.
+.typing/shmap_%:
+	mkdir -p .typing
+	ln -sfn ../$* $@
+
+clean:
+	rm -rf .venv* .typing build *.egg-info .pytest_cache .hypothesis .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
