@@ -9,6 +9,7 @@ This table is what one needs to run the passes and to write one:
     PASSES          every pass class
     parse_pipeline  passes from text, as in "builtin.module(shmap-verify,canonicalize)"
     Pass            base class of passes: a frozen dataclass with `name` and `run(module)`
+    option_fields   the options of a pass class; option_types: their types
     Problem         one reason to refuse a module, with its location
     Refused         what a pass raises when it does not accept a module
     PassFailure     what `run` raises then, with all diagnostics
@@ -17,7 +18,7 @@ This table is what one needs to run the passes and to write one:
     walk            all operations inside one, as a list
 """
 
-from .base import Pass, PipelineError, Problem, Refused
+from .base import Pass, PipelineError, Problem, Refused, option_fields, option_types
 from .body_form import BodyForm, read_body_form, walk
 from .diagnostics import Diagnostic, diagnostics_of
 from .dialects import make_context
@@ -37,6 +38,8 @@ __all__ = [
     "Refused",
     "diagnostics_of",
     "make_context",
+    "option_fields",
+    "option_types",
     "parse_pipeline",
     "pipeline",
     "read_body_form",

@@ -1,0 +1,32 @@
+"""lit over this folder: `lit test` from anywhere, with the tools of the running interpreter."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import lit.formats
+
+# `config` and `lit_config` are given by lit.
+# ruff: noqa: F821
+
+config.name = "shmap_compiler"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".test"]
+config.test_source_root = str(Path(__file__).parent)
+config.excludes = ["Inputs"]
+lit_config.maxIndividualTestTime = 120
+
+here = Path(sys.executable).parent
+config.environment["PATH"] = os.pathsep.join([str(here), os.environ.get("PATH", "")])
+config.environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+config.environment["JAX_PLATFORMS"] = "cpu"
+# A tool that warns fails its test.
+config.environment["PYTHONWARNINGS"] = "error"
+
+filecheck = shutil.which("FileCheck") or f"{here / 'filecheck'}"
+config.substitutions += [
+    ("FileCheck", filecheck),
+    ("shmap-opt", f"{here / 'shmap-opt'}"),
+    ("%examples", str(Path(__file__).parent.parent / "examples")),
+]

@@ -1,0 +1,272 @@
+"""Run what was rewritten: each program gives the numbers of `jax.shard_map` after the passes.
+
+Each program is a hand-written module in body form. It goes through the pipeline in both partitioner
+forms and both ways to write groups, and runs on eight devices in a child process.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+import shmap_passes
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+from run_module import passed, run_in_child
+
+P = PartitionSpec
+ADD = """({
+    ^bb0(%left: tensor<f32>, %right: tensor<f32>):
+      %sum = stablehlo.add %left, %right : tensor<f32>
+      stablehlo.return %sum : tensor<f32>
+    })"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A body `tensor<4x8xf32> %x -> %y` as MLIR text and as a function that jax.shard_map takes."""
+
+    body: str
+    function: Callable
+    out: str = "4x8"
+    manual: tuple[str, ...] = ("i", "j", "k")
+    in_spec: tuple = (("i", "j"), "k")
+    out_spec: tuple = (("i", "j"), "k")
+    mesh: tuple[tuple[str, int], ...] = (("i", 2), ("j", 2), ("k", 2))
+    more: str = ""
+
+    @property
+    def sizes(self):
+        return dict(self.mesh)
+
+    def text(self):
+        axes = ", ".join(f'"{name}"={size}' for name, size in self.mesh)
+        manual = ", ".join(f'"{name}"' for name in self.manual)
+        return f"""module {{
+  sdy.mesh @mesh = <[{axes}]>
+  func.func public @main(%x: tensor<4x8xf32> {{{_sharding(self.in_spec)}}})
+      -> (tensor<{self.out}xf32> {{{_sharding(self.out_spec)}}})
+      attributes {{sdy.manual_axes = #sdy<manual_axes{{{manual}}}>}} {{
+    {self.body}
+    return %y : tensor<{self.out}xf32>
+  }}
+  {self.more}
+}}"""
+
+    def full_input(self):
+        splits = [_axes(entry) for entry in self.in_spec]
+        shape = [
+            size * int(np.prod([self.sizes[axis] for axis in axes]))
+            for size, axes in zip((4, 8), splits, strict=True)
+        ]
+        return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 97
+
+    def expected(self):
+        mesh = jax.make_mesh(
+            tuple(self.sizes.values()),
+            tuple(self.sizes),
+            axis_types=(AxisType.Auto,) * len(self.sizes),
+        )
+        mapped = jax.shard_map(
+            self.function,
+            mesh=mesh,
+            in_specs=P(*self.in_spec),
+            out_specs=P(*self.out_spec),
+            axis_names=set(self.manual),
+            check_vma=False,
+        )
+        return np.asarray(jax.jit(mapped)(self.full_input()))
+
+
+def _axes(entry):
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+
+
+def _sharding(spec):
+    dims = ", ".join("{" + ", ".join(f'"{axis}"' for axis in _axes(entry)) + "}" for entry in spec)
+    return f"sdy.sharding = #sdy.sharding<@mesh, [{dims}]>"
+
+
+def _over(*axes):
+    refs = ", ".join(f'#stablehlo.axis_ref<name = "{axis}">' for axis in axes)
+    return (
+        f"replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [{refs}]>"
+    )
+
+
+def _axis_index(*axes):
+    """Adds 100 times the index along `axes` to the block."""
+    names = ", ".join(f'"{axis}"' for axis in axes)
+    return f"""%i = stablehlo.custom_call @shmap.axis_index()
+        {{api_version = 4 : i32, backend_config = {{axes = [{names}]}}}} : () -> tensor<i32>
+    %f = stablehlo.convert %i : (tensor<i32>) -> tensor<f32>
+    %hundred = stablehlo.constant dense<100.0> : tensor<f32>
+    %g = stablehlo.multiply %f, %hundred : tensor<f32>
+    %b = stablehlo.broadcast_in_dim %g, dims = [] : (tensor<f32>) -> tensor<4x8xf32>
+    %y = stablehlo.add %x, %b : tensor<4x8xf32>"""
+
+
+def _all_reduce(*axes):
+    return f"""%y = "stablehlo.all_reduce"(%x) <{{{_over(*axes)}}}> {ADD}
+        : (tensor<4x8xf32>) -> tensor<4x8xf32>"""
+
+
+def _all_gather(columns, *axes):
+    return f"""%y = "stablehlo.all_gather"(%x) <{{all_gather_dim = 1 : i64, {_over(*axes)}}}>
+        : (tensor<4x8xf32>) -> tensor<4x{columns}xf32>"""
+
+
+def _reduce_scatter(rows, *axes):
+    return f"""%y = "stablehlo.reduce_scatter"(%x)
+        <{{scatter_dimension = 0 : i64, {_over(*axes)}}}> {ADD}
+        : (tensor<4x8xf32>) -> tensor<{rows}x8xf32>"""
+
+
+def _all_to_all(count, *axes):
+    return f"""%y = "stablehlo.all_to_all"(%x) <{{split_dimension = 0 : i64,
+        concat_dimension = 1 : i64, split_count = {count} : i64, {_over(*axes)}}}>
+        : (tensor<4x8xf32>) -> tensor<{4 // count}x{8 * count}xf32>"""
+
+
+def _permute(pairs):
+    return f"""%y = "stablehlo.collective_permute"(%x)
+        <{{source_target_pairs = dense<{pairs}> : tensor<{len(pairs)}x2xi64>}}>
+        : (tensor<4x8xf32>) -> tensor<4x8xf32>"""
+
+
+def _indexed(*axes):
+    return lambda x: x + 100.0 * lax.axis_index(axes)
+
+
+def _ring(axis):
+    return lambda x: lax.ppermute(x, axis, [(0, 1), (1, 0)])
+
+
+PARTIAL = {"manual": ("i", "k"), "in_spec": ("i", "k")}
+TRANSPOSED = (("k", "i"), "j")
+
+PROGRAMS = {
+    "axis index of the major axis": Program(_axis_index("i"), _indexed("i")),
+    "axis index of a middle axis": Program(_axis_index("j"), _indexed("j")),
+    "axis index of the minor axis": Program(_axis_index("k"), _indexed("k")),
+    "axis index of neighbours": Program(_axis_index("i", "j"), _indexed("i", "j")),
+    "axis index of axes out of order": Program(_axis_index("k", "i"), _indexed("k", "i")),
+    "axis index of all axes": Program(_axis_index("i", "j", "k"), _indexed("i", "j", "k")),
+    "axis index of an axis of size one": Program(
+        _axis_index("j"), _indexed("j"), mesh=(("i", 4), ("j", 1), ("k", 2))
+    ),
+    "axis index across an axis of size one": Program(
+        _axis_index("i", "j", "k"), _indexed("i", "j", "k"), mesh=(("i", 4), ("j", 1), ("k", 2))
+    ),
+    "axis index with automatic axes": Program(
+        _axis_index("k", "i"), _indexed("k", "i"), **PARTIAL, out_spec=("i", "k")
+    ),
+    "all_reduce over one axis": Program(_all_reduce("j"), lambda x: lax.psum(x, "j")),
+    "all_reduce over axes out of order": Program(
+        _all_reduce("k", "i"), lambda x: lax.psum(x, ("k", "i"))
+    ),
+    "all_reduce with automatic axes": Program(
+        _all_reduce("k"), lambda x: lax.psum(x, "k"), **PARTIAL, out_spec=("i", None)
+    ),
+    "all_gather over one axis": Program(
+        _all_gather(16, "k"), lambda x: lax.all_gather(x, "k", axis=1, tiled=True), out="4x16"
+    ),
+    "all_gather over axes out of order": Program(
+        _all_gather(32, "k", "i"),
+        lambda x: lax.all_gather(x, ("k", "i"), axis=1, tiled=True),
+        out="4x32",
+    ),
+    "all_gather with automatic axes": Program(
+        _all_gather(16, "k"),
+        lambda x: lax.all_gather(x, "k", axis=1, tiled=True),
+        out="4x16",
+        **PARTIAL,
+        out_spec=("i", None),
+    ),
+    "reduce_scatter over one axis": Program(
+        _reduce_scatter(2, "k"), lambda x: lax.psum_scatter(x, "k", tiled=True), out="2x8"
+    ),
+    "reduce_scatter over axes out of order": Program(
+        _reduce_scatter(1, "k", "i"),
+        lambda x: lax.psum_scatter(x, ("k", "i"), tiled=True),
+        out="1x8",
+    ),
+    "reduce_scatter with automatic axes": Program(
+        _reduce_scatter(2, "k"),
+        lambda x: lax.psum_scatter(x, "k", tiled=True),
+        out="2x8",
+        **PARTIAL,
+        out_spec=(("i", "k"), None),
+    ),
+    "all_to_all over one axis": Program(
+        _all_to_all(2, "k"), lambda x: lax.all_to_all(x, "k", 0, 1, tiled=True), out="2x16"
+    ),
+    "all_to_all over axes out of order": Program(
+        _all_to_all(4, "k", "i"),
+        lambda x: lax.all_to_all(x, ("k", "i"), 0, 1, tiled=True),
+        out="1x32",
+    ),
+    "all_to_all with automatic axes": Program(
+        _all_to_all(2, "k"),
+        lambda x: lax.all_to_all(x, "k", 0, 1, tiled=True),
+        out="2x16",
+        **PARTIAL,
+        out_spec=("i", "k"),
+    ),
+    "collective_permute": Program(
+        _permute([[0, 1], [1, 0], [2, 3], [3, 2], [4, 5], [5, 4], [6, 7], [7, 6]]), _ring("k")
+    ),
+    "collective_permute with automatic axes": Program(
+        _permute([[0, 1], [1, 0], [2, 3], [3, 2], [4, 5], [5, 4], [6, 7], [7, 6]]),
+        _ring("k"),
+        **PARTIAL,
+        out_spec=("i", "k"),
+    ),
+    "dense groups": Program(
+        _all_reduce("k").replace(
+            _over("k"),
+            "replica_groups = dense<[[0, 1], [2, 3], [4, 5], [6, 7]]> : tensor<4x2xi64>",
+        ),
+        lambda x: lax.psum(x, "k"),
+    ),
+    "transposed tilings": Program(
+        "%y = stablehlo.negate %x : tensor<4x8xf32>",
+        lambda x: -x,
+        in_spec=TRANSPOSED,
+        out_spec=(None, ("k", "j")),
+    ),
+    "a private function": Program(
+        "%y = call @scaled(%x) : (tensor<4x8xf32>) -> tensor<4x8xf32>",
+        _indexed("j"),
+        more=f"""func.func private @scaled(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {{
+    {_axis_index("j")}
+    return %y : tensor<4x8xf32>
+  }}""",
+    ),
+    "a private function with automatic axes": Program(
+        "%y = call @scaled(%x) : (tensor<4x8xf32>) -> tensor<4x8xf32>",
+        lambda x: lax.psum(_indexed("k")(x), "k"),
+        **PARTIAL,
+        out_spec=("i", None),
+        more=f"""func.func private @scaled(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {{
+    {_axis_index("k").replace("%y", "%z")}
+    {_all_reduce("k").replace("(%x)", "(%z)")}
+    return %y : tensor<4x8xf32>
+  }}""",
+    ),
+}
+
+expected = {}
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("groups", ["axes", "ids"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_after_the_pipeline_equals_shard_map(name, groups, partitioner):
+    program = PROGRAMS[name]
+    if name not in expected:
+        expected[name] = program.expected()
+    text = passed(program.text(), shmap_passes.pipeline(partitioner, groups))
+    (result,) = run_in_child(text, (program.full_input(),), program.sizes, partitioner)
+    np.testing.assert_array_equal(result, expected[name])
