@@ -68,10 +68,7 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
 
     program.__name__ = graph.name
     types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types]
-    if isinstance(graph.mesh, AbstractMesh):
-        jitted = jax.jit(program)
-    else:
-        jitted = jax.jit(program, in_shardings=tuple(_shardings(graph, graph.in_specs)))
+    jitted = jax.jit(program, in_shardings=tuple(_shardings(graph, graph.in_specs)))
     with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, observe)):
         jax_lowered = jitted.trace(*types).lower(
             lowering_platforms=("cpu",) if isinstance(graph.mesh, AbstractMesh) else None
