@@ -60,13 +60,13 @@ class TargetError(ShmapError, ValueError):
 def describe(fun: Callable[..., Any]) -> str:
     """Name and place of a user's function: "`f` (train.py:12)"."""
     name = function_name(fun)
-    inner = inspect.unwrap(fun)
+    inner: Any = inspect.unwrap(fun)
     while hasattr(inner, "func"):
         inner = inner.func
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     if code is None:
         return f"`{name}`"
-    return f"`{name}` ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})"
+    return f"`{name}` ({shown_path(code.co_filename)}:{code.co_firstlineno})"
 
 
 def function_name(fun: Callable[..., Any]) -> str:
@@ -74,3 +74,9 @@ def function_name(fun: Callable[..., Any]) -> str:
     while not hasattr(fun, "__name__") and hasattr(fun, "func"):
         fun = fun.func
     return getattr(fun, "__name__", type(fun).__name__)
+
+
+def shown_path(path: str) -> str:
+    """A source file as errors name it: relative to the working directory if it lies below it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative

@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jex_core
-from jax.extend import source_info_util
 from jax.sharding import AbstractMesh
 
 from shmap_compiler import collectives as coll
 from shmap_compiler._compat import is_axis_effect, is_jaxpr, open_jaxpr, replace_jaxpr
 from shmap_compiler.errors import BodyError, Problem
+from shmap_compiler.misuse import let_through
 
 
 def normalize(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Any:
@@ -59,7 +59,7 @@ class _Rewriter:
         if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
             if not self.applies(eqn):
                 return [eqn]
-            self.problems += _misuse(eqn, dict(self.sizes))
+            self.problems += let_through(eqn, dict(self.sizes))
             return [] if self.problems else self.expand(eqn)
         params = {key: self.value(value) for key, value in eqn.params.items()}
         if all(params[key] is value for key, value in eqn.params.items()):
@@ -164,9 +164,10 @@ def _all_gather(params, sizes):
 
 
 def _reduce_scatter(params, sizes):
-    dimension, group = params["scatter_dimension"], _group(params, sizes)
+    group = _group(params, sizes)
 
     def fun(x):
+        dimension = params["scatter_dimension"] % x.ndim
         x = coll.psum_scatter(x, dimension=dimension, **group)
         return x if params["tiled"] else lax.squeeze(x, (dimension,))
 
@@ -175,8 +176,13 @@ def _reduce_scatter(params, sizes):
 
 def _all_to_all(params, sizes):
     # Untiled, JAX inserts and removes the dimension of the group around its primitive.
-    dims = {"split": params["split_axis"], "concat": params["concat_axis"]}
-    return functools.partial(coll.all_to_all, **dims, **_group(params, sizes))
+    group = _group(params, sizes)
+
+    def fun(x):
+        split, concat = params["split_axis"] % x.ndim, params["concat_axis"] % x.ndim
+        return coll.all_to_all(x, split=split, concat=concat, **group)
+
+    return fun
 
 
 def _ppermute(params, sizes):
@@ -219,68 +225,3 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "pbroadcast_dynamic": _pbroadcast_dynamic,
     "axis_index": _axis_index,
 }
-
-# --------------------------------------------------------------------- mistakes JAX lets through
-
-
-def _misuse(eqn: Any, sizes: dict[str, int]) -> list[Problem]:
-    """What XLA would refuse, abort or hang on, though JAX traced it."""
-    name, params = eqn.primitive.name, eqn.params
-    if name == "ppermute":
-        return _ppermute_misuse(eqn, _group(params, sizes)["size"])
-    if params.get("axis_index_groups") is not None:
-        axes = tuple(a for a in _axes(params) if not isinstance(a, int))
-        return _groups_misuse(eqn, math.prod(sizes[a] for a in axes))
-    return []
-
-
-def _ppermute_misuse(eqn: Any, size: int) -> list[Problem]:
-    where = f"ppermute over {_axes(eqn.params)} at {source_line(eqn)}"
-    perm = [(int(source), int(target)) for source, target in eqn.params["perm"]]
-    problems = []
-    for position, role in enumerate(("source", "target")):
-        ends = [pair[position] for pair in perm]
-        outside = sorted({e for e in ends if not 0 <= e < size})
-        if outside:
-            problems.append(
-                Problem(
-                    where,
-                    f"{role} {', '.join(map(str, outside))}",
-                    f"each {role} in 0..{size - 1}: {size} devices lie along the axis",
-                    f"take indices modulo the axis size, e.g. (i + 1) % {size}",
-                )
-            )
-        repeated = sorted({e for e in ends if ends.count(e) > 1})
-        if repeated:
-            pairs = [pair for pair in perm if pair[position] in repeated]
-            problems.append(
-                Problem(
-                    where,
-                    f"{role} {', '.join(map(str, repeated))} more than once, in {pairs}",
-                    f"each device at most once as {role}",
-                    "use several ppermutes, or all_gather, to send a block to many devices"
-                    if role == "source"
-                    else "use several ppermutes, or psum, to combine blocks from many devices",
-                )
-            )
-    return problems
-
-
-def _groups_misuse(eqn: Any, size: int) -> list[Problem]:
-    groups = [list(g) for g in eqn.params["axis_index_groups"]]
-    members = sorted(i for g in groups for i in g)
-    if members == list(range(size)) and len({len(g) for g in groups}) == 1:
-        return []
-    return [
-        Problem(
-            f"{eqn.primitive.name} at {source_line(eqn)}",
-            f"axis_index_groups={groups}",
-            f"each of 0..{size - 1} in exactly one group, all groups of one size",
-            "list every index of the axis once, or use two mesh axes instead of groups",
-        )
-    ]
-
-
-def source_line(eqn: Any) -> str:
-    """The user's line that made an equation: `file.py:12 (f)`."""
-    return source_info_util.summarize(eqn.source_info)

@@ -7,7 +7,6 @@ tracers that the function closes over become inputs, equal on all devices.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ import jax
 from jax.extend import source_info_util
 from jax.sharding import PartitionSpec
 
-from shmap_compiler import specs
+from shmap_compiler import misuse, specs
 from shmap_compiler._compat import (
     AnyMesh,
     constants_to_inputs,
@@ -24,7 +23,7 @@ from shmap_compiler._compat import (
     trace_with_axes,
     with_manual_axes,
 )
-from shmap_compiler.errors import BodyError, Problem, ShmapError, UnknownAxisError
+from shmap_compiler.errors import ShmapError
 from shmap_compiler.graph import Graph
 from shmap_compiler.normalize import normalize
 
@@ -49,6 +48,7 @@ def trace(
     in_specs: Sequence[PartitionSpec],
     out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
     in_types: Sequence[Any],
+    outer_manual_axes: Sequence[str] | None = None,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -56,9 +56,12 @@ def trace(
       name, who: the user's function, for printing and for errors.
       in_types: types of the full input arrays.
       out_specs: the specs, or a function from the traced output types to them.
+      outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
-    outer = tuple(a for a in enclosing_manual_axes(mesh) if a not in manual)
+    if outer_manual_axes is None:
+        outer_manual_axes = enclosing_manual_axes(mesh)
+    outer = tuple(a for a in outer_manual_axes if a not in manual)
     body_mesh = with_manual_axes(mesh, (*manual, *outer))
     block_types = [
         jax.ShapeDtypeStruct(
@@ -72,8 +75,11 @@ def trace(
             return fun(*blocks)
         except ShmapError:
             raise
-        except (ValueError, TypeError, NameError) as error:
-            raise _translated(error, who, body_mesh, manual) from error
+        except Exception as error:
+            refusal = misuse.refused(error, who, {a: mesh.shape[a] for a in (*manual, *outer)})
+            if refusal is None:
+                raise
+            raise refusal from error
 
     jaxpr = trace_with_axes(traced, body_mesh, manual, block_types)
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
@@ -90,31 +96,25 @@ def trace(
     return Traced(graph, constants)
 
 
-# ------------------------------------------------------------ errors of JAX's own collectives
-
-
-def _translated(error: Exception, who: str, mesh: Any, manual: Sequence[str]) -> Exception:
-    """What JAX says of a collective it refuses, in our form; other errors as they are."""
-    frames = traceback.extract_tb(error.__traceback__)
-    in_jax = [k for k, f in enumerate(frames) if f.filename.endswith(("lax/parallel.py",))]
-    unbound = isinstance(error, NameError) and "axis name" in str(error)
-    if not in_jax and not unbound:
-        return error
-    user = [f for f in frames[: in_jax[0] if in_jax else None] if "/jax/_src/" not in f.filename]
-    place = f"{user[-1].filename}:{user[-1].lineno}, `{user[-1].line}`" if user else "its body"
-    axes = ", ".join(f"{a!r} of size {mesh.shape[a]}" for a in manual) or "none"
-    if unbound:
-        problem = Problem(
-            f"the collective at {place}",
-            str(error),
-            f"a manual axis of the mesh: {axes}",
-            "use one of these names, or add the axis to the mesh (or to axis_names)",
-        )
-        return UnknownAxisError(who, [problem])
-    problem = Problem(
-        f"the collective at {place}",
-        str(error),
-        f"operands and axes that fit; manual axes here: {axes}",
-        "make the dimension a multiple of the group size, or choose another dimension or axis",
+def retrace(
+    graph: Graph,
+    fun: Callable[..., Sequence[Any]],
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
+    in_types: Sequence[Any],
+) -> Graph:
+    """Graph of `fun`, made from the program of `graph` by a transformation, on the same mesh."""
+    traced = trace(
+        fun,
+        name=graph.name,
+        who=f"`{graph.name}`",
+        mesh=graph.mesh,
+        manual_axes=graph.manual_axes,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        in_types=in_types,
+        outer_manual_axes=graph.outer_manual_axes,
     )
-    return BodyError(who, [problem])
+    if traced.constants:
+        raise AssertionError("a transformed program closes over nothing new")
+    return traced.graph

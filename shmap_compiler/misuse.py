@@ -1,0 +1,304 @@
+"""Mistakes in using a collective: those JAX refuses while it traces, and those it lets through.
+
+Both are told in the words of what the user called: the function of `jax.lax`, its arguments, the
+sizes of the axes. JAX's own message stands for whatever is not understood here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import source_info_util
+
+from shmap_compiler.errors import BodyError, Problem, ShmapError, UnknownAxisError, shown_path
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a collective.
+
+    Attributes:
+      name: the function of `jax.lax`, or the primitive.
+      axes: the mesh axes it names, positional axes left out.
+      place: the user's line: `file.py:12 (f)`.
+      sizes: the size of every axis a collective may name here.
+      shapes: the shapes of the operands, if these are arrays.
+      arguments: the other arguments, by their names in `jax.lax`.
+    """
+
+    name: str
+    axes: tuple[Any, ...]
+    place: str
+    sizes: Mapping[str, int]
+    shapes: tuple[tuple[int, ...], ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        return f"{self.name} over {_listed(self.axes) or 'no axis'} at {self.place}"
+
+    @property
+    def devices(self) -> int:
+        """How many devices lie along the axes."""
+        return math.prod(self.sizes[a] for a in self.axes)
+
+    @property
+    def groups(self) -> list[list[int]] | None:
+        groups = self.arguments.get("axis_index_groups")
+        return None if groups is None else [list(map(int, g)) for g in groups]
+
+    @property
+    def group_size(self) -> int:
+        return len(self.groups[0]) if self.groups else self.devices
+
+
+def refused(error: Exception, who: str, sizes: Mapping[str, int]) -> ShmapError | None:
+    """What JAX said of a collective in the user's function, in our words; None for other errors."""
+    use = _use_in_traceback(error.__traceback__, sizes)
+    if use is None:
+        return None
+    unknown = list(_unknown_axes(use))
+    if unknown and isinstance(error, (NameError, AssertionError)):
+        return UnknownAxisError(who, unknown)
+    # An axis that is unknown to us but not to JAX belongs to a vmap inside the function.
+    problems = [] if unknown else list(_problems(use))
+    return BodyError(who, problems or [_as_jax_says(use, error)])
+
+
+def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
+    """What XLA would refuse, abort or hang on, though JAX traced it into an equation."""
+    named = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
+    named = named if isinstance(named, (tuple, list)) else (named,)
+    use = Use(
+        name=eqn.primitive.name,
+        axes=tuple(a for a in named if not isinstance(a, int)),
+        place=source_line(eqn),
+        sizes=sizes,
+        arguments={k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")},
+    )
+    return [*_repeated_axes(use)] or [*_wrong_groups(use), *_wrong_perm(use), *_wrong_source(use)]
+
+
+def source_line(eqn: Any) -> str:
+    """The user's line that made an equation: `file.py:12:5 (f)`."""
+    path, colon, rest = source_info_util.summarize(eqn.source_info).partition(":")
+    return shown_path(path) + colon + rest
+
+
+# ------------------------------------------------------ what the user called, from a traceback
+
+_FUNCTIONS = ("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all")
+_FUNCTIONS += ("ppermute", "pshuffle", "pbroadcast", "axis_index", "axis_size", "pcast")
+_NAMES = {inspect.unwrap(getattr(lax, name)).__code__: name for name in _FUNCTIONS}
+
+
+def _use_in_traceback(trace: TracebackType | None, sizes: Mapping[str, int]) -> Use | None:
+    """The outermost function of `jax.lax` in the traceback, with the arguments it was called on."""
+    caller = None
+    while trace is not None:
+        frame = trace.tb_frame
+        name = _NAMES.get(frame.f_code)
+        if name is not None:
+            place = _place(*caller) if caller else "an unknown line"
+            return _use_of_frame(name, frame, place, sizes)
+        if not _is_internal(frame):
+            caller = frame, trace.tb_lineno
+        trace = trace.tb_next
+    return None
+
+
+def _use_of_frame(name: str, frame: FrameType, place: str, sizes: Mapping[str, int]) -> Use:
+    parameters = inspect.signature(getattr(lax, name)).parameters
+    arguments = {p: frame.f_locals[p] for p in parameters if p in frame.f_locals}
+    axes = arguments.pop("axis_name", ())
+    axes = tuple(axes) if isinstance(axes, (tuple, list, set, frozenset)) else (axes,)
+    return Use(
+        name=name,
+        axes=tuple(a for a in axes if not isinstance(a, int)),
+        place=place,
+        sizes=sizes,
+        shapes=tuple(
+            leaf.shape for leaf in jax.tree.leaves(arguments.pop("x", ())) if hasattr(leaf, "shape")
+        ),
+        arguments=arguments,
+    )
+
+
+def _is_internal(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] in ("jax", "shmap_compiler")
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{shown_path(frame.f_code.co_filename)}:{line} ({frame.f_code.co_qualname})"
+
+
+# ------------------------------------------------------------------------------------ the mistakes
+
+
+def _problems(use: Use) -> Iterator[Problem]:
+    yield from _repeated_axes(use)
+    if len(set(use.axes)) < len(use.axes):
+        return
+    groups = list(_wrong_groups(use))
+    yield from groups
+    if not groups:
+        for shape in use.shapes:
+            yield from _wrong_dimensions(use, shape)
+    yield from _wrong_perm(use)
+    yield from _wrong_source(use)
+
+
+def _unknown_axes(use: Use) -> Iterator[Problem]:
+    known = ", ".join(f"{a!r} of size {n}" for a, n in use.sizes.items())
+    for axis in dict.fromkeys(a for a in use.axes if a not in use.sizes):
+        yield Problem(
+            use.where,
+            f"axis {axis!r}",
+            f"a manual axis of the mesh: {known or 'there is none'}",
+            f"use one of these names, or add {axis!r} to the mesh (and to axis_names, if given)",
+        )
+
+
+def _repeated_axes(use: Use) -> Iterator[Problem]:
+    for axis in dict.fromkeys(a for a in use.axes if use.axes.count(a) > 1):
+        yield Problem(
+            use.where,
+            f"axis {axis!r} {use.axes.count(axis)} times",
+            "each axis at most once in a collective",
+            f"name {axis!r} once",
+        )
+
+
+def _wrong_groups(use: Use) -> Iterator[Problem]:
+    if use.groups is None:
+        return
+    members = sorted(i for group in use.groups for i in group)
+    if members != list(range(use.devices)) or len({len(g) for g in use.groups}) != 1:
+        yield Problem(
+            use.where,
+            f"axis_index_groups={use.groups}",
+            f"each of 0..{use.devices - 1} in exactly one group, all groups of one size",
+            "list every index of the axis once, or use two mesh axes instead of groups",
+        )
+
+
+def _wrong_perm(use: Use) -> Iterator[Problem]:
+    perm = use.arguments.get("perm")
+    if perm is None:
+        return
+    if use.name == "pshuffle":
+        yield Problem(
+            use.where,
+            f"perm={list(perm)}",
+            f"a permutation of 0..{use.devices - 1}: {use.devices} devices lie along the axis",
+            "name each source once, or use ppermute with (source, target) pairs",
+        )
+        return
+    pairs = [(int(source), int(target)) for source, target in perm]
+    for position, role in enumerate(("source", "target")):
+        yield from _wrong_ends(use, pairs, position, role)
+
+
+def _wrong_ends(use: Use, pairs: Sequence[tuple[int, int]], position: int, role: str):
+    size, ends = use.devices, [pair[position] for pair in pairs]
+    outside = sorted({e for e in ends if not 0 <= e < size})
+    if outside:
+        yield Problem(
+            use.where,
+            f"{role} {', '.join(map(str, outside))}",
+            f"each {role} in 0..{size - 1}: {size} devices lie along the axis",
+            f"take indices modulo the axis size, e.g. (i + 1) % {size}",
+        )
+    repeated = sorted({e for e in ends if ends.count(e) > 1})
+    if repeated:
+        yield Problem(
+            use.where,
+            f"{role} {', '.join(map(str, repeated))} more than once, in "
+            f"{[pair for pair in pairs if pair[position] in repeated]}",
+            f"each device at most once as {role}",
+            "use several ppermutes, or all_gather, to send a block to many devices"
+            if role == "source"
+            else "use several ppermutes, or psum, to combine blocks from many devices",
+        )
+
+
+def _wrong_source(use: Use) -> Iterator[Problem]:
+    source = use.arguments.get("source")
+    if isinstance(source, int) and not 0 <= source < use.devices:
+        yield Problem(
+            use.where,
+            f"source {source}",
+            f"a source in 0..{use.devices - 1}: {use.devices} devices lie along the axis",
+            f"take the index modulo the axis size, e.g. {source} % {use.devices}",
+        )
+
+
+def _wrong_dimensions(use: Use, shape: tuple[int, ...]) -> Iterator[Problem]:
+    """Dimensions that are not there, or that the devices of a group cannot share out."""
+    tiled = bool(use.arguments.get("tiled", False))
+    rank = len(shape)
+    if use.name == "all_gather" and not tiled:
+        rank += 1  # `axis` counts in the result, which has the dimension of the group
+    for argument in ("scatter_dimension", "split_axis", "concat_axis", "axis"):
+        d = use.arguments.get(argument)
+        if not isinstance(d, int):
+            continue
+        if not -rank <= d < rank:
+            yield Problem(
+                use.where,
+                f"{argument}={d}, on blocks of shape {shape}",
+                f"one of {rank} dimensions: {argument} in {-rank}..{rank - 1}",
+                "choose another dimension, or reshape the block",
+            )
+        elif argument in ("scatter_dimension", "split_axis"):
+            yield from _not_shared_out(use, argument, d, shape, tiled)
+
+
+def _not_shared_out(use: Use, argument: str, d: int, shape, tiled: bool) -> Iterator[Problem]:
+    parts = use.group_size
+    found = f"{argument}={d} of size {shape[d]}, in blocks of shape {shape}"
+    if tiled and shape[d] % parts:
+        yield Problem(
+            use.where,
+            found,
+            f"a multiple of {_arithmetic(use)}: {parts} does not divide {shape[d]}",
+            f"pad the dimension to {-(-shape[d] // parts) * parts}, or choose another one",
+        )
+    if not tiled and shape[d] != parts:
+        yield Problem(
+            use.where,
+            found,
+            f"size {_arithmetic(use)}, because tiled=False takes the dimension away",
+            "pass tiled=True to keep the dimension, or reshape the block",
+        )
+
+
+def _as_jax_says(use: Use, error: Exception) -> Problem:
+    return Problem(
+        use.where,
+        f"{error}" or type(error).__name__,
+        f"arguments that JAX accepts for {use.name} on blocks of shape "
+        f"{', '.join(map(str, use.shapes)) or 'unknown'}",
+        f"see the documentation of jax.lax.{use.name}",
+    )
+
+
+def _arithmetic(use: Use) -> str:
+    if use.groups:
+        return f"{use.group_size}, the size of the groups"
+    sizes = [use.sizes[a] for a in use.axes]
+    if len(sizes) == 1:
+        return f"{sizes[0]}, the size of axis {use.axes[0]!r}"
+    return f"{'*'.join(map(str, sizes))} = {use.devices}, the size of axes ({_listed(use.axes)})"
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return ", ".join(map(repr, names))
