@@ -1,9 +1,10 @@
 """A transformer layer with attention and MLP in parallel, partitioned in two dimensions.
 
-The realistic example of the shard_map design document, with all missing pieces written out. The
-eight devices form a 2x2x2 mesh with the axes x, y and z; comments give the layout of an array as
-`[batch.Z, time, embed.XY]`: batch cut over z, embed cut over x and within that over y. The weights
-stay where they are (heads over y and z, embed over x), and activations move to them:
+The realistic example of the shard_map design document (its "2D weight gathered pattern"), with all
+missing pieces written out. The eight devices form a 2x2x2 mesh with the axes x, y and z. Comments
+give the layout of an array as `[batch.Z, time, embed.XY]`: batch cut over z, embed cut over x and
+within that over y. The weights stay where they are (heads over y and z, embed over x), and the
+activations move to them:
 
 - the residual stream rests as [batch.Z, time, embed.XY];
 - the input projection needs [batch, time, embed.X] and leaves partial sums over x, which a ring of
@@ -115,7 +116,7 @@ KV_CACHE = KVCache(
 )
 
 
-# The parts of the layer that no device has to talk about.
+# The parts of the layer that are the same however it is partitioned.
 
 
 def my_layer(stacked, layer):
@@ -181,8 +182,8 @@ def attend(q, k, v, kv_cache, layer):
 # The two large matrix products, per device, their communication overlapped with their arithmetic.
 
 
-def matmul_reducescatter(spec, lhs, rhs, *, scatter_dimension, axis_name):
-    """`psum_scatter(einsum(spec, lhs, rhs))` as a ring of products and collective-permutes.
+def matmul_reducescatter(subscripts, lhs, rhs, *, scatter_dimension, axis_name):
+    """`psum_scatter(einsum(subscripts, lhs, rhs))` as a ring of products and collective-permutes.
 
     scatter_dimension: the dimension of `rhs` that is scattered; the result must have it too.
 
@@ -194,7 +195,7 @@ def matmul_reducescatter(spec, lhs, rhs, *, scatter_dimension, axis_name):
 
     def part_of(owner):
         rhs_block = lax.dynamic_slice_in_dim(rhs, owner * chunk, chunk, scatter_dimension)
-        return jnp.einsum(spec, lhs, rhs_block)
+        return jnp.einsum(subscripts, lhs, rhs_block)
 
     total = part_of((me - 1) % size)
     for step in range(1, size):
@@ -202,8 +203,8 @@ def matmul_reducescatter(spec, lhs, rhs, *, scatter_dimension, axis_name):
     return total
 
 
-def allgather_matmul(spec, lhs, rhs, *, gather_dimension, axis_name):
-    """`einsum(spec, all_gather(lhs), rhs)` as a ring of products and collective-permutes.
+def allgather_matmul(subscripts, lhs, rhs, *, gather_dimension, axis_name):
+    """`einsum(subscripts, all_gather(lhs), rhs)` as a ring of products and collective-permutes.
 
     gather_dimension: the dimension to gather, as a dimension of `lhs` and as one of `rhs`. The
     product sums over it.
@@ -217,7 +218,7 @@ def allgather_matmul(spec, lhs, rhs, *, gather_dimension, axis_name):
 
     def product(lhs_block, owner):
         rhs_block = lax.dynamic_slice_in_dim(rhs, owner * chunk, chunk, rhs_dimension)
-        return jnp.einsum(spec, lhs_block, rhs_block)
+        return jnp.einsum(subscripts, lhs_block, rhs_block)
 
     total = product(lhs, me)
     for step in range(1, size):

@@ -16,10 +16,13 @@ from pathlib import Path
 from types import ModuleType
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
 
 ROOT = Path(__file__).parents[1]
 
@@ -243,6 +246,41 @@ def test_jit_layer_overlaps_only_if_manual():
         for manual in (True, False)
     }
     assert sent[True]["collective-permute"] >= sent[False]["collective-permute"] + 2
+
+
+def test_ring_products_on_a_ring_of_eight():
+    """The layer's rings have two devices, where left and right are one."""
+    transformer = MODULES["transformer_2d"]
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    random = np.random.default_rng(0)
+
+    def normal(*shape):
+        return random.standard_normal(shape, np.float32)
+
+    lhs, rhs = normal(2, 3, 32), normal(16, 32, 5)
+    scattered = shard_map(
+        partial(
+            transformer.matmul_reducescatter, "bte,hed->bthd", scatter_dimension=0, axis_name="x"
+        ),
+        mesh=mesh,
+        in_specs=(P(None, None, "x"), P(None, "x")),
+        out_specs=P(None, None, "x"),
+    )
+    assert_equals_reference(scattered(lhs, rhs), jnp.einsum("bte,hed->bthd", lhs, rhs))
+
+    lhs, rhs = normal(2, 3, 16, 5), normal(16, 5, 32)
+    gathered = shard_map(
+        partial(
+            transformer.allgather_matmul,
+            "bthd,hde->bte",
+            gather_dimension=(2, 0),
+            axis_name="x",
+        ),
+        mesh=mesh,
+        in_specs=(P(None, None, "x"), P()),
+        out_specs=P(),
+    )
+    assert_equals_reference(gathered(lhs, rhs), jnp.einsum("bthd,hde->bte", lhs, rhs))
 
 
 def test_transformer_cache_and_position_matter():
