@@ -70,7 +70,8 @@ class _Rewriter:
         if is_jaxpr(value):
             return self.jaxpr(value)
         if isinstance(value, (tuple, list)) and any(is_jaxpr(v) for v in value):
-            return type(value)(self.value(v) for v in value)
+            make = getattr(value, "_make", type(value))  # named tuples are made otherwise
+            return make(self.value(v) for v in value)
         return value
 
     def effects(self, effects: Any) -> Any:
