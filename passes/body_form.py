@@ -156,7 +156,14 @@ def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
             )
             for mesh in meshes[1:]
         )
-    return meshes[0]
+    mesh = meshes[0]
+    if list(sdy.MeshAttr(mesh.mesh).device_ids):
+        raise _refusal(
+            mesh,
+            f"@{ir.StringAttr(mesh.sym_name).value} lists device ids; devices are positions in the "
+            "mesh here, leave the ids to whoever places the program",
+        )
+    return mesh
 
 
 def _boundaries(

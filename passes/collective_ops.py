@@ -51,11 +51,22 @@ def indexed_axes(axis_index: ir.Operation) -> tuple[str, ...]:
 
 def group_axes(op: ir.Operation) -> tuple[str, ...] | None:
     """The mesh axes that name the op's groups, major axis first; None if it lists device ids."""
+    refs = _group_axis_refs(op)
+    return None if refs is None else tuple(ref.name for ref in refs)
+
+
+def split_group_axes(op: ir.Operation) -> tuple[str, ...]:
+    """Those of `group_axes` of which the groups take only a part, which StableHLO can say."""
+    refs = _group_axis_refs(op) or []
+    return tuple(ref.name for ref in refs if ref.sub_axis_info is not None)
+
+
+def _group_axis_refs(op: ir.Operation) -> list[stablehlo.AxisRefAttr] | None:
     groups = op.attributes[GROUPS]
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
         return None
     axes = stablehlo.ReplicaGroupMeshAxesAttr(groups).axes
-    return tuple(stablehlo.AxisRefAttr(axis).name for axis in ir.ArrayAttr(axes))
+    return [stablehlo.AxisRefAttr(axis) for axis in ir.ArrayAttr(axes)]
 
 
 def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:

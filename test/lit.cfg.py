@@ -26,7 +26,6 @@ config.environment["PYTHONWARNINGS"] = "error"
 
 filecheck = shutil.which("FileCheck") or f"{here / 'filecheck'}"
 config.substitutions += [
-    ("FileCheck", filecheck),
-    ("shmap-opt", f"{here / 'shmap-opt'}"),
+    (r"\bFileCheck\b", filecheck),
     ("%examples", str(Path(__file__).parent.parent / "examples")),
 ]

@@ -77,17 +77,17 @@ def _expectations(source: str, complaints: list[Diagnostic]) -> Iterator[Expecta
         text = match["text"]
         yield Expectation(
             written_at=number,
-            line=_target(number, match["where"]),
+            line=_target(number, match["where"] or ""),
             severity=match["severity"],
             text=text,
             pattern=re.compile(_with_regexes(text) if match["regex"] else re.escape(text)),
         )
 
 
-def _target(number: int, where: str | None) -> int | None:
+def _target(number: int, where: str) -> int | None:
     if where == "unknown":
         return None
-    return number + int({None: "0", "above": "-1", "below": "+1"}.get(where, where))
+    return number + int({"": "0", "above": "-1", "below": "+1"}.get(where, where))
 
 
 def _with_regexes(text: str) -> str:
