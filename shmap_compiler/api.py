@@ -5,16 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from shmap_passes import Groups, Partitioner
 
 from shmap_compiler import specs, stages
 from shmap_compiler._compat import AnyMesh
-from shmap_compiler.errors import Problem, ResultTypeError, SpecError, describe, function_name
+from shmap_compiler.errors import (
+    Problem,
+    ResultTypeError,
+    SpecError,
+    TargetError,
+    describe,
+    function_name,
+    show_value,
+)
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind
 from shmap_compiler.stages import Call, Lowered
@@ -28,7 +37,7 @@ def shard_map(
     mesh: AnyMesh,
     in_specs: Any,
     out_specs: Any,
-    axis_names: Sequence[str] | frozenset[str] = frozenset(),
+    axis_names: str | Iterable[str] = frozenset(),
 ) -> Any:
     """Maps `f`, written for one device, over a mesh of devices.
 
@@ -40,7 +49,7 @@ def shard_map(
       in_specs: a pytree of `PartitionSpec`, a prefix of the tuple of arguments. Dimension d of an
         argument is split over the mesh axes that its spec names at d; along axes that a spec does
         not name, all devices get equal blocks. An argument whose spec is None is not an array: `f`
-        receives it as it is.
+        receives it as it is. It must be hashable: programs are kept by its value.
       out_specs: the same for the result: how the blocks form the full array. Along axes that a spec
         does not name the blocks are taken to be equal.
       axis_names: the axes over which `f` is per-device; all by default. The others stay automatic.
@@ -52,13 +61,17 @@ def shard_map(
         return functools.partial(
             shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names
         )
-    return ShardMapped(f, mesh, in_specs, out_specs, frozenset(axis_names))
+    # One name is no sequence of names.
+    names = {axis_names} if isinstance(axis_names, str) else axis_names
+    return ShardMapped(f, mesh, in_specs, out_specs, frozenset(names))
 
 
 class ShardMapped:
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`."""
 
     def __init__(self, fun, mesh, in_specs, out_specs, axis_names=frozenset()):
+        if not callable(fun):
+            raise SpecError(repr(fun), [_not_a_function(fun)])
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
         self.mesh = mesh
@@ -67,20 +80,32 @@ class ShardMapped:
         self.axis_names = axis_names or frozenset(getattr(mesh, "axis_names", ()))
 
     def __call__(self, *args: Any) -> Any:
-        # jit keeps what was traced and compiled for equal types. It takes arrays only, and would
-        # hide from an enclosing transformation which of its values are used.
-        concrete = all(
-            _type_of(leaf) is not None and not isinstance(leaf, jax.core.Tracer)
-            for leaf in jax.tree.leaves(args)
-        )
-        return self._jitted(*args) if concrete else self._bound(*args)
+        leaves, tree = jax.tree.flatten(args)
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            # jit would hide from the enclosing transformation which of its values are used.
+            return self._bound(*args)
+        if isinstance(self.mesh, AbstractMesh):
+            raise TargetError(describe(self.fun), [stages.no_devices(self.mesh)])
+        static = self._static(args)
+        arrays = [leaf for k, leaf in enumerate(leaves) if k not in static]
+        if not all(map(_is_array, arrays)):
+            return self._bound(*args)  # says what is wrong with them
+        return self._jitted(arrays, _Rest(tree, tuple(static.items())))
 
     @functools.cached_property
-    def _jitted(self) -> Callable[..., Any]:
-        return jax.jit(self._bound)
+    def _jitted(self) -> Callable[[list[Any], _Rest], Any]:
+        """Keeps what was traced and compiled for equal types and equal other arguments."""
+        return jax.jit(lambda arrays, rest: self._bound(*rest.filled(arrays)), static_argnums=1)
 
     def _bound(self, *args: Any) -> Any:
         call, inputs = self._traced(args)
+        only_types = [
+            _only_a_type(path, x)
+            for path, x in zip(call.in_paths, inputs, strict=True)
+            if isinstance(x, jax.ShapeDtypeStruct)
+        ]
+        if only_types:
+            raise SpecError(describe(self.fun), only_types)
         outs = bind(call.graph, *call.constants, *inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 
@@ -143,6 +168,7 @@ class ShardMapped:
             constants=tuple(traced.constants),
             in_tree=in_tree,
             in_paths=tuple(i.path for i in inputs.dynamic),
+            static=tuple(inputs.static),
             select=lambda flat: [flat[i.position] for i in inputs.dynamic],
             out_tree=results.tree,
         )
@@ -157,26 +183,39 @@ class ShardMapped:
         problems = list(_mesh_problems(self.mesh, self.axis_names))
         if problems:
             raise SpecError(describe(self.fun), problems)
-        in_specs = tuple(self.in_specs) if isinstance(self.in_specs, list) else self.in_specs
-        matched, problems = specs.broadcast_specs(in_specs, args, "in_specs", "args")
-        inputs, bad_specs = [], set()
+        on_mesh = self.mesh, self._manual_axes
+        problems += specs.tree_problems(self.in_specs, "in_specs", *on_mesh, optional=True)
+        problems += specs.tree_problems(self.out_specs, "out_specs", *on_mesh)
+        matched, mismatches = self._matched(args)
+        problems += mismatches
+        dynamic, static = [], []
         for position, (path, leaf, spec_path, spec) in enumerate(matched):
             if spec is None:
-                continue
-            faults = list(specs.spec_problems(spec, spec_path, self.mesh, self._manual_axes))
-            if faults:
-                problems += faults if spec_path not in bad_specs else []
-                bad_specs.add(spec_path)
+                problems += _static_problems(path, leaf)
+                static.append((position, path, leaf))
                 continue
             aval = _type_of(leaf)
             if aval is None:
                 problems.append(_not_an_array(path, leaf, spec_path))
-                continue
-            problems += specs.input_problems(aval.shape, path, spec, spec_path, self.mesh)
-            inputs.append(_Input(position, path, spec, aval))
+            elif not any(specs.spec_problems(spec, spec_path, *on_mesh)):
+                problems += specs.input_problems(aval.shape, path, spec, spec_path, self.mesh)
+                dynamic.append(_Input(position, path, spec, aval))
         if problems:
             raise SpecError(describe(self.fun), problems)
-        return _Inputs(inputs)
+        return _Inputs(dynamic, static)
+
+    def _static(self, args: tuple[Any, ...]) -> dict[int, Any]:
+        """The arguments that are no arrays, by their positions in the flat arguments."""
+        if None not in jax.tree.leaves(self.in_specs, is_leaf=lambda s: s is None):
+            return {}
+        matched, mismatches = self._matched(args)
+        if mismatches:
+            raise SpecError(describe(self.fun), mismatches)
+        return {k: leaf for k, (_, leaf, _, spec) in enumerate(matched) if spec is None}
+
+    def _matched(self, args: tuple[Any, ...]):
+        in_specs = tuple(self.in_specs) if isinstance(self.in_specs, list) else self.in_specs
+        return specs.broadcast_specs(in_specs, args, "in_specs", "args")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +229,7 @@ class _Input:
 @dataclasses.dataclass(frozen=True)
 class _Inputs:
     dynamic: list[_Input]
+    static: list[tuple[int, str, Any]]
 
     def rebuild(self, args: tuple[Any, ...], blocks: Sequence[Any]) -> tuple[Any, ...]:
         """The user's arguments with each array replaced by its block."""
@@ -197,6 +237,32 @@ class _Inputs:
         for i, block in zip(self.dynamic, blocks, strict=True):
             leaves[i.position] = block
         return jax.tree.unflatten(tree, leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rest:
+    """What jit must know of a call besides its arrays: their structure, and the other arguments."""
+
+    tree: Any
+    static: tuple[tuple[int, Any], ...]
+
+    def filled(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The user's arguments."""
+        leaves = list(arrays)
+        for position, value in self.static:
+            leaves.insert(position, value)
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Rest) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> Any:
+        # 1, 1.0 and True are equal, but a function may treat them differently.
+        return self.tree, tuple((k, type(v), v) for k, v in self.static)
 
 
 class _Results:
@@ -213,16 +279,12 @@ class _Results:
         self.matched, problems = specs.broadcast_specs(
             self.mapped.out_specs, result, "out_specs", "result"
         )
-        for spec_path, spec in {m[2]: m[3] for m in self.matched}.items():
-            problems += specs.spec_problems(
-                spec, spec_path, self.mapped.mesh, self.mapped._manual_axes
-            )
         if problems:
             raise SpecError(who, problems)
         no_arrays = [
             Problem(
                 path,
-                f"{leaf!r}, a {type(leaf).__name__}",
+                show_value(leaf),
                 "an array, or a pytree of arrays",
                 "return arrays only; close over other values, or return them outside shard_map",
             )
@@ -244,6 +306,10 @@ class _Results:
         return [m[3] for m in self.matched]
 
 
+def _is_array(leaf: Any) -> bool:
+    return _type_of(leaf) is not None and not isinstance(leaf, jax.ShapeDtypeStruct)
+
+
 def _type_of(leaf: Any) -> Any:
     """Type of an argument or result, or None if it is no array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -257,13 +323,43 @@ def _type_of(leaf: Any) -> Any:
 def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:
     return Problem(
         path,
-        f"{leaf!r}, a {type(leaf).__name__}",
+        show_value(leaf),
         "an array, a NumPy array or a number",
         f"pass an array, or give {spec_path} the value None to hand it to the function as it is",
     )
 
 
-def _mesh_problems(mesh: Any, axis_names: frozenset[str]):
+def _only_a_type(path: str, leaf: jax.ShapeDtypeStruct) -> Problem:
+    return Problem(
+        path,
+        f"a ShapeDtypeStruct, {specs.show_type(leaf)}",
+        "an array: a call computes with its values",
+        "pass an array; types alone are enough for trace() and lower()",
+    )
+
+
+def _static_problems(path: str, leaf: Any) -> Iterator[Problem]:
+    try:
+        hash(leaf)
+    except TypeError:
+        yield Problem(
+            path,
+            f"{show_value(leaf)}, which is not hashable, and its spec is None",
+            "a hashable value: programs are kept by the values of arguments without spec",
+            "give it the spec P() if it is an array, or close over it",
+        )
+
+
+def _not_a_function(fun: Any) -> Problem:
+    return Problem(
+        "the first argument of shard_map",
+        show_value(fun),
+        "a function of one device's blocks",
+        "pass the function itself: shard_map(f, mesh=..., in_specs=..., out_specs=...)",
+    )
+
+
+def _mesh_problems(mesh: Any, axis_names: frozenset[str]) -> Iterator[Problem]:
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         yield Problem(
             "mesh",
@@ -278,4 +374,13 @@ def _mesh_problems(mesh: Any, axis_names: frozenset[str]):
             f"axis {name!r}",
             f"axes of {specs.show_mesh(mesh)}",
             f"use some of {', '.join(map(repr, mesh.axis_names))}",
+        )
+    devices = list(mesh.devices.flat) if isinstance(mesh, Mesh) else []
+    repeated = sorted({d for d in devices if devices.count(d) > 1}, key=str)
+    if repeated:
+        yield Problem(
+            "mesh",
+            f"{specs.show_mesh(mesh)} with more than one place for {', '.join(map(str, repeated))}",
+            f"{len(devices)} different devices",
+            f"make a smaller mesh: it has {len(set(devices))} different devices",
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +63,7 @@ def describe(fun: Callable[..., Any]) -> str:
     """Name and place of a user's function: "`f` (train.py:12)"."""
     name = function_name(fun)
     inner: Any = inspect.unwrap(fun)
-    while hasattr(inner, "func"):
+    while isinstance(inner, functools.partial):
         inner = inner.func
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     if code is None:
@@ -71,9 +73,14 @@ def describe(fun: Callable[..., Any]) -> str:
 
 def function_name(fun: Callable[..., Any]) -> str:
     """Name of a callable, looking through functools.partial."""
-    while not hasattr(fun, "__name__") and hasattr(fun, "func"):
+    while isinstance(fun, functools.partial):
         fun = fun.func
     return getattr(fun, "__name__", type(fun).__name__)
+
+
+def show_value(value: object) -> str:
+    """A value that is no array, in a few words: `'adam', a str`."""
+    return f"{reprlib.repr(value)}, a {type(value).__name__}"
 
 
 def shown_path(path: str) -> str:

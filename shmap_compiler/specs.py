@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shmap_compiler._compat import AnyMesh
-from shmap_compiler.errors import Problem
+from shmap_compiler.errors import Problem, show_value
 
 Shape = tuple[int, ...]
 
@@ -57,8 +58,8 @@ def show_mesh(mesh: AnyMesh) -> str:
 def show_type(aval: Any) -> str:
     """`f32[8,16]` for an array type."""
     name = (
-        jax.numpy.dtype(aval.dtype).name
-        if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+        jnp.dtype(aval.dtype).name
+        if not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
         else str(aval.dtype)
     )
     short = name.replace("bfloat", "bf").replace("float", "f").replace("uint", "u")
@@ -105,7 +106,9 @@ def _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children
         return Problem(
             f"{spec_path} against {tree_path}",
             f"a {type(spec).__name__} of specs for {_kind(tree)}",
-            f"a {type(tree).__name__} of specs, or a single PartitionSpec",
+            "a single PartitionSpec"
+            if jax.tree_util.all_leaves([tree])
+            else f"a {type(tree).__name__} of specs, or a single PartitionSpec",
             fix,
         )
     spec_keys, tree_keys = [k for k, _ in spec_children], [k for k, _ in tree_children]
@@ -139,20 +142,45 @@ def _kind(tree: Any) -> str:
 # ---------------------------------------------------------------------------- mistakes in specs
 
 
+def tree_problems(
+    tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str], optional: bool = False
+) -> Iterator[Problem]:
+    """What is wrong with the specs of a tree in themselves; `optional` if they may be None."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda s: s is None)[0]
+    for path, spec in leaves:
+        if not (optional and spec is None):
+            yield from spec_problems(spec, root + jax.tree_util.keystr(path), mesh, manual)
+
+
 def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
     """What is wrong with a spec in itself, whatever array it is for."""
     if not isinstance(spec, PartitionSpec):
         yield Problem(
-            f"{path}={spec!r}",
-            f"a {type(spec).__name__}",
+            path,
+            show_value(spec),
             "a jax.sharding.PartitionSpec",
-            "write e.g. P('" + "', '".join(manual[:1]) + "') or P()",
+            f"write {_as_spec(spec, manual)}",
+        )
+        return
+    if spec.unreduced or spec.reduced:
+        yield Problem(
+            f"{path}={spec!r}",
+            "a spec with unreduced or reduced axes",
+            "a spec that says only how dimensions are split",
+            "reduce inside the function, with psum over these axes",
         )
         return
     at = f"{path}={show(spec)}"
     names = mentioned(spec)
     for name in dict.fromkeys(names):
-        if name not in mesh.axis_names:
+        if not isinstance(name, str):
+            yield Problem(
+                at,
+                f"the entry {name!r}",
+                f"for each dimension, None or names of axes of {show_mesh(mesh)}",
+                "write None for a dimension that is not split",
+            )
+        elif name not in mesh.axis_names:
             yield Problem(
                 at,
                 f"axis {name!r}",
@@ -173,6 +201,15 @@ def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) ->
                 "each axis at most once in a spec",
                 f"keep {name!r} at one dimension: its devices can split an array only once",
             )
+
+
+def _as_spec(spec: Any, manual: Sequence[str]) -> str:
+    """What the user may have meant by something that is no spec."""
+    if isinstance(spec, NamedSharding):
+        return f"its spec, {show(spec.spec)}"
+    if isinstance(spec, str):
+        return f"P({spec!r})"
+    return " or ".join([*(f"P({a!r})" for a in manual[:1]), "P()"])
 
 
 def input_problems(

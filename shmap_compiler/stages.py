@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import Any, get_args
 
 import jax
+from jax.core import Tracer
 from jax.sharding import AbstractMesh, NamedSharding
 from shmap_passes import Groups, Partitioner
 
 from shmap_compiler import specs
 from shmap_compiler._compat import partitioner as partitioner_is
-from shmap_compiler.errors import Problem, TargetError, describe
+from shmap_compiler.errors import Problem, TargetError, describe, show_value
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import LoweringOptions, bind, lowering_with
 
@@ -33,6 +34,7 @@ class Call:
       constants: values for the leading inputs of the graph, which `fun` closed over.
       in_tree: structure of the user's arguments `(args...)`.
       in_paths: the path of each remaining input of the graph, for error messages.
+      static: position in the flat arguments, path and value of each argument that is no array.
       select: picks the inputs of the graph out of the flat arguments.
       out_tree: structure of the user's result.
     """
@@ -42,6 +44,7 @@ class Call:
     constants: tuple[Any, ...]
     in_tree: Any
     in_paths: tuple[str, ...]
+    static: tuple[tuple[int, str, Any], ...]
     select: Callable[[Sequence[Any]], list[Any]]
     out_tree: Any
 
@@ -50,12 +53,12 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
     """Lowers a traced call by itself, for the devices of its mesh.
 
     Raises:
-      ValueError: `partitioner` is not one of PARTITIONERS, or `groups` not one of GROUPS.
+      TargetError: `partitioner` is not one of PARTITIONERS, or `groups` not one of GROUPS.
     """
     if partitioner not in PARTITIONERS:
-        raise ValueError(f"partitioner={partitioner!r}: choose one of {', '.join(PARTITIONERS)}")
+        raise _no_such_choice(call, "partitioner", partitioner, PARTITIONERS)
     if groups not in GROUPS:
-        raise ValueError(f"groups={groups!r}: choose one of {', '.join(GROUPS)}")
+        raise _no_such_choice(call, "groups", groups, GROUPS)
     graph = call.graph
     snapshots: list[tuple[str, str]] = []
 
@@ -74,6 +77,26 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
             lowering_platforms=("cpu",) if isinstance(graph.mesh, AbstractMesh) else None
         )
     return Lowered(call, partitioner, jax_lowered, tuple(snapshots))
+
+
+def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -> TargetError:
+    problem = Problem(
+        f"{name}={value!r}",
+        show_value(value),
+        f"one of {', '.join(map(repr, choices))}",
+        f"write {name}={choices[0]!r}",
+    )
+    return TargetError(describe(call.fun), [problem])
+
+
+def no_devices(mesh: AbstractMesh) -> Problem:
+    """A program on this mesh can be lowered, but neither compiled nor called."""
+    return Problem(
+        "mesh",
+        f"an AbstractMesh, {specs.show_mesh(mesh)}, which has no devices",
+        "a jax.sharding.Mesh to compile for",
+        "use a mesh of devices, e.g. jax.make_mesh(...)",
+    )
 
 
 def _shardings(graph: Graph, all_specs: Sequence[Any]) -> list[NamedSharding]:
@@ -116,7 +139,7 @@ class Lowered:
             return self.jax_lowered.as_text()
         if stage == "hlo":
             return self.compile().as_text()
-        raise ValueError(f"stage={stage!r}: choose one of {', '.join(STAGES)}")
+        raise _no_such_choice(self.call, "stage", stage, STAGES)
 
     def compile(self) -> Executable:
         """Compiles for the devices of the mesh.
@@ -129,13 +152,7 @@ class Lowered:
     @cached_property
     def _executable(self) -> Executable:
         if isinstance(self.graph.mesh, AbstractMesh):
-            problem = Problem(
-                "mesh",
-                f"an AbstractMesh, {specs.show_mesh(self.graph.mesh)}, which has no devices",
-                "a jax.sharding.Mesh to compile for",
-                "lower with a mesh of devices, e.g. jax.make_mesh(...)",
-            )
-            raise TargetError(describe(self.call.fun), [problem])
+            raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with partitioner_is(self.partitioner):
             return Executable(self.call, self.jax_lowered.compile())
 
@@ -191,24 +208,36 @@ class Executable:
         if tree != self.call.in_tree:
             self._refuse_structure(tree)
         inputs = self.call.select(leaves)
-        self._check(inputs)
+        self._check(inputs, leaves)
         placed = [
             x if isinstance(x, jax.Array) and x.sharding == s else jax.device_put(x, s)
             for x, s in zip(inputs, self.input_shardings, strict=True)
         ]
         return jax.tree.unflatten(self.call.out_tree, self.jax_compiled(*self._constants, *placed))
 
-    def _check(self, inputs: Sequence[Any]) -> None:
+    def _check(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:
         expected = self.graph.in_types[len(self.call.constants) :]
         problems = [
             Problem(
                 path,
                 _found(x),
                 f"{specs.show_type(t)}, for which this executable was compiled",
-                "pass such an array, or lower and compile for the other type",
+                "call the shard_mapped function itself inside jit, grad and vmap"
+                if isinstance(x, Tracer)
+                else "pass such an array, or lower and compile for the other type",
             )
             for x, t, path in zip(inputs, expected, self.call.in_paths, strict=True)
             if not _fits(x, t)
+        ]
+        problems += [
+            Problem(
+                path,
+                show_value(leaves[position]),
+                f"{show_value(value)}, for which this executable was compiled",
+                "pass the value given to lower(), or lower and compile for the other one",
+            )
+            for position, path, value in self.call.static
+            if type(leaves[position]) is not type(value) or leaves[position] != value
         ]
         if problems:
             raise TargetError(describe(self.call.fun), problems)
@@ -216,15 +245,22 @@ class Executable:
     def _refuse_structure(self, tree: Any) -> None:
         problem = Problem(
             "args",
-            f"arguments of structure {tree}",
-            f"{self.call.in_tree}, for which this executable was compiled",
+            f"the arguments {_paths(tree)}",
+            f"{_paths(self.call.in_tree)}, for which this executable was compiled",
             "call it with the arguments given to lower(), or lower again",
         )
         raise TargetError(describe(self.call.fun), [problem])
 
 
+def _paths(tree: Any) -> str:
+    """The paths of all arguments of a structure: `args[0]['w'], args[1]`."""
+    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+    return ", ".join("args" + jax.tree_util.keystr(path) for path in paths) or "none"
+
+
 def _fits(x: Any, expected: Any) -> bool:
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         return False
     try:
         found = jax.typeof(x)
@@ -234,7 +270,7 @@ def _fits(x: Any, expected: Any) -> bool:
 
 
 def _found(x: Any) -> str:
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         return f"a value being traced, {specs.show_type(x.aval)}"
     try:
         return specs.show_type(jax.typeof(x))
