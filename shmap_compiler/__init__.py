@@ -1,5 +1,6 @@
 """shmap_compiler: a compiler for per-device JAX programs with explicit collectives."""
 
+import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
 from shmap_compiler.api import ShardMapped, shard_map
 from shmap_compiler.errors import (
     BodyError,

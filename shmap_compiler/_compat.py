@@ -100,6 +100,13 @@ def is_axis_effect(effect: Any, axes: Iterable[str]) -> bool:
     return type(effect).__name__ == "NamedAxisEffect" and effect.name in axes
 
 
+def policy_saves(decision: Any) -> bool:
+    """Whether a checkpoint policy decided to keep a value, rather than to compute it again."""
+    if type(decision).__name__ == "Offloadable":
+        raise NotImplementedError("checkpoint policies that offload values out of a shard_map body")
+    return decision is True or type(decision).__name__ == "SaveableType"
+
+
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """(number of constants, number of carries) of a scan equation."""
     if "num_consts" in params:

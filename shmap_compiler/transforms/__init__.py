@@ -1,0 +1,10 @@
+"""How the shmap primitive behaves under JAX's transformations, one file per kind of rule.
+
+Every rule traces the Graph's own function again under the public transformation (`jax.linearize`,
+`jax.linear_transpose`, `jax.vmap`), into new Graphs; no rule re-implements a transformation.
+Importing this package registers the rules.
+"""
+
+from shmap_compiler.transforms import batching, derivatives, partial_eval
+
+__all__ = ["batching", "derivatives", "partial_eval"]
