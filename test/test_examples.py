@@ -222,6 +222,19 @@ def test_collective_matmul_sends_what_its_form_says(name, suffix, sent, partitio
 # transformer_2d.py
 
 
+@for_both_partitioners
+def test_transformer_layer_sends_what_is_written_and_nothing_else(partitioner):
+    assert collectives(
+        executable("transformer_2d", "transformer_layer", partitioner).as_text()
+    ) == {
+        "all-reduce": 2,  # mean and variance of the normalisation
+        "all-gather": 2,  # of its result over y and z
+        "reduce-scatter": 3,  # keys and values over x, the output over y and z
+        "collective-permute": 2,  # two rings of two devices
+        "all-to-all": 2,  # into and out of attention
+    }
+
+
 @pytest.mark.parametrize("name", ["transformer_layer", "transformer_layer_bf16"])
 @pytest.mark.usefixtures("jax_partitioner")
 def test_jit_layer_equals_its_reference(name):
