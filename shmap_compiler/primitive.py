@@ -68,12 +68,13 @@ class LoweringOptions:
 
     Attributes:
       groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
-      observer: called as `observer(graph, stage, module)` for each graph, at stage "body", as
-        emitted, and then at the name of each pass of the pipeline, as it left the module.
+      observer: called as `observer(stage, module)` for each graph, at stage "body", as emitted, and
+        then at the name of each pass of the pipeline, as it left the module. Graphs nested in
+        another come before it.
     """
 
     groups: Groups = "axes"
-    observer: Callable[[Graph, str, ir.Module], None] | None = None
+    observer: Callable[[str, ir.Module], None] | None = None
 
 
 _DEFAULT = LoweringOptions()
@@ -114,10 +115,10 @@ def _run_passes(graph: Graph, module: ir.Module) -> None:
     if observer is None:
         shmap_passes.run(module, passes)
         return
-    observer(graph, "body", module)
+    observer("body", module)
     for each in passes:
         shmap_passes.run(module, (each,))
-        observer(graph, each.name, module)
+        observer(each.name, module)
 
 
 def _inline(symbol: str, symbol_table: ir.SymbolTable, args: list[ir.Value]) -> list[ir.Value]:

@@ -62,9 +62,10 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
     graph = call.graph
     snapshots: list[tuple[str, str]] = []
 
-    def observe(lowered_graph, stage, module):
-        if lowered_graph is graph:
-            snapshots.append((stage, str(module)))
+    def observe(stage, module):
+        if stage == "body":  # What came before was of graphs nested in this one.
+            snapshots.clear()
+        snapshots.append((stage, str(module)))
 
     def program(*inputs):
         return bind(graph, *inputs)
