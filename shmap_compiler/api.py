@@ -88,7 +88,7 @@ class ShardMapped:
             raise TargetError(describe(self.fun), [stages.no_devices(self.mesh)])
         static = self._static(args)
         arrays = [leaf for k, leaf in enumerate(leaves) if k not in static]
-        if not all(map(_is_array, arrays)):
+        if not (all(map(_is_array, arrays)) and all(map(_is_hashable, static.values()))):
             return self._bound(*args)  # says what is wrong with them
         return self._jitted(arrays, _Rest(tree, tuple(static.items())))
 
@@ -191,7 +191,7 @@ class ShardMapped:
         dynamic, static = [], []
         for position, (path, leaf, spec_path, spec) in enumerate(matched):
             if spec is None:
-                problems += _static_problems(path, leaf)
+                problems += [] if _is_hashable(leaf) else [_not_hashable(path, leaf)]
                 static.append((position, path, leaf))
                 continue
             aval = _type_of(leaf)
@@ -310,6 +310,14 @@ def _is_array(leaf: Any) -> bool:
     return _type_of(leaf) is not None and not isinstance(leaf, jax.ShapeDtypeStruct)
 
 
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _type_of(leaf: Any) -> Any:
     """Type of an argument or result, or None if it is no array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -338,16 +346,13 @@ def _only_a_type(path: str, leaf: jax.ShapeDtypeStruct) -> Problem:
     )
 
 
-def _static_problems(path: str, leaf: Any) -> Iterator[Problem]:
-    try:
-        hash(leaf)
-    except TypeError:
-        yield Problem(
-            path,
-            f"{show_value(leaf)}, which is not hashable, and its spec is None",
-            "a hashable value: programs are kept by the values of arguments without spec",
-            "give it the spec P() if it is an array, or close over it",
-        )
+def _not_hashable(path: str, leaf: Any) -> Problem:
+    return Problem(
+        path,
+        f"{show_value(leaf)}, which is not hashable, and its spec is None",
+        "a hashable value: programs are kept by the values of arguments without spec",
+        "give it the spec P() if it is an array, or close over it",
+    )
 
 
 def _not_a_function(fun: Any) -> Problem:

@@ -65,7 +65,7 @@ def refused(error: Exception, who: str, sizes: Mapping[str, int]) -> ShmapError 
     if use is None:
         return None
     unknown = list(_unknown_axes(use))
-    if unknown and isinstance(error, (NameError, AssertionError)):
+    if unknown and (isinstance(error, NameError) or use.name == "pcast"):
         return UnknownAxisError(who, unknown)
     # An axis that is unknown to us but not to JAX belongs to a vmap inside the function.
     problems = [] if unknown else list(_problems(use))
@@ -87,9 +87,10 @@ def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
 
 
 def source_line(eqn: Any) -> str:
-    """The user's line that made an equation: `file.py:12:5 (f)`."""
-    path, colon, rest = source_info_util.summarize(eqn.source_info).partition(":")
-    return shown_path(path) + colon + rest
+    """The user's line that made an equation: `file.py:12 (f)`."""
+    position, space, function = source_info_util.summarize(eqn.source_info).partition(" ")
+    path, *line_and_column = position.split(":")
+    return ":".join([shown_path(path), *line_and_column[:1]]) + space + function
 
 
 # ------------------------------------------------------ what the user called, from a traceback
@@ -237,7 +238,7 @@ def _wrong_source(use: Use) -> Iterator[Problem]:
             use.where,
             f"source {source}",
             f"a source in 0..{use.devices - 1}: {use.devices} devices lie along the axis",
-            f"take the index modulo the axis size, e.g. {source} % {use.devices}",
+            f"take the index modulo the axis size, e.g. i % {use.devices}",
         )
 
 

@@ -1,0 +1,998 @@
+"""Every kind of bad input to the Python API: who, where, found, needed and fix, word for word.
+
+Each test is named after its row in the table of `docs/errors.md`, whose excerpt must occur in the
+text that the test expects; what follows two underscores tells tests of one row apart.
+"""
+
+import inspect
+import re
+import traceback
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import (
+    BodyError,
+    ResultTypeError,
+    ShmapError,
+    SpecError,
+    TargetError,
+    UnknownAxisError,
+    shard_map,
+)
+
+ROOT = Path(__file__).parents[1]
+HERE = "test/test_errors.py"
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+X = jnp.zeros((8, 16))
+ON_I = P("i")
+
+
+def table_of_errors():
+    """The rows of docs/errors.md: name of the kind -> excerpt of the message."""
+    lines = (ROOT / "docs" / "errors.md").read_text().splitlines()
+    cells = [[c.strip() for c in line.strip("|").split(" | ")] for line in lines if "|" in line]
+    return {row[0].strip("`"): row[1].strip("`") for row in cells if row[0].startswith("`")}
+
+
+TABLE = table_of_errors()
+
+
+@pytest.fixture(autouse=True)
+def _in_the_root(monkeypatch):
+    """Errors name files relative to the working directory."""
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def refused(request):
+    """`with refused(error, fun, (where, found, needed, fix), ...)` expects exactly this error."""
+    kind, _, _ = request.function.__name__.removeprefix("test_").partition("__")
+    excerpt = TABLE[kind]
+
+    @contextmanager
+    def expectation(error, fun, *problems):
+        text = text_of(who(fun), problems)
+        assert excerpt in text
+        with pytest.raises(error, match=re.escape(text)) as raised:
+            yield
+        assert str(raised.value) == text  # `match` also sees the notes that JAX adds
+        assert raised.type is error
+        assert isinstance(raised.value, ShmapError)
+        assert len(raised.value.problems) == len(problems)
+
+    return expectation
+
+
+def text_of(who, problems):
+    count = "" if len(problems) == 1 else f" ({len(problems)} problems)"
+    lines = [f"shard_map of {who}{count}:"]
+    for where, found, needed, fix in problems:
+        lines += [f"  {where}", f"    found:  {found}"]
+        lines += [f"    needed: {needed}", f"    fix:    {fix}"]
+    return "\n".join(lines)
+
+
+def who(fun):
+    if not callable(fun):
+        return repr(fun)
+    return f"`{fun.__name__}` ({HERE}:{fun.__code__.co_firstlineno})"
+
+
+def place(fun):
+    """The line of the last statement of `fun`, as errors name it."""
+    lines, first = inspect.getsourcelines(fun)
+    return f"{HERE}:{first + len(lines) - 1} ({fun.__qualname__})"
+
+
+def mapped(fun, in_specs=ON_I, out_specs=ON_I, mesh=MESH, **options):
+    return shard_map(fun, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **options)
+
+
+def identity(*args):
+    return args[0] if len(args) == 1 else args
+
+
+def compiled(fun, *args, in_specs=ON_I, out_specs=ON_I):
+    return mapped(fun, in_specs, out_specs).lower(*args).compile()
+
+
+# ------------------------------------------------------------------------------------- the mesh
+
+
+@pytest.mark.parametrize(
+    ("mesh", "found"), [(None, "NoneType"), (["cpu:0"], "list"), ((4, 2), "tuple")]
+)
+def test_mesh_no_mesh(refused, mesh, found):
+    problem = (
+        "mesh",
+        f"a {found}",
+        "a jax.sharding.Mesh or AbstractMesh",
+        "make one with jax.make_mesh((4, 2), ('i', 'j'))",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, mesh=mesh)(X)
+
+
+def test_mesh_too_few_devices(refused):
+    """`jax.make_mesh` refuses too large a mesh itself; a Mesh made by hand can repeat devices."""
+    mesh = Mesh(np.array([*jax.devices()[:2]] * 2), ("i",))
+    problem = (
+        "mesh",
+        "mesh(i=4) with more than one place for cpu:0, cpu:1",
+        "4 different devices",
+        "make a smaller mesh: it has 2 different devices",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, mesh=mesh)(X)
+
+
+ABSTRACT = AbstractMesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+NO_DEVICES = (
+    "mesh",
+    "an AbstractMesh, mesh(i=4, j=2), which has no devices",
+    "a jax.sharding.Mesh to compile for",
+    "use a mesh of devices, e.g. jax.make_mesh(...)",
+)
+
+
+def test_mesh_no_devices(refused):
+    with refused(TargetError, identity, NO_DEVICES):
+        mapped(identity, mesh=ABSTRACT).lower(X).compile()
+    with refused(TargetError, identity, NO_DEVICES):
+        mapped(identity, mesh=ABSTRACT)(X)
+
+
+@pytest.mark.parametrize("axis_names", ["z", {"z"}, ["z"]])
+def test_axis_names_unknown(refused, axis_names):
+    problem = (
+        "axis_names={'z'}",
+        "axis 'z'",
+        "axes of mesh(i=4, j=2)",
+        "use some of 'i', 'j'",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, axis_names=axis_names)(X)
+
+
+# ---------------------------------------------------------------------------- specs by themselves
+
+
+def test_spec_axis_unknown(refused):
+    problem = (
+        "in_specs[0]=P('k', None)",
+        "axis 'k'",
+        "an axis of mesh(i=4, j=2)",
+        "use one of 'i', 'j', or add 'k' to the mesh",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, (P("k", None),))(X)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"), [(P(("i", "i")), "P(('i', 'i'))"), (P("i", "i"), "P('i', 'i')")]
+)
+def test_spec_axis_repeated(refused, spec, shown):
+    problem = (
+        f"in_specs={shown}",
+        "axis 'i' 2 times",
+        "each axis at most once in a spec",
+        "keep 'i' at one dimension: its devices can split an array only once",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, spec)(X)
+
+
+def test_spec_axis_automatic(refused):
+    problem = (
+        "in_specs=P('j')",
+        "axis 'j', which is not manual here",
+        "only manual axes: 'i'",
+        "add 'j' to axis_names, or leave it out of the spec",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, P("j"), axis_names={"i"})(X)
+
+
+@pytest.mark.parametrize(
+    ("spec", "found", "repair"),
+    [
+        ("i", "'i', a str", "P('i')"),
+        (NamedSharding(MESH, P("i")), None, "its spec, P('i')"),
+        (3, "3, a int", "P('i') or P()"),
+    ],
+)
+def test_spec_no_spec(refused, spec, found, repair):
+    found = found or "NamedSharding...y_kind=device), a NamedSharding"
+    problem = ("in_specs", found, "a jax.sharding.PartitionSpec", f"write {repair}")
+    with refused(SpecError, identity, problem):
+        mapped(identity, spec)(X)
+
+
+def test_spec_entry_no_axis(refused):
+    problem = (
+        "in_specs=P(3)",
+        "the entry 3",
+        "for each dimension, None or names of axes of mesh(i=4, j=2)",
+        "write None for a dimension that is not split",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, P(3))(X)
+
+
+def test_spec_unreduced(refused):
+    spec = P("i", unreduced={"j"})
+    problem = (
+        f"in_specs={spec!r}",
+        "a spec with unreduced or reduced axes",
+        "a spec that says only how dimensions are split",
+        "reduce inside the function, with psum over these axes",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, spec)(X)
+
+
+@pytest.mark.parametrize(
+    ("out_specs", "where"), [(None, "out_specs"), ((P("i"), {"w": None}), "out_specs[1]['w']")]
+)
+def test_out_spec_none(refused, out_specs, where):
+    problem = (where, "None, a NoneType", "a jax.sharding.PartitionSpec", "write P('i') or P()")
+    with refused(SpecError, identity, problem):
+        mapped(identity, P("i"), out_specs)(X)
+
+
+# ------------------------------------------------------------------------- specs against arguments
+
+
+def test_argument_not_divisible(refused):
+    by_one = (
+        "args[0]['w'] with in_specs=P('i')",
+        "dimension 0 of size 6, shape (6, 2)",
+        "a multiple of 4, the size of axis 'i': 4 does not divide 6",
+        "pad dimension 0 to 8, or split another dimension",
+    )
+    with refused(SpecError, identity, by_one):
+        mapped(identity)({"w": jnp.zeros((6, 2))})
+
+
+def test_argument_not_divisible__by_several_axes(refused):
+    problem = (
+        "args[0] with in_specs=P(None, ('i', 'j'))",
+        "dimension 1 of size 12, shape (6, 12)",
+        "a multiple of 4*2 = 8, the size of axes ('i', 'j'): 8 does not divide 12",
+        "pad dimension 1 to 16, or split another dimension",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, P(None, ("i", "j")))(jnp.zeros((6, 12)))
+
+
+def test_argument_rank_too_small(refused):
+    problem = (
+        "args[0] with in_specs=P('i', None, 'j')",
+        "a spec for 3 dimensions and an array of rank 2, shape (8, 16)",
+        "at most 2 entries in the spec",
+        "shorten the spec",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, P("i", None, "j"))(X)
+    scalar = (
+        "args[0] with in_specs=P('i')",
+        "a spec for 1 dimensions and an array of rank 0, shape ()",
+        "at most 0 entries in the spec",
+        "shorten the spec, to P()",
+    )
+    with refused(SpecError, identity, scalar):
+        mapped(identity)(2.5)
+
+
+def test_argument_no_array(refused):
+    problem = (
+        "args[1]['mode']",
+        "'fast', a str",
+        "an array, a NumPy array or a number",
+        "pass an array, or give in_specs[1] the value None to hand it to the function as it is",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, (P("i"), P()))(X, {"mode": "fast"})
+
+
+def test_argument_only_a_type(refused):
+    problem = (
+        "args[0]",
+        "a ShapeDtypeStruct, f32[8]",
+        "an array: a call computes with its values",
+        "pass an array; types alone are enough for trace() and lower()",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity)(jax.ShapeDtypeStruct((8,), jnp.float32))
+
+
+def test_argument_not_hashable(refused):
+    problem = (
+        "args[1]",
+        "array([1, 2]), a ndarray, which is not hashable, and its spec is None",
+        "a hashable value: programs are kept by the values of arguments without spec",
+        "give it the spec P() if it is an array, or close over it",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, (P("i"), None))(X, np.array([1, 2]))
+
+
+def test_in_specs_other_tree(refused):
+    def body(params, x):
+        return x
+
+    missing_and_surplus = (
+        "in_specs[0]['layer'] against args[0]['layer']",
+        "no spec for args[0]['layer']['w']; "
+        "a spec in_specs[0]['layer']['v'] for which there is no args[0]['layer']['v']",
+        "1 entries: ['w']",
+        "give in_specs[0]['layer'] the structure of args[0]['layer'], or one spec for all of it",
+    )
+    with refused(SpecError, body, missing_and_surplus):
+        mapped(body, ({"layer": {"v": P()}}, P()))({"layer": {"w": X}}, X)
+
+
+@pytest.mark.parametrize(
+    ("args", "found", "needed"),
+    [
+        ((X,), "a spec in_specs[1] for which there is no args[1]", "1 entries: [0]"),
+        ((X, X, X), "no spec for args[2]", "3 entries: [0], [1], [2]"),
+    ],
+)
+def test_in_specs_other_number(refused, args, found, needed):
+    problem = (
+        "in_specs against args",
+        found,
+        needed,
+        "give in_specs the structure of args, or one spec for all of it",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, (P("i"), P("i")))(*args)
+
+
+@pytest.mark.parametrize(
+    ("arg", "found", "needed"),
+    [
+        (X, "a dict of specs for one array", "a single PartitionSpec"),
+        (
+            (X, X),
+            "a dict of specs for a tuple of 2",
+            "a tuple of specs, or a single PartitionSpec",
+        ),
+    ],
+    ids=["array", "tuple"],
+)
+def test_in_specs_other_kind(refused, arg, found, needed):
+    problem = (
+        "in_specs[0] against args[0]",
+        found,
+        needed,
+        "give in_specs[0] the structure of args[0], or one spec for all of it",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, ({"w": P()},))(arg)
+
+
+# ---------------------------------------------------------------------------- specs against results
+
+
+def test_out_specs_other_tree(refused):
+    def body(x):
+        return {"u": x, "v": (x, x)}
+
+    problem = (
+        "out_specs['v'] against result['v']",
+        "no spec for result['v'][1]",
+        "2 entries: [0], [1]",
+        "give out_specs['v'] the structure of result['v'], or one spec for all of it",
+    )
+    with refused(SpecError, body, problem):
+        mapped(body, P("i"), {"u": P("i"), "v": (P(),)})(X)
+
+
+def test_result_rank_too_small(refused):
+    def body(x):
+        return {"loss": x.sum(), "x": x}
+
+    problem = (
+        "result['loss'] with out_specs=P('i')",
+        "a result of rank 0, shape (), on each device",
+        "rank 1 or more: blocks are put together along 1 dimensions",
+        "add dimensions in the function (e.g. x[None, ...]), or shorten the spec",
+    )
+    with refused(SpecError, body, problem):
+        mapped(body)(X)
+
+
+def test_result_no_array(refused):
+    def body(x):
+        return x, "done", {"f": len}
+
+    def problem(where, found):
+        return (
+            where,
+            found,
+            "an array, or a pytree of arrays",
+            "return arrays only; close over other values, or return them outside shard_map",
+        )
+
+    name = problem("result[1]", "'done', a str")
+    function = problem("result[2]['f']", "<built-in function len>, a builtin_function_or_method")
+    with refused(ResultTypeError, body, name, function):
+        mapped(body)(X)
+
+
+def test_function_not_callable(refused):
+    problem = (
+        "the first argument of shard_map",
+        "3, a int",
+        "a function of one device's blocks",
+        "pass the function itself: shard_map(f, mesh=..., in_specs=..., out_specs=...)",
+    )
+    with refused(SpecError, 3, problem):
+        mapped(3)
+
+
+# ------------------------------------------------------------------------------------- collectives
+
+
+def unknown(where, known="'i' of size 4, 'j' of size 2", axis="k"):
+    return (
+        where,
+        f"axis '{axis}'",
+        f"a manual axis of the mesh: {known}",
+        f"use one of these names, or add '{axis}' to the mesh (and to axis_names, if given)",
+    )
+
+
+COLLECTIVES = {
+    "psum": lambda x, axis: lax.psum(x, axis),
+    "pmean": lambda x, axis: lax.pmean(x, axis),
+    "pmax": lambda x, axis: lax.pmax(x, axis),
+    "pmin": lambda x, axis: lax.pmin(x, axis),
+    "all_gather": lambda x, axis: lax.all_gather(x, axis),
+    "psum_scatter": lambda x, axis: lax.psum_scatter(x, axis),
+    "all_to_all": lambda x, axis: lax.all_to_all(x, axis, 0, 0),
+    "ppermute": lambda x, axis: lax.ppermute(x, axis, [(0, 1)]),
+    "pshuffle": lambda x, axis: lax.pshuffle(x, axis, [1, 0]),
+    "pbroadcast": lambda x, axis: lax.pbroadcast(x, axis, 0),
+    "axis_index": lambda x, axis: lax.axis_index(axis),
+    "axis_size": lambda x, axis: lax.axis_size(axis),
+    "pcast": lambda x, axis: lax.pcast(x, axis, to="varying"),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collective_axis_unknown(refused, name):
+    use = COLLECTIVES[name]
+
+    def body(x):
+        return use(x, "k")
+
+    where = f"{name} over 'k' at {HERE}:{use.__code__.co_firstlineno} (<lambda>)"
+    with refused(UnknownAxisError, body, unknown(where)):
+        mapped(body)(X)
+
+
+def test_collective_axis_unknown__inside_control_flow(refused):
+    def step(carry, _):
+        return lax.psum(carry, ("i", "k")), None
+
+    def body(x):
+        return lax.scan(step, x, length=3)[0]
+
+    with refused(UnknownAxisError, body, unknown(f"psum over 'i', 'k' at {place(step)}")):
+        jax.jit(mapped(body))(X)
+
+
+def test_collective_axis_automatic(refused):
+    def body(x):
+        return lax.psum(x, "j")
+
+    problem = unknown(f"psum over 'j' at {place(body)}", "'i' of size 4", "j")
+    with refused(UnknownAxisError, body, problem):
+        mapped(body, axis_names="i").trace(X)
+
+
+def test_collective_axis_repeated(refused):
+    def body(x):
+        return lax.psum(x, ("i", "i"))
+
+    problem = (
+        f"psum over 'i', 'i' at {place(body)}",
+        "axis 'i' 2 times",
+        "each axis at most once in a collective",
+        "name 'i' once",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_psum_scatter_not_divisible(refused):
+    def body(x):
+        return lax.psum_scatter(x, "i", scatter_dimension=1, tiled=True)
+
+    problem = (
+        f"psum_scatter over 'i' at {place(body)}",
+        "scatter_dimension=1 of size 6, in blocks of shape (2, 6)",
+        "a multiple of 4, the size of axis 'i': 4 does not divide 6",
+        "pad the dimension to 8, or choose another one",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(jnp.zeros((8, 6)))
+
+
+def test_psum_scatter_not_divisible__by_several_axes(refused):
+    def body(x):
+        return lax.psum_scatter(x, ("j", "i"), tiled=True)
+
+    problem = (
+        f"psum_scatter over 'j', 'i' at {place(body)}",
+        "scatter_dimension=0 of size 12, in blocks of shape (12,)",
+        "a multiple of 2*4 = 8, the size of axes ('j', 'i'): 8 does not divide 12",
+        "pad the dimension to 16, or choose another one",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body, P())(jnp.zeros(12))
+
+
+def test_psum_scatter_not_divisible__by_groups(refused):
+    def body(x):
+        return lax.psum_scatter(x, "i", axis_index_groups=[[0, 1], [2, 3]], tiled=True)
+
+    problem = (
+        f"psum_scatter over 'i' at {place(body)}",
+        "scatter_dimension=0 of size 5, in blocks of shape (5,)",
+        "a multiple of 2, the size of the groups: 2 does not divide 5",
+        "pad the dimension to 6, or choose another one",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body, P())(jnp.zeros(5))
+
+
+def test_psum_scatter_untiled(refused):
+    def body(x):
+        return lax.psum_scatter(x, "i")
+
+    problem = (
+        f"psum_scatter over 'i' at {place(body)}",
+        "scatter_dimension=0 of size 8, in blocks of shape (8,)",
+        "size 4, the size of axis 'i', because tiled=False takes the dimension away",
+        "pass tiled=True to keep the dimension, or reshape the block",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body, P())(jnp.zeros(8))
+
+
+def test_all_to_all_not_divisible(refused):
+    def body(x):
+        return lax.all_to_all(x, "i", 1, 0, tiled=True)
+
+    problem = (
+        f"all_to_all over 'i' at {place(body)}",
+        "split_axis=1 of size 6, in blocks of shape (2, 6)",
+        "a multiple of 4, the size of axis 'i': 4 does not divide 6",
+        "pad the dimension to 8, or choose another one",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(jnp.zeros((8, 6)))
+
+
+def test_all_to_all_untiled(refused):
+    def body(x):
+        return lax.all_to_all(x, "i", 1, 0)
+
+    problem = (
+        f"all_to_all over 'i' at {place(body)}",
+        "split_axis=1 of size 8, in blocks of shape (2, 8)",
+        "size 4, the size of axis 'i', because tiled=False takes the dimension away",
+        "pass tiled=True to keep the dimension, or reshape the block",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(jnp.zeros((8, 8)))
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "found", "needed"),
+    [
+        (
+            lambda x: lax.psum_scatter(x, "i", scatter_dimension=2, tiled=True),
+            "psum_scatter",
+            "scatter_dimension=2, on blocks of shape (2, 16)",
+            "one of 2 dimensions: scatter_dimension in -2..1",
+        ),
+        (
+            lambda x: lax.all_to_all(x, "i", 3, 0, tiled=True),
+            "all_to_all",
+            "split_axis=3, on blocks of shape (2, 16)",
+            "one of 2 dimensions: split_axis in -2..1",
+        ),
+        (
+            lambda x: lax.all_gather(x, "i", axis=5),
+            "all_gather",
+            "axis=5, on blocks of shape (2, 16)",
+            "one of 3 dimensions: axis in -3..2",
+        ),
+    ],
+    ids=["psum_scatter", "all_to_all", "all_gather"],
+)
+def test_collective_no_such_dimension(refused, use, name, found, needed):
+    def body(x):
+        return use(x)
+
+    where = f"{name} over 'i' at {HERE}:{use.__code__.co_firstlineno} (<lambda>)"
+    fix = "choose another dimension, or reshape the block"
+    with refused(BodyError, body, (where, found, needed, fix)):
+        mapped(body)(X)
+
+
+@pytest.mark.parametrize(("pair", "role"), [((0, 4), "target"), ((-1, 0), "source")])
+def test_ppermute_out_of_range(refused, pair, role):
+    def body(x):
+        return lax.ppermute(x, "i", [pair])
+
+    problem = (
+        f"ppermute over 'i' at {place(body)}",
+        f"{role} {pair[role == 'target']}",
+        f"each {role} in 0..3: 4 devices lie along the axis",
+        "take indices modulo the axis size, e.g. (i + 1) % 4",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+@pytest.mark.parametrize("pair", [(0, 4), (1, 9)])
+def test_ppermute_out_of_range__inside_control_flow(refused, pair):
+    def step(_, x):
+        return lax.ppermute(x, "i", [pair])
+
+    def body(x):
+        return lax.fori_loop(0, 2, step, x)
+
+    problem = (
+        f"ppermute over 'i' at {place(step)}",
+        f"target {pair[1]}",
+        "each target in 0..3: 4 devices lie along the axis",
+        "take indices modulo the axis size, e.g. (i + 1) % 4",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_ppermute_source_repeated(refused):
+    def body(x):
+        return lax.ppermute(x, "i", [(0, 1), (0, 2), (3, 0)])
+
+    problem = (
+        f"ppermute over 'i' at {place(body)}",
+        "source 0 more than once, in [(0, 1), (0, 2)]",
+        "each device at most once as source",
+        "use several ppermutes, or all_gather, to send a block to many devices",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_ppermute_target_repeated(refused):
+    def body(x):
+        return lax.ppermute(x, "i", [(0, 1), (2, 1), (3, 0)])
+
+    problem = (
+        f"ppermute over 'i' at {place(body)}",
+        "target 1 more than once, in [(0, 1), (2, 1)]",
+        "each device at most once as target",
+        "use several ppermutes, or psum, to combine blocks from many devices",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_pshuffle_no_permutation(refused):
+    def body(x):
+        return lax.pshuffle(x, "i", [0, 0, 1, 2])
+
+    problem = (
+        f"pshuffle over 'i' at {place(body)}",
+        "perm=[0, 0, 1, 2]",
+        "a permutation of 0..3: 4 devices lie along the axis",
+        "name each source once, or use ppermute with (source, target) pairs",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_pbroadcast_out_of_range(refused):
+    def body(x):
+        return lax.pbroadcast(x, ("j", "i"), 8)
+
+    problem = (
+        f"pbroadcast over 'j', 'i' at {place(body)}",
+        "source 8",
+        "a source in 0..7: 8 devices lie along the axis",
+        "take the index modulo the axis size, e.g. i % 8",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+@pytest.mark.parametrize("groups", [[[0, 1], [1, 2]], [[0, 1, 2], [3]], [[0, 1]], [[0, 1], [2, 4]]])
+def test_groups_no_partition(refused, groups):
+    def body(x):
+        return lax.psum(x, "i", axis_index_groups=groups)
+
+    problem = (
+        f"psum over 'i' at {place(body)}",
+        f"axis_index_groups={groups}",
+        "each of 0..3 in exactly one group, all groups of one size",
+        "list every index of the axis once, or use two mesh axes instead of groups",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_collective_refused_by_jax(refused):
+    def body(x):
+        return lax.psum({"w": x, "name": "layer"}, "i")
+
+    problem = (
+        f"psum over 'i' at {place(body)}",
+        "Argument 'layer' of type <class 'str'> is not a valid JAX type",
+        "arguments that JAX accepts for psum on blocks of shape (2, 16)",
+        "see the documentation of jax.lax.psum",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+# -------------------------------------------------------------------------------------- executables
+
+
+@pytest.mark.parametrize(
+    ("arg", "found"),
+    [
+        (jnp.zeros((8, 8)), "f32[8,8]"),
+        (np.zeros((8, 16), np.int32), "i32[8,16]"),
+        ("x", "a str, which is no array"),
+    ],
+    ids=["shape", "dtype", "no_array"],
+)
+def test_executable_other_type(refused, arg, found):
+    problem = (
+        "args[0]",
+        found,
+        "f32[8,16], for which this executable was compiled",
+        "pass such an array, or lower and compile for the other type",
+    )
+    executable = compiled(identity, X)
+    with refused(TargetError, identity, problem):
+        executable(arg)
+
+
+def test_executable_other_structure(refused):
+    problem = (
+        "args",
+        "the arguments args[0], args[1]",
+        "args[0]['b'], args[0]['w'], for which this executable was compiled",
+        "call it with the arguments given to lower(), or lower again",
+    )
+    executable = compiled(identity, {"w": X, "b": X})
+    with refused(TargetError, identity, problem):
+        executable(X, X)
+
+
+def test_executable_other_static_argument(refused):
+    def body(x, factor):
+        return factor * x
+
+    problem = (
+        "args[1]",
+        "3.0, a float",
+        "3, a int, for which this executable was compiled",
+        "pass the value given to lower(), or lower and compile for the other one",
+    )
+    executable = compiled(body, X, 3, in_specs=(P("i"), None))
+    with refused(TargetError, body, problem):
+        executable(X, 3.0)
+
+
+def test_executable_under_transformation(refused):
+    problem = (
+        "args[0]",
+        "a value being traced, f32[8,16]",
+        "f32[8,16], for which this executable was compiled",
+        "call the shard_mapped function itself inside jit, grad and vmap",
+    )
+    executable = compiled(identity, X)
+    with refused(TargetError, identity, problem):
+        jax.jit(lambda x: executable(x))(X)
+
+
+@pytest.mark.parametrize(
+    ("use", "where", "choices", "first"),
+    [
+        (
+            lambda f: f.lower(X, partitioner="xla"),
+            "partitioner='xla'",
+            "'gspmd', 'shardy'",
+            "partitioner='gspmd'",
+        ),
+        (lambda f: f.lower(X, groups="xla"), "groups='xla'", "'axes', 'ids'", "groups='axes'"),
+        (
+            lambda f: f.lower(X).as_text("xla"),
+            "stage='xla'",
+            "'graph', 'body', 'stablehlo', 'hlo'",
+            "stage='graph'",
+        ),
+    ],
+    ids=["partitioner", "groups", "stage"],
+)
+def test_choice_unknown(refused, use, where, choices, first):
+    problem = (where, "'xla', a str", f"one of {choices}", f"write {first}")
+    with refused(TargetError, identity, problem):
+        use(mapped(identity))
+
+
+# ------------------------------------------------------------------------------------ all at once
+
+
+def test_several_mistakes(refused):
+    """Specs by themselves, arguments and out_specs are checked in one go, in this order."""
+    unknown_axis = (
+        "in_specs[0]=P('k')",
+        "axis 'k'",
+        "an axis of mesh(i=4, j=2)",
+        "use one of 'i', 'j', or add 'k' to the mesh",
+    )
+    no_spec = ("out_specs", "None, a NoneType", "a jax.sharding.PartitionSpec")
+    not_divisible = (
+        "args[1] with in_specs[1]=P('i')",
+        "dimension 0 of size 6, shape (6,)",
+        "a multiple of 4, the size of axis 'i': 4 does not divide 6",
+        "pad dimension 0 to 8, or split another dimension",
+    )
+    rank_too_small = (
+        "args[2] with in_specs[2]=P('i', 'j')",
+        "a spec for 2 dimensions and an array of rank 1, shape (8,)",
+        "at most 1 entries in the spec",
+        "shorten the spec",
+    )
+    problems = [unknown_axis, (*no_spec, "write P('i') or P()"), not_divisible, rank_too_small]
+    with refused(SpecError, identity, *problems):
+        mapped(identity, (P("k"), P("i"), P("i", "j")), None)(X, jnp.zeros(6), jnp.zeros(8))
+
+
+def test_several_mistakes__in_one_body(refused):
+    def body(x):
+        x = lax.ppermute(x, "i", [(0, 4), (0, 1)])
+        return lax.ppermute(x, "j", [(0, 1), (2, 0)])
+
+    lines, first = inspect.getsourcelines(body)
+    assert len(lines) == 3
+    on_i = f"ppermute over 'i' at {HERE}:{first + 1} ({body.__qualname__})"
+    repeated = (
+        on_i,
+        "source 0 more than once, in [(0, 4), (0, 1)]",
+        "each device at most once as source",
+        "use several ppermutes, or all_gather, to send a block to many devices",
+    )
+    target = (
+        on_i,
+        "target 4",
+        "each target in 0..3: 4 devices lie along the axis",
+        "take indices modulo the axis size, e.g. (i + 1) % 4",
+    )
+    source = (
+        f"ppermute over 'j' at {place(body)}",
+        "source 2",
+        "each source in 0..1: 2 devices lie along the axis",
+        "take indices modulo the axis size, e.g. (i + 1) % 2",
+    )
+    with refused(BodyError, body, repeated, target, source):
+        mapped(body)(X)
+
+
+# ------------------------------------------------------------------ what is not ours stays as it is
+
+
+class UsersOwnError(Exception):
+    pass
+
+
+def raises_own(x):
+    raise UsersOwnError("mine")
+
+
+def raises_axis_name_error(x):
+    raise NameError("axis name of mine")
+
+
+def raises_in_jax(x):
+    return x @ jnp.zeros((3, 3))
+
+
+@pytest.mark.parametrize("call", ["direct", "jit", "trace", "lower"])
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (raises_own, UsersOwnError, "^mine"),
+        (raises_axis_name_error, NameError, "^axis name of mine"),
+        (raises_in_jax, TypeError, "^dot_general requires contracting dimensions"),
+        (
+            lambda x: lax.scan(lambda c, _: (raises_own(c), None), x, length=2),
+            UsersOwnError,
+            "^mine",
+        ),
+    ],
+    ids=["own", "name_error", "jax", "in_scan"],
+)
+def test_errors_of_the_users_function_pass_unchanged(body, kind, message, call):
+    function = mapped(body)
+    calls = {"direct": function, "jit": jax.jit(function)}
+    use = calls.get(call) or getattr(function, call)
+    with pytest.raises(kind, match=message) as raised:
+        use(X)
+    assert raised.type is kind
+    assert not isinstance(raised.value, ShmapError)
+    assert raised.value.__cause__ is None
+    places = [(f.filename, f.lineno) for f in traceback.extract_tb(raised.value.__traceback__)]
+    inner = body if body.__name__ != "<lambda>" else raises_own
+    assert (__file__, inner.__code__.co_firstlineno + 1) in places
+
+
+def test_wrong_number_of_arguments_is_pythons_own_error():
+    def body(x):
+        return x
+
+    with pytest.raises(TypeError, match=r"body\(\) takes 1 positional argument but 2 were given"):
+        mapped(body)(X, X)
+
+
+def test_collective_over_an_axis_of_a_vmap_inside_the_function_is_jaxs_affair():
+    """Only JAX knows the axes of an inner vmap: its refusal is passed on, not explained wrongly."""
+
+    def body(x):
+        return jax.vmap(
+            lambda row: lax.psum_scatter(row, ("rows", "i"), tiled=True), axis_name="rows"
+        )(x)
+
+    with pytest.raises(BodyError, match="arguments that JAX accepts for psum_scatter") as raised:
+        mapped(body)(X)
+    assert raised.type is BodyError
+
+
+def test_partial_and_callable_objects_are_named():
+    def body(scale, x):
+        return scale * x
+
+    class Layer:
+        def __call__(self, x):
+            return x
+
+    line = body.__code__.co_firstlineno
+    with pytest.raises(SpecError, match=re.escape(f"shard_map of `body` ({HERE}:{line}):")):
+        mapped(partial(body, 2), P("k"))(X)
+    line = Layer.__call__.__code__.co_firstlineno
+    with pytest.raises(SpecError, match=re.escape(f"shard_map of `Layer` ({HERE}:{line}):")):
+        mapped(Layer(), P("k"))(X)
+
+
+def test_refused_calls_leave_nothing_behind():
+    """After a refusal the same function still works, eagerly and compiled."""
+    function = mapped(lambda x: lax.psum(x, "i"), P("i"), P())
+    with pytest.raises(SpecError, match="4 does not divide 6"):
+        function(jnp.zeros(6))
+    np.testing.assert_array_equal(function(jnp.ones(4)), [4.0])
+
+
+def test_every_row_of_the_documentation_has_a_test():
+    assert len(TABLE) > 30
+    assert {name for name in TABLE if f"test_{name}" not in globals()} == set()
