@@ -50,7 +50,7 @@ def _for_gspmd(form: BodyForm, axes: Sequence[str], type_: ir.Type) -> ir.Value:
     # The partitioner infers this elsewhere, but not in the condition of a loop.
     device.owner.attributes["mhlo.sharding"] = ir.StringAttr.get(FULLY_MANUAL)
     index = _index(device, form.mesh, axes, type_)
-    if not form.automatic:
+    if not form.is_partly_manual:
         return index
     index = sharding_call("Sharding", index, type_, FULLY_MANUAL)
     region = region_sharding(form.mesh, 0, form.region)

@@ -73,6 +73,11 @@ class BodyForm:
         """The axes that XLA's partitioner still owns inside the body, in mesh order."""
         return self.mesh.without(self.region)
 
+    @property
+    def is_partly_manual(self) -> bool:
+        """Whether the devices lie along manual axes and along automatic ones."""
+        return self.mesh.product(self.region) > 1 and self.mesh.product(self.automatic) > 1
+
 
 def read_body_form(module: ModuleOp) -> BodyForm:
     """The body form of `module`; raises `Refused` if it has none."""

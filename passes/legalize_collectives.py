@@ -73,7 +73,7 @@ class LegalizeCollectives(Pass):
             _add_channel(op)
             if self.groups == "ids" and op.name in GROUPED:
                 _list_device_ids(op, form)
-            if self.partitioner == "gspmd" and form.automatic:
+            if self.partitioner == "gspmd" and form.is_partly_manual:
                 _carry_region_sharding(op, form)
         for op in indices:
             index = op.results[0]

@@ -47,10 +47,14 @@ def full_sharding(mesh: Mesh, dims: Sequence[Sequence[str]], outer: Sequence[str
 
 
 def region_sharding(mesh: Mesh, rank: int, manual: Sequence[str]) -> str:
-    """The sharding of a per-device value in a region where the axes `manual` are manual."""
+    """The sharding of a per-device value in a region where the axes `manual` are manual.
+
+    XLA knows no manual sharding over one device, so `manual` must be of size two at least, unless
+    it is all there is.
+    """
     manual = [axis for axis in mesh.names if axis in manual]
     automatic = mesh.without(manual)
-    if not automatic:
+    if mesh.product(automatic) == 1:
         return FULLY_MANUAL
     tiles = [*[1] * rank, mesh.product(manual), mesh.product(automatic)]
     order = _iota(mesh, [*manual, *automatic])

@@ -61,10 +61,26 @@ class WrapManual(Pass):
 
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)
-        if self.partitioner == "gspmd":
+        if form.mesh.size == 1:
+            _leave_unwrapped(form)
+        elif self.partitioner == "gspmd":
             _wrap_in_custom_calls(form, module)
         else:
             _wrap_in_manual_computation(form)
+
+
+def _leave_unwrapped(form: BodyForm) -> None:
+    """On one device blocks are full arrays, and XLA runs no partitioner to read a wrapping."""
+    main = form.main
+    main.attributes["arg_attrs"] = _without_sharding(main, "arg_attrs", len(form.inputs))
+    main.attributes["res_attrs"] = _without_sharding(main, "res_attrs", len(form.outputs))
+    _drop(main, MANUAL_AXES, OUTER_MANUAL_AXES)
+
+
+def _drop(function: func.FuncOp, *names: str) -> None:
+    for name in names:
+        if name in function.attributes:
+            del function.attributes[name]
 
 
 def _new_main(form: BodyForm) -> func.FuncOp:
@@ -111,9 +127,7 @@ def _private_body(form: BodyForm, module: ModuleOp) -> func.FuncOp:
     body = form.main
     body.attributes["sym_name"] = ir.StringAttr.get(_free_name(module, "shmap_body"))
     body.attributes["sym_visibility"] = ir.StringAttr.get("private")
-    for name in ("arg_attrs", "res_attrs", MANUAL_AXES, OUTER_MANUAL_AXES):
-        if name in body.attributes:
-            del body.attributes[name]
+    _drop(body, "arg_attrs", "res_attrs", MANUAL_AXES, OUTER_MANUAL_AXES)
     return body
 
 
@@ -125,7 +139,7 @@ def _free_name(module: ModuleOp, wanted: str) -> str:
 
 
 def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
-    if boundary.dims is None:
+    if boundary.dims is None or _is_one_device(form):
         return value
     config = _unspecified_dims(form, boundary.dims)
     cut = full_sharding(form.mesh, boundary.dims, form.outer)
@@ -135,7 +149,7 @@ def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
 
 
 def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
-    if boundary.dims is None:
+    if boundary.dims is None or _is_one_device(form):
         return value
     config = _unspecified_dims(form, boundary.dims)
     cut = full_sharding(form.mesh, boundary.dims, form.outer)
@@ -143,6 +157,11 @@ def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
     block = sharding_call("Sharding", value, value.type, region, config)
     full_type = boundary.full_type(form.mesh)
     return sharding_call("SPMDShardToFullShape", block, full_type, cut, config)
+
+
+def _is_one_device(form: BodyForm) -> bool:
+    """Whether blocks are full arrays; XLA takes no manual sharding over one device."""
+    return form.mesh.product(form.region) == 1
 
 
 def _unspecified_dims(form: BodyForm, dims: Dims) -> str:

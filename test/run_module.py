@@ -2,8 +2,8 @@
 
     run_module(text, args, mesh_shape, partitioner)   ->  [NumPy result, ...]
 
-`text` is a module on full arrays, as the pass pipeline leaves it. It is merged into the module of an
-enclosing `jit`, as JAX merges what primitives lower to. `run_in_child` does the same in another
+`text` is a module on full arrays, as the pass pipeline leaves it. It is merged into the module of
+an enclosing `jit`, as JAX merges what primitives lower to. `run_in_child` does the same in another
 process, for modules on which XLA may end the process.
 """
 
@@ -69,7 +69,7 @@ _pool = None
 
 
 def run_in_child(*args):
-    """`run_module(*args)` in a child process: if XLA aborts there, this raises BrokenProcessPool."""
+    """`run_module(*args)` in a child process; if XLA aborts there, raises BrokenProcessPool."""
     global _pool
     if _pool is None:
         _pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))

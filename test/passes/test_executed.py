@@ -67,6 +67,7 @@ class Program:
             tuple(self.sizes.values()),
             tuple(self.sizes),
             axis_types=(AxisType.Auto,) * len(self.sizes),
+            devices=jax.devices()[: int(np.prod(list(self.sizes.values())))],
         )
         mapped = jax.shard_map(
             self.function,
@@ -90,9 +91,7 @@ def _sharding(spec):
 
 def _over(*axes):
     refs = ", ".join(f'#stablehlo.axis_ref<name = "{axis}">' for axis in axes)
-    return (
-        f"replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [{refs}]>"
-    )
+    return f"replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [{refs}]>"
 
 
 def _axis_index(*axes):
@@ -235,6 +234,54 @@ PROGRAMS = {
         lambda x: -x,
         in_spec=TRANSPOSED,
         out_spec=(None, ("k", "j")),
+    ),
+    "a manual axis of size one": Program(
+        _all_reduce("j"),
+        lambda x: lax.psum(x, "j"),
+        mesh=(("i", 4), ("j", 1), ("k", 2)),
+        manual=("j",),
+        in_spec=("j", None),
+        out_spec=(None, "j"),
+    ),
+    "an automatic axis of size one": Program(
+        _axis_index("i", "k").replace("%y", "%z")
+        + "\n    "
+        + _all_to_all(2, "k").replace("(%x)", "(%z)"),
+        lambda x: lax.all_to_all(_indexed("i", "k")(x), "k", 0, 1, tiled=True),
+        out="2x16",
+        mesh=(("i", 4), ("j", 1), ("k", 2)),
+        manual=("i", "k"),
+        in_spec=("i", "k"),
+        out_spec=("i", "k"),
+    ),
+    "a mesh of one device": Program(
+        _axis_index("i", "j").replace("%y", "%z")
+        + "\n    "
+        + _all_reduce("j").replace("(%x)", "(%z)"),
+        lambda x: lax.psum(_indexed("i", "j")(x), "j"),
+        mesh=(("i", 1), ("j", 1)),
+        manual=("i", "j"),
+        in_spec=("i", "j"),
+        out_spec=("i", "j"),
+    ),
+    "an axis index in the condition of a loop": Program(
+        f"""{_axis_index("k").replace("%y", "%start")}
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %count, %y = stablehlo.while(%n = %zero, %v = %start) : tensor<i32>, tensor<4x8xf32>
+    cond {{
+      %here = stablehlo.custom_call @shmap.axis_index()
+          {{api_version = 4 : i32, backend_config = {{axes = ["k"]}}}} : () -> tensor<i32>
+      %end = stablehlo.add %limit, %here : tensor<i32>
+      %more = stablehlo.compare LT, %n, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    }} do {{
+      %next = stablehlo.add %n, %one : tensor<i32>
+      %twice = stablehlo.add %v, %v : tensor<4x8xf32>
+      stablehlo.return %next, %twice : tensor<i32>, tensor<4x8xf32>
+    }}""",
+        lambda x: _indexed("k")(x) * 2.0 ** (2 + lax.axis_index("k")),
     ),
     "a private function": Program(
         "%y = call @scaled(%x) : (tensor<4x8xf32>) -> tensor<4x8xf32>",
