@@ -9,7 +9,8 @@ This table is what one needs to run the passes and to write one:
     PASSES          every pass class
     parse_pipeline  passes from text, as in "builtin.module(shmap-verify,canonicalize)"
     Pass            base class of passes: a frozen dataclass with `name` and `run(module)`
-    option_fields   the options of a pass class; option_types: their types
+    option_fields   the options of a pass class; option_types: their types;
+                    option_text: a value as written
     Problem         one reason to refuse a module, with its location
     Refused         what a pass raises when it does not accept a module
     PassFailure     what `run` raises then, with all diagnostics
@@ -18,7 +19,15 @@ This table is what one needs to run the passes and to write one:
     walk            all operations inside one, as a list
 """
 
-from .base import Pass, PipelineError, Problem, Refused, option_fields, option_types
+from .base import (
+    Pass,
+    PipelineError,
+    Problem,
+    Refused,
+    option_fields,
+    option_text,
+    option_types,
+)
 from .body_form import BodyForm, read_body_form, walk
 from .diagnostics import Diagnostic, diagnostics_of
 from .dialects import make_context
@@ -39,6 +48,7 @@ __all__ = [
     "diagnostics_of",
     "make_context",
     "option_fields",
+    "option_text",
     "option_types",
     "parse_pipeline",
     "pipeline",

@@ -69,7 +69,9 @@ class Pass:
 
     def __str__(self) -> str:
         """The pass as it is written in a textual pipeline."""
-        options = " ".join(f"{f.name}={_text(getattr(self, f.name))}" for f in option_fields(self))
+        options = " ".join(
+            f"{f.name}={option_text(getattr(self, f.name))}" for f in option_fields(self)
+        )
         return f"{self.name}{{{options}}}" if options else self.name
 
     def add_to(self, manager: passmanager.PassManager) -> None:
@@ -108,7 +110,8 @@ def _choices(cls: type[Pass]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _text(value: object) -> str:
+def option_text(value: object) -> str:
+    """The value of an option as it is written in a textual pipeline."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from shmap_passes import Pass, option_fields, option_types
+from shmap_passes import Pass, option_fields, option_text, option_types
 
 
 def pass_list(passes: Iterable[type[Pass]]) -> str:
@@ -18,7 +18,7 @@ def _entry(cls: type[Pass]) -> str:
     lines = [f"--{cls.name}", f"    {cls.summary()}"]
     for field in option_fields(cls):
         values = _values(option_types(cls)[field.name])
-        lines.append(f"    {field.name}={values}  (default: {field.default})")
+        lines.append(f"    {field.name}={values}  (default: {option_text(field.default)})")
     return "\n".join(lines) + "\n"
 
 
