@@ -9,7 +9,7 @@
 // RUN: shmap-opt - < %s | FileCheck %s --check-prefix=SAME
 
 // Passes of StableHLO and Shardy are known too.
-// RUN: shmap-opt %s --stablehlo-refine-shapes --sdy-sharding-constraint-to-reshard | FileCheck %s --check-prefix=SAME
+// RUN: shmap-opt %s --pass-pipeline='builtin.module(stablehlo-refine-shapes,func.func(sdy-sharding-constraint-to-reshard))' | FileCheck %s --check-prefix=SAME
 
 // RUN: shmap-opt %s --mlir-print-ir-after-all --shmap-verify --canonicalize 2>&1 | FileCheck %s --check-prefix=DUMP
 
