@@ -4,7 +4,9 @@ import shmap_compiler.transforms  # noqa: F401  registers the rules of the primi
 from shmap_compiler.api import ShardMapped, shard_map
 from shmap_compiler.errors import (
     BodyError,
+    HangError,
     Problem,
+    ReplicationError,
     ResultTypeError,
     ShmapError,
     SpecError,
@@ -12,6 +14,7 @@ from shmap_compiler.errors import (
     UnknownAxisError,
 )
 from shmap_compiler.graph import Graph
+from shmap_compiler.replication import Replication, assume_replicated
 from shmap_compiler.stages import PARTITIONERS, STAGES, Executable, Lowered
 
 __all__ = [
@@ -20,13 +23,17 @@ __all__ = [
     "BodyError",
     "Executable",
     "Graph",
+    "HangError",
     "Lowered",
     "Problem",
+    "Replication",
+    "ReplicationError",
     "ResultTypeError",
     "ShardMapped",
     "ShmapError",
     "SpecError",
     "TargetError",
     "UnknownAxisError",
+    "assume_replicated",
     "shard_map",
 ]

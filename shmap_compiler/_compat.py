@@ -100,6 +100,26 @@ def is_axis_effect(effect: Any, axes: Iterable[str]) -> bool:
     return type(effect).__name__ == "NamedAxisEffect" and effect.name in axes
 
 
+def axis_of_effect(effect: Any) -> str | None:
+    """The axis of an effect that only says that some collective over it was used."""
+    return effect.name if type(effect).__name__ == "NamedAxisEffect" else None
+
+
+def is_ref_effect(effect: Any) -> bool:
+    """Whether `effect` only says that mutable references are made, read or written."""
+    return type(effect).__name__ in (
+        "ReadEffect",
+        "WriteEffect",
+        "AccumEffect",
+        "InternalMutableArrayEffect",
+    )
+
+
+def is_ref(aval: Any) -> bool:
+    """Whether a variable of this type is a mutable reference."""
+    return type(aval).__name__ == "AbstractRef"
+
+
 def policy_saves(decision: Any) -> bool:
     """Whether a checkpoint policy decided to keep a value, rather than to compute it again."""
     if type(decision).__name__ == "Offloadable":
@@ -205,3 +225,50 @@ def sharded_type(mesh: AnyMesh, spec: PartitionSpec, shape, dtype, weak_type: bo
     entries = [keep(e) for e in spec] + [None] * (len(shape) - len(spec))
     sharding = NamedSharding(abstract_mesh(mesh), PartitionSpec(*entries))
     return shaped_array(shape, dtype, weak_type, sharding)
+
+
+# -------------------------------------------------------------------------------------- eager
+
+with jax.core.eval_context():
+    _NO_TRACE = jex_core.get_opaque_trace_state()
+
+
+def is_tracing() -> bool:
+    """Whether a transformation is at work here, even if none of the values at hand shows it."""
+    return jex_core.get_opaque_trace_state() != _NO_TRACE
+
+
+def no_mesh() -> contextlib.AbstractContextManager[Any]:
+    """No mesh is in scope in this context."""
+    return jax.sharding.use_abstract_mesh(_EMPTY_MESH)
+
+
+_EMPTY_MESH = AbstractMesh((), ())
+
+
+def lowering_config() -> tuple[Any, ...]:
+    """The settings of JAX, of this thread, on which the lowering of a primitive depends."""
+    config = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_threefry_partitionable,
+        config.jax_use_shardy_partitioner,
+        config.jax_default_prng_impl,
+        config.jax_numpy_dtype_promotion,
+    )
+
+
+def equation_context(eqn: Any) -> Any:
+    """What an equation takes from the settings in force when it was traced; hashable."""
+    return eqn.ctx
+
+
+def call_subfunction(fun: Any, args: Sequence[Any]) -> Any:
+    """Calls the function that a call primitive, custom_jvp or custom_vjp hands to a trace."""
+    return getattr(fun, "call_wrapped", fun)(*args)
+
+
+def is_key_type(aval: Any) -> bool:
+    """Whether an array type is that of random keys, or another one NumPy does not know."""
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)

@@ -26,6 +26,8 @@ from shmap_compiler.errors import (
 )
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind
+from shmap_compiler.replication.check import check_outputs
+from shmap_compiler.replication.hangs import check_hangs
 from shmap_compiler.stages import Call, Lowered
 from shmap_compiler.tracer import trace
 
@@ -38,6 +40,8 @@ def shard_map(
     in_specs: Any,
     out_specs: Any,
     axis_names: str | Iterable[str] = frozenset(),
+    check_vma: bool = True,
+    check_hangs: bool = True,
 ) -> Any:
     """Maps `f`, written for one device, over a mesh of devices.
 
@@ -53,23 +57,40 @@ def shard_map(
       out_specs: the same for the result: how the blocks form the full array. Along axes that a spec
         does not name the blocks are taken to be equal.
       axis_names: the axes over which `f` is per-device; all by default. The others stay automatic.
+      check_vma: refuse results that may differ along axes their specs do not name.
+      check_hangs: refuse collectives that some of the devices they unite would not reach.
 
     Returns:
       A `ShardMapped`: a function of full arrays.
     """
     if f is None:
         return functools.partial(
-            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names
+            shard_map,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=axis_names,
+            check_vma=check_vma,
+            check_hangs=check_hangs,
         )
     # One name is no sequence of names.
     names = {axis_names} if isinstance(axis_names, str) else axis_names
-    return ShardMapped(f, mesh, in_specs, out_specs, frozenset(names))
+    return ShardMapped(f, mesh, in_specs, out_specs, frozenset(names), check_vma, check_hangs)
 
 
 class ShardMapped:
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`."""
 
-    def __init__(self, fun, mesh, in_specs, out_specs, axis_names=frozenset()):
+    def __init__(
+        self,
+        fun,
+        mesh,
+        in_specs,
+        out_specs,
+        axis_names=frozenset(),
+        check_vma=True,
+        check_hangs=True,
+    ):
         if not callable(fun):
             raise SpecError(repr(fun), [_not_a_function(fun)])
         functools.update_wrapper(self, fun, updated=())
@@ -78,6 +99,8 @@ class ShardMapped:
         self.in_specs = in_specs
         self.out_specs = out_specs
         self.axis_names = axis_names or frozenset(getattr(mesh, "axis_names", ()))
+        self.check_vma = check_vma
+        self.check_hangs = check_hangs
 
     def __call__(self, *args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
@@ -126,7 +149,7 @@ class ShardMapped:
         return stages.lower(self._traced(args)[0], partitioner, groups)
 
     def replace(self, **fields: Any) -> ShardMapped:
-        """The same function with another mesh, in_specs, out_specs or axis_names."""
+        """The same function with other arguments of `shard_map`."""
         return shard_map(
             fields.pop("fun", self.fun),
             **{
@@ -134,6 +157,8 @@ class ShardMapped:
                 "in_specs": self.in_specs,
                 "out_specs": self.out_specs,
                 "axis_names": self.axis_names if "mesh" not in fields else frozenset(),
+                "check_vma": self.check_vma,
+                "check_hangs": self.check_hangs,
                 **fields,
             },
         )
@@ -162,6 +187,7 @@ class ShardMapped:
             out_specs=results.checked_specs,
             in_types=[i.type for i in inputs.dynamic],
         )
+        self._check_replication(traced.graph, inputs, results)
         call = Call(
             fun=self.fun,
             graph=traced.graph,
@@ -173,6 +199,14 @@ class ShardMapped:
             out_tree=results.tree,
         )
         return call, call.select(leaves)
+
+    def _check_replication(self, graph: Graph, inputs: _Inputs, results: _Results) -> None:
+        who, in_paths = describe(self.fun), [i.path for i in inputs.dynamic]
+        if self.check_hangs:
+            check_hangs(graph, who, in_paths)
+        if self.check_vma:
+            out_paths = [(path, spec_path) for path, _, spec_path, _ in results.matched]
+            check_outputs(graph, who, in_paths, out_paths)
 
     @property
     def _manual_axes(self) -> tuple[str, ...]:

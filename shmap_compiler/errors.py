@@ -51,8 +51,20 @@ class UnknownAxisError(BodyError, NameError):
     """The user's function names a mesh axis that is not there."""
 
 
+class HangError(BodyError):
+    """Some devices would wait in a collective for others that never come."""
+
+
+class ReplicationError(ShmapError, ValueError):
+    """A result differs between devices along an axis that its spec does not mention."""
+
+
 class ResultTypeError(ShmapError, TypeError):
     """The user's function returned something that is no array."""
+
+
+class VaryingValueError(ShmapError, TypeError):
+    """Python asked for one value where the devices have different ones, in an eager call."""
 
 
 class TargetError(ShmapError, ValueError):

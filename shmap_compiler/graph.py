@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, PartitionSpec
@@ -24,6 +24,9 @@ from shmap_compiler._compat import (
     sharded_type,
     with_manual_axes,
 )
+
+if TYPE_CHECKING:
+    from shmap_compiler.replication.inference import Replication
 
 
 class GraphError(Exception):
@@ -42,6 +45,8 @@ class Graph:
       outer_manual_axes: axes that an enclosing shard_map has made manual, in mesh order.
       in_specs: one spec per input: how blocks lie in the full array.
       out_specs: one spec per output.
+      check_vma: whether results that a spec replicates are known to be equal (`replication`). If
+        not, each device's copy of one counts by itself in derivatives.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Graph:
     outer_manual_axes: tuple[str, ...]
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
+    check_vma: bool = True
 
     def __post_init__(self) -> None:
         _check(self)
@@ -96,6 +102,13 @@ class Graph:
         """The program as a function of flat blocks, to be traced again under a transformation."""
         return jex_core.jaxpr_as_fun(self.jaxpr)
 
+    @cached_property
+    def replication(self) -> Replication:
+        """The mesh axes along which each value may differ between devices."""
+        from shmap_compiler.replication.inference import infer
+
+        return infer(self)
+
     def _full_types(self, types, type_specs) -> list[Any]:
         outside = with_manual_axes(self.mesh, self.outer_manual_axes)
         return [
@@ -106,9 +119,9 @@ class Graph:
         ]
 
     def __str__(self) -> str:
-        from shmap_compiler.printing import print_graph
+        from shmap_compiler.printing import print_graph, varying_axes
 
-        return print_graph(self)
+        return print_graph(self, varying_axes(self))
 
     __repr__ = __str__
 

@@ -33,6 +33,16 @@ def print_graph(graph: Any, suffix: Callable[[Any], str] = lambda var: "") -> st
     return "\n".join(lines)
 
 
+def varying_axes(graph: Any) -> Callable[[Any], str]:
+    """The suffix `{V:i,j}` of a value that varies along axes i and j; none if it is replicated."""
+
+    def suffix(var: Any) -> str:
+        axes = graph.replication.of(var)
+        return f"{{V:{','.join(a for a in graph.mesh.axis_names if a in axes)}}}" if axes else ""
+
+    return suffix
+
+
 def _partial(graph: Any) -> str:
     automatic = [a for a in graph.mesh.axis_names if a not in graph.all_manual_axes]
     outer = f", manual outside: {', '.join(graph.outer_manual_axes)}"
@@ -100,10 +110,12 @@ class _Printer:
 
 def _is_telling(value: Any) -> bool:
     """Whether a parameter says something: no default, no object known by its address only."""
-    if value is None or value is False or value == () or callable(value):
+    if value is None or value is False or callable(value):
+        return False
+    if isinstance(value, tuple) and not value:
         return False
     text = repr(value)
-    return " at 0x" not in text and "Unspecified" not in text and "UNSPECIFIED" not in text
+    return not any(part in text for part in ("\n", " at 0x", "Unspecified", "UNSPECIFIED"))
 
 
 def _names() -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""assume_replicated: the user's word that a value is equal on all devices along some axes.
+
+Inference is sound and therefore sometimes too careful: what a callback or a foreign kernel returns,
+or what is equal for an arithmetical reason, it calls varying. This identity tells it otherwise.
+
+With the environment variable SHMAP_CHECK_ASSUMPTIONS=1, read while a program is traced, the word is
+checked on the devices, bit for bit; a program that breaks it fails with a message.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import io_callback
+from jax.extend import source_info_util
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+assume_replicated_p = Primitive("assume_replicated")
+
+CHECK_VARIABLE = "SHMAP_CHECK_ASSUMPTIONS"
+
+
+def assume_replicated(x: Any, axes: str | Sequence[str]) -> Any:
+    """`x`, an array or a pytree of arrays, declared equal on all devices along mesh axes.
+
+    The result is `x`, at no cost. If the declaration is wrong, results are arbitrary.
+    """
+    axes = (axes,) if isinstance(axes, str) else tuple(axes)
+    for axis in axes:
+        lax.axis_size(axis)  # refuses unknown names, as every collective does
+    if os.environ.get(CHECK_VARIABLE, "0") not in ("", "0"):
+        jax.tree.map(functools.partial(_check, axes=axes, place=_user_line()), x)
+    return jax.tree.map(lambda leaf: assume_replicated_p.bind(jnp.asarray(leaf), axes=axes), x)
+
+
+def _user_line() -> str:
+    return source_info_util.summarize(source_info_util.current())
+
+
+def _check(x: Any, *, axes: tuple[str, ...], place: str) -> None:
+    words = _bits(lax.stop_gradient(x))
+    differ = jnp.any(lax.pmax(words, axes) != lax.pmin(words, axes))
+    io_callback(functools.partial(_refuse, axes=axes, place=place), None, differ)
+
+
+def _refuse(differ: Any, *, axes: tuple[str, ...], place: str) -> None:
+    if np.any(differ):
+        raise AssertionError(
+            f"assume_replicated at {place}: the value differs between devices along {axes}"
+        )
+
+
+def _bits(x: Any) -> jax.Array:
+    """The bits of `x` as unsigned integers: NaNs may be equal, zeros of two signs are not."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return jnp.stack([_bits(x.real), _bits(x.imag)])
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint32)
+    words = lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
+    return words.astype(jnp.uint32) if x.dtype.itemsize < 4 else words
+
+
+def _transpose(ct, x, *, axes):
+    return [ct]
+
+
+def _batcher(args, dims, *, axes):
+    (x,), (d,) = args, dims
+    return assume_replicated_p.bind(x, axes=axes), d
+
+
+assume_replicated_p.def_abstract_eval(lambda x, *, axes: x)
+assume_replicated_p.def_impl(lambda x, *, axes: x)
+mlir.register_lowering(assume_replicated_p, lambda ctx, x, *, axes: [x])
+ad.deflinear2(assume_replicated_p, _transpose)
+batching.primitive_batchers[assume_replicated_p] = _batcher

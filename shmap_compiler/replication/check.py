@@ -1,0 +1,138 @@
+"""The static check: out_specs must not hide that a result varies (R17).
+
+An output whose spec does not mention an axis is one array that all devices along the axis hold. If
+their blocks differ, the array has no value: which block a reader sees depends on the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+from shmap_compiler import specs
+from shmap_compiler.errors import Problem, ReplicationError
+from shmap_compiler.replication.history import History, Place, history
+
+_LONGEST_HISTORY = 5
+
+
+def check_outputs(
+    graph: Any, who: str, in_paths: Sequence[str], out_paths: Sequence[tuple[str, str]]
+) -> None:
+    """Raises ReplicationError for every output that varies along an axis its spec leaves out.
+
+    Args:
+      who: the user's function.
+      in_paths: the last inputs of the graph as the user names them: `args[0]`. Inputs before these
+        are arrays that the function closes over.
+      out_paths: each output and its spec as the user names them: `result['w']`, `out_specs['w']`.
+    """
+    names = ["an array closed over"] * (len(graph.in_specs) - len(in_paths)) + list(in_paths)
+    problems = [
+        problem
+        for index, (path, spec_path) in enumerate(out_paths)
+        for problem in _problems(graph, index, path, spec_path, names)
+    ]
+    if problems:
+        raise ReplicationError(who, problems)
+
+
+def told(graph: Any, found: History, names: Sequence[str]) -> Iterator[str]:
+    """A history in lines, the middle of a long one left out."""
+    if found.input is not None:
+        spec = specs.show(graph.in_specs[found.input])
+        yield f"{names[found.input]}, which its spec {spec} splits"
+    lines = list(dict.fromkeys(map(str, found.steps)))
+    if len(lines) > _LONGEST_HISTORY:
+        yield from lines[:2]
+        yield f"... {len(lines) - 4} more operations ..."
+        yield from lines[-2:]
+    else:
+        yield from lines
+
+
+def _problems(
+    graph: Any, index: int, path: str, spec_path: str, names: Sequence[str]
+) -> Iterator[Problem]:
+    replication, spec = graph.replication, graph.out_specs[index]
+    mentioned = specs.mentioned(spec)
+    missing = [
+        axis
+        for axis in graph.manual_axes
+        if axis in replication.outputs[index] and axis not in mentioned
+    ]
+    if not missing:
+        return
+    out = graph.jaxpr.jaxpr.outvars[index]
+    found = history(replication, Place((), out), missing[0])
+    axes = _named(missing)
+    lines = "".join(f"\n              {line}" for line in told(graph, found, names))
+    yield Problem(
+        f"{path} with {spec_path}={specs.show(spec)}",
+        f"a result {specs.show_type(out.aval)} that varies along {axes}; "
+        f"it last became varying along {missing[0]!r} at{lines}",
+        f"equal blocks on all devices along {axes}, which {spec_path} does not mention",
+        _repair(graph, index, path, spec_path, missing, found),
+    )
+
+
+# ------------------------------------------------------------------------------------- repairs
+
+# What a device does to its part of a sum before the parts are added up.
+_SUMS = {"dot_general", "reduce_sum", "cumsum", "conv_general_dilated", "scatter-add"}
+_EXTREMES = {"reduce_max": "pmax", "reduce_min": "pmin"}
+
+
+def _repair(
+    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: History
+) -> str:
+    """The two shortest ways to make the program right, the likelier one first."""
+    axes = repr(missing[0]) if len(missing) == 1 else repr(tuple(missing))
+    keep = _keep(graph, index, path, spec_path, missing, found)
+    made = [step.eqn.primitive.name for step in found.steps]
+    for name in reversed(made if found.input is not None else []):
+        if name in _EXTREMES:
+            combined = f"jax.lax.{_EXTREMES[name]}({path}, {axes})"
+            return f"combine the devices' results: {combined}; or {keep}"
+        if name in _SUMS:
+            total = f"jax.lax.psum({path}, {axes})"
+            return f"add up the devices' parts: {total}, or pmean for their mean; or {keep}"
+    equal = f"jax.lax.psum, pmean or all_gather over {axes}"
+    return f"{keep}; or make the blocks equal with {equal}"
+
+
+def _keep(
+    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: History
+) -> str:
+    spec = graph.out_specs[index]
+    rank = len(graph.body_out_types[index].shape)
+    if rank == 0:
+        return f"keep each device's own: return {path}[None] with {spec_path}={_spec([missing])}"
+    dims = [list(axes) for axes in specs.dim_axes(spec, rank)]
+    dims[_dimension(graph, dims, missing, found)] += missing
+    return f"keep each device's own: {spec_path}={_spec(dims)}"
+
+
+def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: History) -> int:
+    """Where the input that varies is split, if the result has its rank; or else a free place."""
+    if found.input is not None:
+        source = graph.in_specs[found.input]
+        rank = len(graph.body_in_types[found.input].shape)
+        if rank == len(dims):
+            for d, axes in enumerate(specs.dim_axes(source, rank)):
+                if missing[0] in axes:
+                    return d
+    return next((d for d, axes in enumerate(dims) if not axes), 0)
+
+
+def _spec(dims: Sequence[Sequence[str]]) -> str:
+    entries: list[Any] = [None if not a else a[0] if len(a) == 1 else tuple(a) for a in dims]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return specs.show(PartitionSpec(*entries))
+
+
+def _named(axes: Sequence[str]) -> str:
+    return ("axis " if len(axes) == 1 else "axes ") + ", ".join(map(repr, axes))

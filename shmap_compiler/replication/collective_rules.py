@@ -1,0 +1,112 @@
+"""Along which axes the result of a collective varies (rules R4 to R8 of `docs/replication.md`).
+
+One idea gives all rules: a device's result is a function of the blocks that reach it and, for some
+collectives, of its rank. Devices reached by equal blocks in equal order have equal results. A block
+is known by the coordinates of its device along the axes over which the operand varies.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from shmap_compiler import collectives as coll
+from shmap_compiler.replication.assume import assume_replicated_p
+from shmap_compiler.replication.axis_sets import AxisSets
+
+# Every device of a group is reached by all blocks of the group, in the order of the group ...
+_SAME_FOR_GROUP = {coll.psum_p, coll.pmax_p, coll.pmin_p, coll.all_gather_p}
+# ... and keeps of them, or of their sum, the part that its own rank says.
+_PART_BY_RANK = {coll.psum_scatter_p, coll.all_to_all_p}
+
+# A collective that also names an axis of an enclosing vmap is left in JAX's own form.
+_JAX_SAME_FOR_ALL = {"psum", "pmax", "pmin", "all_gather"}
+_JAX_COLLECTIVES = _JAX_SAME_FOR_ALL | {"ppermute", "all_to_all", "reduce_scatter", "pbroadcast"}
+
+RULED = {*coll.COLLECTIVES, assume_replicated_p}
+"""The primitives `result_mask` knows by themselves."""
+
+
+def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
+    """The axes of the result, given those of the operand; None if `eqn` is no collective."""
+    primitive = eqn.primitive
+    if primitive not in RULED:
+        return _jax_collective(eqn, operand, axes)
+    names = eqn.params["axes"]
+    own = axes.mask(names)
+    elsewhere = operand & ~own
+    if primitive in (assume_replicated_p, coll.pbroadcast_p):
+        return elsewhere
+    if primitive is coll.axis_index_p:
+        return own
+    if primitive is coll.ppermute_p:
+        pairs = eqn.params["perm"]
+        return elsewhere | _exact("permute", names, pairs, operand & own, axes)
+    groups = eqn.params["groups"]
+    if primitive in _SAME_FOR_GROUP:
+        if groups is None:
+            return elsewhere
+        return elsewhere | _exact("same", names, groups, operand & own, axes)
+    if groups is None:
+        return elsewhere | own
+    return elsewhere | _exact("part", names, groups, operand & own, axes)
+
+
+def communicates_over(eqn: Any) -> tuple[str, ...]:
+    """The axes over which devices wait for each other at this equation."""
+    if eqn.primitive in coll.COLLECTIVES:
+        return () if eqn.primitive is coll.axis_index_p else eqn.params["axes"]
+    return jax_axes(eqn) if eqn.primitive.name in _JAX_COLLECTIVES else ()
+
+
+def _jax_collective(eqn: Any, operand: int, axes: AxisSets) -> int | None:
+    if eqn.primitive.name not in _JAX_COLLECTIVES:
+        return None
+    own = axes.mask(jax_axes(eqn))
+    one_group = eqn.params.get("axis_index_groups") is None
+    if eqn.primitive.name in _JAX_SAME_FOR_ALL and one_group:
+        return operand & ~own
+    return operand | own
+
+
+def jax_axes(eqn: Any) -> tuple[str, ...]:
+    """The axis names of a collective in JAX's own form."""
+    named = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+    named = named if isinstance(named, (tuple, list)) else (named,)
+    return tuple(a for a in named if isinstance(a, str))
+
+
+def _exact(kind: str, names: tuple[str, ...], detail: Any, operand: int, axes: AxisSets) -> int:
+    varying = axes.names(operand)
+    sizes = tuple(axes.sizes[n] for n in names)
+    found = _varying(kind, sizes, detail, tuple(n in varying for n in names))
+    return axes.mask(name for name, varies in zip(names, found, strict=True) if varies)
+
+
+@functools.lru_cache(maxsize=4096)
+def _varying(
+    kind: str, sizes: tuple[int, ...], detail: Any, operand: tuple[bool, ...]
+) -> tuple[bool, ...]:
+    """For each axis of the collective, whether results differ along it.
+
+    Args:
+      kind: "permute", with the pairs as `detail`; "same" or "part", with the groups.
+      operand: for each axis, whether the operand varies along it.
+    """
+    places = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), axis=-1)
+    blocks = [tuple(row) for row in places[:, list(operand)].tolist()]
+    received: list[Any] = [None] * len(blocks)
+    if kind == "permute":
+        for source, target in detail:
+            received[target] = blocks[source]
+    else:
+        for group in detail:
+            reaching = tuple(blocks[p] for p in group)
+            for rank, place in enumerate(group):
+                received[place] = (reaching, rank if kind == "part" else None)
+    numbers: dict[Any, int] = {}
+    results = np.array([numbers.setdefault(r, len(numbers)) for r in received]).reshape(sizes)
+    return tuple(bool(np.any(results != results.take([0], axis=d))) for d in range(len(sizes)))

@@ -1,0 +1,312 @@
+"""Replication inference: along which mesh axes each value of a Graph may differ between devices.
+
+The rules are numbered in `docs/replication.md`. The set of a value is an upper bound: along an axis
+that is not in it, the value is bitwise equal on all devices that compute it together.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import Any
+
+from jax.extend import core as jex_core
+
+from shmap_compiler import specs
+from shmap_compiler._compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
+from shmap_compiler.replication.axis_sets import AxisSets
+from shmap_compiler.replication.collective_rules import result_mask
+from shmap_compiler.replication.wiring import (
+    Anything,
+    Out,
+    Program,
+    Source,
+    Split,
+    Wiring,
+    wiring_of,
+)
+
+# R3: result k is operand k.
+_ELEMENT_BY_ELEMENT = {"optimization_barrier", "device_put"}
+# R15: results that no operand determines.
+_UNREPEATABLE = {"rng_uniform", "infeed"}
+# R16: equations with references that write nothing.
+_READS = {"get", "freeze", "new_ref"}
+
+
+@dataclass(frozen=True, eq=False)
+class Replication:
+    """The varying axes of every value of a Graph.
+
+    Attributes:
+      axes: translates the masks in `frame`.
+      frame: the solved program, for those who follow values through it.
+    """
+
+    axes: AxisSets
+    frame: Frame
+
+    def of(self, atom: Any) -> frozenset[str]:
+        """The axes along which a variable may differ between devices.
+
+        A program that several equations call is solved for each; its variables have the union.
+        """
+        if isinstance(atom, jex_core.Literal):
+            return frozenset()
+        return frozenset(self.axes.names(self._masks.get(atom, 0)))
+
+    @property
+    def outputs(self) -> tuple[frozenset[str], ...]:
+        return tuple(frozenset(self.axes.names(m)) for m in self.frame.outputs)
+
+    @cached_property
+    def _masks(self) -> dict[Any, int]:
+        masks: dict[Any, int] = {}
+        for frame in self.frame.walk():
+            for var, mask in frame.masks.items():
+                masks[var] = masks.get(var, 0) | mask
+        return masks
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A program solved for given sets of its inputs.
+
+    Attributes:
+      masks: the set of each variable; the empty set if it is not there.
+      outputs: the set of each output.
+      nested: by the position of an equation, its wiring and its programs, solved.
+    """
+
+    jaxpr: Any
+    masks: dict[Any, int]
+    outputs: tuple[int, ...]
+    nested: dict[int, tuple[Wiring, tuple[Frame, ...]]]
+
+    def mask(self, atom: Any) -> int:
+        return 0 if isinstance(atom, jex_core.Literal) else self.masks.get(atom, 0)
+
+    @cached_property
+    def anything(self) -> int:
+        """The union of all sets in the program and the programs it holds."""
+        return union(m for f in self.walk() for m in f.masks.values())
+
+    def walk(self) -> Iterator[Frame]:
+        """This frame and those it holds, each once."""
+        seen: set[int] = set()
+        stack: list[Frame] = [self]
+        while stack:
+            frame = stack.pop()
+            if id(frame) not in seen:
+                seen.add(id(frame))
+                yield frame
+                stack.extend(f for _, frames in frame.nested.values() for f in frames)
+
+
+def infer(graph: Any) -> Replication:
+    """Solves a Graph. R1: an input varies along the axes that its spec splits it over.
+
+    An enclosing shard_map may hand in values that vary along any of its own axes.
+    """
+    axes = AxisSets(graph.mesh.shape)
+    outside = axes.mask(graph.outer_manual_axes)
+    inputs = [axes.mask(specs.mentioned(s)) | outside for s in graph.in_specs]
+    jaxpr = open_jaxpr(graph.jaxpr)
+    refs = _new_refs(jaxpr.invars, inputs)
+    context = _Context(axes.mask(graph.all_manual_axes), 0)
+    return Replication(axes, _Solver(axes).solve(jaxpr, inputs, refs, context))
+
+
+@dataclass
+class _Ref:
+    """R16: the set of a mutable reference: all that was ever written to it, and where."""
+
+    mask: int
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What holds for a whole program: its manual axes, and the set of what controls it."""
+
+    manual: int
+    control: int
+
+
+@dataclass
+class _Solver:
+    axes: AxisSets
+    solved: dict[Any, Frame] = field(default_factory=dict)
+    writes: int = 0  # how often the set of a reference grew
+
+    def solve(
+        self, jaxpr: Any, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
+    ) -> Frame:
+        """Solves a program. `refs` are the references among its inputs."""
+        if refs:
+            return self.run(jaxpr, inputs, dict(refs), context)
+        # Control matters for writing to references from outside only.
+        key = (id(jaxpr), tuple(inputs), context.manual)
+        if key not in self.solved:
+            self.solved[key] = self.run(jaxpr, inputs, {}, _Context(context.manual, 0))
+        return self.solved[key]
+
+    def run(
+        self, jaxpr: Any, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
+    ) -> Frame:
+        masks = {v: m for v, m in zip(jaxpr.invars, inputs, strict=True) if m}
+        nested: dict[int, tuple[Wiring, tuple[Frame, ...]]] = {}
+
+        def read(atom: Any) -> int:
+            if isinstance(atom, jex_core.Literal):
+                return 0
+            return refs[atom].mask if atom in refs else masks.get(atom, 0)
+
+        for position, eqn in enumerate(jaxpr.eqns):
+            operands = [read(v) for v in eqn.invars]
+            wiring = wiring_of(eqn)
+            if wiring is None:
+                results = self.leaf(eqn, operands, refs, context)
+            else:
+                frames = self.flow(eqn, wiring, read, refs, context)
+                nested[position] = wiring, frames
+                ended = ~self.axes.mask(wiring.ends)
+                results = [self.join(s, read, frames) & ended for s in wiring.results]
+            for var, mask in zip(eqn.outvars, results, strict=True):
+                if mask:
+                    masks[var] = mask
+        outputs = tuple(read(v) for v in jaxpr.outvars)
+        masks.update((v, ref.mask) for v, ref in refs.items())
+        return Frame(jaxpr, masks, outputs, nested)
+
+    def leaf(
+        self, eqn: Any, operands: list[int], refs: dict[Any, _Ref], context: _Context
+    ) -> list[int]:
+        """The sets of the results of an equation that holds no program."""
+        joined = union(operands)
+        name = eqn.primitive.name
+        if name in _ELEMENT_BY_ELEMENT:
+            return operands
+        if name in _UNREPEATABLE:
+            joined = context.manual
+        mask = result_mask(eqn, joined, self.axes)
+        if mask is None:
+            mask = joined | self.of_effects(eqn, context) if eqn.effects else joined
+        if eqn.effects:
+            self.write(eqn, mask, refs, context)
+        return [mask] * len(eqn.outvars)
+
+    def of_effects(self, eqn: Any, context: _Context) -> int:
+        """R15: what an equation with effects may add to the sets of its operands."""
+        mask = 0
+        for effect in eqn.effects:
+            axis = axis_of_effect(effect)
+            if axis is not None:
+                mask |= self.axes.mask([axis])
+            elif not is_ref_effect(effect):
+                mask |= context.manual
+        return mask
+
+    def write(self, eqn: Any, mask: int, refs: dict[Any, _Ref], context: _Context) -> None:
+        for var in eqn.outvars:
+            if is_ref(var.aval):
+                refs[var] = _Ref(mask)
+        if eqn.primitive.name not in _READS:
+            for var in eqn.invars:
+                if not isinstance(var, jex_core.Literal) and var in refs:
+                    self.grow(refs[var], mask | context.control)
+
+    def grow(self, ref: _Ref, mask: int) -> None:
+        if mask & ~ref.mask:
+            ref.mask |= mask
+            self.writes += 1
+
+    def flow(
+        self,
+        eqn: Any,
+        wiring: Wiring,
+        read: Callable[[Any], int],
+        refs: dict[Any, _Ref],
+        context: _Context,
+    ) -> tuple[Frame, ...]:
+        """Solves the held programs together: the least sets that agree with the wires."""
+        inner_refs = [self.bound_refs(p, read, refs) for p in wiring.programs]
+        frames: tuple[Frame, ...] = ()
+        given, writes = None, self.writes
+        while True:
+            wanted = [
+                (
+                    [self.join(s, read, frames) for s in program.inputs],
+                    context.control | self.join(program.control, read, frames),
+                )
+                for program in wiring.programs
+            ]
+            if given == wanted and writes == self.writes:
+                break
+            given, writes = wanted, self.writes
+            frames = tuple(
+                self.solve(program.jaxpr, inputs, inner, self.inside(program, context, control))
+                for program, inner, (inputs, control) in zip(
+                    wiring.programs, inner_refs, wanted, strict=True
+                )
+            )
+        self.write_back(eqn, inner_refs, refs, frames, context)
+        return frames
+
+    def join(
+        self, sources: Sequence[Source], read: Callable[[Any], int], frames: Sequence[Frame]
+    ) -> int:
+        """The union of the sets of all sources; programs not solved yet add nothing."""
+        mask = 0
+        for source in sources:
+            if isinstance(source, Out):
+                mask |= frames[source.program].outputs[source.index] if frames else 0
+            elif isinstance(source, Anything):
+                mask |= frames[source.program].anything if frames else 0
+            elif isinstance(source, Split):
+                mask |= self.axes.mask(source.axes)
+            else:
+                mask |= read(source)
+        return mask
+
+    def inside(self, program: Program, context: _Context, control: int) -> _Context:
+        if program.manual_axes is None:
+            return _Context(context.manual, control)
+        return _Context(self.axes.mask(program.manual_axes), control)
+
+    def bound_refs(
+        self, program: Program, read: Callable[[Any], int], refs: dict[Any, _Ref]
+    ) -> dict[Any, _Ref]:
+        """The references among a program's inputs: those handed in, or new ones."""
+        bound = {}
+        for var, sources in zip(program.jaxpr.invars, program.inputs, strict=True):
+            if is_ref(var.aval):
+                handed_in = refs.get(sources[0]) if len(sources) == 1 else None
+                bound[var] = handed_in or _Ref(self.join(sources, read, ()))
+        return bound
+
+    def write_back(
+        self,
+        eqn: Any,
+        inner_refs: list[dict[Any, _Ref]],
+        refs: dict[Any, _Ref],
+        frames: tuple[Frame, ...],
+        context: _Context,
+    ) -> None:
+        """R14: a program that was not handed a reference itself may write anything to it."""
+        if not refs:
+            return
+        known = {id(ref) for inner in inner_refs for ref in inner.values()}
+        for var in eqn.invars:
+            ref = None if isinstance(var, jex_core.Literal) else refs.get(var)
+            if ref is not None and id(ref) not in known:
+                self.grow(ref, context.control | union(f.anything for f in frames))
+
+
+def union(masks: Iterable[int]) -> int:
+    return reduce(operator.or_, masks, 0)
+
+
+def _new_refs(variables: Sequence[Any], masks: Sequence[int]) -> dict[Any, _Ref]:
+    return {v: _Ref(m) for v, m in zip(variables, masks, strict=True) if is_ref(v.aval)}
