@@ -42,9 +42,16 @@ class _Rewriter:
         self.sizes = tuple(mesh.shape.items())
         self.axes = axes
         self.problems: list[Problem] = []
+        self.rewritten: dict[int, tuple[Any, Any]] = {}
 
     def jaxpr(self, jaxpr: Any) -> Any:
-        """The same object if nothing in it changes."""
+        """The same object if nothing in it changes, and one object for each object."""
+        if id(jaxpr) not in self.rewritten:
+            # Together with its original, which so keeps its id.
+            self.rewritten[id(jaxpr)] = jaxpr, self.rewrite(jaxpr)
+        return self.rewritten[id(jaxpr)][1]
+
+    def rewrite(self, jaxpr: Any) -> Any:
         inner = open_jaxpr(jaxpr)
         eqns = [new for eqn in inner.eqns for new in self.equation(eqn)]
         effects = self.effects(inner.effects)
@@ -214,6 +221,14 @@ def _axis_index(params, sizes):
     return functools.partial(coll.axis_index, axes=_axes(params))
 
 
+def _identity(params, sizes):
+    return lambda x: x
+
+
+def _psum_invariant(params, sizes):
+    return functools.partial(coll.psum, **_group(params, sizes))
+
+
 _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "psum": _reduction(coll.psum, lambda x, dims: jnp.sum(x, dims, dtype=x.dtype)),
     "pmax": _reduction(coll.pmax, jnp.max),
@@ -225,4 +240,9 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "pbroadcast": _pbroadcast,
     "pbroadcast_dynamic": _pbroadcast_dynamic,
     "axis_index": _axis_index,
+    "shmap_pvary": _identity,
+    "shmap_psum_invariant": _psum_invariant,
 }
+
+COLLECTIVE_NAMES = frozenset(_EXPANSIONS)
+"""Names of JAX's primitives for collectives, on all the versions we support."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad
-from jaxlib.mlir.dialects import stablehlo as hlo
+from jaxlib.mlir import ir
 
 from shmap_compiler.collectives.all_reduce import psum
 from shmap_compiler.collectives.axis_index import axis_index
@@ -29,7 +29,14 @@ def _lowering(ctx, x, *, axes, source, size):
     # StableHLO broadcasts from the first device of a group.
     first = (source, *(k for k in range(size) if k != source))
     groups = None if source == 0 else (first,)
-    return hlo.CollectiveBroadcastOp(x, replica_groups(ctx, axes, groups)).results
+    # The generated builder takes one operand in jaxlib 0.10, and a list of them in 0.12.
+    op = ir.Operation.create(
+        "stablehlo.collective_broadcast",
+        results=[x.type],
+        operands=[x],
+        attributes={"replica_groups": replica_groups(ctx, axes, groups)},
+    )
+    return op.results
 
 
 def _transpose(ct, x, *, axes, source, size):

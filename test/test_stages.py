@@ -1,0 +1,207 @@
+"""The stages after tracing: Lowered and Executable."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import PARTITIONERS, STAGES, Executable, Lowered, shard_map
+
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+A = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
+B = np.arange(16 * 4, dtype=np.float32).reshape(16, 4)
+
+
+def matmul(a, b):
+    return lax.psum(a @ b, "j")
+
+
+MATMUL = shard_map(matmul, mesh=MESH, in_specs=(P("i", "j"), P("j")), out_specs=P("i"))
+
+for_both_partitioners = pytest.mark.parametrize("partitioner", PARTITIONERS)
+
+
+def lowered(partitioner="gspmd", **options) -> Lowered:
+    return MATMUL.lower(A, B, partitioner=partitioner, **options)
+
+
+def named(spec):
+    return NamedSharding(MESH, spec)
+
+
+# --------------------------------------------------------------------------------------- Lowered
+
+
+def test_names_of_stages_and_partitioners():
+    assert STAGES == ("graph", "body", "stablehlo", "hlo")
+    assert PARTITIONERS == ("gspmd", "shardy")
+
+
+def test_graph_stage_is_the_graph():
+    stage = lowered()
+    assert stage.as_text("graph") == str(stage.graph) == str(MATMUL.trace(A, B))
+
+
+@for_both_partitioners
+def test_body_stage_is_what_was_emitted(partitioner):
+    text = lowered(partitioner).as_text("body")
+    assert text == lowered("gspmd").as_text("body")
+    assert "func.func public @main(%arg0: tensor<2x8xf32>" in text
+    assert "replica_group_mesh_axes" in text
+
+
+def test_stablehlo_stage_for_gspmd():
+    text = lowered("gspmd").as_text("stablehlo")
+    assert text == lowered("gspmd").as_text()
+    for target, count in {
+        "@SPMDFullToShardShape": 2,
+        "@SPMDShardToFullShape": 1,
+        "@Sharding": 3,
+    }.items():
+        assert len(re.findall(rf"custom_call {target}\b", text)) == count
+    assert "sdy." not in text
+    assert "{devices=[4,2]<=[8]}" in text
+
+
+def test_stablehlo_stage_for_shardy():
+    text = lowered("shardy").as_text()
+    assert text.count("sdy.manual_computation") == 1
+    assert "custom_call @SPMD" not in text
+
+
+@for_both_partitioners
+def test_hlo_stage_is_what_xla_made(partitioner):
+    stage = lowered(partitioner)
+    text = stage.as_text("hlo")
+    assert text == stage.compile().as_text()
+    assert text.startswith("HloModule jit_matmul")
+    assert "num_partitions=8" in text
+    assert len(re.findall(r" all-reduce(?:-start)?\(", text)) == 1
+
+
+def test_every_pass_is_recorded():
+    names = [name for name, _ in lowered().passes]
+    assert names[0] == "body"
+    assert names[-2:] == ["shmap-wrap-manual", "shmap-inline-meshes"]
+    assert len(names) == len(set(names))
+    texts = dict(lowered().passes)
+    assert texts["shmap-verify"] == texts["body"]
+    assert "@SPMDFullToShardShape" in texts["shmap-wrap-manual"]
+
+
+def test_groups_by_device_ids():
+    text = lowered(groups="ids").as_text("stablehlo")
+    assert "dense<[[0, 1], [2, 3], [4, 5], [6, 7]]> : tensor<4x2xi64>" in text
+    np.testing.assert_array_equal(lowered(groups="ids").compile()(A, B), A @ B)
+
+
+def test_lowering_leaves_jaxs_setting_alone():
+    before = jax.config.jax_use_shardy_partitioner
+    for partitioner in PARTITIONERS:
+        lowered(partitioner).compile()
+        assert jax.config.jax_use_shardy_partitioner == before
+
+
+def test_is_a_stage_of_jax_too():
+    assert isinstance(lowered().jax_lowered, jax.stages.Lowered)
+    assert isinstance(lowered().compile().jax_compiled, jax.stages.Compiled)
+
+
+# ------------------------------------------------------------------------------------- Executable
+
+
+@for_both_partitioners
+def test_called_on_jax_and_numpy_arrays(partitioner):
+    executable = lowered(partitioner).compile()
+    assert isinstance(executable, Executable)
+    placements = [
+        (A, B),
+        (jnp.asarray(A), B),
+        (jax.device_put(A, named(P("i", "j"))), jax.device_put(B, named(P("j")))),
+        (jax.device_put(A, named(P("j", "i"))), jax.device_put(B, named(P()))),
+    ]
+    for a, b in placements:
+        result = executable(a, b)
+        np.testing.assert_array_equal(result, A @ B)
+        assert isinstance(result, jax.Array)
+        assert result.sharding == named(P("i"))
+
+
+def test_compiled_once():
+    stage = lowered()
+    assert stage.compile() is stage.compile()
+
+
+@for_both_partitioners
+def test_pytrees(partitioner):
+    def layer(params, x, scale):
+        y = x @ params["w"] + params["b"]
+        return {"y": y * scale, "norm": lax.psum((y * y).sum(), "i")}, (x,)
+
+    specs = {"in_specs": ({"w": P(), "b": P()}, P("i"), None)}
+    mapped = shard_map(layer, mesh=MESH, **specs, out_specs=({"y": P("i"), "norm": P()}, (P("i"),)))
+    params = {"w": B, "b": np.ones(4, np.float32)}
+    executable = mapped.lower(params, A, 2, partitioner=partitioner).compile()
+    out, (x,) = executable(params, A, 2)
+    assert sorted(out) == ["norm", "y"]
+    np.testing.assert_array_equal(out["y"], 2 * (A @ B + 1))
+    np.testing.assert_allclose(out["norm"], ((A @ B + 1) ** 2).sum(), rtol=1e-6)
+    np.testing.assert_array_equal(x, A)
+    assert executable.input_shardings == [named(P()), named(P()), named(P("i"))]
+    assert executable.output_shardings == (
+        {"y": named(P("i")), "norm": named(P())},
+        (named(P("i")),),
+    )
+
+
+def test_values_closed_over_are_inside():
+    w = jnp.asarray(B)
+    mapped = shard_map(lambda a: a @ w, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    executable = mapped.lower(A).compile()
+    assert executable.input_shardings == [named(P("i"))]
+    for _ in range(2):
+        np.testing.assert_array_equal(executable(A), A @ B)
+
+
+def test_compiled_from_types_only():
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (A, B)]
+    np.testing.assert_array_equal(MATMUL.lower(*types).compile()(A, B), A @ B)
+
+
+def test_python_and_numpy_scalars():
+    mapped = shard_map(lambda a, s: a * s, mesh=MESH, in_specs=(P("i"), P()), out_specs=P("i"))
+    executable = mapped.lower(A, 2.0).compile()
+    np.testing.assert_array_equal(executable(A, 3.0), 3 * A)
+    np.testing.assert_array_equal(executable(A, np.float32(3)), 3 * A)
+
+
+def test_cost_and_memory_of_one_device():
+    executable = lowered().compile()
+    # 2x8 @ 8x4 on each device, two operations per multiply-add, and one addition per element of
+    # the all-reduce, which XLA may or may not count.
+    assert 2 * 2 * 8 * 4 <= executable.cost_analysis()["flops"] <= 2 * 2 * 8 * 4 + 2 * 2 * 4
+    memory = executable.memory_analysis()
+    assert memory.argument_size_in_bytes == 4 * (2 * 8 + 8 * 4)
+    assert memory.output_size_in_bytes == 4 * (2 * 4)
+
+
+def test_callbacks_still_run_after_the_function_that_lowered_is_gone():
+    seen = []
+
+    def compiled():
+        def body(x):
+            jax.debug.callback(lambda v: seen.append(float(v)), x.sum())
+            return x
+
+        return shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i")).lower(A).compile()
+
+    executable = compiled()
+    np.testing.assert_array_equal(executable(A), A)
+    jax.effects_barrier()
+    blocks = A.reshape(4, -1).sum(1)
+    assert sorted(seen) == sorted(float(b) for b in blocks for _ in range(2))
