@@ -52,9 +52,11 @@ class InlineMeshes(Pass):
             for op in declarations
         }
         for op in ops:
-            for name in _HOLDERS:
-                if name in op.attributes:
-                    op.attributes[name] = _inlined(op.attributes[name], meshes)
+            attributes = op.attributes
+            # Most ops have none, and this runs at every lowering.
+            for name in _HOLDERS if len(attributes) else ():
+                if name in attributes:
+                    attributes[name] = _inlined(attributes[name], meshes)
         for op in declarations:
             op.erase()
 

@@ -1,0 +1,6 @@
+module {
+  sdy.mesh @mesh = <["i"=2]>
+  func.func public @main() {
+    return
+  }
+}

@@ -1,0 +1,1 @@
+"""Defines no pass, for tests of shmap-opt's --load-pass."""
