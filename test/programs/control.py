@@ -19,6 +19,7 @@ from jax import lax
 from oracle import Blocks, Mesh
 
 from programs.body import Axes, Rule
+from programs.value import Value
 
 
 def select(predicates: Blocks, chosen: Blocks, otherwise: Blocks) -> Blocks:
@@ -57,7 +58,7 @@ def scan_varying(run, mesh, init, const, xs, *, body, reverse, unroll):
 def draw_scan(scope):
     xs = scope.operand(lambda v: v.shape and v.shape[0] > 0)
     init, const = scope.operand(), scope.operand()
-    row = scope.value([np.asarray(block[0]) for block in scope[xs].blocks], scope[xs].varying)
+    row = Value([np.asarray(block[0]) for block in scope[xs].blocks], scope[xs].varying)
     inner = scope.inner(scope[init], scope[const], row)
     params = {"reverse": scope.choose([False, True]), "unroll": scope.choose([1, 2])}
     return (init, const, xs), {"body": inner.body(scope[init], None), **params}
@@ -79,7 +80,7 @@ def fori_varying(run, mesh, init, const, *, body, trips):
 
 def draw_fori(scope):
     init, const = scope.operand(), scope.operand()
-    trip = scope.value(on_all_devices(scope.mesh, np.int32(0)), frozenset())
+    trip = Value(on_all_devices(scope.mesh, np.int32(0)), frozenset())
     body = scope.inner(trip, scope[init], scope[const]).body(scope[init])
     return (init, const), {"body": body, "trips": scope.choose([2, 3, 1, 0])}
 

@@ -8,23 +8,23 @@ The generator runs the oracle as it goes: types are read off the blocks, and nee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import hypothesis.strategies as st
-import numpy as np
 import oracle
 from jax.sharding import PartitionSpec
-from oracle import Blocks, Mesh
+from oracle import Mesh
 
 from programs.body import Axes, Body, Op, Stuck
 from programs.collective import COLLECTIVE
 from programs.control import CONTROL
-from programs.exact import Inexact, is_float
+from programs.exact import Inexact
 from programs.interpret import RULES, apply_oracle, apply_varying
 from programs.local import LOCAL, SMOOTH
 from programs.program import Argument, Program
+from programs.value import Value
 
 Choose = Callable[[Sequence[Any]], Any]
 
@@ -53,7 +53,7 @@ def draw_program(choose: Choose) -> Program:
     scope = Scope(choose, mesh)
     for seed, argument in enumerate(arguments):
         blocks = oracle.split(argument.array(seed), argument.spec, mesh)
-        scope.values.append(scope.value(blocks, axes_in(argument.spec)))
+        scope.values.append(Value(blocks, axes_in(argument.spec)))
     scope.grow(choose(range(1, 8)))
     read = {number for op in scope.ops for number in op.operands}
     unread = [number for number in range(len(scope.values)) if number not in read]
@@ -120,35 +120,8 @@ def finish(scope: Scope, number: int) -> int:
     return number
 
 
-@dataclass(frozen=True)
-class Value:
-    """What the generator knows of a value. A `final` one is rounded: no operation may read it."""
-
-    blocks: Blocks
-    varying: Axes
-    final: bool = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.blocks[0].shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.blocks[0].dtype
-
-    @property
-    def kind(self) -> str:
-        """One of b, i, f."""
-        return "f" if is_float(self.dtype) else self.dtype.kind
-
-    def like(self, other: Value) -> bool:
-        return (self.shape, self.dtype) == (other.shape, other.dtype)
-
-
 class Scope:
     """The values that the next operation of a body can read, and what it may do."""
-
-    value = Value
 
     def __init__(self, choose: Choose, mesh: Mesh, depth: int = 0, collectives: bool = True):
         self.choose = choose
