@@ -97,5 +97,5 @@ def show_value(value: object) -> str:
 
 def shown_path(path: str) -> str:
     """A source file as errors name it: relative to the working directory if it lies below it."""
-    relative = os.path.relpath(path)
+    relative = os.path.relpath(path) if path else ""
     return path if relative.startswith(os.pardir) else relative

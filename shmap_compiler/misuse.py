@@ -6,6 +6,7 @@ sizes of the axes. JAX's own message stands for whatever is not understood here.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,10 +80,16 @@ def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
     use = Use(
         name=eqn.primitive.name,
         axes=tuple(a for a in named if not isinstance(a, int)),
-        place=source_line(eqn),
+        place="",
         sizes=sizes,
         arguments={k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")},
     )
+    if not _refusals(use):
+        return []  # the usual case: looking up the line takes longer than all checks
+    return _refusals(dataclasses.replace(use, place=source_line(eqn)))
+
+
+def _refusals(use: Use) -> list[Problem]:
     return [*_repeated_axes(use)] or [*_wrong_groups(use), *_wrong_perm(use), *_wrong_source(use)]
 
 

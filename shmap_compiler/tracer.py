@@ -49,6 +49,7 @@ def trace(
     out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
     in_types: Sequence[Any],
     outer_manual_axes: Sequence[str] | None = None,
+    check_vma: bool = True,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -57,6 +58,7 @@ def trace(
       in_types: types of the full input arrays.
       out_specs: the specs, or a function from the traced output types to them.
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
+      check_vma: see `Graph`.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
     if outer_manual_axes is None:
@@ -92,6 +94,7 @@ def trace(
         outer_manual_axes=outer,
         in_specs=(PartitionSpec(),) * len(constants) + tuple(in_specs),
         out_specs=tuple(out_specs(results) if callable(out_specs) else out_specs),
+        check_vma=check_vma,
     )
     return Traced(graph, constants)
 
@@ -114,6 +117,7 @@ def retrace(
         out_specs=out_specs,
         in_types=in_types,
         outer_manual_axes=graph.outer_manual_axes,
+        check_vma=graph.check_vma,
     )
     if traced.constants:
         raise AssertionError("a transformed program closes over nothing new")

@@ -7,10 +7,12 @@ linear Graph maps residuals and tangents to tangents. Reverse mode transposes th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence, Set
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core as jex_core
 from jax.interpreters import ad
 from jax.sharding import PartitionSpec
 
@@ -19,6 +21,7 @@ from shmap_compiler.collectives import psum
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind, shmap_p
 from shmap_compiler.tracer import retrace
+from shmap_compiler.transforms.cotangent_types import with_cotangent_types
 from shmap_compiler.transforms.residuals import Residuals
 
 
@@ -44,9 +47,10 @@ def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
         graph,
         forward,
         graph.in_specs,
-        lambda results: [*graph.out_specs, *residuals.new_specs(graph, results[count:])],
+        lambda results: [*graph.out_specs, *[PartitionSpec()] * (len(results) - count)],
         [jax.typeof(x) for x in primals],
     )
+    forward_graph = residuals.with_specs(forward_graph, count)
     results = bind(forward_graph, *primals)
     outs = results[:count]
     saved = residuals.values(primals, results)
@@ -78,16 +82,25 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
     known_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if not m]
     cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
 
+    program, out_axes, in_axes = _cotangent_types(graph, linear)
+    run = jex_core.jaxpr_as_fun(program)
+
     def backward(*blocks):
         known_blocks, cts = blocks[: len(known)], blocks[len(known) :]
 
         def of_linear(*linear_blocks):
             rest_linear, rest_known = iter(linear_blocks), iter(known_blocks)
-            return graph.fun(*[next(rest_linear if m else rest_known) for m in linear])
+            return run(*[next(rest_linear if m else rest_known) for m in linear])
 
-        shares = [_share(ct, s, graph) for ct, s in zip(cts, graph.out_specs, strict=True)]
+        shares = [
+            _share(ct, axes - set(specs.mentioned(s)), graph)
+            for ct, axes, s in zip(cts, out_axes, graph.out_specs, strict=True)
+        ]
         results = jax.linear_transpose(of_linear, *linear_types)(shares)
-        return [_sum_replicas(x, s, graph) for x, s in zip(results, linear_specs, strict=True)]
+        return [
+            _sum(x, axes - set(specs.mentioned(s)), graph)
+            for x, axes, s in zip(results, in_axes, linear_specs, strict=True)
+        ]
 
     transposed = retrace(
         graph,
@@ -100,24 +113,37 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
     return [next(results) if is_linear else None for is_linear in linear]
 
 
-# A result that its spec replicates over n devices is one array, of which each device's copy is
-# responsible for 1/n; an argument replicated over n devices owes what all n copies owe.
+def _cotangent_types(
+    graph: Graph, linear: Sequence[bool]
+) -> tuple[Any, list[frozenset[str]], list[frozenset[str]]]:
+    """(the program to transpose; the axes along which the cotangent of each output, and of each
+    linear input, is a share of each device's own).
+
+    With check_vma every value has its own axes. Without, all have all axes: what a device computes
+    is taken to be its own, whether others compute the same or not.
+    """
+    if not graph.check_vma:
+        everything = frozenset(graph.manual_axes)
+        return graph.jaxpr, [everything] * len(graph.out_specs), [everything] * sum(linear)
+    program, out_axes = with_cotangent_types(graph, linear)
+    linear_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if m]
+    return program, out_axes, [frozenset(specs.mentioned(s)) for s in linear_specs]
 
 
-def _share(cotangent: Any, spec: PartitionSpec, graph: Graph) -> Any:
-    replicas = math.prod(graph.mesh.shape[a] for a in _unmentioned(spec, graph))
+# A result that its spec replicates over n devices is one array. Where each device's copy has a
+# cotangent of its own, each is responsible for 1/n; and an argument replicated over n devices owes
+# what its n copies owe.
+
+
+def _share(cotangent: Any, replicating: Set[str], graph: Graph) -> Any:
+    replicas = math.prod(graph.mesh.shape[a] for a in replicating)
     return cotangent / replicas if replicas > 1 else cotangent
 
 
-def _sum_replicas(cotangent: Any, spec: PartitionSpec, graph: Graph) -> Any:
-    axes = _unmentioned(spec, graph)
+def _sum(cotangent: Any, replicating: Set[str], graph: Graph) -> Any:
+    axes = tuple(a for a in graph.mesh.axis_names if a in replicating)
     size = math.prod(graph.mesh.shape[a] for a in axes)
     return psum(cotangent, axes=axes, groups=None, size=size) if axes else cotangent
-
-
-def _unmentioned(spec: PartitionSpec, graph: Graph) -> tuple[str, ...]:
-    used = specs.mentioned(spec)
-    return tuple(a for a in graph.manual_axes if a not in used)
 
 
 def _is_nonzero(tangent: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
+from jax.sharding import PartitionSpec
 
 from shmap_compiler._compat import (
     close_jaxpr,
@@ -38,6 +39,7 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
         outer_manual_axes=graph.outer_manual_axes,
         in_specs=_where(used_inputs, graph.in_specs),
         out_specs=_where(used_outputs, graph.out_specs),
+        check_vma=graph.check_vma,
     )
     return list(used_inputs), eqn.replace(
         invars=list(_where(used_inputs, eqn.invars)),
@@ -72,9 +74,10 @@ def _partial_eval(saveable, unknown_in, instantiated_in, eqn):
         graph,
         known,
         _where(known_in, graph.in_specs),
-        lambda results: [*out_specs, *residuals.new_specs(graph, results[count:])],
+        lambda results: [*out_specs, *[PartitionSpec()] * (len(results) - count)],
         [v.aval for v in known_invars],
     )
+    known_graph = residuals.with_specs(known_graph, count)
     new_vars = [jex_core.Var(t) for t in known_graph.out_types[count:]]
     known_outvars = [*_where(known_out, eqn.outvars), *new_vars]
     saved = residuals.values(known_invars, known_outvars)

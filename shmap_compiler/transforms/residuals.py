@@ -6,6 +6,7 @@ returned again: replicated weights would otherwise be stored once per device.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,9 @@ from shmap_compiler.graph import Graph
 class Residuals:
     """Takes a pytree of block values apart in one trace, and puts it together in the next.
 
-    Use in this order: `save` while the forward program is traced, `new_specs` for its additional
-    outputs, `values` and `all_specs` once it was applied, `restore` in the trace that follows.
+    Use in this order: `save` while the forward program is traced (with empty specs for what it
+    adds), `with_specs` on its Graph, `values` and `all_specs` once that was applied, `restore` in
+    the trace that follows.
     """
 
     def __init__(self) -> None:
@@ -49,9 +51,17 @@ class Residuals:
             self._sources.append(known[id(leaf)])
         return new
 
-    def new_specs(self, graph: Graph, types: Sequence[Any]) -> list[PartitionSpec]:
-        """Specs of the additional outputs: the blocks of all devices, along dimension 0."""
-        return [PartitionSpec(graph.manual_axes) for _ in types]
+    def with_specs(self, forward: Graph, outputs: int) -> Graph:
+        """The forward Graph with specs for the outputs after the first `outputs`.
+
+        The blocks of all devices that may differ lie along dimension 0.
+        """
+        varying = forward.replication.outputs[outputs:]
+        specs = [
+            PartitionSpec(tuple(a for a in forward.manual_axes if a in axes) or None)
+            for axes in varying
+        ]
+        return dataclasses.replace(forward, out_specs=(*forward.out_specs[:outputs], *specs))
 
     @property
     def _moved(self) -> list[tuple[str, int]]:

@@ -1,0 +1,304 @@
+"""Prepares a linear program for transposition, so that its transpose sends as little as possible.
+
+Every value that carries a tangent gets a type: the mesh axes along which its cotangent is a share
+of each device's own. Inputs have the axes of their specs. Where a value meets one of a larger type,
+`pvary` raises it; its transpose is the one psum that collects the shares. Loop constants are raised
+before the loop, so that the psum comes once, after the backward loop. A psum ends its axes; over an
+axis along which its operand is invariant it is a multiplication.
+
+Branches raise their operands before the branch: a psum inside one might be reached by some devices
+only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+
+from shmap_compiler import collectives as coll
+from shmap_compiler import specs
+from shmap_compiler._compat import open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
+from shmap_compiler.graph import Graph
+from shmap_compiler.replication.inference import Frame
+
+Axes = frozenset[str]
+NONE: Axes = frozenset()
+
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+}
+# Collectives whose result belongs to each device on its own, as does then their operand.
+_PER_DEVICE = {coll.all_gather_p, coll.psum_scatter_p, coll.all_to_all_p, coll.ppermute_p}
+
+
+@dataclass(frozen=True)
+class Value:
+    """Whether a value carries a tangent, and the type of its cotangent.
+
+    For a value without a tangent, `axes` are those along which it varies.
+    """
+
+    live: bool
+    axes: Axes
+
+
+DEAD = Value(False, NONE)
+
+
+def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Any, list[Axes]]:
+    """(the program of a graph with marks, the type of each output's cotangent).
+
+    Args:
+      linear: which inputs carry tangents.
+    """
+    typer = _Typer(graph)
+    frame = graph.replication.frame
+    inputs = [
+        Value(is_linear, typer.names(frame.mask(v)))
+        for v, is_linear in zip(frame.jaxpr.invars, linear, strict=True)
+    ]
+    wanted = [typer.mentioned(spec) for spec in graph.out_specs]
+    program = typer.program(graph.jaxpr, frame, inputs, wanted)
+    return program.jaxpr, [v.axes for v in program.outputs]
+
+
+@dataclass(frozen=True)
+class _Typed:
+    jaxpr: Any
+    inputs: list[Value]
+    outputs: list[Value]
+    raised: dict[int, Axes]  # by the position of an input: the axes it is raised by at once
+
+
+class _Typer:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.order = graph.mesh.axis_names
+        self.sizes = dict(graph.mesh.shape)
+
+    def names(self, mask: int) -> Axes:
+        return frozenset(self.graph.replication.axes.names(mask))
+
+    def mentioned(self, spec: Any) -> Axes:
+        return self.names(self.graph.replication.axes.mask(specs.mentioned(spec)))
+
+    def ordered(self, axes: Axes) -> tuple[str, ...]:
+        return tuple(a for a in self.order if a in axes)
+
+    def program(
+        self, jaxpr: Any, frame: Frame, inputs: Sequence[Value], wanted: Sequence[Axes | None]
+    ) -> _Typed:
+        """Marks a program. `wanted` is the least type of each output that carries a tangent."""
+        return _Program(self, frame, inputs).run(jaxpr, wanted)
+
+
+class _Program:
+    """One (held) program while it is being marked."""
+
+    def __init__(self, typer: _Typer, frame: Frame, inputs: Sequence[Value]):
+        self.typer = typer
+        self.frame = frame
+        self.inputs = list(inputs)
+        self.values: dict[Any, Value] = {}
+        self.raised_vars: dict[tuple[Any, Axes], Any] = {}
+        self.raised_inputs: dict[int, Axes] = {}
+        self.eqns: list[Any] = []
+
+    def run(self, jaxpr: Any, wanted: Sequence[Axes | None]) -> _Typed:
+        inner = open_jaxpr(jaxpr)
+        self.positions = {v: k for k, v in enumerate(inner.invars)}
+        self.values.update(zip(inner.invars, self.inputs, strict=True))
+        for position, eqn in enumerate(inner.eqns):
+            operands = [self.value(v) for v in eqn.invars]
+            if not any(v.live for v in operands):
+                self.eqns.append(eqn)
+                continue
+            self.equation(position, eqn, operands)
+        outvars = [
+            v if want is None else self.raised(v, want, inner.eqns)
+            for v, want in zip(inner.outvars, wanted, strict=True)
+        ]
+        outputs = [self.value(v) for v in outvars]
+        fields = {"eqns": self.eqns, "outvars": outvars}
+        return _Typed(replace_jaxpr(jaxpr, **fields), self.inputs, outputs, self.raised_inputs)
+
+    def value(self, atom: Any) -> Value:
+        if isinstance(atom, jex_core.Literal):
+            return DEAD
+        if atom in self.values:
+            return self.values[atom]
+        return Value(False, self.typer.names(self.frame.mask(atom)))
+
+    # ------------------------------------------------------------------------------ equations
+
+    def equation(self, position: int, eqn: Any, operands: list[Value]) -> None:
+        name = eqn.primitive.name
+        if eqn.primitive is coll.psum_p and eqn.params["groups"] is None:
+            self.psum(eqn)
+        elif eqn.primitive in coll.COLLECTIVES:
+            self.collective(position, eqn, operands)
+        elif name == "scan":
+            self.scan(position, eqn, operands)
+        elif name == "cond":
+            self.cond(position, eqn, operands)
+        elif name in _CALLS:
+            self.call(position, eqn, operands, _CALLS[name])
+        elif position in self.frame.nested:
+            _, frames = self.frame.nested[position]
+            inside = [self.typer.names(f.anything) for f in frames]
+            self.together(eqn, NONE.union(*inside, *(v.axes for v in operands)))
+        else:
+            self.together(eqn, NONE.union(*(v.axes for v in operands)))
+
+    def together(self, eqn: Any, axes: Axes) -> None:
+        """An equation whose operands and results are all of one type."""
+        self.put(eqn.replace(invars=[self.raised(v, axes, [eqn]) for v in eqn.invars]))
+        self.define(eqn.outvars, [Value(True, axes)] * len(eqn.outvars))
+
+    def psum(self, eqn: Any) -> None:
+        (x,), (out,) = eqn.invars, eqn.outvars
+        typer, over = self.typer, frozenset(eqn.params["axes"])
+        axes = self.value(x).axes
+        ended, copies = axes & over, math.prod(typer.sizes[a] for a in over - axes)
+        if ended:
+            summed = out if copies == 1 else jex_core.Var(out.aval)
+            self.put(
+                eqn.replace(
+                    primitive=psum_invariant_p,
+                    params={"axes": typer.ordered(ended)},
+                    invars=[x],
+                    outvars=[summed],
+                )
+            )
+            self.define([summed], [Value(True, axes - over)])
+            x = summed
+        if x is not out:
+            self.put(_times(x, copies, out, eqn))
+            self.define([out], [Value(True, axes - over)])
+
+    def collective(self, position: int, eqn: Any, operands: list[Value]) -> None:
+        """Its result belongs to each device on its own, unless only invariant values use it."""
+        axes = NONE.union(*(v.axes for v in operands))
+        over = self.typer.names(self.typer.graph.replication.axes.mask(eqn.params["axes"]))
+        self.together(eqn, axes | over)
+
+    def call(self, position: int, eqn: Any, operands: list[Value], parameter: str) -> None:
+        _, (frame,) = self.frame.nested[position]
+        typed = self.typer.program(
+            eqn.params[parameter], frame, operands, [None] * len(eqn.outvars)
+        )
+        if typed.raised and eqn.primitive.name in ("jit", "pjit"):
+            # Raise once for all uses of a value, rather than once in each call.
+            wanted = [v.axes | typed.raised.get(k, NONE) for k, v in enumerate(operands)]
+            invars = self.all_raised(eqn, wanted)
+            operands = [self.value(v) for v in invars]
+            typed = self.typer.program(
+                eqn.params[parameter], frame, operands, [None] * len(eqn.outvars)
+            )
+            eqn = eqn.replace(invars=invars)
+        self.put(eqn.replace(params={**eqn.params, parameter: typed.jaxpr}))
+        self.define(eqn.outvars, typed.outputs)
+
+    def cond(self, position: int, eqn: Any, operands: list[Value]) -> None:
+        _, frames = self.frame.nested[position]
+        branches = eqn.params["branches"]
+        invars = self.all_raised(eqn, [v.axes | operands[0].axes for v in operands])
+        inputs = [self.value(v) for v in invars[1:]]
+
+        def typed(wanted):
+            return [
+                self.typer.program(b, f, inputs, wanted)
+                for b, f in zip(branches, frames, strict=True)
+            ]
+
+        outputs = _joined([t.outputs for t in typed([None] * len(eqn.outvars))])
+        outputs = [Value(v.live, v.axes | operands[0].axes) for v in outputs]
+        marked = typed([v.axes for v in outputs])
+        self.put(
+            eqn.replace(
+                invars=invars,
+                params={**eqn.params, "branches": tuple(t.jaxpr for t in marked)},
+            )
+        )
+        self.define(eqn.outvars, outputs)
+
+    def scan(self, position: int, eqn: Any, operands: list[Value]) -> None:
+        _, (frame,) = self.frame.nested[position]
+        body = eqn.params["jaxpr"]
+        consts, carries = scan_counts(eqn.params)
+        loop = slice(consts, consts + carries)
+        inputs = list(operands)
+        free: list[Axes | None] = [None] * (len(eqn.outvars) - carries)
+        while True:
+            typed = self.typer.program(body, frame, inputs, [v.axes for v in inputs[loop]] + free)
+            grown = list(inputs)
+            grown[loop] = _joined([inputs[loop], typed.outputs[:carries]])
+            for k, axes in typed.raised.items():
+                if k < consts:
+                    grown[k] = Value(inputs[k].live, inputs[k].axes | axes)
+            if grown == inputs:
+                break
+            inputs = grown
+        invars = self.all_raised(eqn, [v.axes for v in inputs])
+        self.put(eqn.replace(invars=invars, params={**eqn.params, "jaxpr": typed.jaxpr}))
+        self.define(eqn.outvars, typed.outputs)
+
+    # ---------------------------------------------------------------------------------- marks
+
+    def put(self, eqn: Any) -> None:
+        self.eqns.append(eqn)
+
+    def define(self, outvars: Sequence[Any], values: Sequence[Value]) -> None:
+        self.values.update(zip(outvars, values, strict=True))
+
+    def all_raised(self, eqn: Any, wanted: Sequence[Axes]) -> list[Any]:
+        return [self.raised(v, w, [eqn]) for v, w in zip(eqn.invars, wanted, strict=True)]
+
+    def raised(self, atom: Any, wanted: Axes, near: Sequence[Any]) -> Any:
+        """The value with at least the type `wanted`, if it carries a tangent."""
+        value = self.value(atom)
+        missing = wanted - value.axes
+        if not value.live or not missing:
+            return atom
+        if atom in self.positions:
+            position = self.positions[atom]
+            self.raised_inputs[position] = self.raised_inputs.get(position, NONE) | missing
+        key = (atom, missing)
+        if key not in self.raised_vars:
+            var = jex_core.Var(atom.aval)
+            self.put(_mark(atom, self.typer.ordered(missing), var, near))
+            self.raised_vars[key] = var
+            self.define([var], [Value(True, value.axes | missing)])
+        return self.raised_vars[key]
+
+
+def _joined(rows: Sequence[Sequence[Value]]) -> list[Value]:
+    return [
+        Value(any(v.live for v in column), NONE.union(*(v.axes for v in column)))
+        for column in zip(*rows, strict=True)
+    ]
+
+
+def _mark(x: Any, axes: tuple[str, ...], out: Any, near: Sequence[Any]) -> Any:
+    source = near[-1].source_info if near else None
+    return jex_core.new_jaxpr_eqn([x], [out], pvary_p, {"axes": axes}, set(), source)
+
+
+def _times(x: Any, factor: int, out: Any, eqn: Any) -> Any:
+    template = open_jaxpr(jax.make_jaxpr(lambda v: v * jnp.asarray(factor, v.dtype))(x.aval))
+    _, literal = template.eqns[-1].invars
+    return template.eqns[-1].replace(
+        invars=[x, literal], outvars=[out], source_info=eqn.source_info, ctx=eqn.ctx
+    )
