@@ -63,9 +63,9 @@ def _problems(
         for axis in graph.manual_axes
         if axis in replication.outputs[index] and axis not in mentioned
     ]
-    if not missing:
-        return
     out = graph.jaxpr.jaxpr.outvars[index]
+    if not missing or 0 in out.aval.shape:  # blocks without elements are equal
+        return
     found = history(replication, Place((), out), missing[0])
     axes = _named(missing)
     lines = "".join(f"\n              {line}" for line in told(graph, found, names))
