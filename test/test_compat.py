@@ -1,0 +1,408 @@
+"""What a new JAX release can break: the functions of `_compat.py`, and what the product imports."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend import core as jex_core
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxlib.mlir import ir
+
+from shmap_compiler import _compat
+
+ROOT = Path(__file__).parents[1]
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+ABSTRACT = MESH.abstract_mesh
+
+
+def manual(*axes):
+    return _compat.with_manual_axes(MESH, axes)
+
+
+# ----------------------------------------------------------------------------------------- meshes
+
+
+def test_abstract_mesh():
+    assert isinstance(_compat.abstract_mesh(MESH), AbstractMesh)
+    assert _compat.abstract_mesh(MESH).shape == MESH.shape
+    assert _compat.abstract_mesh(ABSTRACT) is ABSTRACT
+
+
+def test_axis_types():
+    mixed = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    assert _compat.axis_types(mixed) == {"a": AxisType.Auto, "b": AxisType.Explicit}
+    assert _compat.axis_types(mixed.abstract_mesh) == _compat.axis_types(mixed)
+
+
+def test_with_manual_axes():
+    assert _compat.axis_types(manual("j")) == {"i": AxisType.Auto, "j": AxisType.Manual}
+    again = _compat.with_manual_axes(manual("j"), ["i"])
+    assert _compat.axis_types(again) == {"i": AxisType.Manual, "j": AxisType.Manual}
+
+
+def test_enclosing_manual_axes():
+    assert _compat.enclosing_manual_axes(MESH) == ()
+    with jax.sharding.use_abstract_mesh(manual("j")):
+        assert _compat.enclosing_manual_axes(MESH) == ("j",)
+        other = jax.make_mesh((8,), ("k",), axis_types=(AxisType.Auto,))
+        assert _compat.enclosing_manual_axes(other) == ()
+
+
+# ----------------------------------------------------------------------------------------- jaxprs
+
+SIN = jax.make_jaxpr(jnp.sin)(1.0)
+W = np.arange(3.0, dtype=np.float32)
+WITH_CONSTANT = jax.make_jaxpr(lambda x: x + jnp.asarray(W))(W)
+
+
+def test_is_jaxpr():
+    assert _compat.is_jaxpr(SIN)
+    assert _compat.is_jaxpr(_compat.open_jaxpr(SIN))
+    assert not _compat.is_jaxpr(jnp.sin)
+    assert not _compat.is_jaxpr(SIN.eqns)
+
+
+def test_is_closed():
+    assert _compat.is_closed(SIN)
+    (call,) = jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns
+    assert _compat.is_closed(call.params["jaxpr"])
+
+
+def test_open_jaxpr():
+    opened = _compat.open_jaxpr(SIN)
+    assert isinstance(opened, jex_core.Jaxpr)
+    assert [e.primitive.name for e in opened.eqns] == ["sin"]
+    assert _compat.open_jaxpr(opened) is opened
+
+
+def test_replace_jaxpr():
+    for jaxpr in (SIN, _compat.open_jaxpr(SIN)):
+        (eqn,) = jaxpr.eqns
+        changed = _compat.replace_jaxpr(jaxpr, eqns=[eqn.replace(primitive=lax.cos_p)])
+        assert type(changed) is type(jaxpr)
+        assert [e.primitive.name for e in changed.eqns] == ["cos"]
+        assert [e.primitive.name for e in jaxpr.eqns] == ["sin"]
+
+
+def test_close_jaxpr():
+    closed = _compat.close_jaxpr(_compat.open_jaxpr(SIN))
+    assert _compat.is_closed(closed)
+    assert list(closed.consts) == []
+    assert _compat.close_jaxpr(closed) is closed
+    assert jex_core.jaxpr_as_fun(closed)(0.0) == [0.0]
+
+
+def test_constants_to_inputs():
+    closed, constants = _compat.constants_to_inputs(WITH_CONSTANT)
+    assert list(closed.consts) == []
+    assert [np.asarray(c).tolist() for c in constants] == [[0.0, 1.0, 2.0]]
+    (result,) = jex_core.jaxpr_as_fun(closed)(*constants, W)
+    np.testing.assert_array_equal(result, 2 * W)
+    assert _compat.constants_to_inputs(SIN) == (SIN, [])
+
+
+def with_psum():
+    return _compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("i", "j"), ["i", "j"], [W])
+
+
+def test_is_axis_effect():
+    (effect,) = with_psum().effects
+    assert _compat.is_axis_effect(effect, ["i"])
+    assert not _compat.is_axis_effect(effect, ["j"])
+    (printing,) = jax.make_jaxpr(lambda x: jax.debug.print("{}", x))(W).effects
+    assert not _compat.is_axis_effect(printing, ["i"])
+
+
+def test_axis_of_effect():
+    (effect,) = with_psum().effects
+    assert _compat.axis_of_effect(effect) == "i"
+    (printing,) = jax.make_jaxpr(lambda x: jax.debug.print("{}", x))(W).effects
+    assert _compat.axis_of_effect(printing) is None
+
+
+def with_reference():
+    def body(x):
+        ref = jax.new_ref(x)
+        ref[...] += 1
+        return ref[...]
+
+    return jax.make_jaxpr(body)(W)
+
+
+def test_is_ref_effect():
+    (effect, *_) = [e for eqn in with_reference().eqns for e in eqn.effects]
+    assert _compat.is_ref_effect(effect)
+    (psum,) = with_psum().effects
+    assert not _compat.is_ref_effect(psum)
+
+
+def test_is_ref():
+    outputs = [v.aval for eqn in with_reference().eqns for v in eqn.outvars]
+    assert [_compat.is_ref(aval) for aval in outputs].count(True) == 1
+    assert not _compat.is_ref(SIN.in_avals[0])
+
+
+def test_policy_saves():
+    policies = jax.checkpoint_policies
+    assert _compat.policy_saves(policies.everything_saveable(lax.sin_p))
+    assert not _compat.policy_saves(policies.nothing_saveable(lax.sin_p))
+    offload = policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+    dimensions = {"dimension_numbers": (((1,), (0,)), ((), ()))}
+    with pytest.raises(NotImplementedError, match="checkpoint policies that offload"):
+        _compat.policy_saves(offload(lax.dot_general_p, **dimensions))
+
+
+def test_scan_counts():
+    def body(x, c):
+        return lax.scan(lambda carry, row: ((carry[0] + row * c, carry[1] + 1), -row), (x[0], 1), x)
+
+    jaxpr = jax.make_jaxpr(body)(W, 2.0)
+    (scan,) = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
+    consts, carries = _compat.scan_counts(scan.params)
+    inner = scan.params["jaxpr"]
+    assert (consts, len(inner.in_avals) - consts - carries) == (1, 1)
+    assert len(scan.outvars) == carries + 1
+
+
+def test_shaped_array():
+    plain = _compat.shaped_array([2, 3], np.dtype("int8"), True)
+    assert (plain.shape, plain.dtype, plain.weak_type) == ((2, 3), np.int8, True)
+    explicit = jax.make_mesh((8,), ("k",), axis_types=(AxisType.Explicit,)).abstract_mesh
+    placed = _compat.shaped_array([8], np.dtype("int8"), False, NamedSharding(explicit, P("k")))
+    assert placed.sharding.spec == P("k")
+
+
+# --------------------------------------------------------------------------------------- lowering
+
+
+def lowered_with(rule):
+    """Runs `rule(ctx)` as the lowering rule of a primitive in a jit, and gives its result."""
+    seen = []
+    primitive = Primitive("probe")
+    primitive.def_abstract_eval(lambda x: x)
+
+    def lowering(ctx, x):
+        seen.append(rule(ctx))
+        return [x]
+
+    mlir.register_lowering(primitive, lowering)
+    jax.jit(primitive.bind).lower(W)
+    return seen[0]
+
+
+def test_fresh_module_context():
+    def rule(ctx):
+        with ir.Location.unknown(ctx.module_context.context):
+            module = ir.Module.create()
+        outer = ctx.module_context
+        inner = _compat.fresh_module_context(outer, module, MESH, ["i"])
+        assert inner.module is module
+        assert inner.symbol_table is not outer.symbol_table
+        assert inner.cached_primitive_lowerings == {}
+        assert inner.lowering_cache == {}
+        assert inner.host_callbacks is outer.host_callbacks
+        assert inner.keepalives is outer.keepalives
+        return inner.axis_context.manual_axes
+
+    assert lowered_with(rule) == {"i"}
+
+
+def test_lowering_mesh():
+    def rule(ctx):
+        with ir.Location.unknown(ctx.module_context.context):
+            module = ir.Module.create()
+        inner = _compat.fresh_module_context(ctx.module_context, module, MESH, ["i"])
+        return _compat.lowering_mesh(ctx.replace(module_context=inner))
+
+    assert lowered_with(rule) == MESH
+
+
+def test_shardy_is_on():
+    for name, on in (("shardy", True), ("gspmd", False)):
+        with _compat.partitioner(name):
+            assert _compat.shardy_is_on() is on
+            sharding = NamedSharding(MESH, P("i"))
+            text = jax.jit(lambda x: x, in_shardings=sharding).lower(np.zeros(8)).as_text()
+            assert ("sdy.sharding" in text) is on
+
+
+def test_partitioner():
+    before = _compat.shardy_is_on()
+    with pytest.raises(ZeroDivisionError, match="division"), _compat.partitioner("gspmd"):
+        1 / 0  # noqa: B018
+    assert _compat.shardy_is_on() == before
+
+
+# ---------------------------------------------------------------------------------------- tracing
+
+
+def test_trace_with_axes():
+    jaxpr = with_psum()
+    assert [e.primitive.name.startswith("psum") for e in jaxpr.eqns] == [True]
+    assert jaxpr.out_avals[0].shape == (3,)
+    with pytest.raises(NameError, match="unbound axis name"):
+        _compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("j"), ["j"], [W])
+
+
+def test_run_with_axes():
+    sizes = _compat.run_with_axes(lambda: lax.axis_size(("i", "j")), manual("i", "j"), ["i", "j"])
+    assert sizes == 8
+
+
+def test_sharded_type():
+    auto = _compat.sharded_type(MESH, P("i"), (8, 2), np.dtype("int8"), False)
+    assert auto == _compat.shaped_array((8, 2), np.dtype("int8"), False)
+    mixed = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    typed = _compat.sharded_type(mixed, P(("i", "j")), (8, 2), np.dtype("int8"), False)
+    assert typed.sharding.spec == P("i", None)
+
+
+# ------------------------------------------------------------------------------------------ eager
+
+
+def test_is_tracing():
+    assert not _compat.is_tracing()
+    seen = []
+    jax.jit(lambda: seen.append(_compat.is_tracing()))()
+    jax.vmap(lambda x: seen.append(_compat.is_tracing()) or x)(W)
+    assert seen == [True, True]
+
+
+def test_no_mesh():
+    with jax.sharding.use_abstract_mesh(manual("i")):
+        with _compat.no_mesh():
+            assert jax.sharding.get_abstract_mesh().empty
+            assert _compat.enclosing_manual_axes(MESH) == ()
+        assert _compat.enclosing_manual_axes(MESH) == ("i",)
+
+
+def test_lowering_config():
+    before = _compat.lowering_config()
+    assert hash(before) == hash(_compat.lowering_config())
+    with jax.default_matmul_precision("highest"):
+        assert _compat.lowering_config() != before
+    with jax.enable_x64(True):
+        assert _compat.lowering_config() != before
+    assert _compat.lowering_config() == before
+
+
+def test_equation_context():
+    (plain,) = jax.make_jaxpr(jnp.sin)(W).eqns
+    (again,) = jax.make_jaxpr(jnp.sin)(W).eqns
+    with jax.threefry_partitionable(False):
+        (other,) = jax.make_jaxpr(jnp.sin)(W).eqns
+    key = _compat.equation_context(plain)
+    assert key == _compat.equation_context(again)
+    assert hash(key) == hash(_compat.equation_context(again))
+    assert key != _compat.equation_context(other)
+
+
+def test_call_subfunction():
+    assert _compat.call_subfunction(lambda x, y: x - y, (5, 3)) == 2
+
+    class Wrapped:
+        def call_wrapped(self, x, y):
+            return x + y
+
+    assert _compat.call_subfunction(Wrapped(), (5, 3)) == 8
+
+
+def test_is_key_type():
+    assert _compat.is_key_type(jax.typeof(jax.random.key(0)))
+    assert not _compat.is_key_type(jax.typeof(jnp.zeros(3, jnp.bfloat16)))
+
+
+def test_every_function_has_a_test():
+    functions = {
+        name
+        for name, value in vars(_compat).items()
+        if inspect.isfunction(value) and value.__module__ == _compat.__name__
+    }
+    public = {name for name in functions if not name.startswith("_")}
+    assert len(public) > 15
+    assert {name for name in public if f"test_{name}" not in globals()} == set()
+
+
+# ----------------------------------------------------------------------------- what may be imported
+
+PRODUCT = sorted(
+    p for room in ("shmap_compiler", "passes", "tools") for p in (ROOT / room).rglob("*.py")
+)
+for_each_file = pytest.mark.parametrize(
+    "path", PRODUCT, ids=[str(p.relative_to(ROOT)) for p in PRODUCT]
+)
+
+
+def imported(tree):
+    """Every module that is imported, and every name taken from one, in full: `jax.lax.psum`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(tree):
+    """Every name and dotted name in use."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            yield ast.unparse(node)
+
+
+def violations(text, path):
+    tree = ast.parse(text)
+    used = {*imported(tree), *dotted(tree)}
+    text_of_strings = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+    for name in used:
+        if "jax._src" in name or "jaxlib._src" in name:
+            yield f"{name}: private module"
+        if name in ("jax.shard_map", "jax.pmap") or name.startswith("jax.experimental.shard_map"):
+            yield f"{name}: only tests may call the oracle"
+        if path.is_relative_to(ROOT / "passes") and (name == "jax" or name.startswith("jax.")):
+            yield f"{name}: passes know MLIR only"
+    for text in text_of_strings:
+        if isinstance(text, str) and text.startswith(("jax._src", "jaxlib._src")):
+            yield f"{text!r}: private module by its name"
+
+
+@for_each_file
+def test_imports_keep_the_walls(path):
+    assert list(violations(path.read_text(), path)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import jax._src.core",
+        "from jax._src import core",
+        "import jax\njax._src.core.Jaxpr",
+        "from jax import shard_map",
+        "import jax\njax.shard_map(f)",
+        "from jax.experimental.shard_map import shard_map",
+        "import jax\njax.pmap(f)",
+        "import importlib\nimportlib.import_module('jax._src.core')",
+        "import jax",
+        "from jax.interpreters import mlir",
+    ],
+)
+def test_import_check_sees_violations(text):
+    assert list(violations(text, ROOT / "passes" / "any.py"))
+
+
+def test_passes_run_without_jax():
+    """What the imports promise, seen in a fresh interpreter."""
+    program = "import sys, shmap_passes; shmap_passes.pipeline(); print('jax' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "False\n"
