@@ -1,0 +1,38 @@
+"""Random arrays in place of types, the same for the same seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_LARGEST_INTEGER = 8
+
+
+def fill(args: Any, seed: int) -> Any:
+    """The pytree `args` with an array of random data in place of each `jax.ShapeDtypeStruct`.
+
+    Floats are standard normal, integers at most 8 in size, booleans fair coins.
+    """
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: _array(leaf, rng) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf, args
+    )
+
+
+def _array(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> np.ndarray:
+    dtype = type_.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        values = rng.standard_normal(type_.shape) + 1j * rng.standard_normal(type_.shape)
+    elif jnp.issubdtype(dtype, jnp.floating):
+        values = rng.standard_normal(type_.shape)
+    elif jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        low = max(-_LARGEST_INTEGER, int(limits.min))
+        high = min(_LARGEST_INTEGER, int(limits.max))
+        values = rng.integers(low, high, type_.shape, endpoint=True)
+    else:
+        values = rng.random(type_.shape) < 0.5
+    return np.asarray(values).astype(dtype)

@@ -1,0 +1,95 @@
+"""`shmap lower`: prints a program at the stages of its way to XLA."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from . import program
+from .usage import Mistake, UsageError
+
+if TYPE_CHECKING:
+    from shmap_compiler import Lowered
+
+NAME = "lower"
+SUMMARY = "print a program at one of its stages"
+DESCRIPTION = """\
+Traces a shard_mapped function and prints it at one of the stages of its way to XLA:
+
+  graph      the traced per-device program, with its mesh, specs and source lines
+  body       the module emitted from it: StableHLO on per-device types
+  stablehlo  the module handed to XLA, after all passes
+  hlo        the program of one device that XLA made of it
+  all        all of these, each under a header
+
+Up to stablehlo the mesh may have more devices than there are (see --devices).
+"""
+EPILOG = """\
+The file gives NAME, a shard_mapped function, and may give NAME_args, the tuple of its arguments or
+a function that returns it.
+
+examples:
+  shmap lower examples/matmul.py:matmul_basic --stage graph
+  shmap lower examples/matmul.py:matmul_basic --stage stablehlo --partitioner shardy -o out.mlir
+  shmap lower examples/matmul.py:matmul_basic --mesh i=64,j=32 \\
+      --arg 'bf16[8192,1024]' --arg 'bf16[1024,4096]'
+"""
+_STAGES = ("graph", "body", "stablehlo", "hlo")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    program.add_arguments(parser)
+    parser.add_argument(
+        "--stage",
+        choices=(*_STAGES, "all"),
+        default="stablehlo",
+        help="what to print (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--groups",
+        choices=("axes", "ids"),
+        default="axes",
+        help="collectives name their groups by mesh axes (the default), or list device ids",
+    )
+    parser.add_argument("-o", metavar="FILE", dest="output", help="write there, not to stdout")
+    parser.add_argument(
+        "--print-ir-after-all",
+        action="store_true",
+        help="print the module after emission and after each pass to stderr",
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    stages = _STAGES if options.stage == "all" else (options.stage,)
+    work = program.load(options, needs_devices="hlo" in stages)
+    if stages == ("graph",) and not options.print_ir_after_all:
+        texts = [str(work.trace())]
+    else:
+        lowered = work.lower(options.partitioner, options.groups)
+        if options.print_ir_after_all:
+            _print_passes(lowered)
+        texts = [lowered.as_text(stage) for stage in stages]
+    if len(stages) > 1:
+        texts = [f"// ----- stage: {s} -----\n{t}" for s, t in zip(stages, texts, strict=True)]
+    _write("\n".join(text.rstrip() + "\n" for text in texts), options.output)
+    return 0
+
+
+def _print_passes(lowered: Lowered) -> None:
+    for name, text in lowered.passes:
+        after = "emission" if name == "body" else name
+        print(f"// -----// IR Dump After {after} //----- //\n{text}", file=sys.stderr)
+
+
+def _write(text: str, path: str | None) -> None:
+    if path is None:
+        print(text, end="")
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(
+            Mistake(f"-o {path}", error.strerror or str(error), "a file to write", "check the path")
+        ) from None

@@ -1,0 +1,174 @@
+"""`shmap run`: compiles a program, runs it, compares it with its reference and measures it."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from . import program
+
+if TYPE_CHECKING:
+    from shmap_compiler import Executable, Lowered
+
+    from .agreement import Agreement
+
+NAME = "run"
+SUMMARY = "compile a program for virtual CPU devices, run it and check it"
+DESCRIPTION = """\
+Compiles a shard_mapped function for virtual CPU devices and runs it. Compares the results with
+those of NAME_reference where the file gives one, and fails if they differ. Prints:
+
+  arguments, results   full arrays, what each device holds of them, and their specs
+  collectives          those in the optimized program, and the bytes each device gets from them
+  time                 of lowering (with tracing), compiling, and the median of several runs
+  reference            the largest errors
+
+Types without data (--arg, or jax.ShapeDtypeStructs in NAME_args) stand for random data.
+"""
+EPILOG = """\
+examples:
+  shmap run examples/matmul.py:matmul_basic
+  shmap run examples/matmul.py:matmul_basic --mesh i=2,j=4 --partitioner shardy
+  shmap run examples/matmul.py:matmul_basic --arg 'bf16[256,512]' --arg 'bf16[512,128]'
+"""
+_RUNS = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    program.add_arguments(parser)
+    parser.add_argument(
+        "--seed", metavar="N", type=int, default=0, help="of random data (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="X",
+        type=float,
+        help="allow this error, in units of the result's largest magnitude (default: 64 units in "
+        "the last place, 2 in types narrower than 32 bits, 0 for integers)",
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    work = program.load(options, needs_devices=True)
+
+    from . import agreement, random_data
+
+    args = random_data.fill(work.args, options.seed)
+    lowered, lowering_s = _timed(lambda: replace(work, args=args).lower(options.partitioner))
+    executable, compiling_s = _timed(lowered.compile)
+    results, running_s = _run(executable, _placed(executable, args))
+    _print_program(options, lowered, results)
+    _print_table(
+        ("time", ""),
+        [
+            ("lower", _duration(lowering_s)),
+            ("compile", _duration(compiling_s)),
+            ("run", f"{_duration(running_s)}, median of {_RUNS}"),
+        ],
+    )
+    if work.target.reference is None:
+        print(f"\nreference: none ({work.target.name}_reference in the file would be compared)")
+        return 0
+    agreements = agreement.compare(results, work.target.run_reference(args), options.tolerance)
+    return _print_agreements(f"{work.target.name}_reference", agreements)
+
+
+# ------------------------------------------------------------------------------------- running
+
+
+def _placed(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, lying where the program needs them, so that runs do not move them."""
+    import jax
+
+    leaves, tree = jax.tree.flatten(args)
+    positions = executable.call.select(range(len(leaves)))
+    for position, sharding in zip(positions, executable.input_shardings, strict=True):
+        leaves[position] = jax.device_put(leaves[position], sharding)
+    return jax.tree.unflatten(tree, leaves)
+
+
+def _run(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, float]:
+    """The results, and the median time of a run."""
+    import jax
+
+    results = jax.block_until_ready(executable(*args))
+    seconds = [_timed(lambda: jax.block_until_ready(executable(*args)))[1] for _ in range(_RUNS)]
+    return results, statistics.median(seconds)
+
+
+def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return run(), time.perf_counter() - start
+
+
+# ------------------------------------------------------------------------------------- printing
+
+
+def _print_program(options: argparse.Namespace, lowered: Lowered, results: Any) -> None:
+    import jax
+
+    from shmap_compiler import specs
+    from shmap_compiler.errors import describe
+
+    from .hlo_collectives import collectives
+
+    graph, call = lowered.graph, lowered.call
+    print(
+        f"{describe(call.fun)} on {specs.show_mesh(graph.mesh)}, partitioner {options.partitioner}"
+    )
+
+    def rows(paths, full_types, block_types, all_specs):
+        for path, full, block, spec in zip(paths, full_types, block_types, all_specs, strict=True):
+            yield path, specs.show_type(full), specs.show_type(block), specs.show(spec)
+
+    header = ("full array", "on each device", "spec")
+    closed_over = [f"closed over [{i}]" for i in range(len(call.constants))]
+    in_paths = [*closed_over, *call.in_paths]
+    arguments = rows(in_paths, graph.in_types, graph.body_in_types, graph.in_specs)
+    _print_table(("arguments", *header), arguments)
+    out_paths = [
+        f"result{jax.tree_util.keystr(path)}"
+        for path, _ in jax.tree_util.tree_leaves_with_path(results)
+    ]
+    outcomes = rows(out_paths, graph.out_types, graph.body_out_types, graph.out_specs)
+    _print_table(("results", *header), outcomes)
+    kinds = collectives(lowered.as_text("hlo"))
+    _print_table(
+        ("collectives", "count", "bytes on each device"),
+        [(c.kind, str(c.count), str(c.bytes)) for c in kinds] or [("none", "", "")],
+    )
+
+
+def _print_agreements(name: str, agreements: Sequence[Agreement]) -> int:
+    _print_table(
+        (f"{name}", "max abs error", "max rel error", "tolerance", ""),
+        [
+            (a.path, f"{a.absolute:.2g}", f"{a.relative:.2g}", f"{a.tolerance:.2g}", _verdict(a))
+            for a in agreements
+        ],
+    )
+    holds = all(a.holds for a in agreements)
+    print(f"\n{'PASS: equals' if holds else 'FAIL: does not equal'} {name}")
+    return 0 if holds else 1
+
+
+def _verdict(agreement: Agreement) -> str:
+    return "ok" if agreement.holds else f"differs: {agreement.problem}".removesuffix(": ")
+
+
+def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A header, and rows in columns under it."""
+    table = [tuple(header), *((f"  {first}", *rest) for first, *rest in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    print()
+    for row in table:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(line.rstrip())
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
