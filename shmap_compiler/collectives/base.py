@@ -76,8 +76,13 @@ def replica_groups(ctx: Any, axes: Sequence[str], groups: Groups) -> ir.Attribut
             ir.ArrayAttr.get([hlo.AxisRefAttr.get(a) for a in axes]),
         )
     rows = device_ids(lowering_mesh(ctx), axes)
-    dense = np.concatenate([rows[:, list(group)] for group in groups])
-    return ir.DenseIntElementsAttr.get(np.ascontiguousarray(dense))
+    return dense_ids(np.concatenate([rows[:, list(group)] for group in groups]))
+
+
+def dense_ids(rows: np.ndarray) -> ir.Attribute:
+    """Device ids as an attribute, which takes them row by row only."""
+    buffer: Any = np.ascontiguousarray(rows)
+    return ir.DenseIntElementsAttr.get(buffer)
 
 
 def fill_reduction(op: Any, element: ir.Type, combine: Callable[..., Any]) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad
-from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler._compat import lowering_mesh
-from shmap_compiler.collectives.base import define, device_ids, same_dimension_batcher
+from shmap_compiler.collectives.base import define, dense_ids, device_ids, same_dimension_batcher
 
 ppermute_p = Primitive("ppermute")
 
@@ -28,8 +27,7 @@ def _type(x, *, axes, perm):
 def _lowering(ctx, x, *, axes, perm):
     rows = device_ids(lowering_mesh(ctx), axes)
     pairs = rows[:, np.array(perm, np.int64).reshape(-1, 2)].reshape(-1, 2)
-    attribute = ir.DenseIntElementsAttr.get(np.ascontiguousarray(pairs))
-    return hlo.CollectivePermuteOp(x, attribute).results
+    return hlo.CollectivePermuteOp(x, dense_ids(pairs)).results
 
 
 def _transpose(ct, x, *, axes, perm):
