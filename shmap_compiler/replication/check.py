@@ -73,7 +73,8 @@ def _problems(
         f"{path} with {spec_path}={specs.show(spec)}",
         f"a result {specs.show_type(out.aval)} that varies along {axes}; "
         f"it last became varying along {missing[0]!r} at{lines}",
-        f"equal blocks on all devices along {axes}, which {spec_path} does not mention",
+        f"blocks known to be equal along {axes}, which {spec_path} does not mention; blocks that"
+        " are equal for a reason not seen here are declared with assume_replicated",
         _repair(graph, index, path, spec_path, missing, found),
     )
 
