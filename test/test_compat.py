@@ -50,6 +50,36 @@ def test_with_manual_axes():
     assert _compat.axis_types(again) == {"i": AxisType.Manual, "j": AxisType.Manual}
 
 
+def test_without_manual_axes():
+    both = _compat.with_manual_axes(MESH, ["i", "j"])
+    assert _compat.without_manual_axes(both) == ABSTRACT
+    assert _compat.without_manual_axes(ABSTRACT) == ABSTRACT
+
+
+def test_mesh_in_scope():
+    assert _compat.mesh_in_scope() is None
+    with jax.set_mesh(MESH):
+        assert _compat.mesh_in_scope() == ABSTRACT
+    with jax.sharding.use_abstract_mesh(manual("i")):
+        assert _compat.mesh_in_scope() == manual("i")
+
+
+def test_concrete_mesh_in_scope():
+    assert _compat.concrete_mesh_in_scope() is None
+    with jax.set_mesh(MESH):
+        assert _compat.concrete_mesh_in_scope() == MESH
+        inside_jit = []
+        jax.jit(lambda: inside_jit.append(_compat.concrete_mesh_in_scope()))()
+        assert inside_jit == [None]
+
+
+def test_with_axis_types_of():
+    assert _compat.with_axis_types_of(ABSTRACT, MESH) is MESH
+    other = _compat.with_axis_types_of(manual("i"), MESH)
+    assert _compat.axis_types(other) == {"i": AxisType.Manual, "j": AxisType.Auto}
+    assert list(other.devices.flat) == list(MESH.devices.flat)
+
+
 def test_enclosing_manual_axes():
     assert _compat.enclosing_manual_axes(MESH) == ()
     with jax.sharding.use_abstract_mesh(manual("j")):
@@ -227,6 +257,28 @@ def test_lowering_mesh():
     assert lowered_with(rule) == MESH
 
 
+def type_of_axis_index():
+    """Its type inside a region that is manual along i: it varies along i, if JAX tracks that."""
+    return _compat.run_with_axes(lambda: jax.typeof(lax.axis_index("i")), manual("i"), ["i"])
+
+
+def test_varying_types():
+    assert type_of_axis_index().manual_axis_type.varying == frozenset()
+    with _compat.varying_types():
+        assert type_of_axis_index().manual_axis_type.varying == {"i"}
+    assert type_of_axis_index().manual_axis_type.varying == frozenset()
+
+
+def test_without_varying_type():
+    with _compat.varying_types():
+        varying = type_of_axis_index()
+    plain = _compat.without_varying_type(varying)
+    assert varying.manual_axis_type != plain.manual_axis_type
+    assert (plain.shape, plain.dtype) == ((), np.int32)
+    assert plain.manual_axis_type.varying == frozenset()
+    assert _compat.without_varying_type(plain) is plain
+
+
 def test_shardy_is_on():
     for name, on in (("shardy", True), ("gspmd", False)):
         with _compat.partitioner(name):
@@ -259,12 +311,29 @@ def test_run_with_axes():
     assert sizes == 8
 
 
-def test_sharded_type():
-    auto = _compat.sharded_type(MESH, P("i"), (8, 2), np.dtype("int8"), False)
-    assert auto == _compat.shaped_array((8, 2), np.dtype("int8"), False)
-    mixed = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit, AxisType.Auto))
-    typed = _compat.sharded_type(mixed, P(("i", "j")), (8, 2), np.dtype("int8"), False)
+# --------------------------------------------------------------------------- sharding in types
+
+MIXED = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit, AxisType.Auto))
+I8 = np.dtype("int8")
+
+
+def test_explicit_axes():
+    assert _compat.explicit_axes(MESH) == ()
+    assert _compat.explicit_axes(MIXED) == ("i",)
+    assert _compat.explicit_axes(MIXED.abstract_mesh) == ("i",)
+
+
+def test_split_type():
+    auto = _compat.split_type(MESH, [("i",)], (8, 2), I8, False)
+    assert auto == _compat.shaped_array((8, 2), I8, False)
+    typed = _compat.split_type(MIXED, [("i", "j")], (8, 2), I8, False)
     assert typed.sharding.spec == P("i", None)
+
+
+def test_type_split():
+    typed = _compat.split_type(MIXED, [(), ("j", "i")], (8, 8), I8, False)
+    assert _compat.type_split(typed) == ((), ("i",))
+    assert not any(_compat.type_split(jax.typeof(np.zeros((8, 8)))))
 
 
 # ------------------------------------------------------------------------------------------ eager
