@@ -10,12 +10,21 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray, eval_context
 from jax.extend import core as jex_core
 from jax.interpreters import mlir
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    ManualAxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+)
 
 AnyMesh = Mesh | AbstractMesh
 _T = TypeVar("_T")
@@ -38,6 +47,33 @@ def with_manual_axes(mesh: AnyMesh, axes: Iterable[str]) -> AbstractMesh:
     return abstract_mesh(mesh).update_axis_types(dict.fromkeys(axes, AxisType.Manual))
 
 
+def without_manual_axes(mesh: AbstractMesh) -> AbstractMesh:
+    """The mesh as it is outside of all shard_maps; axes that are Manual here are Auto there."""
+    return mesh.update_axis_types(dict.fromkeys(mesh.manual_axes, AxisType.Auto))
+
+
+def mesh_in_scope() -> AbstractMesh | None:
+    """The mesh set by `jax.set_mesh`, or that of an enclosing shard_map."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
+def concrete_mesh_in_scope() -> Mesh | None:
+    """The mesh set by `jax.set_mesh`, with its devices; inside jit nobody can know them."""
+    try:
+        mesh = jax.sharding.get_mesh()
+    except ValueError:
+        return None
+    return None if mesh.empty else mesh
+
+
+def with_axis_types_of(mesh: AbstractMesh, concrete: Mesh) -> Mesh:
+    """The abstract `mesh` on the devices of `concrete`."""
+    if concrete.abstract_mesh.axis_types == mesh.axis_types:
+        return concrete
+    return Mesh(concrete.devices, concrete.axis_names, axis_types=mesh.axis_types)
+
+
 def enclosing_manual_axes(mesh: AnyMesh) -> tuple[str, ...]:
     """Axes of `mesh` that an enclosing shard_map has made manual already, in mesh order."""
     current = jax.sharding.get_abstract_mesh()
@@ -49,16 +85,17 @@ def enclosing_manual_axes(mesh: AnyMesh) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------- jaxprs
 
 # ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
-_CLOSED_IS_SEPARATE = jex_core.ClosedJaxpr is not jex_core.Jaxpr
+_ClosedJaxpr: Any = jex_core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
+_CLOSED_IS_SEPARATE = _ClosedJaxpr is not jex_core.Jaxpr
 
 
 def is_jaxpr(value: object) -> bool:
-    return isinstance(value, (jex_core.Jaxpr, jex_core.ClosedJaxpr))
+    return isinstance(value, (jex_core.Jaxpr, _ClosedJaxpr))
 
 
 def is_closed(jaxpr: Any) -> bool:
     """Whether `jaxpr` can stand where JAX wants a ClosedJaxpr."""
-    return isinstance(jaxpr, jex_core.ClosedJaxpr)
+    return isinstance(jaxpr, _ClosedJaxpr)
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
@@ -76,7 +113,7 @@ def replace_jaxpr(jaxpr: Any, **fields: Any) -> Any:
 def close_jaxpr(jaxpr: Any) -> Any:
     """A ClosedJaxpr without constants around an open jaxpr that has none."""
     if _CLOSED_IS_SEPARATE and not is_closed(jaxpr):
-        return jex_core.ClosedJaxpr(jaxpr, ())
+        return _ClosedJaxpr(jaxpr, ())
     return jaxpr
 
 
@@ -91,7 +128,7 @@ def constants_to_inputs(closed: Any) -> tuple[Any, list[Any]]:
         "debug_info": jaxpr.debug_info.with_unknown_names(),
     }
     if _CLOSED_IS_SEPARATE:
-        return jex_core.ClosedJaxpr(jaxpr.replace(**fields), ()), consts
+        return _ClosedJaxpr(jaxpr.replace(**fields), ()), consts
     return closed.replace(**fields, consts=()), consts
 
 
@@ -137,10 +174,10 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 def shaped_array(
     shape: Sequence[int], dtype: Any, weak_type: bool, sharding: NamedSharding | None = None
-) -> jax.core.ShapedArray:
+) -> ShapedArray:
     if sharding is None:
-        return jax.core.ShapedArray(tuple(shape), dtype, weak_type=weak_type)
-    return jax.core.ShapedArray(tuple(shape), dtype, weak_type=weak_type, sharding=sharding)
+        return ShapedArray(tuple(shape), dtype, weak_type=weak_type)
+    return ShapedArray(tuple(shape), dtype, weak_type=weak_type, sharding=sharding)
 
 
 # ----------------------------------------------------------------------------------- lowering
@@ -158,7 +195,7 @@ def fresh_module_context(module_context: Any, module: Any, mesh: AnyMesh, manual
         symbol_table=ir.SymbolTable(module.operation),
         lowering_cache={},
         cached_primitive_lowerings={},
-        axis_context=mlir.SPMDAxisContext(mesh, frozenset(manual)),
+        axis_context=mlir.SPMDAxisContext(cast(Mesh, mesh), frozenset(manual)),
     )
 
 
@@ -171,8 +208,29 @@ def lowering_mesh(ctx: Any) -> AnyMesh:
 _partitioner_lock = threading.RLock()
 
 
+def varying_types() -> contextlib.AbstractContextManager[None]:
+    """JAX tracks inside, in this thread, along which manual axes values vary.
+
+    `jax.config.check_vma` can be set publicly for the whole process only; the object behind it also
+    sets it for one thread. JAX uses it to give reverse-mode derivatives their meaning.
+    """
+    return jax.config._value_holders["check_vma"](True)
+
+
+def without_varying_type(aval: Any) -> Any:
+    """The type without the axes along which its values vary; the same object if it has none."""
+    if getattr(aval, "manual_axis_type", None) in (None, ManualAxisType()):
+        return aval
+    return aval.update(manual_axis_type=ManualAxisType())
+
+
 def shardy_is_on() -> bool:
-    return bool(jax.config.jax_use_shardy_partitioner)
+    return bool(_setting("jax_use_shardy_partitioner"))
+
+
+def _setting(name: str) -> Any:
+    """A setting of JAX as it is in this thread."""
+    return getattr(jax.config, name)
 
 
 @contextlib.contextmanager
@@ -211,25 +269,48 @@ def run_with_axes(fun: Callable[[], _T], mesh: AbstractMesh, axes: Sequence[str]
     return result[0]
 
 
-def sharded_type(mesh: AnyMesh, spec: PartitionSpec, shape, dtype, weak_type: bool):
-    """Type of a global array; its sharding is part of the type on Explicit mesh axes only."""
-    explicit = {a for a, kind in axis_types(mesh).items() if kind == AxisType.Explicit}
+# ------------------------------------------------------------------------------ sharding in types
+
+
+def explicit_axes(mesh: AnyMesh) -> tuple[str, ...]:
+    """The axes over which the split of an array is part of its type."""
+    return tuple(a for a, kind in axis_types(mesh).items() if kind == AxisType.Explicit)
+
+
+def type_split(aval: Any) -> tuple[tuple[str, ...], ...]:
+    """For each dimension, the axes over which a type says it is split; `()` if it says nothing."""
+    sharding = getattr(aval, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return ()
+    explicit = explicit_axes(sharding.mesh)
+    entries = ((e,) if isinstance(e, str) else tuple(e or ()) for e in sharding.spec)
+    return tuple(tuple(a for a in axes if a in explicit) for axes in entries)
+
+
+def split_type(
+    mesh: AnyMesh,
+    splits: Sequence[Sequence[str]],
+    shape: Sequence[int],
+    dtype: Any,
+    weak_type: bool,
+) -> ShapedArray:
+    """Type of an array whose dimensions are split over axes of `mesh`.
+
+    Only Explicit axes become part of the type.
+    """
+    explicit = explicit_axes(mesh)
     if not explicit:
         return shaped_array(shape, dtype, weak_type)
-
-    def keep(entry):
-        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
-        names = tuple(n for n in names if n in explicit)
-        return names[0] if len(names) == 1 else (names or None)
-
-    entries = [keep(e) for e in spec] + [None] * (len(shape) - len(spec))
+    kept = [tuple(a for a in axes if a in explicit) for axes in splits]
+    entries = [axes[0] if len(axes) == 1 else axes or None for axes in kept]
+    entries += [None] * (len(shape) - len(entries))
     sharding = NamedSharding(abstract_mesh(mesh), PartitionSpec(*entries))
     return shaped_array(shape, dtype, weak_type, sharding)
 
 
 # -------------------------------------------------------------------------------------- eager
 
-with jax.core.eval_context():
+with eval_context():
     _NO_TRACE = jex_core.get_opaque_trace_state()
 
 
@@ -248,14 +329,16 @@ _EMPTY_MESH = AbstractMesh((), ())
 
 def lowering_config() -> tuple[Any, ...]:
     """The settings of JAX, of this thread, on which the lowering of a primitive depends."""
-    config = jax.config
-    return (
-        config.jax_enable_x64,
-        config.jax_default_matmul_precision,
-        config.jax_threefry_partitionable,
-        config.jax_use_shardy_partitioner,
-        config.jax_default_prng_impl,
-        config.jax_numpy_dtype_promotion,
+    return tuple(
+        _setting(name)
+        for name in (
+            "jax_enable_x64",
+            "jax_default_matmul_precision",
+            "jax_threefry_partitionable",
+            "jax_use_shardy_partitioner",
+            "jax_default_prng_impl",
+            "jax_numpy_dtype_promotion",
+        )
     )
 
 
@@ -271,4 +354,4 @@ def call_subfunction(fun: Any, args: Sequence[Any]) -> Any:
 
 def is_key_type(aval: Any) -> bool:
     """Whether an array type is that of random keys, or another one NumPy does not know."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+    return jnp.issubdtype(aval.dtype, jax.dtypes.extended)

@@ -240,6 +240,9 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "pbroadcast": _pbroadcast,
     "pbroadcast_dynamic": _pbroadcast_dynamic,
     "axis_index": _axis_index,
+    "pvary": _identity,
+    "psum_invariant": _psum_invariant,
+    "all_gather_invariant": _all_gather,
     "shmap_pvary": _identity,
     "shmap_psum_invariant": _psum_invariant,
 }

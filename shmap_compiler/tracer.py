@@ -11,20 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.extend import source_info_util
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from shmap_compiler import misuse, specs
 from shmap_compiler._compat import (
     AnyMesh,
     constants_to_inputs,
     enclosing_manual_axes,
+    split_type,
     trace_with_axes,
+    type_split,
     with_manual_axes,
 )
-from shmap_compiler.errors import ShmapError
+from shmap_compiler.errors import BodyError, ShmapError
 from shmap_compiler.graph import Graph
+from shmap_compiler.inner_gradients import refused_by_types, trace_with_types, transposes
 from shmap_compiler.normalize import normalize
 
 source_info_util.register_exclusion(__file__.rpartition("tracer.py")[0])
@@ -50,6 +52,7 @@ def trace(
     in_types: Sequence[Any],
     outer_manual_axes: Sequence[str] | None = None,
     check_vma: bool = True,
+    of_user: bool = True,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -59,6 +62,7 @@ def trace(
       out_specs: the specs, or a function from the traced output types to them.
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
       check_vma: see `Graph`.
+      of_user: whether `fun` is the user's function, rather than one made from a Graph.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
     if outer_manual_axes is None:
@@ -66,9 +70,7 @@ def trace(
     outer = tuple(a for a in outer_manual_axes if a not in manual)
     body_mesh = with_manual_axes(mesh, (*manual, *outer))
     block_types = [
-        jax.ShapeDtypeStruct(
-            specs.shard_shape(t.shape, s, mesh), t.dtype, weak_type=getattr(t, "weak_type", False)
-        )
+        _block_type(t, specs.shard_shape(t.shape, s, mesh), body_mesh)
         for t, s in zip(in_types, in_specs, strict=True)
     ]
 
@@ -84,6 +86,14 @@ def trace(
             raise refusal from error
 
     jaxpr = trace_with_axes(traced, body_mesh, manual, block_types)
+    if of_user and check_vma and transposes(jaxpr):
+        varying = [(*_in_order(specs.mentioned(s), mesh), *outer) for s in in_specs]
+        try:
+            jaxpr = trace_with_types(traced, body_mesh, manual, block_types, varying)
+        except ShmapError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise BodyError(who, [refused_by_types(error)]) from error
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
     results = jaxpr.out_avals
     graph = Graph(
@@ -97,6 +107,16 @@ def trace(
         check_vma=check_vma,
     )
     return Traced(graph, constants)
+
+
+def _block_type(full: Any, shape: tuple[int, ...], body_mesh: AbstractMesh) -> Any:
+    """The type of a block; over axes that stay Explicit inside it is split as the full array is."""
+    weak_type = getattr(full, "weak_type", False)
+    return split_type(body_mesh, type_split(full), shape, full.dtype, weak_type)
+
+
+def _in_order(axes: Sequence[str], mesh: AnyMesh) -> list[str]:
+    return [a for a in mesh.axis_names if a in axes]
 
 
 def retrace(
@@ -118,6 +138,7 @@ def retrace(
         in_types=in_types,
         outer_manual_axes=graph.outer_manual_axes,
         check_vma=graph.check_vma,
+        of_user=False,
     )
     if traced.constants:
         raise AssertionError("a transformed program closes over nothing new")
