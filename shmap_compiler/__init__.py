@@ -1,7 +1,7 @@
 """shmap_compiler: a compiler for per-device JAX programs with explicit collectives."""
 
 import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
-from shmap_compiler.api import ShardMapped, shard_map
+from shmap_compiler.api import ShardMapped, shard_map, smap
 from shmap_compiler.errors import (
     BodyError,
     HangError,
@@ -36,4 +36,5 @@ __all__ = [
     "UnknownAxisError",
     "assume_replicated",
     "shard_map",
+    "smap",
 ]

@@ -1,45 +1,37 @@
-"""`shard_map`: maps a per-device function over the blocks of its arguments."""
+"""The public surface: `shard_map` and `smap` map a per-device function over blocks of arguments."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 from shmap_passes import Groups, Partitioner
 
 from shmap_compiler import specs, stages
 from shmap_compiler._compat import AnyMesh
-from shmap_compiler.errors import (
-    Problem,
-    ResultTypeError,
-    SpecError,
-    TargetError,
-    describe,
-    function_name,
-    show_value,
-)
+from shmap_compiler.call import trace_call
+from shmap_compiler.errors import Problem, SpecError, TargetError, describe, show_value
 from shmap_compiler.graph import Graph
+from shmap_compiler.inputs import INFER, is_hashable, static_leaves, type_of
 from shmap_compiler.primitive import bind
-from shmap_compiler.replication.check import check_outputs
-from shmap_compiler.replication.hangs import check_hangs
-from shmap_compiler.stages import Call, Lowered
-from shmap_compiler.tracer import trace
+from shmap_compiler.region import Region, no_devices, region_of
+from shmap_compiler.stages import Lowered
 
 
 def shard_map(
     f: Callable[..., Any] | None = None,
     /,
     *,
-    mesh: AnyMesh,
-    in_specs: Any,
     out_specs: Any,
     axis_names: str | Iterable[str] = frozenset(),
+    in_specs: Any = INFER,
+    mesh: AnyMesh | None = None,
     check_vma: bool = True,
     check_hangs: bool = True,
 ) -> Any:
@@ -49,47 +41,75 @@ def shard_map(
 
     Args:
       f: the per-device function, of arrays and pytrees of them. Without it, returns a decorator.
-      mesh: the devices (`jax.sharding.Mesh`), or only their arrangement (`AbstractMesh`).
-      in_specs: a pytree of `PartitionSpec`, a prefix of the tuple of arguments. Dimension d of an
-        argument is split over the mesh axes that its spec names at d; along axes that a spec does
-        not name, all devices get equal blocks. An argument whose spec is None is not an array: `f`
-        receives it as it is. It must be hashable: programs are kept by its value.
-      out_specs: the same for the result: how the blocks form the full array. Along axes that a spec
-        does not name the blocks are taken to be equal.
+      out_specs: a pytree of `PartitionSpec`, a prefix of the result: how the blocks form the full
+        array. Along axes that a spec does not name the blocks are taken to be equal.
       axis_names: the axes over which `f` is per-device; all by default. The others stay automatic.
+      in_specs: the same for the tuple of arguments. Dimension d of an argument is split over the
+        mesh axes that its spec names at d; along axes that a spec does not name, all devices get
+        equal blocks. `f` receives an argument whose spec is None as it is; programs are kept by its
+        value if it is hashable. Without in_specs all axes must be of type Explicit, and the types
+        of the arguments say how they are split.
+      mesh: the devices (`jax.sharding.Mesh`), or only their arrangement (`AbstractMesh`). Without
+        it, the mesh in scope (`jax.set_mesh`), or else that of the arguments.
       check_vma: refuse results that may differ along axes their specs do not name.
       check_hangs: refuse collectives that some of the devices they unite would not reach.
 
     Returns:
-      A `ShardMapped`: a function of full arrays.
+      A `ShardMapped`: a function of full arrays, which takes positional arguments.
     """
-    if f is None:
-        return functools.partial(
-            shard_map,
-            mesh=mesh,
-            in_specs=in_specs,
-            out_specs=out_specs,
-            axis_names=axis_names,
-            check_vma=check_vma,
-            check_hangs=check_hangs,
-        )
     # One name is no sequence of names.
-    names = {axis_names} if isinstance(axis_names, str) else axis_names
-    return ShardMapped(f, mesh, in_specs, out_specs, frozenset(names), check_vma, check_hangs)
+    names = frozenset({axis_names} if isinstance(axis_names, str) else axis_names)
+    fields = (mesh, in_specs, out_specs, names, check_vma, check_hangs)
+    return (lambda g: ShardMapped(g, *fields)) if f is None else ShardMapped(f, *fields)
+
+
+def smap(
+    f: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_axes: Any = INFER,
+    out_axes: Any,
+    axis_name: str,
+) -> Any:
+    """`shard_map` over one axis of the mesh in scope, in the manner of `jax.vmap`.
+
+    Args:
+      f: the per-device function. Without it, returns a decorator.
+      in_axes: for each argument (a prefix of the tuple of arguments) the dimension that is split,
+        or None if all devices get the whole. It may be left out if the axis is of type Explicit.
+      out_axes: the same for the result: the dimension along which the blocks are put together.
+      axis_name: the mesh axis. All others stay automatic.
+    """
+    problems = [
+        *([] if isinstance(axis_name, str) else [_not_one_axis(axis_name)]),
+        *([] if in_axes is INFER else _axes_problems(in_axes, "in_axes")),
+        *_axes_problems(out_axes, "out_axes"),
+    ]
+    if problems:
+        raise SpecError("smap" if f is None else describe(f), problems)
+    return shard_map(
+        f,
+        in_specs=INFER if in_axes is INFER else _specs_of_axes(in_axes, axis_name),
+        out_specs=_specs_of_axes(out_axes, axis_name),
+        axis_names=axis_name,
+    )
 
 
 class ShardMapped:
-    """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`."""
+    """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
+
+    Its attributes are the arguments of `shard_map`, with empty `axis_names` for all axes.
+    """
 
     def __init__(
         self,
-        fun,
-        mesh,
-        in_specs,
-        out_specs,
-        axis_names=frozenset(),
-        check_vma=True,
-        check_hangs=True,
+        fun: Callable[..., Any],
+        mesh: AnyMesh | None,
+        in_specs: Any,
+        out_specs: Any,
+        axis_names: frozenset[str] = frozenset(),
+        check_vma: bool = True,
+        check_hangs: bool = True,
     ):
         if not callable(fun):
             raise SpecError(repr(fun), [_not_a_function(fun)])
@@ -98,30 +118,33 @@ class ShardMapped:
         self.mesh = mesh
         self.in_specs = in_specs
         self.out_specs = out_specs
-        self.axis_names = axis_names or frozenset(getattr(mesh, "axis_names", ()))
+        self.axis_names = axis_names
         self.check_vma = check_vma
         self.check_hangs = check_hangs
 
     def __call__(self, *args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
+        region = self._region(leaves)
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             # jit would hide from the enclosing transformation which of its values are used.
-            return self._bound(*args)
-        if isinstance(self.mesh, AbstractMesh):
-            raise TargetError(describe(self.fun), [stages.no_devices(self.mesh)])
-        static = self._static(args)
+            return self._bound(region, args)
+        if isinstance(region.mesh, AbstractMesh):
+            raise TargetError(describe(self.fun), [no_devices(region.mesh)])
+        static = static_leaves(describe(self.fun), self.in_specs, args)
         arrays = [leaf for k, leaf in enumerate(leaves) if k not in static]
-        if not (all(map(_is_array, arrays)) and all(map(_is_hashable, static.values()))):
-            return self._bound(*args)  # says what is wrong with them
-        return self._jitted(arrays, _Rest(tree, tuple(static.items())))
+        if not (all(map(_is_array, arrays)) and all(map(is_hashable, static.values()))):
+            return self._bound(region, args)  # says what is wrong with arrays, or keeps nothing
+        return self._jitted(arrays, _Rest(region, tree, tuple(static.items())))
 
     @functools.cached_property
     def _jitted(self) -> Callable[[list[Any], _Rest], Any]:
         """Keeps what was traced and compiled for equal types and equal other arguments."""
-        return jax.jit(lambda arrays, rest: self._bound(*rest.filled(arrays)), static_argnums=1)
+        return jax.jit(
+            lambda arrays, rest: self._bound(rest.region, rest.filled(arrays)), static_argnums=1
+        )
 
-    def _bound(self, *args: Any) -> Any:
-        call, inputs = self._traced(args)
+    def _bound(self, region: Region, args: tuple[Any, ...]) -> Any:
+        call, inputs = trace_call(self, region, args)
         only_types = [
             _only_a_type(path, x)
             for path, x in zip(call.in_paths, inputs, strict=True)
@@ -132,9 +155,12 @@ class ShardMapped:
         outs = bind(call.graph, *call.constants, *inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 
+    def _region(self, leaves: Sequence[Any]) -> Region:
+        return region_of(describe(self.fun), self.mesh, self.axis_names, leaves)
+
     def trace(self, *args: Any) -> Graph:
         """The Graph of `f` for these arguments: arrays, or `jax.ShapeDtypeStruct`s."""
-        return self._traced(args)[0].graph
+        return trace_call(self, self._region(jax.tree.leaves(args)), args)[0].graph
 
     def lower(
         self, *args: Any, partitioner: Partitioner = "gspmd", groups: Groups = "axes"
@@ -146,7 +172,8 @@ class ShardMapped:
           groups: collectives name their groups by mesh "axes", or list the device "ids" of each,
             for a compiler that does not read mesh axes.
         """
-        return stages.lower(self._traced(args)[0], partitioner, groups)
+        call, _ = trace_call(self, self._region(jax.tree.leaves(args)), args)
+        return stages.lower(call, partitioner, groups)
 
     def replace(self, **fields: Any) -> ShardMapped:
         """The same function with other arguments of `shard_map`."""
@@ -169,114 +196,13 @@ class ShardMapped:
     def __repr__(self) -> str:
         return f"<shard_map of {describe(self.fun)}>"
 
-    def _traced(self, args: tuple[Any, ...]) -> tuple[Call, list[Any]]:
-        inputs = self._inputs(args)
-        leaves, in_tree = jax.tree.flatten(args)
-        results = _Results(self)
 
-        def flat_fun(*blocks):
-            return results.record(self.fun(*inputs.rebuild(args, blocks)))
-
-        traced = trace(
-            flat_fun,
-            name=function_name(self.fun),
-            who=describe(self.fun),
-            mesh=self.mesh,
-            manual_axes=self._manual_axes,
-            in_specs=[i.spec for i in inputs.dynamic],
-            out_specs=results.checked_specs,
-            in_types=[i.type for i in inputs.dynamic],
-        )
-        self._check_replication(traced.graph, inputs, results)
-        call = Call(
-            fun=self.fun,
-            graph=traced.graph,
-            constants=tuple(traced.constants),
-            in_tree=in_tree,
-            in_paths=tuple(i.path for i in inputs.dynamic),
-            static=tuple(inputs.static),
-            select=lambda flat: [flat[i.position] for i in inputs.dynamic],
-            out_tree=results.tree,
-        )
-        return call, call.select(leaves)
-
-    def _check_replication(self, graph: Graph, inputs: _Inputs, results: _Results) -> None:
-        who, in_paths = describe(self.fun), [i.path for i in inputs.dynamic]
-        if self.check_hangs:
-            check_hangs(graph, who, in_paths)
-        if self.check_vma:
-            out_paths = [(path, spec_path) for path, _, spec_path, _ in results.matched]
-            check_outputs(graph, who, in_paths, out_paths)
-
-    @property
-    def _manual_axes(self) -> tuple[str, ...]:
-        return tuple(a for a in self.mesh.axis_names if a in self.axis_names)
-
-    def _inputs(self, args: tuple[Any, ...]) -> _Inputs:
-        """The array arguments with specs and types. Raises SpecError for all that is wrong."""
-        problems = list(_mesh_problems(self.mesh, self.axis_names))
-        if problems:
-            raise SpecError(describe(self.fun), problems)
-        on_mesh = self.mesh, self._manual_axes
-        problems += specs.tree_problems(self.in_specs, "in_specs", *on_mesh, optional=True)
-        problems += specs.tree_problems(self.out_specs, "out_specs", *on_mesh)
-        matched, mismatches = self._matched(args)
-        problems += mismatches
-        dynamic, static = [], []
-        for position, (path, leaf, spec_path, spec) in enumerate(matched):
-            if spec is None:
-                problems += [] if _is_hashable(leaf) else [_not_hashable(path, leaf)]
-                static.append((position, path, leaf))
-                continue
-            aval = _type_of(leaf)
-            if aval is None:
-                problems.append(_not_an_array(path, leaf, spec_path))
-            elif not any(specs.spec_problems(spec, spec_path, *on_mesh)):
-                problems += specs.input_problems(aval.shape, path, spec, spec_path, self.mesh)
-                dynamic.append(_Input(position, path, spec, aval))
-        if problems:
-            raise SpecError(describe(self.fun), problems)
-        return _Inputs(dynamic, static)
-
-    def _static(self, args: tuple[Any, ...]) -> dict[int, Any]:
-        """The arguments that are no arrays, by their positions in the flat arguments."""
-        if None not in jax.tree.leaves(self.in_specs, is_leaf=lambda s: s is None):
-            return {}
-        matched, mismatches = self._matched(args)
-        if mismatches:
-            raise SpecError(describe(self.fun), mismatches)
-        return {k: leaf for k, (_, leaf, _, spec) in enumerate(matched) if spec is None}
-
-    def _matched(self, args: tuple[Any, ...]):
-        in_specs = tuple(self.in_specs) if isinstance(self.in_specs, list) else self.in_specs
-        return specs.broadcast_specs(in_specs, args, "in_specs", "args")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Input:
-    position: int
-    path: str
-    spec: PartitionSpec
-    type: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class _Inputs:
-    dynamic: list[_Input]
-    static: list[tuple[int, str, Any]]
-
-    def rebuild(self, args: tuple[Any, ...], blocks: Sequence[Any]) -> tuple[Any, ...]:
-        """The user's arguments with each array replaced by its block."""
-        leaves, tree = jax.tree.flatten(args)
-        for i, block in zip(self.dynamic, blocks, strict=True):
-            leaves[i.position] = block
-        return jax.tree.unflatten(tree, leaves)
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Rest:
-    """What jit must know of a call besides its arrays: their structure, and the other arguments."""
+    """What jit must know of a call besides its arrays: where it runs, the structure of the
+    arguments, and those of them that are no arrays."""
 
+    region: Region
     tree: Any
     static: tuple[tuple[int, Any], ...]
 
@@ -296,96 +222,29 @@ class _Rest:
     @property
     def _key(self) -> Any:
         # 1, 1.0 and True are equal, but a function may treat them differently.
-        return self.tree, tuple((k, type(v), v) for k, v in self.static)
-
-
-class _Results:
-    """Records the structure of the user's result while it is traced, and checks out_specs."""
-
-    def __init__(self, mapped: ShardMapped):
-        self.mapped = mapped
-        self.tree: Any = None
-        self.matched: list[tuple[str, Any, str, Any]] = []
-
-    def record(self, result: Any) -> list[Any]:
-        who = describe(self.mapped.fun)
-        leaves, self.tree = jax.tree.flatten(result)
-        self.matched, problems = specs.broadcast_specs(
-            self.mapped.out_specs, result, "out_specs", "result"
-        )
-        if problems:
-            raise SpecError(who, problems)
-        no_arrays = [
-            Problem(
-                path,
-                show_value(leaf),
-                "an array, or a pytree of arrays",
-                "return arrays only; close over other values, or return them outside shard_map",
-            )
-            for path, leaf, _, _ in self.matched
-            if _type_of(leaf) is None
-        ]
-        if no_arrays:
-            raise ResultTypeError(who, no_arrays)
-        return leaves
-
-    def checked_specs(self, types: Sequence[Any]) -> list[PartitionSpec]:
-        problems = [
-            problem
-            for t, (path, _, spec_path, spec) in zip(types, self.matched, strict=True)
-            for problem in specs.output_problems(t.shape, path, spec, spec_path)
-        ]
-        if problems:
-            raise SpecError(describe(self.mapped.fun), problems)
-        return [m[3] for m in self.matched]
+        return self.region, self.tree, tuple((k, type(v), v) for k, v in self.static)
 
 
 def _is_array(leaf: Any) -> bool:
-    return _type_of(leaf) is not None and not isinstance(leaf, jax.ShapeDtypeStruct)
+    return type_of(leaf) is not None and not isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+def _specs_of_axes(axes: Any, axis_name: str) -> Any:
+    def spec(axis: int | None) -> PartitionSpec:
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, axis_name)
+
+    return jax.tree.map(spec, axes, is_leaf=lambda axis: axis is None)
 
 
-def _type_of(leaf: Any) -> Any:
-    """Type of an argument or result, or None if it is no array."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf
-    try:
-        return jax.typeof(leaf)
-    except TypeError:
-        return None
+# ------------------------------------------------------------------------------------- mistakes
 
 
-def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:
+def _only_a_type(path: str, x: Any) -> Problem:
     return Problem(
         path,
-        show_value(leaf),
-        "an array, a NumPy array or a number",
-        f"pass an array, or give {spec_path} the value None to hand it to the function as it is",
-    )
-
-
-def _only_a_type(path: str, leaf: jax.ShapeDtypeStruct) -> Problem:
-    return Problem(
-        path,
-        f"a ShapeDtypeStruct, {specs.show_type(leaf)}",
+        f"a ShapeDtypeStruct, {specs.show_type(x)}",
         "an array: a call computes with its values",
         "pass an array; types alone are enough for trace() and lower()",
-    )
-
-
-def _not_hashable(path: str, leaf: Any) -> Problem:
-    return Problem(
-        path,
-        f"{show_value(leaf)}, which is not hashable, and its spec is None",
-        "a hashable value: programs are kept by the values of arguments without spec",
-        "give it the spec P() if it is an array, or close over it",
     )
 
 
@@ -398,28 +257,24 @@ def _not_a_function(fun: Any) -> Problem:
     )
 
 
-def _mesh_problems(mesh: Any, axis_names: frozenset[str]) -> Iterator[Problem]:
-    if not isinstance(mesh, (Mesh, AbstractMesh)):
-        yield Problem(
-            "mesh",
-            f"a {type(mesh).__name__}",
-            "a jax.sharding.Mesh or AbstractMesh",
-            "make one with jax.make_mesh((4, 2), ('i', 'j'))",
+def _not_one_axis(axis_name: Any) -> Problem:
+    return Problem(
+        "axis_name of smap",
+        show_value(axis_name),
+        "the name of one mesh axis",
+        "nest smaps, one for each axis, or use shard_map",
+    )
+
+
+def _axes_problems(axes: Any, root: str) -> list[Problem]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(axes, is_leaf=lambda axis: axis is None)
+    return [
+        Problem(
+            root + jax.tree_util.keystr(path),
+            show_value(axis),
+            "a dimension, counted from the first (0), or None",
+            "write 0 to split the first dimension, or None for equal blocks on all devices",
         )
-        return
-    for name in sorted(axis_names - set(mesh.axis_names), key=str):
-        yield Problem(
-            f"axis_names={set(axis_names)}",
-            f"axis {name!r}",
-            f"axes of {specs.show_mesh(mesh)}",
-            f"use some of {', '.join(map(repr, mesh.axis_names))}",
-        )
-    devices = list(mesh.devices.flat) if isinstance(mesh, Mesh) else []
-    repeated = sorted({d for d in devices if devices.count(d) > 1}, key=str)
-    if repeated:
-        yield Problem(
-            "mesh",
-            f"{specs.show_mesh(mesh)} with more than one place for {', '.join(map(str, repeated))}",
-            f"{len(devices)} different devices",
-            f"make a smaller mesh: it has {len(set(devices))} different devices",
-        )
+        for path, axis in leaves
+        if axis is not None and not (type(axis) is int and axis >= 0)
+    ]

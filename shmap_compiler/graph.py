@@ -21,7 +21,8 @@ from shmap_compiler._compat import (
     is_axis_effect,
     is_jaxpr,
     open_jaxpr,
-    sharded_type,
+    split_type,
+    type_split,
     with_manual_axes,
 )
 
@@ -111,12 +112,18 @@ class Graph:
 
     def _full_types(self, types, type_specs) -> list[Any]:
         outside = with_manual_axes(self.mesh, self.outer_manual_axes)
-        return [
-            sharded_type(
-                outside, s, specs.global_shape(t.shape, s, self.mesh), t.dtype, t.weak_type
-            )
-            for t, s in zip(types, type_specs, strict=True)
-        ]
+
+        def full(block, spec):
+            # A dimension is split first over the axes of the spec, then as the block's type says.
+            inside = type_split(block) or ((),) * len(block.shape)
+            splits = [
+                (*s, *t)
+                for s, t in zip(specs.dim_axes(spec, len(block.shape)), inside, strict=True)
+            ]
+            shape = specs.global_shape(block.shape, spec, self.mesh)
+            return split_type(outside, splits, shape, block.dtype, block.weak_type)
+
+        return [full(t, s) for t, s in zip(types, type_specs, strict=True)]
 
     def __str__(self) -> str:
         from shmap_compiler.printing import print_graph, varying_axes
@@ -151,24 +158,22 @@ def _check(graph: Graph) -> None:
         (*jaxpr.invars, *jaxpr.outvars), (*graph.in_specs, *graph.out_specs), strict=True
     ):
         used = specs.mentioned(spec)
-        _require(set(used) <= set(graph.manual_axes), f"{spec} mentions manual axes only")
-        _require(len(set(used)) == len(used), f"{spec} mentions an axis once")
-        _require(len(spec) <= len(atom.aval.shape), f"{spec} fits the rank of {atom.aval}")
+        _require(set(used) <= set(graph.manual_axes), "{} mentions manual axes only", spec)
+        _require(len(set(used)) == len(used), "{} mentions an axis once", spec)
+        _require(len(spec) <= len(atom.aval.shape), "{} fits the rank of {}", spec, atom.aval)
     _check_jaxpr(jaxpr, graph)
 
 
 def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
     defined = {*jaxpr.constvars, *jaxpr.invars}
 
-    def check_defined(atom):
-        _require(
-            isinstance(atom, jex_core.Literal) or atom in defined,
-            f"{atom} is used before it is set",
-        )
+    def check_defined(atoms):
+        for atom in atoms:
+            is_set = isinstance(atom, jex_core.Literal) or atom in defined
+            _require(is_set, "{} is set before it is used", atom)
 
     for eqn in jaxpr.eqns:
-        for atom in eqn.invars:
-            check_defined(atom)
+        check_defined(eqn.invars)
         defined.update(eqn.outvars)
         if eqn.primitive in collectives.COLLECTIVES:
             _check_collective(eqn, graph)
@@ -176,24 +181,21 @@ def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 if is_jaxpr(inner):
                     _check_jaxpr(open_jaxpr(inner), graph)
-    for atom in jaxpr.outvars:
-        check_defined(atom)
+    check_defined(jaxpr.outvars)
 
 
 def _check_collective(eqn: Any, graph: Graph) -> None:
     axes = eqn.params["axes"]
-    _require(len(set(axes)) == len(axes) > 0, f"{eqn.primitive} names distinct axes")
-    _require(
-        set(axes) <= set(graph.all_manual_axes), f"{eqn.primitive} names manual axes, not {axes}"
-    )
-    out, _ = eqn.primitive.abstract_eval(*[v.aval for v in eqn.invars], **eqn.params)
-    (var,) = eqn.outvars
-    _require(
-        (out.shape, out.dtype) == (var.aval.shape, var.aval.dtype),
-        f"{eqn.primitive} gives {out}, not {var.aval}",
-    )
+    name = eqn.primitive
+    _require(len(set(axes)) == len(axes) > 0, "{} names distinct axes", name)
+    are_manual = set(axes) <= set(graph.all_manual_axes)
+    _require(are_manual, "{} names manual axes, not {}", name, axes)
+    out, _ = name.abstract_eval(*[v.aval for v in eqn.invars], **eqn.params)
+    (found,) = [v.aval for v in eqn.outvars]
+    same = (out.shape, out.dtype) == (found.shape, found.dtype)
+    _require(same, "{} gives {}, not {}", name, out, found)
 
 
-def _require(condition: bool, rule: str) -> None:
+def _require(condition: bool, rule: str, *parts: object) -> None:
     if not condition:
-        raise GraphError(rule)
+        raise GraphError(rule.format(*parts))

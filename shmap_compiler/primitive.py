@@ -22,7 +22,9 @@ from shmap_passes import Groups
 
 from shmap_compiler._compat import AnyMesh, shardy_is_on
 from shmap_compiler.emission import emit
+from shmap_compiler.errors import TargetError
 from shmap_compiler.graph import Graph
+from shmap_compiler.region import has_devices, no_devices
 
 shmap_p = Primitive("shmap")
 shmap_p.multiple_results = True
@@ -56,6 +58,8 @@ def _compiled(graph: Graph) -> Callable[..., Any]:
 
 
 def _impl(*args, graph, mesh_witness):
+    if not has_devices(graph.mesh, args):
+        raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
     return _compiled(graph)(*args)
 
 

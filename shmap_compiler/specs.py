@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shmap_compiler._compat import AnyMesh
+from shmap_compiler._compat import AnyMesh, type_split
 from shmap_compiler.errors import Problem, show_value
 
 Shape = tuple[int, ...]
@@ -65,6 +65,12 @@ def show_type(aval: Any) -> str:
     short = name.replace("bfloat", "bf").replace("float", "f").replace("uint", "u")
     short = short.replace("int", "i").replace("complex", "c")
     return f"{short}[{','.join(map(str, aval.shape))}]"
+
+
+def show_split(aval: Any) -> str:
+    """A type and the axes over which it says it is split: `f32[8,2] split as P('i', None)`."""
+    split = [axes[0] if len(axes) == 1 else axes or None for axes in type_split(aval)]
+    return f"{show_type(aval)} split as {show(PartitionSpec(*split))}"
 
 
 # ----------------------------------------------------------------------- specs against pytrees
@@ -142,25 +148,16 @@ def _kind(tree: Any) -> str:
 # ---------------------------------------------------------------------------- mistakes in specs
 
 
-def tree_problems(
-    tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str], optional: bool = False
-) -> Iterator[Problem]:
-    """What is wrong with the specs of a tree in themselves; `optional` if they may be None."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda s: s is None)[0]
-    for path, spec in leaves:
-        if not (optional and spec is None):
-            yield from spec_problems(spec, root + jax.tree_util.keystr(path), mesh, manual)
+def tree_problems(tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
+    """What is wrong with the specs of a tree in themselves."""
+    for path, spec in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        yield from spec_problems(spec, root + jax.tree_util.keystr(path), mesh, manual)
 
 
 def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
     """What is wrong with a spec in itself, whatever array it is for."""
     if not isinstance(spec, PartitionSpec):
-        yield Problem(
-            path,
-            show_value(spec),
-            "a jax.sharding.PartitionSpec",
-            f"write {_as_spec(spec, manual)}",
-        )
+        yield no_spec(spec, path, manual)
         return
     if spec.unreduced or spec.reduced:
         yield Problem(
@@ -201,6 +198,16 @@ def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) ->
                 "each axis at most once in a spec",
                 f"keep {name!r} at one dimension: its devices can split an array only once",
             )
+
+
+def no_spec(spec: Any, path: str, manual: Sequence[str]) -> Problem:
+    """Something else stands where a spec should."""
+    return Problem(
+        path,
+        show_value(spec),
+        "a jax.sharding.PartitionSpec",
+        f"write {_as_spec(spec, manual)}",
+    )
 
 
 def _as_spec(spec: Any, manual: Sequence[str]) -> str:

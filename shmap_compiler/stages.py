@@ -16,7 +16,9 @@ from shmap_compiler import specs
 from shmap_compiler._compat import partitioner as partitioner_is
 from shmap_compiler.errors import Problem, TargetError, describe, show_value
 from shmap_compiler.graph import Graph
+from shmap_compiler.inputs import is_hashable
 from shmap_compiler.primitive import LoweringOptions, bind, lowering_with
+from shmap_compiler.region import no_devices
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
 """Names of the stages of a program, in order: see `Lowered.as_text`."""
@@ -88,16 +90,6 @@ def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -
         f"write {name}={choices[0]!r}",
     )
     return TargetError(describe(call.fun), [problem])
-
-
-def no_devices(mesh: AbstractMesh) -> Problem:
-    """A program on this mesh can be lowered, but neither compiled nor called."""
-    return Problem(
-        "mesh",
-        f"an AbstractMesh, {specs.show_mesh(mesh)}, which has no devices",
-        "a jax.sharding.Mesh to compile for",
-        "use a mesh of devices, e.g. jax.make_mesh(...)",
-    )
 
 
 def _shardings(graph: Graph, all_specs: Sequence[Any]) -> list[NamedSharding]:
@@ -238,7 +230,7 @@ class Executable:
                 "pass the value given to lower(), or lower and compile for the other one",
             )
             for position, path, value in self.call.static
-            if type(leaves[position]) is not type(value) or leaves[position] != value
+            if not _same(leaves[position], value)
         ]
         if problems:
             raise TargetError(describe(self.call.fun), problems)
@@ -258,6 +250,13 @@ def _paths(tree: Any) -> str:
     numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     return ", ".join("args" + jax.tree_util.keystr(path) for path in paths) or "none"
+
+
+def _same(found: Any, expected: Any) -> bool:
+    """Whether a program made for one value without spec holds for another."""
+    if found is expected:
+        return True
+    return type(found) is type(expected) and is_hashable(expected) and found == expected
 
 
 def _fits(x: Any, expected: Any) -> bool:

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import Graph, ShardMapped, shard_map
+from shmap_compiler import Graph, ShardMapped, shard_map, smap
 
 X = np.arange(8 * 6, dtype=np.float32).reshape(8, 6)
 
@@ -420,3 +420,229 @@ def test_one_axis_name_may_be_given_as_a_string():
     function = mapped(lambda x: lax.psum(x, "i"), P("i"), P(), axis_names="i")
     assert function.axis_names == {"i"}
     np.testing.assert_array_equal(function(X), X.reshape(4, 2, 6).sum(0))
+
+
+# --------------------------------------------------------------- the mesh in scope or of arguments
+
+EXPLICIT = mesh_of((4, 2), ("i", "j"), AxisType.Explicit)
+
+
+def place(mesh, spec):
+    return jax.device_put(X, NamedSharding(mesh, spec))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["direct", "jit"])
+def test_mesh_in_scope(wrap):
+    function = wrap(shard_map(lambda x: lax.psum(x, "i"), in_specs=P("i"), out_specs=P()))
+    with jax.set_mesh(MESH):
+        result = function(X)
+    np.testing.assert_array_equal(result, X.reshape(4, 2, 6).sum(0))
+    assert_lies_as(result, MESH, P())
+    with jax.set_mesh(mesh_of((2, 4), ("i", "j"))):  # the same function on another mesh
+        np.testing.assert_array_equal(function(X), X.reshape(2, 4, 6).sum(0))
+
+
+def test_mesh_of_the_arguments():
+    function = shard_map(lambda x: lax.psum(x, "j"), in_specs=P("i", "j"), out_specs=P("i"))
+    for mesh in (MESH, EXPLICIT):
+        result = function(place(mesh, P("i", "j")))
+        np.testing.assert_array_equal(result, X.reshape(8, 2, 3).sum(1))
+        assert_lies_as(result, mesh, P("i"))
+    typed = jax.jit(function)(place(EXPLICIT, P("i", "j")))
+    np.testing.assert_array_equal(typed, X.reshape(8, 2, 3).sum(1))
+
+
+def test_abstract_mesh_gets_devices_from_scope_or_arguments():
+    function = mapped(lambda x: lax.psum(x, "i"), P("i"), P(), MESH.abstract_mesh)
+    expected = X.reshape(4, 2, 6).sum(0)
+    in_place = place(MESH, P("i"))
+    for wrap in (lambda f: f, jax.jit):
+        np.testing.assert_array_equal(wrap(function)(in_place), expected)
+        with jax.set_mesh(MESH):
+            np.testing.assert_array_equal(wrap(function)(X), expected)
+    gradient = jax.grad(lambda x: (function(x) ** 2).sum())
+    np.testing.assert_array_equal(jax.jit(gradient)(in_place), np.tile(2 * expected, (4, 1)))
+    with jax.set_mesh(MESH):
+        np.testing.assert_array_equal(gradient(X), np.tile(2 * expected, (4, 1)))
+    devices = np.array(jax.devices())[::-1].reshape(4, 2)
+    reversed_mesh = Mesh(devices, ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    result = function(place(reversed_mesh, P("i")))
+    np.testing.assert_array_equal(result, expected)
+    assert_lies_as(result, reversed_mesh, P())
+
+
+def test_abstract_mesh_in_jit_serves_other_devices_without_tracing_again():
+    traces = []
+
+    def body(x):
+        traces.append(x.shape)
+        return 2 * x
+
+    half = [Mesh(np.array(jax.devices()[k : k + 4]), ("i",)) for k in (0, 4)]
+    function = jax.jit(mapped(body, P("i"), P("i"), half[0].abstract_mesh))
+    for mesh in half:
+        result = function(place(mesh, P("i")))
+        np.testing.assert_array_equal(result, 2 * X)
+        assert_lies_as(result, mesh, P("i"))
+    assert traces == [(2, 6)]
+
+
+# ------------------------------------------------------------------------------- sharding in types
+
+
+def test_in_specs_from_the_types_of_arguments():
+    seen = []
+
+    @shard_map(mesh=EXPLICIT, out_specs=P("i", "j"))
+    def double(x, scale):
+        seen.append((x.shape, scale.shape))
+        return x * scale
+
+    for wrap in (lambda f: f, jax.jit):
+        result = wrap(double)(place(EXPLICIT, P("i", "j")), jnp.float32(2))
+        np.testing.assert_array_equal(result, 2 * X)
+        assert_lies_as(result, EXPLICIT, P("i", "j"))
+    assert seen == [((2, 3), ())] * 2
+
+
+@pytest.mark.parametrize("in_specs", [{}, {"in_specs": P("i")}], ids=["inferred", "given"])
+def test_axes_left_explicit_are_in_the_types_inside(in_specs):
+    mesh = mesh_of((2, 2, 2), ("i", "j", "k"), AxisType.Explicit)
+    types = []
+
+    @shard_map(mesh=mesh, out_specs=P("i"), axis_names={"i"}, **in_specs)
+    def body(x):
+        types.append(jax.typeof(x))
+        return (x * x).T
+
+    def outer(x):
+        y = body(x)
+        types.append(jax.typeof(y))
+        return y
+
+    result = jax.jit(outer)(place(mesh, P(("i", "j"), "k")))
+    blocks = X.reshape(2, 4, 6)
+    np.testing.assert_array_equal(result, np.concatenate([b.T**2 for b in blocks]))
+    assert (types[0].shape, types[0].sharding.spec) == ((4, 6), P("j", "k"))
+    assert (types[1].shape, types[1].sharding.spec) == ((12, 4), P(("i", "k"), "j"))
+    assert_lies_as(result, mesh, P(("i", "k"), "j"))
+    gradient = jax.jit(jax.grad(lambda x: outer(x).sum()))(place(mesh, P(("i", "j"), "k")))
+    np.testing.assert_array_equal(gradient, 2 * X)
+    assert gradient.sharding.spec == P(("i", "j"), "k")
+
+
+def test_types_of_results_over_explicit_axes():
+    function = mapped(lambda x: (x, lax.psum(x, "j")), P("i", "j"), (P("i", "j"), P("i")), EXPLICIT)
+    x = place(EXPLICIT, P("i", "j"))
+    same, total = jax.eval_shape(function, x)
+    assert same.sharding.spec == P("i", "j")
+    assert total.sharding.spec == P("i", None)
+
+
+# -------------------------------------------------------------------------- arguments without spec
+
+
+def test_arrays_without_spec_reach_the_function_whole():
+    seen = []
+
+    def body(x, table):
+        seen.append(type(table))
+        return x + table.sum()
+
+    function = mapped(body, (P("i"), None), P("i"))
+    np.testing.assert_array_equal(function(X, X), X + X.sum())
+    assert seen == [np.ndarray]
+    np.testing.assert_array_equal(function(X, jnp.asarray(X)), X + X.sum())
+    np.testing.assert_array_equal(jax.jit(function)(X, X), X + X.sum())
+    gradient = jax.grad(lambda t: function(X, t).sum())(X)
+    np.testing.assert_array_equal(gradient, np.full_like(X, X.size))
+
+
+def test_values_without_hash_reach_the_function():
+    class Unhashable:
+        def __hash__(self):
+            raise RuntimeError("no hash")
+
+    function = mapped(lambda x, options: x * options["n"], (P("i"), None), P("i"))
+    np.testing.assert_array_equal(function(X, {"n": 3, "other": Unhashable()}), 3 * X)
+    assert mapped(lambda x: None, None, None)(Unhashable()) is None
+
+
+def test_result_none_has_the_spec_none():
+    same, nothing = mapped(lambda x: (x, None), P("i"), (P("i"), None))(X)
+    assert nothing is None
+    np.testing.assert_array_equal(same, X)
+
+
+def test_default_arguments_of_the_function():
+    def body(x, scale=3, *, shift=1):
+        return x * scale + shift
+
+    np.testing.assert_array_equal(mapped(body, P("i"), P("i"))(X), 3 * X + 1)
+    np.testing.assert_array_equal(mapped(body, (P("i"), P()), P("i"))(X, 2), 2 * X + 1)
+
+
+# -------------------------------------------------------------------------------------- nested maps
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["mesh", "scope"])
+def test_nested(given):
+    mesh = {"mesh": MESH} if given else {}
+
+    def inner(x):
+        assert x.shape == (2, 3)
+        return x + lax.psum(x, ("i", "j"))
+
+    def outer(x):
+        assert x.shape == (2, 6)
+        inside = shard_map(inner, in_specs=P(None, "j"), out_specs=P(None, "j"), **mesh)
+        return inside(x) * lax.axis_index("i")
+
+    function = shard_map(outer, in_specs=P("i"), out_specs=P("i"), axis_names={"i"}, **mesh)
+    total = X.reshape(4, 2, 2, 3).sum((0, 2))
+    expected = (X + np.tile(total, (4, 2))) * np.repeat(np.arange(4), 2)[:, None]
+    with jax.set_mesh(MESH):
+        np.testing.assert_array_equal(jax.jit(function)(X), expected)
+        np.testing.assert_array_equal(function(X), expected)
+
+
+def test_nested_over_what_is_left():
+    mesh = mesh_of((2, 2, 2), ("i", "j", "k"))
+
+    def innermost(x):
+        return lax.psum(x, ("i", "j", "k"))
+
+    def inner(x):
+        return shard_map(innermost, in_specs=P("k"), out_specs=P())(x)
+
+    def outer(x):
+        return shard_map(inner, in_specs=P("j"), out_specs=P(), axis_names={"j"})(x)
+
+    function = shard_map(outer, in_specs=P("i"), out_specs=P(), axis_names={"i"})
+    with jax.set_mesh(mesh):
+        np.testing.assert_array_equal(jax.jit(function)(X), X.sum(0, keepdims=True))
+
+
+# --------------------------------------------------------------------------------------------- smap
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["direct", "jit"])
+def test_smap(wrap):
+    @smap(in_axes=(0, None), out_axes=(0, None), axis_name="i")
+    def rows(x, y):
+        assert (x.shape, y.shape) == ((2, 6), (8, 6))
+
+        @smap(in_axes=1, out_axes=1, axis_name="j")
+        def columns(x):
+            assert x.shape == (2, 3)
+            return x * lax.axis_index("j")
+
+        return columns(x), y
+
+    with jax.set_mesh(MESH):
+        x, y = wrap(rows)(X, X)
+    np.testing.assert_array_equal(x, X * np.repeat([0, 1], 3))
+    np.testing.assert_array_equal(y, X)
+    with jax.set_mesh(EXPLICIT):
+        doubled = smap(lambda x: 2 * x, out_axes=0, axis_name="i")
+        np.testing.assert_array_equal(wrap(doubled)(place(EXPLICIT, P("i"))), 2 * X)

@@ -27,6 +27,7 @@ from shmap_compiler import (
     TargetError,
     UnknownAxisError,
     shard_map,
+    smap,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -108,9 +109,52 @@ def compiled(fun, *args, in_specs=ON_I, out_specs=ON_I):
 # ------------------------------------------------------------------------------------- the mesh
 
 
-@pytest.mark.parametrize(
-    ("mesh", "found"), [(None, "NoneType"), (["cpu:0"], "list"), ((4, 2), "tuple")]
-)
+def test_mesh_nowhere(refused):
+    problem = (
+        "mesh",
+        "none: not given, none in scope, and no argument lies on one",
+        "a jax.sharding.Mesh or AbstractMesh",
+        "pass mesh=..., or call inside `with jax.set_mesh(mesh):`",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, mesh=None)(X)
+
+
+def test_mesh_other_in_scope(refused):
+    problem = (
+        "mesh",
+        "mesh(i=4, j=2)",
+        "the mesh in scope here, mesh(i=2, k=4)",
+        "leave mesh out to use the one in scope, or call outside of its scope",
+    )
+    with jax.set_mesh(jax.make_mesh((2, 4), ("i", "k"))), refused(SpecError, identity, problem):
+        mapped(identity)(X)
+
+
+def test_mesh_other_of_argument(refused):
+    on_other = jax.device_put(X, NamedSharding(jax.make_mesh((8,), ("i",)), P("i")))
+    problem = (
+        "mesh",
+        "mesh(i=4, j=2) without devices, and an argument on mesh(i=8)",
+        "arguments on the devices of one such mesh",
+        "place the arguments with jax.device_put(x, NamedSharding(mesh, spec)) on such a mesh",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, mesh=ABSTRACT)(on_other)
+
+
+def test_mesh_without_axes(refused):
+    problem = (
+        "mesh",
+        "a mesh without axes",
+        "a mesh of at least one axis",
+        "make one with jax.make_mesh((4, 2), ('i', 'j'))",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, mesh=AbstractMesh((), ()))(X)
+
+
+@pytest.mark.parametrize(("mesh", "found"), [(["cpu:0"], "list"), ((4, 2), "tuple")])
 def test_mesh_no_mesh(refused, mesh, found):
     problem = (
         "mesh",
@@ -149,6 +193,15 @@ def test_mesh_no_devices(refused):
         mapped(identity, mesh=ABSTRACT).lower(X).compile()
     with refused(TargetError, identity, NO_DEVICES):
         mapped(identity, mesh=ABSTRACT)(X)
+
+
+def test_mesh_no_devices__under_grad(refused):
+    def body(x):
+        return x
+
+    on_mesh = jax.device_put(X, NamedSharding(MESH, P("i")))
+    with pytest.raises(TargetError, match="which has no devices"):
+        jax.grad(lambda x: mapped(body, mesh=ABSTRACT)(x).sum())(on_mesh)
 
 
 @pytest.mark.parametrize("axis_names", ["z", {"z"}, ["z"]])
@@ -244,9 +297,12 @@ def test_spec_unreduced(refused):
     ("out_specs", "where"), [(None, "out_specs"), ((P("i"), {"w": None}), "out_specs[1]['w']")]
 )
 def test_out_spec_none(refused, out_specs, where):
+    def nested(x):
+        return x if out_specs is None else (x, {"w": x})
+
     problem = (where, "None, a NoneType", "a jax.sharding.PartitionSpec", "write P('i') or P()")
-    with refused(SpecError, identity, problem):
-        mapped(identity, P("i"), out_specs)(X)
+    with refused(SpecError, nested, problem):
+        mapped(nested, P("i"), out_specs)(X)
 
 
 # ------------------------------------------------------------------------- specs against arguments
@@ -315,15 +371,65 @@ def test_argument_only_a_type(refused):
         mapped(identity)(jax.ShapeDtypeStruct((8,), jnp.float32))
 
 
-def test_argument_not_hashable(refused):
+EXPLICIT = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def on_explicit(spec, shape=(8, 8)):
+    return jax.device_put(np.zeros(shape, np.float32), NamedSharding(EXPLICIT, spec))
+
+
+def test_in_specs_not_inferable_over_auto_axes(refused):
     problem = (
-        "args[1]",
-        "array([1, 2]), a ndarray, which is not hashable, and its spec is None",
-        "a hashable value: programs are kept by the values of arguments without spec",
-        "give it the spec P() if it is an array, or close over it",
+        "in_specs",
+        "none, over axis 'i', 'j' of type Auto",
+        "in_specs, or axes of type Explicit only, which are part of the arguments' types",
+        "pass in_specs, a PartitionSpec for each argument",
     )
     with refused(SpecError, identity, problem):
-        mapped(identity, (P("i"), None))(X, np.array([1, 2]))
+        shard_map(identity, mesh=MESH, out_specs=ON_I)(X)
+
+
+def test_in_specs_not_inferable_from_type(refused):
+    problem = (
+        "args[0]",
+        "f32[8,8] split as P(('j', 'i'), None)",
+        "axes 'i' before others at each dimension",
+        "change the split with jax.sharding.reshard, or pass in_specs",
+    )
+    mapped = shard_map(identity, mesh=EXPLICIT, out_specs=ON_I, axis_names={"i"})
+    with refused(SpecError, identity, problem):
+        mapped(on_explicit(P(("j", "i"))))
+
+
+def test_in_spec_not_as_typed(refused):
+    problem = (
+        "args[0] with in_specs=P('j')",
+        "f32[8,8] split as P('i', None)",
+        "the split of the argument's type, over axes of type Explicit",
+        "leave in_specs out, write the split of the type, or change it with "
+        "jax.sharding.reshard(x, P('j'))",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, P("j"), P("j"), EXPLICIT)(on_explicit(P("i")))
+
+
+def test_smap_axis_no_dimension(refused):
+    needed = "a dimension, counted from the first (0), or None"
+    fix = "write 0 to split the first dimension, or None for equal blocks on all devices"
+    problems = [("in_axes[1]", "-1, a int", needed, fix), ("out_axes", "'i', a str", needed, fix)]
+    with refused(SpecError, identity, *problems):
+        smap(identity, in_axes=(0, -1), out_axes="i", axis_name="i")
+
+
+def test_smap_axis_name_not_one(refused):
+    problem = (
+        "axis_name of smap",
+        "('i', 'j'), a tuple",
+        "the name of one mesh axis",
+        "nest smaps, one for each axis, or use shard_map",
+    )
+    with refused(SpecError, identity, problem):
+        smap(identity, out_axes=0, axis_name=("i", "j"))
 
 
 def test_in_specs_other_tree(refused):
@@ -852,7 +958,7 @@ def test_several_mistakes(refused):
         "an axis of mesh(i=4, j=2)",
         "use one of 'i', 'j', or add 'k' to the mesh",
     )
-    no_spec = ("out_specs", "None, a NoneType", "a jax.sharding.PartitionSpec")
+    no_spec = ("out_specs", "'j', a str", "a jax.sharding.PartitionSpec", "write P('j')")
     not_divisible = (
         "args[1] with in_specs[1]=P('i')",
         "dimension 0 of size 6, shape (6,)",
@@ -865,9 +971,9 @@ def test_several_mistakes(refused):
         "at most 1 entries in the spec",
         "shorten the spec",
     )
-    problems = [unknown_axis, (*no_spec, "write P('i') or P()"), not_divisible, rank_too_small]
+    problems = [unknown_axis, no_spec, not_divisible, rank_too_small]
     with refused(SpecError, identity, *problems):
-        mapped(identity, (P("k"), P("i"), P("i", "j")), None)(X, jnp.zeros(6), jnp.zeros(8))
+        mapped(identity, (P("k"), P("i"), P("i", "j")), "j")(X, jnp.zeros(6), jnp.zeros(8))
 
 
 def test_several_mistakes__in_one_body(refused):

@@ -1,0 +1,203 @@
+"""The arguments of a call: matched with in_specs, typed, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from shmap_compiler import specs
+from shmap_compiler._compat import explicit_axes, type_split
+from shmap_compiler.errors import Problem, SpecError, show_value
+from shmap_compiler.region import Region
+
+
+class Infer:
+    """Stands for in_specs that are not given: the types of the arguments say how they are split."""
+
+    def __repr__(self) -> str:
+        return "Infer"
+
+
+INFER = Infer()
+
+
+@dataclass(frozen=True)
+class Input:
+    """An argument that is an array.
+
+    Attributes:
+      position: in the flat arguments.
+      path: as the user names it: `args[0]['w']`.
+      type: of the full array.
+    """
+
+    position: int
+    path: str
+    spec: PartitionSpec
+    type: Any
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """
+    Attributes:
+      dynamic: the arguments that are split into blocks.
+      static: position, path and value of each argument that `f` receives as it is.
+    """
+
+    dynamic: tuple[Input, ...]
+    static: tuple[tuple[int, str, Any], ...]
+
+    def rebuild(self, args: tuple[Any, ...], blocks: Sequence[Any]) -> tuple[Any, ...]:
+        """The user's arguments with each array replaced by its block."""
+        leaves, tree = jax.tree.flatten(args)
+        for i, block in zip(self.dynamic, blocks, strict=True):
+            leaves[i.position] = block
+        return jax.tree.unflatten(tree, leaves)
+
+
+def read_inputs(
+    who: str, region: Region, in_specs: Any, out_specs: Any, args: tuple[Any, ...]
+) -> Inputs:
+    """Raises SpecError for all that is wrong with the specs, and with the arguments for them."""
+    on_mesh = region.mesh, region.manual_axes
+    problems = []
+    if in_specs is INFER:
+        problems += _cannot_infer(region)
+    else:
+        problems += specs.tree_problems(in_specs, "in_specs", *on_mesh)
+    problems += specs.tree_problems(out_specs, "out_specs", *on_mesh)
+    matched, mismatches = _matched(in_specs, args)
+    problems += mismatches
+    dynamic, static = [], []
+    for position, (path, leaf, spec_path, spec) in enumerate(matched):
+        if spec is None:
+            static.append((position, path, leaf))
+            continue
+        aval = type_of(leaf)
+        if aval is None:
+            problems.append(_not_an_array(path, leaf, spec_path))
+        elif spec is INFER:
+            split = _inferred(aval, region.manual_axes)
+            if split is None:
+                problems.append(_not_inferable(path, aval, region))
+            else:
+                dynamic.append(Input(position, path, split, aval))
+        elif not any(specs.spec_problems(spec, spec_path, *on_mesh)):
+            wrong = list(specs.input_problems(aval.shape, path, spec, spec_path, region.mesh))
+            problems += wrong or _not_as_typed(aval, path, spec, spec_path, region)
+            dynamic.append(Input(position, path, spec, aval))
+    if problems:
+        raise SpecError(who, problems)
+    return Inputs(tuple(dynamic), tuple(static))
+
+
+def static_leaves(who: str, in_specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
+    """The arguments whose spec is None, by their positions in the flat arguments."""
+    if None not in jax.tree.leaves(in_specs, is_leaf=lambda s: s is None):
+        return {}
+    matched, mismatches = _matched(in_specs, args)
+    if mismatches:
+        raise SpecError(who, mismatches)
+    return {k: leaf for k, (_, leaf, _, spec) in enumerate(matched) if spec is None}
+
+
+def type_of(leaf: Any) -> Any:
+    """Type of an argument or result, or None if it is no array."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    try:
+        return jax.typeof(leaf)
+    except TypeError:
+        return None
+
+
+def is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except Exception:  # whatever the user's __hash__ raises
+        return False
+    return True
+
+
+def _matched(in_specs: Any, args: tuple[Any, ...]):
+    in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
+    return specs.broadcast_specs(in_specs, args, "in_specs", "args")
+
+
+def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:
+    return Problem(
+        path,
+        show_value(leaf),
+        "an array, a NumPy array or a number",
+        f"pass an array, or give {spec_path} the value None to hand it to the function as it is",
+    )
+
+
+# ------------------------------------------------------------- arguments whose types are split
+
+
+def _inferred(aval: Any, manual: Sequence[str]) -> PartitionSpec | None:
+    """The spec that a type implies; None if no spec can say it.
+
+    Of the axes that split a dimension, those that the body takes must come first: its block is a
+    contiguous part of the array.
+    """
+    entries = []
+    for axes in type_split(aval):
+        mine = tuple(a for a in axes if a in manual)
+        if axes[: len(mine)] != mine:
+            return None
+        entries.append(mine[0] if len(mine) == 1 else mine or None)
+    return PartitionSpec(*entries)
+
+
+def _cannot_infer(region: Region) -> Iterator[Problem]:
+    typed = explicit_axes(region.mesh)
+    others = [a for a in region.manual_axes if a not in typed]
+    if others:
+        names = ", ".join(map(repr, others))
+        yield Problem(
+            "in_specs",
+            f"none, over axis {names} of type Auto",
+            "in_specs, or axes of type Explicit only, which are part of the arguments' types",
+            "pass in_specs, a PartitionSpec for each argument",
+        )
+
+
+def _not_inferable(path: str, aval: Any, region: Region) -> Problem:
+    return Problem(
+        path,
+        specs.show_split(aval),
+        f"axes {', '.join(map(repr, region.manual_axes))} before others at each dimension",
+        "change the split with jax.sharding.reshard, or pass in_specs",
+    )
+
+
+def _not_as_typed(
+    aval: Any, path: str, spec: PartitionSpec, spec_path: str, region: Region
+) -> Iterator[Problem]:
+    """Over Explicit axes nothing moves unless the program says so."""
+    split = type_split(aval)
+    if not split:
+        return
+    sharding_mesh = aval.sharding.mesh
+    if sharding_mesh.empty:
+        return
+    relevant = [a for a in explicit_axes(region.mesh) if a in region.manual_axes]
+    relevant = [a for a in relevant if region.mesh.shape[a] > 1]
+    said = specs.dim_axes(spec, len(aval.shape))
+    for typed, wanted in zip(split, said, strict=True):
+        if [a for a in typed if a in relevant] != [a for a in wanted if a in relevant]:
+            yield Problem(
+                f"{path} with {spec_path}={specs.show(spec)}",
+                specs.show_split(aval),
+                "the split of the argument's type, over axes of type Explicit",
+                "leave in_specs out, write the split of the type, or change it with "
+                f"jax.sharding.reshard(x, {specs.show(spec)})",
+            )
+            return
