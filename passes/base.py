@@ -30,6 +30,8 @@ class Problem:
 
     location: ir.Location
     message: str
+    notes: tuple[Problem, ...] = ()
+    """Other places that explain it, with what there is to say about each."""
 
 
 class Refused(Exception):
@@ -74,14 +76,19 @@ class Pass:
         )
         return f"{self.name}{{{options}}}" if options else self.name
 
-    def add_to(self, manager: passmanager.PassManager) -> None:
-        """Appends this pass to an MLIR pass manager that runs on modules."""
+    def add_to(self, manager: passmanager.PassManager, refused: list[Problem]) -> None:
+        """Appends this pass to an MLIR pass manager that runs on modules.
+
+        The problems of a refusal are also appended to `refused`, because MLIR's Python bindings
+        cannot attach notes to a diagnostic.
+        """
 
         def run(op: ir.Operation, pass_: Any) -> None:
             try:
                 with op.location:
                     self.run(_module_of(op))
             except Refused as refusal:
+                refused.extend(refusal.problems)
                 for problem in refusal.problems:
                     problem.location.emit_error(problem.message)
                 pass_.signal_pass_failure()

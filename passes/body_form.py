@@ -94,7 +94,7 @@ def read_body_form(module: ModuleOp) -> BodyForm:
     form = BodyForm(
         main,
         mesh,
-        manual=_manual_axes(main.attributes[MANUAL_AXES]),
+        manual=manual_axes(main.attributes[MANUAL_AXES]),
         outer=_strings(main.attributes[OUTER_MANUAL_AXES])
         if OUTER_MANUAL_AXES in main.attributes
         else (),
@@ -116,6 +116,15 @@ def walk(root: ir.Operation) -> list[ir.Operation]:
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
+
+
+def defining_op(value: ir.Value) -> ir.Operation | None:
+    """The op whose result `value` is; None for an argument of a block."""
+    return None if isinstance(value, ir.BlockArgument) else ir.OpResult(value).owner.operation
+
+
+def terminator(block: ir.Block) -> ir.Operation:
+    return block.operations[len(block.operations) - 1].operation
 
 
 def is_token(type_: ir.Type) -> bool:
@@ -232,7 +241,8 @@ def _dims(sharding: sdy.TensorShardingAttr) -> Dims:
     return tuple(tuple(axis.name for axis in dim) for dim in _refs(sharding))
 
 
-def _manual_axes(attribute: ir.Attribute) -> tuple[str, ...]:
+def manual_axes(attribute: ir.Attribute) -> tuple[str, ...]:
+    """The axes of an attribute `#sdy<manual_axes{...}>`."""
     axes = sdy.ManualAxesAttr(attribute)
     return tuple(axes[index] for index in range(len(axes)))
 

@@ -33,12 +33,15 @@ def body_collectives(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
 
 def axis_index_calls(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     """The `stablehlo.custom_call @shmap.axis_index` among `ops`."""
-    return [
-        op
-        for op in ops
-        if op.name == "stablehlo.custom_call"
-        and ir.StringAttr(op.attributes["call_target_name"]).value == AXIS_INDEX
-    ]
+    return [op for op in ops if is_axis_index(op)]
+
+
+def is_axis_index(op: ir.Operation) -> bool:
+    return op.name == "stablehlo.custom_call" and call_target(op) == AXIS_INDEX
+
+
+def call_target(custom_call: ir.Operation) -> str:
+    return ir.StringAttr(custom_call.attributes["call_target_name"]).value
 
 
 def indexed_axes(axis_index: ir.Operation) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
+from .base import Problem
+
 UNKNOWN = "<unknown>"
 
 
@@ -27,6 +29,15 @@ class Diagnostic:
             severity=found.severity.name.lower(),
             message=found.message,
             notes=tuple(Diagnostic.of(note) for note in found.notes),
+        )
+
+    @staticmethod
+    def of_problem(problem: Problem, severity: str = "error") -> Diagnostic:
+        return Diagnostic(
+            place=file_line_col(problem.location),
+            severity=severity,
+            message=problem.message,
+            notes=tuple(Diagnostic.of_problem(note, "note") for note in problem.notes),
         )
 
     def __str__(self) -> str:

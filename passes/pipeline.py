@@ -7,7 +7,8 @@ from typing import Literal
 
 from jaxlib.mlir import ir, passmanager
 
-from .base import Pass, PipelineError
+from .base import Pass, PipelineError, Problem
+from .check_replication import CheckReplication
 from .diagnostics import Diagnostic, diagnostics_of
 from .dialects import register_mlir_passes
 from .inline_meshes import InlineMeshes
@@ -18,8 +19,15 @@ from .wrap_manual import WrapManual
 Partitioner = Literal["gspmd", "shardy"]
 Groups = Literal["axes", "ids"]
 
-PASSES: tuple[type[Pass], ...] = (Verify, LegalizeCollectives, WrapManual, InlineMeshes)
-"""Every pass of this project, in the order of the pipeline."""
+PASSES: tuple[type[Pass], ...] = (
+    Verify,
+    CheckReplication,
+    LegalizeCollectives,
+    WrapManual,
+    InlineMeshes,
+)
+"""Every pass of this project, in the order of the pipeline. It leaves out shmap-check-replication:
+`shard_map` makes that check on the Graph."""
 
 
 def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tuple[Pass, ...]:
@@ -57,9 +65,10 @@ def run(
     """
     with module.context:
         manager = passmanager.PassManager("builtin.module")
+        refused: list[Problem] = []
         for pass_ in passes:
             if isinstance(pass_, Pass):
-                pass_.add_to(manager)
+                pass_.add_to(manager, refused)
             else:
                 _add_by_name(pass_, manager)
         if print_ir_after_all:
@@ -68,7 +77,8 @@ def run(
         try:
             manager.run(module.operation)
         except ir.MLIRError as error:
-            raise PassFailure(diagnostics_of(error)) from None
+            ours = [Diagnostic.of_problem(problem) for problem in refused]
+            raise PassFailure(ours or diagnostics_of(error)) from None
 
 
 def _add_by_name(element: str, manager: passmanager.PassManager) -> None:
