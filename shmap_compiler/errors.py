@@ -30,9 +30,13 @@ class Problem:
 class ShmapError(Exception):
     """Base of all errors of this package; `problems` holds every mistake found in the call."""
 
-    def __init__(self, who: str, problems: Sequence[Problem]):
+    def __init__(self, who: str | None, problems: Sequence[Problem]):
+        """`who` is the user's function, as `describe` names it; None if no function is at hand."""
         self.who = who
         self.problems = tuple(problems)
+        if who is None:
+            super().__init__("\n".join(map(str, self.problems)))
+            return
         count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
         super().__init__(
             f"shard_map of {who}{count}:\n" + "\n".join(f"  {p}" for p in self.problems)

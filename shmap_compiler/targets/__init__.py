@@ -1,0 +1,33 @@
+"""Targets: the devices a program can be compiled for, here or not, each described by a text.
+
+This table is what one needs of them:
+
+    Target     what every target can say of itself; `Target.parse(text)` reads one
+    KINDS      every kind of target, with the form of its text
+    Chip       what one device computes and holds per second
+    Torus      a network of links between neighbours
+    Nodes      a network of switches, inside nodes and between them
+"""
+
+from .chips import Chip
+from .cpu import CpuTarget
+from .gpu import GpuTarget
+from .local import LocalTarget
+from .networks import Network, Nodes, Torus
+from .target import Target
+from .tpu import TpuTarget
+
+KINDS: tuple[type[Target], ...] = (CpuTarget, TpuTarget, GpuTarget, LocalTarget)
+
+__all__ = [
+    "KINDS",
+    "Chip",
+    "CpuTarget",
+    "GpuTarget",
+    "LocalTarget",
+    "Network",
+    "Nodes",
+    "Target",
+    "Torus",
+    "TpuTarget",
+]

@@ -1,0 +1,77 @@
+"""What one device computes, holds and moves to and from its own memory: published figures.
+
+Sources, as they stand in the comments below:
+
+  [v5e]     https://cloud.google.com/tpu/docs/v5e
+  [v5p]     https://cloud.google.com/tpu/docs/v5p
+  [v6e]     https://cloud.google.com/tpu/docs/v6e
+  [book]    https://jax-ml.github.io/scaling-book/tpus, "Key Takeaways"
+  [h100]    https://www.nvidia.com/en-us/data-center/h100, column "H100 SXM"; it gives the speed of
+            Tensor Cores with sparsity, which is twice the dense speed given here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One device as JAX counts devices.
+
+    Attributes:
+      name: as its maker calls it.
+      device_kind: as `jax.Device.device_kind` calls it.
+      flops: operations per second of its matrix units, by type of the factors ("bf16", "int8",
+        ...); a multiply-add is two. Types that are absent are not published.
+      hbm_bytes: its memory.
+      hbm_bandwidth: bytes per second between its memory and its cores.
+    """
+
+    name: str
+    device_kind: str
+    flops: Mapping[str, float]
+    hbm_bytes: int
+    hbm_bandwidth: float
+
+
+GIB = 2**30
+
+TPU_V5E = Chip(
+    name="TPU v5e",
+    device_kind="TPU v5 lite",
+    flops={"bf16": 197e12, "int8": 393e12},  # [v5e]
+    hbm_bytes=16 * GIB,  # [v5e]
+    hbm_bandwidth=819e9,  # [v5e]
+)
+TPU_V5P = Chip(
+    name="TPU v5p",
+    device_kind="TPU v5",
+    flops={"bf16": 459e12, "int8": 918e12},  # [v5p], [book]
+    hbm_bytes=95 * GIB,  # [v5p]: what is left to users of 96 GiB
+    hbm_bandwidth=2765e9,  # [v5p]
+)
+TPU_V6E = Chip(
+    name="TPU v6e",
+    device_kind="TPU v6 lite",
+    flops={"bf16": 918e12, "int8": 1836e12},  # [v6e]
+    hbm_bytes=32 * GIB,  # [v6e]
+    hbm_bandwidth=1600e9,  # [v6e]
+)
+H100_SXM = Chip(
+    name="NVIDIA H100 SXM",
+    device_kind="NVIDIA H100 80GB HBM3",
+    flops={  # [h100]
+        "bf16": 989.5e12,
+        "f16": 989.5e12,
+        "f8": 1979e12,
+        "int8": 1979e12,
+        "f32": 67e12,
+        "f64": 67e12,
+    },
+    hbm_bytes=80 * 10**9,  # [h100]
+    hbm_bandwidth=3.35e12,  # [h100]
+)
+
+CHIPS = (TPU_V5E, TPU_V5P, TPU_V6E, H100_SXM)

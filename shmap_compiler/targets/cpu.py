@@ -1,0 +1,61 @@
+"""`cpu:8`: virtual devices of the CPU this process runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from shmap_compiler.errors import Problem, TargetError
+
+from .target import Target
+
+
+@dataclass(frozen=True)
+class CpuTarget(Target):
+    """The first `count` CPU devices of this process."""
+
+    count: int
+
+    kind = "cpu"
+    form = "cpu:DEVICES"
+
+    @classmethod
+    def read(cls, text: str) -> CpuTarget | Problem:
+        count = text.partition(":")[2]
+        if count.isdecimal() and int(count) > 0:
+            return cls(text, int(count))
+        return Problem(
+            f"target {text!r}",
+            f"{count!r} as the number of devices",
+            "a whole number of at least 1, as in 'cpu:8'",
+            "write cpu: and a number",
+        )
+
+    @property
+    def platform(self) -> str:
+        return "cpu"
+
+    @property
+    def device_count(self) -> int:
+        return self.count
+
+    @property
+    def is_here(self) -> bool:
+        return True
+
+    def devices(self) -> list[Any]:
+        here = jax.devices("cpu")
+        if len(here) >= self.count:
+            return here[: self.count]
+        problem = Problem(
+            self.where,
+            f"{len(here)} CPU devices in this process",
+            f"{self.count}",
+            f"set XLA_FLAGS=--xla_force_host_platform_device_count={self.count} before JAX starts",
+        )
+        raise TargetError(None, [problem])
+
+    def _takes(self, device_count: int) -> bool:
+        return device_count <= self.count

@@ -1,0 +1,152 @@
+"""`gpu:h100:8`, `gpu:h100:2x8`: nodes of GPUs; the first number, if there are two, counts nodes.
+
+Its compiler is the CUDA plugin of JAX, which compiles without a GPU for one whose figures it is
+told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax.experimental import topologies
+
+from shmap_compiler.errors import Problem
+
+from .chips import H100_SXM, Chip
+from .networks import Nodes
+from .target import Target
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A model of GPU, in the machines it is usually built into.
+
+    Attributes:
+      node_size: GPUs in a node.
+      device_bandwidth, node_bandwidth: see `Nodes`.
+      description: what XLA's GPU compiler wants to know, in the fields of its GpuTargetConfigProto.
+    """
+
+    chip: Chip
+    node_size: int
+    device_bandwidth: float
+    node_bandwidth: float
+    description: str
+
+
+# Limits of compute capability 9.0: CUDA Programming Guide, "Technical Specifications per Compute
+# Capability"; number of processors, clock, cache and memory: NVIDIA H100 Tensor Core GPU
+# Architecture, "H100 SXM5".
+_H100_DESCRIPTION = """
+platform_name: "CUDA"
+device_description_str: "NVIDIA H100 80GB HBM3"
+dnn_version_info { major: 9 minor: 12 patch: 0 }
+gpu_device_info {
+  name: "NVIDIA H100 80GB HBM3"
+  cuda_compute_capability { major: 9 minor: 0 }
+  core_count: 132
+  fpus_per_core: 128
+  clock_rate_ghz: 1.98
+  device_memory_size: 80000000000
+  memory_bandwidth: 3350000000000
+  l2_cache_size: 52428800
+  threads_per_warp: 32
+  threads_per_block_limit: 1024
+  threads_per_core_limit: 2048
+  registers_per_block_limit: 65536
+  registers_per_core_limit: 65536
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+}
+"""
+
+MODELS = {
+    "h100": GpuModel(
+        H100_SXM,
+        node_size=8,
+        # NVLink: 900 GB/s per GPU, both directions together (https://www.nvidia.com/en-us/
+        # data-center/h100). Network: one 400 Gb/s adapter per GPU (NVIDIA DGX H100 data sheet).
+        device_bandwidth=450e9,
+        node_bandwidth=8 * 50e9,
+        description=_H100_DESCRIPTION,
+    )
+}
+
+
+@dataclass(frozen=True)
+class GpuTarget(Target):
+    """`nodes` times `size` GPUs of a model."""
+
+    model: str
+    nodes: int
+    size: int
+
+    kind = "gpu"
+    form = "gpu:MODEL:DEVICES or gpu:MODEL:NODESxDEVICES"
+    module = "jax_plugins.xla_cuda13"
+    extra = "gpu"
+
+    @classmethod
+    def read(cls, text: str) -> GpuTarget | Problem:
+        match = re.fullmatch(r"gpu:(\w+):(?:([1-9]\d*)x)?([1-9]\d*)", text)
+        if match is None or match[1] not in MODELS:
+            return Problem(
+                f"target {text!r}",
+                f"{text.partition(':')[2]!r} after 'gpu:'",
+                f"a model, one of {', '.join(MODELS)}, and the number of GPUs",
+                "write e.g. 'gpu:h100:8', or 'gpu:h100:2x8' for 2 nodes of 8",
+            )
+        target = cls(text, match[1], int(match[2] or 1), int(match[3]))
+        limit = MODELS[target.model].node_size
+        if target.size > limit:
+            return Problem(
+                target.where,
+                f"{target.size} GPUs in a node",
+                f"at most {limit}",
+                f"write 'gpu:{target.model}:{-(-target.size // limit)}x{limit}' for several nodes",
+            )
+        return target
+
+    @property
+    def platform(self) -> str:
+        return "cuda"
+
+    @property
+    def _model(self) -> GpuModel:
+        return MODELS[self.model]
+
+    @property
+    def chip(self) -> Chip:
+        return self._model.chip
+
+    @property
+    def network(self) -> Nodes:
+        kind = self._model
+        # Each GPU comes with its own adapter to other nodes.
+        bandwidth = kind.node_bandwidth * self.size / kind.node_size
+        return Nodes(self.nodes, self.size, kind.device_bandwidth, bandwidth)
+
+    @property
+    def device_count(self) -> int:
+        return self.nodes * self.size
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        # Its libraries are not needed where nothing runs.
+        return {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+
+    def _compile_only_devices(self) -> list[Any]:
+        return topologies.get_topology_desc(
+            platform="cuda",
+            topology_name=self.model,
+            # Groups of nodes on a fast network, nodes in each, GPUs in each.
+            topology=f"{self.nodes}x1x{self.size}",
+            target_config=self._model.description,
+        ).devices

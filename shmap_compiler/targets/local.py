@@ -1,0 +1,56 @@
+"""`local`: the devices of this process, whatever they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from shmap_compiler.errors import Problem
+
+from .chips import CHIPS, Chip
+from .target import Target
+
+
+@dataclass(frozen=True)
+class LocalTarget(Target):
+    """All devices of JAX's default backend."""
+
+    kind = "local"
+    form = "local"
+
+    @classmethod
+    def read(cls, text: str) -> LocalTarget | Problem:
+        if text == "local":
+            return cls(text)
+        return Problem(
+            f"target {text!r}",
+            f"{text.partition(':')[2]!r} after 'local'",
+            "nothing: it stands for all devices here",
+            "write 'local', or 'cpu:8' for virtual devices",
+        )
+
+    @property
+    def platform(self) -> str:
+        backend = jax.default_backend()
+        return {"gpu": "cuda"}.get(backend, backend)
+
+    @property
+    def chip(self) -> Chip | None:
+        kind = self.devices()[0].device_kind
+        return next((chip for chip in CHIPS if chip.device_kind == kind), None)
+
+    @property
+    def device_count(self) -> int:
+        return len(self.devices())
+
+    @property
+    def is_here(self) -> bool:
+        return True
+
+    def devices(self) -> list[Any]:
+        return jax.devices()
+
+    def _takes(self, device_count: int) -> bool:
+        return device_count <= self.device_count

@@ -1,0 +1,41 @@
+"""How devices reach each other: the figures that the time of a collective follows from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Torus:
+    """Devices on a grid; each has a link to each of its neighbours.
+
+    Attributes:
+      shape: devices along each dimension.
+      wraps: for each dimension, whether its last device is linked to its first: then data can go
+        round it both ways at once.
+      link_bandwidth: bytes per second over one link in one direction.
+    """
+
+    shape: tuple[int, ...]
+    wraps: tuple[bool, ...]
+    link_bandwidth: float
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of devices; inside a node, as between nodes, every device reaches every other alike.
+
+    Attributes:
+      count: nodes.
+      size: devices in a node.
+      device_bandwidth: bytes per second that one device sends within its node, one direction.
+      node_bandwidth: bytes per second that one node sends to others, one direction.
+    """
+
+    count: int
+    size: int
+    device_bandwidth: float
+    node_bandwidth: float
+
+
+Network = Torus | Nodes

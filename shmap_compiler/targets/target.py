@@ -1,0 +1,192 @@
+"""What a target is: devices to compile for, described by a text, present or not."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from shmap_compiler.errors import Problem, TargetError
+
+from .chips import Chip
+from .networks import Network
+
+
+@dataclass(frozen=True)
+class Target:
+    """Devices to compile for. Each kind is a subclass, in a file of its own.
+
+    Of each kind:
+      kind: the first word of its texts.
+      form: how its texts look.
+      module: the Python module that brings its compiler, "" if it comes with JAX.
+      extra: the extra of this package that installs the module.
+
+    Of each target:
+      text: how it was described.
+    """
+
+    text: str
+
+    kind: ClassVar[str]
+    form: ClassVar[str]
+    module: ClassVar[str] = ""
+    extra: ClassVar[str] = ""
+
+    @staticmethod
+    def parse(text: str, who: str | None = None) -> Target:
+        """The target that `text` describes, e.g. "tpu:v5e:2x4".
+
+        Args:
+          who: the user's function, for the error.
+
+        Raises:
+          TargetError: there is no such target.
+        """
+        from . import KINDS
+
+        kinds = {kind.kind: kind for kind in KINDS}
+        kind = kinds.get(text.partition(":")[0])
+        target = kind.read(text) if kind else _unknown(text, [k.form for k in KINDS])
+        if isinstance(target, Problem):
+            raise TargetError(who, [target])
+        return target
+
+    @classmethod
+    def read(cls, text: str) -> Target | Problem:
+        """The target of this kind that `text` describes, or what is wrong with the text."""
+        raise NotImplementedError
+
+    @property
+    def platform(self) -> str:
+        """What JAX lowers for: "cpu", "tpu" or "cuda"."""
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------------- figures
+
+    @property
+    def chip(self) -> Chip | None:
+        """The figures of one device; None where none are known."""
+        return None
+
+    @property
+    def network(self) -> Network | None:
+        """How the devices reach each other; None where it is not known."""
+        return None
+
+    @property
+    def device_count(self) -> int:
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------------- devices
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables to set in a process before JAX starts there and is asked for `devices()`."""
+        return {}
+
+    @property
+    def is_here(self) -> bool:
+        """Whether these devices are in this process.
+
+        For others, programs can be compiled but not run; this happens in a process of its own,
+        which the compiler may abort and whose environment it needs.
+        """
+        return len(self._devices_here()) == self.device_count
+
+    def devices(self) -> list[Any]:
+        """The devices: those here, or else such as one can only compile for.
+
+        For the latter, the compiler of the target is loaded into this process.
+        """
+        return self._devices_here() if self.is_here else self._compile_only_devices()
+
+    def _devices_here(self) -> list[Any]:
+        kind = self.chip.device_kind if self.chip else None
+        return [d for d in jax.devices() if d.device_kind == kind]
+
+    def _compile_only_devices(self) -> list[Any]:
+        raise NotImplementedError
+
+    def missing(self) -> list[Problem]:
+        """What has to be installed before programs can be compiled for this target."""
+        if not self.module or importlib.util.find_spec(self.module) is not None:
+            return []
+        return [
+            Problem(
+                self.where,
+                f"no module {self.module!r}, which brings its compiler",
+                f"the extra {self.extra!r} of shmap_compiler",
+                f"run: pip install 'shmap_compiler[{self.extra}]'",
+            )
+        ]
+
+    # ------------------------------------------------------------------------------------ mesh
+
+    def mesh(self, sizes: Mapping[str, int], axis_types: Sequence[AxisType] | None = None) -> Mesh:
+        """A mesh over these devices that follows their physical arrangement.
+
+        Neighbours along a mesh axis are neighbours in the network where JAX's mesh builder finds a
+        way to do it, so the ids of the devices are in no particular order in it. What a program
+        says of devices are their positions in the mesh.
+
+        Raises:
+          TargetError: the axes do not fit the devices.
+        """
+        problems = self.mesh_problems(sizes)
+        if problems:
+            raise TargetError(None, problems)
+        devices = self.devices()[: math.prod(sizes.values())]
+        types = tuple(axis_types or (AxisType.Auto,) * len(sizes))
+        return Mesh(_arranged(devices, tuple(sizes.values())), tuple(sizes), axis_types=types)
+
+    def mesh_problems(self, sizes: Mapping[str, int]) -> list[Problem]:
+        """Why a mesh of these axes does not fit these devices."""
+        needed = math.prod(sizes.values())
+        if self._takes(needed):
+            return []
+        shape = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        product = "*".join(map(str, sizes.values())) or "1"
+        return [
+            Problem(
+                f"mesh({shape}) on {self.where}",
+                f"{product} = {needed} devices in the mesh",
+                f"{self.device_count}, the devices of the target",
+                f"make the mesh of {self.device_count} devices, or choose a target of {needed}",
+            )
+        ]
+
+    def _takes(self, device_count: int) -> bool:
+        """A slice is used as a whole: JAX's mesh builder and the network know no part of it."""
+        return device_count == self.device_count
+
+    @property
+    def where(self) -> str:
+        """How errors name the target."""
+        return f"target {self.text!r}"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _arranged(devices: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    try:
+        return mesh_utils.create_device_mesh(shape, devices)
+    except NotImplementedError:
+        # No mesh axis can have whole dimensions of the network for itself.
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+
+
+def _unknown(text: str, forms: Sequence[str]) -> Problem:
+    return Problem(
+        f"target {text!r}",
+        f"the kind {text.partition(':')[0]!r}",
+        f"one of: {', '.join(forms)}",
+        "write one of these, e.g. 'tpu:v5e:2x4'",
+    )

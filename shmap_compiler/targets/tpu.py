@@ -1,0 +1,163 @@
+"""`tpu:v5e:2x4`: a slice of TPUs, by generation and arrangement of its chips.
+
+Its compiler is libtpu, which compiles without a TPU. Figures of the links and when they wrap around
+are from https://jax-ml.github.io/scaling-book/tpus, "TPU Networking" and "Key Takeaways"; shapes of
+slices from the pages in chips.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax.experimental import topologies
+
+from shmap_compiler.errors import Problem
+
+from .chips import TPU_V5E, TPU_V5P, TPU_V6E, Chip
+from .networks import Torus
+from .target import Target
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation of TPUs.
+
+    Attributes:
+      pod: the largest slice.
+      slices: the usual ones, offered when another is refused.
+      one_host: slices that one machine drives; machines of larger ones drive 2x2 chips each.
+      link_bandwidth: bytes per second over one link in one direction.
+      cube: slices made of these wrap around in every dimension; None where just the dimensions
+        wrap around that are as long as the pod's.
+    """
+
+    chip: Chip
+    pod: Shape
+    slices: tuple[Shape, ...]
+    one_host: tuple[Shape, ...]
+    link_bandwidth: float
+    cube: Shape | None
+
+    def wraps(self, shape: Shape) -> tuple[bool, ...]:
+        if self.cube is None:
+            return tuple(n == full for n, full in zip(shape, self.pod, strict=True))
+        whole = all(n % edge == 0 for n, edge in zip(shape, self.cube, strict=True))
+        return (whole,) * len(shape)
+
+
+_FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+_DEEP = (
+    *((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), (4, 4, 4), (4, 4, 8), (4, 8, 8), (8, 8, 8)),
+    *((8, 8, 16), (8, 16, 16), (16, 16, 16), (16, 16, 24)),
+)
+GENERATIONS = {
+    "v5e": Generation(TPU_V5E, (16, 16), _FLAT, ((1, 1), (2, 4)), 50e9, None),
+    "v5p": Generation(TPU_V5P, (16, 20, 28), _DEEP, (), 100e9, (4, 4, 4)),
+    "v6e": Generation(TPU_V6E, (16, 16), _FLAT, ((1, 1), (2, 4)), 100e9, None),
+}
+
+
+@dataclass(frozen=True)
+class TpuTarget(Target):
+    """A slice of `shape` chips; JAX has one device for each chip."""
+
+    generation: str
+    shape: Shape
+
+    kind = "tpu"
+    form = "tpu:GENERATION:AxB or tpu:GENERATION:AxBxC"
+    module = "libtpu"
+    extra = "tpu"
+
+    @classmethod
+    def read(cls, text: str) -> TpuTarget | Problem:
+        match = re.fullmatch(r"tpu:(\w+):(\d+(?:x\d+)*)", text)
+        if match is None or match[1] not in GENERATIONS:
+            return _unreadable(text)
+        target = cls(text, match[1], tuple(map(int, match[2].split("x"))))
+        return target._shape_problem() or target
+
+    def _shape_problem(self) -> Problem | None:
+        pod = self._generation.pod
+        if len(self.shape) != len(pod):
+            needed = f"{len(pod)} dimensions: its network is a {len(pod)}D torus"
+        elif not all(self.shape):
+            needed = "at least one chip along each dimension"
+        elif math.prod(self.shape) > math.prod(pod):
+            needed = f"at most {math.prod(pod)}, the {_show(pod)} of a pod"
+        else:
+            return None
+        return self.refused(f"{math.prod(self.shape)} chips as {_show(self.shape)}", needed)
+
+    def refused(self, found: str, needed: str) -> Problem:
+        """An arrangement of chips that there is not, with those next to it in size."""
+        return Problem(self.where, found, needed, f"use one of {', '.join(self._nearby())}")
+
+    def _nearby(self) -> list[str]:
+        def distance(shape: Shape) -> float:
+            ratio = max(math.prod(self.shape), 1) / math.prod(shape)
+            return abs(math.log(ratio))
+
+        nearest = sorted(self._generation.slices, key=distance)[:3]
+        return [f"tpu:{self.generation}:{_show(s)}" for s in sorted(nearest, key=math.prod)]
+
+    @property
+    def platform(self) -> str:
+        return "tpu"
+
+    @property
+    def _generation(self) -> Generation:
+        return GENERATIONS[self.generation]
+
+    @property
+    def chip(self) -> Chip:
+        return self._generation.chip
+
+    @property
+    def network(self) -> Torus:
+        kind = self._generation
+        return Torus(self.shape, kind.wraps(self.shape), kind.link_bandwidth)
+
+    @property
+    def device_count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        # Without these libtpu asks the machine's metadata server what kind of TPU it is on.
+        return {
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_ACCELERATOR_TYPE": f"{self.generation}-{self.device_count}",
+            "TPU_WORKER_HOSTNAMES": "localhost",
+            "TPU_WORKER_ID": "0",
+        }
+
+    def _compile_only_devices(self) -> list[Any]:
+        kind = self._generation
+        hosts = self.shape if self.shape in kind.one_host else (2, 2)
+        wraps = kind.wraps(self.shape)
+        return topologies.get_topology_desc(
+            platform="tpu",
+            topology_name=f"{self.generation}:{_show(self.shape)}",
+            chips_per_host_bounds=(*hosts, 1),
+            wrap=(*wraps, False)[:3],
+        ).devices
+
+
+def _show(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _unreadable(text: str) -> Problem:
+    return Problem(
+        f"target {text!r}",
+        f"{text.partition(':')[2]!r} after 'tpu:'",
+        f"a generation, one of {', '.join(GENERATIONS)}, and the arrangement of its chips",
+        "write e.g. 'tpu:v5e:2x4' or 'tpu:v5p:4x4x4'",
+    )
