@@ -107,6 +107,8 @@ def replace_jaxpr(jaxpr: Any, **fields: Any) -> Any:
     """Copy of an open or closed jaxpr with other equations, variables or effects."""
     if _CLOSED_IS_SEPARATE and is_closed(jaxpr):
         return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(**fields))
+    if "constvars" in fields and is_closed(jaxpr):
+        fields["consts"] = jaxpr.consts  # JAX forgets them otherwise
     return jaxpr.replace(**fields)
 
 
