@@ -117,15 +117,27 @@ def _keep(
 
 
 def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: History) -> int:
-    """Where the input that varies is split, if the result has its rank; or else a free place."""
+    """Where the result is split if it is split as the input it was made from; or a free place."""
     if found.input is not None:
-        source = graph.in_specs[found.input]
-        rank = len(graph.body_in_types[found.input].shape)
-        if rank == len(dims):
-            for d, axes in enumerate(specs.dim_axes(source, rank)):
-                if missing[0] in axes:
-                    return d
+        shape = graph.body_in_types[found.input].shape
+        split = specs.dim_axes(graph.in_specs[found.input], len(shape))
+        (d,) = (d for d, axes in enumerate(split) if missing[0] in axes)
+        d = _followed(d, shape, found)
+        if d is not None:
+            return d
     return next((d for d, axes in enumerate(dims) if not axes), 0)
+
+
+def _followed(d: int, shape: tuple[int, ...], found: History) -> int | None:
+    """Where dimension `d` is after all steps, as far as transposes alone move dimensions."""
+    for step in found.steps:
+        after = getattr(step.eqn.outvars[-1].aval, "shape", None)
+        if step.eqn.primitive.name == "transpose":
+            d = step.eqn.params["permutation"].index(d)
+        elif after != shape:
+            return None
+        shape = after
+    return d
 
 
 def _spec(dims: Sequence[Sequence[str]]) -> str:
