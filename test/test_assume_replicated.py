@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import assume_replicated, shard_map
 
-MESH = jax.make_mesh((4, 2), ("i", "j"))
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 
 
 def test_assume_replicated_is_the_identity_under_every_transformation():

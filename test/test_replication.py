@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import io_callback
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import assume_replicated, shard_map
@@ -18,7 +19,7 @@ from shmap_compiler._compat import open_jaxpr
 from shmap_compiler.graph import equations
 from shmap_compiler.replication.collective_rules import _varying
 
-MESH = jax.make_mesh((4, 2), ("i", "j"))
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 BLOCK = jax.ShapeDtypeStruct((4, 8), jnp.float32)
 NONE, ON_I, ON_J, ON_IJ = (frozenset(axes) for axes in ("", "i", "j", "ij"))
 

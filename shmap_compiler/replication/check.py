@@ -128,7 +128,7 @@ def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: His
     return next((d for d, axes in enumerate(dims) if not axes), 0)
 
 
-def _followed(d: int, shape: tuple[int, ...], found: History) -> int | None:
+def _followed(d: int, shape: Any, found: History) -> int | None:
     """Where dimension `d` is after all steps, as far as transposes alone move dimensions."""
     for step in found.steps:
         after = getattr(step.eqn.outvars[-1].aval, "shape", None)
