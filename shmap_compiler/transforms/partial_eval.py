@@ -11,8 +11,8 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
 from shmap_compiler._compat import (
+    axis_of_effect,
     close_jaxpr,
-    is_axis_effect,
     open_jaxpr,
     policy_saves,
     replace_jaxpr,
@@ -203,7 +203,7 @@ def _program(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: l
 
 
 def _has_effects(eqn: Any) -> bool:
-    return any(not is_axis_effect(e, [getattr(e, "name", None)]) for e in eqn.effects)
+    return any(axis_of_effect(e) is None for e in eqn.effects)
 
 
 def _where(mask: Sequence[bool], values: Sequence[Any]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.graph import Graph
@@ -39,7 +40,7 @@ class Residuals:
             known.update({id(x): (kind, k) for k, x in enumerate(values)})
         new = []
         for leaf in leaves:
-            if not isinstance(leaf, jax.core.Tracer):
+            if not isinstance(leaf, Tracer):
                 self._sources.append(("constant", leaf))
                 continue
             if id(leaf) not in known:
