@@ -38,19 +38,19 @@ def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
     names = eqn.params["axes"]
     own = axes.mask(names)
     elsewhere = operand & ~own
-    if primitive in (assume_replicated_p, coll.pbroadcast_p):
+    if primitive in (assume_replicated_p, coll.pbroadcast_p):  # R5
         return elsewhere
-    if primitive is coll.axis_index_p:
+    if primitive is coll.axis_index_p:  # R8
         return own
-    if primitive is coll.ppermute_p:
+    if primitive is coll.ppermute_p:  # R7
         pairs = eqn.params["perm"]
         return elsewhere | _exact("permute", names, pairs, operand & own, axes)
     groups = eqn.params["groups"]
-    if primitive in _SAME_FOR_GROUP:
+    if primitive in _SAME_FOR_GROUP:  # R4; with groups R7
         if groups is None:
             return elsewhere
         return elsewhere | _exact("same", names, groups, operand & own, axes)
-    if groups is None:
+    if groups is None:  # R6; with groups R7
         return elsewhere | own
     return elsewhere | _exact("part", names, groups, operand & own, axes)
 
