@@ -22,9 +22,11 @@ _SAME_FOR_GROUP = {coll.psum_p, coll.pmax_p, coll.pmin_p, coll.all_gather_p}
 # ... and keeps of them, or of their sum, the part that its own rank says.
 _PART_BY_RANK = {coll.psum_scatter_p, coll.all_to_all_p}
 
-# A collective that also names an axis of an enclosing vmap is left in JAX's own form.
+# Collectives in JAX's own form: those that also name an axis of an enclosing vmap, and those that
+# our family lacks.
 _JAX_SAME_FOR_ALL = {"psum", "pmax", "pmin", "all_gather"}
-_JAX_COLLECTIVES = _JAX_SAME_FOR_ALL | {"ppermute", "all_to_all", "reduce_scatter", "pbroadcast"}
+_JAX_OWN_FOR_EACH = {"ppermute", "all_to_all", "ragged_all_to_all", "reduce_scatter", "pbroadcast"}
+_JAX_COLLECTIVES = _JAX_SAME_FOR_ALL | _JAX_OWN_FOR_EACH
 
 RULED = {*coll.COLLECTIVES, assume_replicated_p}
 """The primitives `result_mask` knows by themselves."""
