@@ -6,7 +6,7 @@ that was legalized with its own mesh and axes; the passes leave it alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -14,9 +14,10 @@ from jaxlib.mlir.dialects import stablehlo
 
 AXIS_INDEX = "shmap.axis_index"
 
-TAKES_GLOBAL_DEVICE_IDS = frozenset(
-    {"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"}
-)
+ALL_GATHER = "stablehlo.all_gather"
+ALL_REDUCE = "stablehlo.all_reduce"
+REDUCE_SCATTER = "stablehlo.reduce_scatter"
+TAKES_GLOBAL_DEVICE_IDS = frozenset({ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER})
 PERMUTE = "stablehlo.collective_permute"
 GROUPED = TAKES_GLOBAL_DEVICE_IDS | {"stablehlo.all_to_all", "stablehlo.collective_broadcast"}
 COLLECTIVES = GROUPED | {PERMUTE}
@@ -75,3 +76,34 @@ def _group_axis_refs(op: ir.Operation) -> list[stablehlo.AxisRefAttr] | None:
 def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:
     """The rows of a dense list of device ids: `replica_groups` or `source_target_pairs`."""
     return np.array(ir.DenseIntElementsAttr(op.attributes[attribute])).tolist()
+
+
+def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
+    """The mesh axes of an op with one operand and groups over whole axes; else None.
+
+    This is the form that emission gives to every collective without `axis_index_groups`.
+    """
+    if len(op.operands) != 1 or GROUPS not in op.attributes or split_group_axes(op):
+        return None
+    return group_axes(op)
+
+
+def name_group_axes(op: ir.Operation, axes: Sequence[str]) -> None:
+    """Gives `op`, whose groups are named by mesh axes, groups over `axes` of the same mesh."""
+    mesh = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).mesh
+    refs = [stablehlo.AxisRefAttr.get(axis) for axis in axes]
+    op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(mesh, ir.ArrayAttr.get(refs))
+
+
+def reduction(op: ir.Operation) -> str | None:
+    """The name of the op with which a collective combines two values: "stablehlo.add".
+
+    None if its region is more than that one op on its two arguments.
+    """
+    block = op.regions[0].blocks[0]
+    ops = list(block.operations)
+    if len(ops) != 2:
+        return None
+    combine, end = (each.operation for each in ops)
+    on_both = set(combine.operands) == set(block.arguments) and len(combine.operands) == 2
+    return combine.name if on_both and list(end.operands) == list(combine.results) else None

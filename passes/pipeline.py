@@ -9,10 +9,17 @@ from jaxlib.mlir import ir, passmanager
 
 from .base import Pass, PipelineError, Problem
 from .check_replication import CheckReplication
+from .combine_all_reduces import CombineAllReduces
 from .diagnostics import Diagnostic, diagnostics_of
 from .dialects import register_mlir_passes
+from .elide_gathered_slices import ElideGatheredSlices
+from .elide_invariant_reductions import ElideInvariantReductions
+from .elide_trivial_collectives import ElideTrivialCollectives
+from .fold_all_reduces import FoldAllReduces
+from .form_reduce_scatter import FormReduceScatter
 from .inline_meshes import InlineMeshes
 from .legalize_collectives import LegalizeCollectives
+from .merge_equal_collectives import MergeEqualCollectives
 from .verify import Verify
 from .wrap_manual import WrapManual
 
@@ -22,6 +29,13 @@ Groups = Literal["axes", "ids"]
 PASSES: tuple[type[Pass], ...] = (
     Verify,
     CheckReplication,
+    ElideTrivialCollectives,
+    ElideInvariantReductions,
+    MergeEqualCollectives,
+    ElideGatheredSlices,
+    FormReduceScatter,
+    FoldAllReduces,
+    CombineAllReduces,
     LegalizeCollectives,
     WrapManual,
     InlineMeshes,
@@ -35,6 +49,19 @@ def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tup
     return (
         # First: every later pass may then trust the module.
         Verify(),
+        # Before the other clean-up passes: they need not think of axes of size one.
+        ElideTrivialCollectives(),
+        # Before fold-all-reduces: it takes care of axes that a reduction and its operand both name.
+        # Before merge-equal-collectives: two sums may be equal once an axis is taken from one.
+        ElideInvariantReductions(),
+        # Before form-reduce-scatter: an equal all_reduce that is used whole makes the slice free.
+        MergeEqualCollectives(),
+        ElideGatheredSlices(),
+        # Before fold-all-reduces: over more axes than the slice is along it would not be found.
+        FormReduceScatter(),
+        FoldAllReduces(),
+        # After all that look for all_reduces: they would see slices of one.
+        CombineAllReduces(),
         # Before wrap-manual: it reads the manual axes from @main, which wrap-manual takes away.
         LegalizeCollectives(groups=groups, partitioner=partitioner),
         # After everything that works on per-device types.

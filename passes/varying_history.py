@@ -103,7 +103,7 @@ def _deciders(place: Place) -> Iterator[Place]:
     """What decides whether, or how often, a device computes the value."""
     value, calls = place.value, place.calls
     op = defining_op(value)
-    op = value.owner.owner if op is None else op.parent
+    op = ir.BlockArgument(value).owner.owner if op is None else op.parent
     while op is not None:
         yield from (Place(decider, calls) for decider in _decides(op.operation))
         if isinstance(op, func.FuncOp) and calls:

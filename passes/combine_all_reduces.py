@@ -1,0 +1,159 @@
+"""Sends neighbouring small reductions together: one all_reduce of the values side by side.
+
+A small all_reduce costs its latency, whatever its size. Losses, counts and norms come in rows of
+small sums.
+
+Before:  %1 = "stablehlo.all_reduce"(%a) <{... axes = ["i"]}> ({ add })    // tensor<f32>
+         %2 = "stablehlo.all_reduce"(%b) <{... axes = ["i"]}> ({ add })    // tensor<2x2xf32>
+After:   %0 = stablehlo.concatenate %a, %b, dim = 0                        // flat: tensor<5xf32>
+         %3 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })
+         %1 = stablehlo.slice %3 [0:1]                                     // and their shapes back
+         %2 = stablehlo.slice %3 [1:5]
+Needs:   to come after every pass that looks for all_reduces.
+Leaves:  of neighbouring all_reduces over the same axes, of one reduction and element type, as few
+         as buffers of `limit` bytes allow.
+
+Neighbours have no other collective, no call, loop or branch between them, and the results of the
+earlier ones are not used before the last: no value arrives later than it is wanted. What is larger
+than `limit` is not worth the copies; XLA combines large neighbours itself, into one all_reduce of
+several operands. (On CPU it does so for any size: both ways end in one all-reduce. A module cannot
+say that itself: XLA takes no all_reduce of several operands inside a manual region, in neither
+partitioner form, as of jaxlib 0.10.2 and 0.12.0.1.) Where some axes are automatic nothing is
+combined: values that lie differently over those axes would have to be moved to be put together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from .base import Pass
+from .body_form import read_body_form, walk
+from .collective_ops import (
+    ALL_REDUCE,
+    CHANNEL_HANDLE,
+    COLLECTIVES,
+    body_collectives,
+    is_axis_index,
+    reduction,
+    whole_axes,
+)
+
+# Ops that may hold collectives or have effects.
+_END_OF_RUN = COLLECTIVES | {
+    "func.call",
+    "sdy.manual_computation",
+    "stablehlo.case",
+    "stablehlo.composite",
+    "stablehlo.custom_call",
+    "stablehlo.if",
+    "stablehlo.infeed",
+    "stablehlo.outfeed",
+    "stablehlo.recv",
+    "stablehlo.send",
+    "stablehlo.while",
+}
+
+
+@dataclass(frozen=True)
+class CombineAllReduces(Pass):
+    """Sends neighbouring small reductions together: one all_reduce of the values side by side."""
+
+    name = "shmap-combine-all-reduces"
+
+    limit: int = 4096
+
+    def run(self, module: ModuleOp) -> None:
+        reductions = [op for op in body_collectives(walk(module.operation)) if _kind(op)]
+        if len(reductions) < 2 or read_body_form(module).is_partly_manual:
+            return
+        for block in dict.fromkeys(op.block for op in reductions):
+            for run in _runs(block, self.limit):
+                _combine(run)
+
+
+def _kind(op: ir.Operation) -> Hashable | None:
+    """Equal for all_reduces that can be combined; None for what is no all_reduce to combine."""
+    if op.name != ALL_REDUCE or CHANNEL_HANDLE in op.attributes:
+        return None
+    axes, combine, element = whole_axes(op), reduction(op), _type(op.results[0]).element_type
+    if axes is None or combine is None or _bits(element) is None:
+        return None
+    return frozenset(axes), combine, element
+
+
+def _type(value: ir.Value) -> ir.RankedTensorType:
+    return ir.RankedTensorType(value.type)
+
+
+def _elements(op: ir.Operation) -> int:
+    return math.prod(_type(op.results[0]).shape)
+
+
+def _bits(element: ir.Type) -> int | None:
+    return element.width if isinstance(element, ir.IntegerType | ir.FloatType) else None
+
+
+def _bytes(op: ir.Operation) -> int:
+    return _elements(op) * (_bits(_type(op.results[0]).element_type) or 0) // 8
+
+
+def _runs(block: ir.Block, limit: int) -> list[list[ir.Operation]]:
+    """The all_reduces of a block that can be combined, two or more each."""
+    runs: list[list[ir.Operation]] = [[]]
+    for view in block.operations:
+        op, run = view.operation, runs[-1]
+        kind = _kind(op)
+        small = kind is not None and _bytes(op) <= limit
+        fits = small and run and kind == _kind(run[0]) and sum(map(_bytes, [*run, op])) <= limit
+        if run and (_uses(op, run) or (_ends_run(op) and not fits)):
+            runs.append([])
+        if small:
+            runs[-1].append(op)
+    return [run for run in runs if len(run) > 1]
+
+
+def _uses(op: ir.Operation, run: Sequence[ir.Operation]) -> bool:
+    results = {each.results[0] for each in run}
+    return any(operand in results for inner in walk(op) for operand in inner.operands)
+
+
+def _ends_run(op: ir.Operation) -> bool:
+    return op.name in _END_OF_RUN and not is_axis_index(op)
+
+
+def _combine(run: Sequence[ir.Operation]) -> None:
+    """One all_reduce at the place of the last."""
+    last = run[-1]
+    sizes = [_elements(op) for op in run]
+    with ir.InsertionPoint(last), last.location:
+        flat = [
+            stablehlo.reshape(_flat(op.results[0], size), op.operands[0])
+            for op, size in zip(run, sizes, strict=True)
+        ]
+        together = stablehlo.concatenate(flat, 0)
+        combined = ir.Operation.create(
+            ALL_REDUCE,
+            results=[together.type],
+            operands=[together],
+            attributes={name: last.attributes[name] for name in last.attributes},
+            regions=1,
+        )
+        last.regions[0].blocks[0].append_to(combined.regions[0])
+        start = 0
+        for op, size in zip(run, sizes, strict=True):
+            part = stablehlo.slice(combined.results[0], [start], [start + size], [1])
+            result = stablehlo.reshape(op.results[0].type, part)
+            op.results[0].replace_all_uses_with(result)
+            start += size
+    for op in run:
+        op.erase()
+
+
+def _flat(value: ir.Value, size: int) -> ir.Type:
+    return ir.RankedTensorType.get([size], _type(value).element_type)

@@ -1,0 +1,393 @@
+// RUN: shmap-opt %s --shmap-elide-invariant-reductions --split-input-file | FileCheck %s
+
+// CHECK-LABEL: module @the_sum_of_an_equal_value_is_a_multiple
+module @the_sum_of_an_equal_value_is_a_multiple {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: return %[[R]]
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @the_maximum_of_an_equal_value_is_the_value
+module @the_maximum_of_an_equal_value_is_the_value {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: return %arg0
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @the_minimum_of_an_equal_value_is_the_value
+module @the_minimum_of_an_equal_value_is_the_value {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: return %arg0
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.minimum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_reduction_over_other_axes_remains
+module @a_reduction_over_other_axes_remains {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %[[SUM:.*]] = "stablehlo.all_reduce"(%arg0)
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "i">]
+    // CHECK: %[[N:.*]] = stablehlo.constant dense<2.000000e+00>
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %[[SUM]], %[[N]]
+    // CHECK-NEXT: return %[[R]]
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">, #stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_sum_of_a_sum
+module @a_sum_of_a_sum {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %[[SUM:.*]] = "stablehlo.all_reduce"(%arg0)
+    // CHECK: %[[N:.*]] = stablehlo.constant dense<4.000000e+00>
+    // CHECK-NEXT: stablehlo.multiply %[[SUM]], %[[N]]
+    // CHECK-NEXT: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = "stablehlo.all_reduce"(%0) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_value_that_varies_along_the_axis
+module @a_value_that_varies_along_the_axis {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "i">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @integers_wrap_around_alike
+module @integers_wrap_around_alike {
+  sdy.mesh @mesh = <["i"=4, "j"=7]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<7> : tensor<4xi32>
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: return %[[R]]
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+      %s = stablehlo.add %a, %b : tensor<i32>
+      stablehlo.return %s : tensor<i32>
+    }) : (tensor<4xi32>) -> tensor<4xi32>
+    return %0 : tensor<4xi32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @sums_of_booleans_are_no_multiples
+module @sums_of_booleans_are_no_multiples {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<i1>, %b: tensor<i1>):
+      %s = stablehlo.add %a, %b : tensor<i1>
+      stablehlo.return %s : tensor<i1>
+    }) : (tensor<4xi1>) -> tensor<4xi1>
+    return %0 : tensor<4xi1>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_count_of_two_bits_rounds_once
+module @a_count_of_two_bits_rounds_once {
+  sdy.mesh @mesh = <["i"=4, "j"=6]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<6.000000e+00> : tensor<4xf32>
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: return %[[R]]
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_count_of_three_bits_rounds_otherwise
+module @a_count_of_three_bits_rounds_otherwise {
+  sdy.mesh @mesh = <["i"=4, "j"=7]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_count_that_the_type_cannot_hold
+module @a_count_that_the_type_cannot_hold {
+  sdy.mesh @mesh = <["i"=2, "j"=257]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) : (tensor<4xbf16>) -> tensor<4xbf16>
+    return %0 : tensor<4xbf16>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @complex_values_are_not_scaled
+module @complex_values_are_not_scaled {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<complex<f32>>, %b: tensor<complex<f32>>):
+      %s = stablehlo.add %a, %b : tensor<complex<f32>>
+      stablehlo.return %s : tensor<complex<f32>>
+    }) : (tensor<4xcomplex<f32>>) -> tensor<4xcomplex<f32>>
+    return %0 : tensor<4xcomplex<f32>>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_product_is_a_power
+module @a_product_is_a_power {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.multiply %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @groups_of_device_ids_stay
+module @groups_of_device_ids_stay {
+  sdy.mesh @mesh = <["i"=2, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %0 = "stablehlo.all_reduce"
+    // CHECK-SAME: dense<
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @an_axis_of_size_one_is_left_to_another_pass
+module @an_axis_of_size_one_is_left_to_another_pass {
+  sdy.mesh @mesh = <["i"=4, "j"=1]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @values_of_an_enclosing_region_may_vary
+module @values_of_an_enclosing_region_may_vary {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"j"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"j"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"j"}>, shmap.outer_manual_axes = ["i"]} {
+    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "i">]
+    // CHECK-NOT: stablehlo.constant
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @with_automatic_axes
+module @with_automatic_axes {
+  sdy.mesh @mesh = <["i"=2, "j"=2, "k"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: return %[[R]]
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @only_some_devices_come_to_a_branch
+module @only_some_devices_come_to_a_branch {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK: func.func public @main
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["j"]}} : () -> tensor<i32>
+    // CHECK: "stablehlo.case"
+    // CHECK-NEXT: "stablehlo.all_reduce"
+    %0 = "stablehlo.case"(%i) ({
+      %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      stablehlo.return %1 : tensor<4xf32>
+    }, {
+      stablehlo.return %x : tensor<4xf32>
+    }) : (tensor<i32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
