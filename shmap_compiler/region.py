@@ -101,12 +101,14 @@ def _with_devices(mesh: AbstractMesh, leaves: Sequence[Any], problems: list[Prob
 def _meshes_of(leaves: Iterable[Any]) -> Iterator[AnyMesh]:
     """The meshes on which arguments lie."""
     for leaf in leaves:
-        sharding = leaf.aval.sharding if isinstance(leaf, Tracer) else _sharding(leaf)
+        sharding = _sharding(leaf)
         if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:
             yield sharding.mesh
 
 
 def _sharding(leaf: Any) -> Any:
+    if isinstance(leaf, Tracer):
+        return getattr(leaf.aval, "sharding", None)
     return leaf.sharding if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) else None
 
 

@@ -20,7 +20,7 @@ from shmap_compiler.tracer import retrace
 
 
 def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
-    spmd_axes = _tuple(axis_data.spmd_name)
+    spmd_axes = _manual_axes_of_mapped_dimension(axis_data, graph)
     _check_spmd_axes(graph, spmd_axes)
     mapped_out = _mapped_outputs(graph, dims, axis_data.name)
     if not any(mapped_out):
@@ -46,6 +46,12 @@ def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
         [jax.typeof(x) for x in args],
     )
     return bind(batched_graph, *args), [0 if m else None for m in mapped_out]
+
+
+def _manual_axes_of_mapped_dimension(axis_data: Any, graph: Graph) -> tuple[str, ...]:
+    """The manual axes that split the mapped dimension: by spmd_axis_name, or by its type."""
+    axes = _tuple(axis_data.spmd_name) or _tuple(axis_data.explicit_mesh_axis)
+    return tuple(a for a in axes if a in graph.manual_axes)
 
 
 def _insert(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...]) -> PartitionSpec:
