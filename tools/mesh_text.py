@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 import jax
 import numpy as np
@@ -32,12 +31,12 @@ def parse(text: str) -> dict[str, int]:
     return sizes
 
 
-def make(sizes: dict[str, int], like: Any) -> Mesh | AbstractMesh:
+def make(sizes: dict[str, int], like: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
     """The mesh of these sizes: of the first devices, or without devices if there are too few.
 
     Axes that the mesh `like` has too keep their axis types; others are automatic.
     """
-    types = dict(zip(like.axis_names, like.axis_types, strict=True))
+    types = dict(zip(like.axis_names, like.axis_types, strict=True)) if like is not None else {}
     axis_types = tuple(types.get(name, AxisType.Auto) for name in sizes)
     shape, names, count = tuple(sizes.values()), tuple(sizes), math.prod(sizes.values())
     devices = jax.devices()

@@ -128,13 +128,9 @@ def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
     if sizes is not None:
         if needs_devices:
             _check_devices(sizes, options.devices)
-        mapped = _on_mesh(mapped, mesh_text.make(sizes, mapped.mesh))
+        mesh = mesh_text.make(sizes, mapped.mesh)
+        mapped = mapped.replace(mesh=mesh, axis_names=mapped.axis_names)
     return Program(target, mapped, _args(target, tuple(types)))
-
-
-def _on_mesh(mapped: ShardMapped, mesh: Any) -> ShardMapped:
-    all_manual = mapped.axis_names == frozenset(mapped.mesh.axis_names)
-    return mapped.replace(mesh=mesh, axis_names=() if all_manual else mapped.axis_names)
 
 
 def _check_devices(sizes: dict[str, int], there: int) -> None:
