@@ -124,6 +124,13 @@ def test_replace_jaxpr():
         assert [e.primitive.name for e in jaxpr.eqns] == ["sin"]
 
 
+def test_replace_jaxpr_keeps_the_constants_of_replaced_variables():
+    constvars = list(_compat.open_jaxpr(WITH_CONSTANT).constvars)
+    changed = _compat.replace_jaxpr(WITH_CONSTANT, constvars=constvars)
+    assert len(_compat.open_jaxpr(changed).invars) == 1
+    assert len(changed.consts) == 1
+
+
 def test_close_jaxpr():
     closed = _compat.close_jaxpr(_compat.open_jaxpr(SIN))
     assert _compat.is_closed(closed)
