@@ -11,8 +11,6 @@ Should XLA end the process, the last program is in `running_program.txt` in the 
 import itertools
 import os
 from collections.abc import Iterator
-from functools import partial
-from random import Random
 
 import jax
 import numpy as np
@@ -30,8 +28,7 @@ PROGRAMS = int(os.environ.get("SHMAP_REPLICATION_PROGRAMS", "8"))
 
 def random_programs() -> Iterator[Program]:
     for seed in itertools.count():
-        draw = partial(Random(seed).randrange, 2**20)
-        program = draw_program(draw(), [draw() for _ in range(3)], [draw() for _ in range(18)])
+        program = draw_program(seed, size=18)
         if runs_on_cpu(program):
             yield program
 
