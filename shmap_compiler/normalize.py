@@ -193,6 +193,10 @@ def _all_to_all(params, sizes):
     return fun
 
 
+def _ragged_all_to_all(params, sizes):
+    return functools.partial(coll.ragged_all_to_all, **_group(params, sizes))
+
+
 def _ppermute(params, sizes):
     perm = tuple((int(source), int(target)) for source, target in params["perm"])
     return functools.partial(coll.ppermute, axes=_axes(params), perm=perm)
@@ -236,6 +240,7 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
+    "ragged_all_to_all": _ragged_all_to_all,
     "ppermute": _ppermute,
     "pbroadcast": _pbroadcast,
     "pbroadcast_dynamic": _pbroadcast_dynamic,

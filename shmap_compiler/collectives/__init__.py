@@ -20,6 +20,7 @@ from shmap_compiler.collectives.gather_scatter import (
 )
 from shmap_compiler.collectives.pbroadcast import pbroadcast, pbroadcast_p
 from shmap_compiler.collectives.ppermute import ppermute, ppermute_p
+from shmap_compiler.collectives.ragged_all_to_all import ragged_all_to_all, ragged_all_to_all_p
 
 COLLECTIVES = (
     psum_p,
@@ -29,6 +30,7 @@ COLLECTIVES = (
     psum_scatter_p,
     all_to_all_p,
     ppermute_p,
+    ragged_all_to_all_p,
     pbroadcast_p,
     axis_index_p,
 )
@@ -53,4 +55,6 @@ __all__ = [
     "psum_p",
     "psum_scatter",
     "psum_scatter_p",
+    "ragged_all_to_all",
+    "ragged_all_to_all_p",
 ]

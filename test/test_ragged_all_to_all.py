@@ -1,0 +1,98 @@
+"""ragged_all_to_all against slices moved by NumPy; JAX itself cannot run it on CPU devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+
+MESH = jax.make_mesh((2, 4), ("j", "i"), axis_types=(AxisType.Auto,) * 2)
+DEVICES, SENT, ROOM = 4, 12, 16
+
+GROUPS = {"one": [[0, 1, 2, 3]], "two": [[0, 2], [3, 1]]}
+
+
+def plan(groups):
+    """Random slices: for each device and each rank in its group, four int32[devices, group]."""
+    rng = np.random.default_rng(len(groups))
+    offsets_in, sizes, offsets_out, received = np.zeros((4, DEVICES, len(groups[0])), np.int32)
+    for group in groups:
+        n = len(group)
+        table = rng.integers(0, 4, (n, n))  # from the first to the second
+        sizes[group], received[group] = table, table.T
+        offsets_in[group] = np.cumsum(table, 1) - table
+        offsets_out[group] = np.cumsum(table, 0) - table + 1  # row 0 is nobody's
+    return offsets_in, sizes, offsets_out, received
+
+
+def exchange(groups):
+    @shard_map(mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    def fun(operand, output, *offsets_and_sizes):
+        blocks = [x[0] for x in offsets_and_sizes]
+        groups_or_none = groups if len(groups) > 1 else None
+        return lax.ragged_all_to_all(
+            operand, output, *blocks, axis_name="i", axis_index_groups=groups_or_none
+        )
+
+    return lambda operand, output: fun(operand, output, *plan(groups))
+
+
+def moved(groups, operand, output):
+    """The same on the full arrays, by JAX on one device."""
+    offsets_in, sizes, offsets_out, _ = plan(groups)
+    operands = jnp.reshape(operand, (DEVICES, SENT, -1))
+    outputs = [jnp.asarray(block) for block in jnp.reshape(output, (DEVICES, ROOM, -1))]
+    for group in groups:
+        for source in group:
+            for rank, target in enumerate(group):
+                n, start = sizes[source, rank], offsets_in[source, rank]
+                at = offsets_out[source, rank]
+                part = operands[source, start : start + n]
+                outputs[target] = outputs[target].at[at : at + n].set(part)
+    return jnp.concatenate(outputs)
+
+
+RNG = np.random.default_rng(0)
+OPERAND = RNG.normal(size=(DEVICES * SENT, 3)).astype(np.float32)
+OUTPUT = RNG.normal(size=(DEVICES * ROOM, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+def test_values(groups):
+    result = jax.jit(exchange(groups))(OPERAND, OUTPUT)
+    np.testing.assert_array_equal(result, moved(groups, OPERAND, OUTPUT))
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+def test_gradients(groups):
+    weights = RNG.normal(size=OUTPUT.shape).astype(np.float32)
+
+    def gradients(fun):
+        def loss(*args):
+            return jnp.sum(jnp.sin(fun(*args)) * weights)
+
+        return jax.jit(jax.grad(loss, (0, 1)))(OPERAND, OUTPUT)
+
+    for ours, expected in zip(
+        gradients(exchange(groups)), gradients(lambda *a: moved(groups, *a)), strict=True
+    ):
+        np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+def test_vmap():
+    both = jax.jit(jax.vmap(exchange(GROUPS["one"]), (0, None)))
+    result = both(np.stack([OPERAND, -OPERAND]), OUTPUT)
+    for row, operand in zip(result, (OPERAND, -OPERAND), strict=True):
+        np.testing.assert_array_equal(row, moved(GROUPS["one"], operand, OUTPUT))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_other_targets_have_the_operation_itself(platform):
+    traced = jax.jit(exchange(GROUPS["one"])).trace(OPERAND, OUTPUT)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("@ragged_all_to_all") == 1
+    assert "all_gather" not in text
