@@ -14,64 +14,66 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad
-from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
+from shmap_compiler._compat import replace_jaxpr
 from shmap_compiler.collectives import psum
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind, shmap_p
 from shmap_compiler.tracer import retrace
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
-from shmap_compiler.transforms.residuals import Residuals
+from shmap_compiler.transforms.split import Halves, halves, save_everything, split, where
 
 
 def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
     moves = [_is_nonzero(t) for t in tangents]
-    if not any(moves):
-        outs = bind(graph, *primals)
-        return outs, [_zero(x) for x in outs]
-    residuals = Residuals()
+    halves, changes = _linearized(graph, tuple(moves))
+    results = bind(halves.known, *primals)
+    outs = results[: len(graph.out_specs)]
+    moving = where(moves, tangents)
+    out_tangents = iter(bind(halves.staged, *halves.residuals(primals, results), *moving))
+    return outs, [next(out_tangents) if c else _zero(x) for x, c in zip(outs, changes, strict=True)]
 
-    def forward(*blocks):
-        moving = [x for x, m in zip(blocks, moves, strict=True) if m]
 
-        def of_moving(*moving):
-            rest = iter(moving)
-            return graph.fun(*[next(rest) if m else x for x, m in zip(blocks, moves, strict=True)])
+def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[bool]]:
+    """(the program and its derivative, which outputs change as the inputs in `moves` do)."""
+    in_specs, moving_specs = graph.in_specs, where(moves, graph.in_specs)
 
-        outs, linear = jax.linearize(of_moving, *moving)
-        return [*outs, *residuals.save(linear, blocks, outs)]
+    def with_tangents(*blocks):
+        values, moving = blocks[: len(moves)], blocks[len(moves) :]
 
+        def of_moving(*moving_values):
+            rest = iter(moving_values)
+            return graph.fun(*[next(rest) if m else x for x, m in zip(values, moves, strict=True)])
+
+        outs, out_tangents = jax.jvp(of_moving, where(moves, values), moving)
+        return [*outs, *where(smooth, out_tangents)]
+
+    smooth = [_has_tangent(t) for t in graph.body_out_types]
+    smooth_specs = where(smooth, graph.out_specs)
+    both = retrace(
+        graph,
+        with_tangents,
+        [*in_specs, *moving_specs],
+        [*graph.out_specs, *smooth_specs],
+        [*graph.in_types, *[_tangent_type(t) for t in where(moves, graph.in_types)]],
+    )
+    unknown_in = [False] * len(moves) + [True] * sum(moves)
+    parts = split(both.jaxpr, unknown_in, unknown_in, save_everything)
     count = len(graph.out_specs)
-    forward_graph = retrace(
-        graph,
-        forward,
-        graph.in_specs,
-        lambda results: [*graph.out_specs, *[PartitionSpec()] * (len(results) - count)],
-        [jax.typeof(x) for x in primals],
+    depend = parts.unknown_out[count:]
+    if not all(depend):  # a tangent that does not depend on the others is zero
+        kept = [True] * count + depend
+        jaxpr = replace_jaxpr(both.jaxpr, outvars=list(where(kept, both.jaxpr.jaxpr.outvars)))
+        parts = split(jaxpr, unknown_in, unknown_in, save_everything)
+    parts = parts.with_unknown_outputs_only()
+    rest = iter(depend)
+    changes = [next(rest) if s else False for s in smooth]
+    tangent_specs = where(depend, smooth_specs)
+    return (
+        halves(graph, parts, in_specs, graph.out_specs, moving_specs, tangent_specs),
+        changes,
     )
-    forward_graph = residuals.with_specs(forward_graph, count)
-    results = bind(forward_graph, *primals)
-    outs = results[:count]
-    saved = residuals.values(primals, results)
-    saved_specs = residuals.all_specs(forward_graph)
-    smooth = [_has_tangent(x) for x in outs]
-
-    def tangent_map(*inputs):
-        linear = residuals.restore(inputs[: len(saved)])
-        out_tangents = linear(*inputs[len(saved) :])
-        return [t for t, s in zip(out_tangents, smooth, strict=True) if s]
-
-    moving_tangents = [t for t, m in zip(tangents, moves, strict=True) if m]
-    linear_graph = retrace(
-        graph,
-        tangent_map,
-        [*saved_specs, *[s for s, m in zip(graph.in_specs, moves, strict=True) if m]],
-        [s for s, k in zip(graph.out_specs, smooth, strict=True) if k],
-        [jax.typeof(x) for x in (*saved, *moving_tangents)],
-    )
-    out_tangents = iter(bind(linear_graph, *saved, *moving_tangents))
-    return outs, [next(out_tangents) if s else _zero(x) for x, s in zip(outs, smooth, strict=True)]
 
 
 def _transpose(cotangents, *args, graph: Graph, mesh_witness):
@@ -150,8 +152,12 @@ def _is_nonzero(tangent: Any) -> bool:
     return type(tangent) is not ad.Zero and jax.typeof(tangent).dtype != jax.dtypes.float0
 
 
-def _has_tangent(x: Any) -> bool:
-    return jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
+def _has_tangent(type_: Any) -> bool:
+    return jnp.issubdtype(type_.dtype, jnp.inexact)
+
+
+def _tangent_type(type_: Any) -> Any:
+    return type_.to_tangent_aval()
 
 
 def _zero(primal: Any) -> ad.Zero:

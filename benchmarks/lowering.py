@@ -1,0 +1,118 @@
+"""Time to lower a 4-layer tensor-parallel transformer and its gradient, ours against JAX's.
+
+    python benchmarks/lowering.py [--layers 4] [--repeat 15]
+
+Both are timed in turns in one process, from a function never seen before to StableHLO
+(`jax.jit(...).lower(...)`); the minimum of the repetitions counts, as the rest is noise of the
+machine. It prints a ratio: below 1 we are faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+import shmap_compiler
+
+WIDTH, HEADS, HIDDEN, BATCH, TIME = 64, 8, 256, 4, 16
+SPECS = {
+    "qkv": P(None, None, "model"),
+    "out": P("model", None),
+    "up": P(None, "model"),
+    "down": P("model", None),
+    "scale": P(None),
+}
+SHAPES = {
+    "qkv": (3, WIDTH, WIDTH),
+    "out": (WIDTH, WIDTH),
+    "up": (WIDTH, HIDDEN),
+    "down": (HIDDEN, WIDTH),
+    "scale": (WIDTH,),
+}
+
+
+def make_loss(shard_map, mesh, layers):
+    """A new loss function, over new function objects, so that nothing is cached."""
+
+    def norm(x, scale):
+        return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
+
+    def attention(x, layer):
+        q, k, v = (
+            (x @ w).reshape(*x.shape[:2], -1, WIDTH // HEADS) for w in layer["qkv"]
+        )
+        scores = jnp.einsum("bthd,bshd->bhts", q, k) / (WIDTH // HEADS) ** 0.5
+        mixed = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
+        return lax.psum(mixed.reshape(*x.shape[:2], -1) @ layer["out"], "model")
+
+    def mlp(x, layer):
+        return lax.psum(jax.nn.gelu(x @ layer["up"]) @ layer["down"], "model")
+
+    def body(params, x):
+        for layer in params:
+            x = x + attention(norm(x, layer["scale"]), layer)
+            x = x + mlp(norm(x, layer["scale"]), layer)
+        return lax.pmean(jnp.mean(x * x), "data")
+
+    return shard_map(
+        body, mesh=mesh, in_specs=([SPECS] * layers, P("data")), out_specs=P()
+    )
+
+
+def arguments(layers):
+    struct = jax.ShapeDtypeStruct
+    layer = {name: struct(shape, jnp.float32) for name, shape in SHAPES.items()}
+    return [layer] * layers, struct((BATCH, TIME, WIDTH), jnp.float32)
+
+
+def lower(shard_map, mesh, layers, gradient):
+    loss = make_loss(shard_map, mesh, layers)
+    program = jax.jit(jax.value_and_grad(loss) if gradient else loss)
+    start = time.perf_counter()
+    lowered = program.trace(*arguments(layers)).lower(lowering_platforms=("cpu",))
+    return time.perf_counter() - start, lowered
+
+
+def compare(name, mesh, layers, gradient, repeat):
+    best = {"ours": float("inf"), "jax": float("inf")}
+    sizes = {}
+    for _ in range(repeat):
+        for who, shard_map in (("jax", jax.shard_map), ("ours", shmap_compiler.shard_map)):
+            seconds, lowered = lower(shard_map, mesh, layers, gradient)
+            best[who] = min(best[who], seconds)
+            sizes[who] = len(lowered.as_text())
+    print(
+        f"{name:34} ours {best['ours'] * 1e3:7.1f} ms   jax {best['jax'] * 1e3:7.1f} ms   "
+        f"ratio {best['ours'] / best['jax']:.2f}   module {sizes['ours']} / {sizes['jax']} bytes"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--repeat", type=int, default=15)
+    options = parser.parse_args()
+    small = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    for gradient in (False, True):
+        name = f"{options.layers} layers" + (", value and gradient" if gradient else "")
+        compare(name, small, options.layers, gradient, options.repeat)
+    for shape in ((2, 4), (4, 8), (2, 8)):
+        del shape
+    for model in (4, 8):
+        data = 2 if model == 4 else 65536 // 8
+        mesh = AbstractMesh((data, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+        if data == 2:
+            compare("1 layer, abstract mesh of 8", mesh, 1, False, options.repeat)
+
+
+if __name__ == "__main__":
+    main()
