@@ -67,7 +67,8 @@ def _equal_axes(
     op: ir.Operation, axes: Sequence[str], mesh: Mesh, varying: Varying
 ) -> tuple[str, ...]:
     """The axes that `op` need not send along; those of size one are none of them."""
-    varies = varying.of(op.operands[0])
+    # The result varies along its own axis only where not all devices along it take part.
+    varies = {*varying.of(op.operands[0]), *varying.of(op.results[0])}
     equal = tuple(axis for axis in axes if axis not in varies and mesh.sizes[axis] > 1)
     kind = reduction(op)
     if kind in _IDEMPOTENT or (kind == _SUM and _can_scale(op, mesh.product(equal))):

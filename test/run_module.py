@@ -1,10 +1,11 @@
 """Runs the text of a module on eight devices, the way a user's `jit` would run it.
 
-    run_module(text, args, mesh_shape, partitioner)   ->  [NumPy result, ...]
+    run_module(text, args, mesh_shape, partitioner)     ->  [NumPy result, ...]
+    run_and_count(text, args, mesh_shape, partitioner)  ->  the same, and the collectives in the HLO
 
 `text` is a module on full arrays, as the pass pipeline leaves it. It is merged into the module of
-an enclosing `jit`, as JAX merges what primitives lower to. `run_in_child` does the same in another
-process, for modules on which XLA may end the process.
+an enclosing `jit`, as JAX merges what primitives lower to. `in_child` calls a function in another
+process, for modules on which XLA may end the process; `run_in_child` so calls `run_module`.
 """
 
 import multiprocessing
@@ -19,6 +20,7 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
+from shmap_tools.hlo_collectives import collectives
 
 _DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "ui32": np.uint32}
 
@@ -50,6 +52,10 @@ def passed(text, passes):
 
 def run_module(text, args, mesh_shape, partitioner):
     """Runs @main of `text` on full arrays; `mesh_shape` is {axis: size} over the first devices."""
+    return run_and_count(text, args, mesh_shape, partitioner)[0]
+
+
+def run_and_count(text, args, mesh_shape, partitioner):
     size = int(np.prod(list(mesh_shape.values())))
     devices = np.array(jax.devices()[:size]).reshape(tuple(mesh_shape.values()))
     mesh = Mesh(devices, tuple(mesh_shape), axis_types=(AxisType.Auto,) * len(mesh_shape))
@@ -61,20 +67,25 @@ def run_module(text, args, mesh_shape, partitioner):
         return _module_p.bind(*args, text=text, out=out)
 
     with _partitioner(partitioner):
-        compiled = jax.jit(program, in_shardings=whole, out_shardings=whole).lower(*args).compile()
-    return [np.asarray(result) for result in compiled(*jax.device_put(args, whole))]
+        compiled = jax.jit(program, in_shardings=whole).lower(*args).compile()
+    results = [np.asarray(result) for result in compiled(*jax.device_put(args, whole))]
+    return results, collectives(compiled.as_text())
 
 
 _pool = None
 
 
 def run_in_child(*args):
-    """`run_module(*args)` in a child process; if XLA aborts there, raises BrokenProcessPool."""
+    return in_child(run_module, *args)
+
+
+def in_child(function, *args):
+    """`function(*args)` in a child process; if XLA aborts there, raises BrokenProcessPool."""
     global _pool
     if _pool is None:
         _pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     try:
-        return _pool.submit(run_module, *args).result(timeout=120)
+        return _pool.submit(function, *args).result(timeout=120)
     except Exception:
         _pool.shutdown(wait=False, cancel_futures=True)
         _pool = None

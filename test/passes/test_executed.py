@@ -89,7 +89,7 @@ def _sharding(spec):
     return f"sdy.sharding = #sdy.sharding<@mesh, [{dims}]>"
 
 
-def _over(*axes):
+def over(*axes):
     refs = ", ".join(f'#stablehlo.axis_ref<name = "{axis}">' for axis in axes)
     return f"replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [{refs}]>"
 
@@ -107,24 +107,24 @@ def _axis_index(*axes):
 
 
 def _all_reduce(*axes):
-    return f"""%y = "stablehlo.all_reduce"(%x) <{{{_over(*axes)}}}> {ADD}
+    return f"""%y = "stablehlo.all_reduce"(%x) <{{{over(*axes)}}}> {ADD}
         : (tensor<4x8xf32>) -> tensor<4x8xf32>"""
 
 
 def _all_gather(columns, *axes):
-    return f"""%y = "stablehlo.all_gather"(%x) <{{all_gather_dim = 1 : i64, {_over(*axes)}}}>
+    return f"""%y = "stablehlo.all_gather"(%x) <{{all_gather_dim = 1 : i64, {over(*axes)}}}>
         : (tensor<4x8xf32>) -> tensor<4x{columns}xf32>"""
 
 
 def _reduce_scatter(rows, *axes):
     return f"""%y = "stablehlo.reduce_scatter"(%x)
-        <{{scatter_dimension = 0 : i64, {_over(*axes)}}}> {ADD}
+        <{{scatter_dimension = 0 : i64, {over(*axes)}}}> {ADD}
         : (tensor<4x8xf32>) -> tensor<{rows}x8xf32>"""
 
 
 def _all_to_all(count, *axes):
     return f"""%y = "stablehlo.all_to_all"(%x) <{{split_dimension = 0 : i64,
-        concat_dimension = 1 : i64, split_count = {count} : i64, {_over(*axes)}}}>
+        concat_dimension = 1 : i64, split_count = {count} : i64, {over(*axes)}}}>
         : (tensor<4x8xf32>) -> tensor<{4 // count}x{8 * count}xf32>"""
 
 
@@ -224,7 +224,7 @@ PROGRAMS = {
     ),
     "dense groups": Program(
         _all_reduce("k").replace(
-            _over("k"),
+            over("k"),
             "replica_groups = dense<[[0, 1], [2, 3], [4, 5], [6, 7]]> : tensor<4x2xi64>",
         ),
         lambda x: lax.psum(x, "k"),
