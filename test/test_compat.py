@@ -276,6 +276,19 @@ def test_varying_types():
     assert type_of_axis_index().manual_axis_type.varying == frozenset()
 
 
+def test_varying_type():
+    both = manual("i", "j")
+    varying = _compat.varying_type(jax.typeof(W), both, ["j"])
+    assert (varying.shape, varying.dtype) == (W.shape, W.dtype)
+    assert varying.sharding.mesh == both
+    assert varying.manual_axis_type.varying == {"j"}
+
+
+def test_varies_along():
+    assert _compat.varies_along(jax.typeof(W)) == frozenset()
+    assert _compat.varies_along(_compat.varying_type(jax.typeof(W), manual("i"), ["i"])) == {"i"}
+
+
 def test_without_varying_type():
     with _compat.varying_types():
         varying = type_of_axis_index()
@@ -360,6 +373,15 @@ def test_no_mesh():
             assert jax.sharding.get_abstract_mesh().empty
             assert _compat.enclosing_manual_axes(MESH) == ()
         assert _compat.enclosing_manual_axes(MESH) == ("i",)
+
+
+def test_no_devices_in_scope():
+    with jax.set_mesh(MESH):
+        with _compat.no_devices_in_scope():
+            assert _compat.concrete_mesh_in_scope() is None
+            elsewhere = jax.device_put(W, jax.devices()[7])
+            assert jax.jit(jnp.sin)(elsewhere).devices() == {jax.devices()[7]}
+        assert _compat.concrete_mesh_in_scope() == MESH
 
 
 def test_lowering_config():

@@ -361,7 +361,7 @@ BROKEN = {
     ),
     "value used before it is set": (
         lambda: rebuilt(PSUM(), invars=PSUM().jaxpr.jaxpr.invars),
-        "is used before it is set",
+        "is set before it is used",
     ),
 }
 
