@@ -28,7 +28,7 @@ from .base import (
     option_text,
     option_types,
 )
-from .body_form import BodyForm, read_body_form, walk
+from .body_form import BodyForm, read_body_form
 from .diagnostics import Diagnostic, diagnostics_of
 from .dialects import make_context
 from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run

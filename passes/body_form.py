@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
@@ -59,8 +60,30 @@ class BodyForm:
     mesh: Mesh
     manual: tuple[str, ...]
     outer: tuple[str, ...]
-    inputs: tuple[Boundary, ...]
-    outputs: tuple[Boundary, ...]
+
+    @property
+    def inputs(self) -> tuple[Boundary, ...]:
+        return self._boundaries[0]
+
+    @property
+    def outputs(self) -> tuple[Boundary, ...]:
+        return self._boundaries[1]
+
+    @cached_property
+    def _boundaries(self) -> tuple[tuple[Boundary, ...], tuple[Boundary, ...]]:
+        """Read when asked for: most passes do not. Raises `Refused` if they cannot be read."""
+        main, problems = self.main, []
+        both = (
+            tuple(_boundaries(kind, main, which, types, self.mesh, problems))
+            for kind, which, types in (
+                ("argument", "arg_attrs", main.type.inputs),
+                ("result", "res_attrs", main.type.results),
+            )
+        )
+        inputs, outputs = both
+        if problems:
+            raise Refused(problems)
+        return inputs, outputs
 
     @property
     def region(self) -> tuple[str, ...]:
@@ -80,7 +103,7 @@ class BodyForm:
 
 
 def read_body_form(module: ModuleOp) -> BodyForm:
-    """The body form of `module`; raises `Refused` if it has none."""
+    """The body form of `module`; raises `Refused` if its entry or its mesh are not of that form."""
     main = _only_main(module)
     mesh = read_mesh(_only_mesh(module))
     if MANUAL_AXES not in main.attributes:
@@ -89,21 +112,14 @@ def read_body_form(module: ModuleOp) -> BodyForm:
             f"@main has no {MANUAL_AXES}, so it is not in body form; say which axes its types are "
             f"per-device over, as in attributes {{{MANUAL_AXES} = #sdy<manual_axes{{...}}>}}",
         )
-    inputs, outputs = main.type.inputs, main.type.results
-    problems: list[Problem] = []
-    form = BodyForm(
+    return BodyForm(
         main,
         mesh,
         manual=manual_axes(main.attributes[MANUAL_AXES]),
         outer=_strings(main.attributes[OUTER_MANUAL_AXES])
         if OUTER_MANUAL_AXES in main.attributes
         else (),
-        inputs=tuple(_boundaries("argument", main, "arg_attrs", inputs, mesh, problems)),
-        outputs=tuple(_boundaries("result", main, "res_attrs", outputs, mesh, problems)),
     )
-    if problems:
-        raise Refused(problems)
-    return form
 
 
 def walk(root: ir.Operation) -> list[ir.Operation]:

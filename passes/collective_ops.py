@@ -6,11 +6,13 @@ that was legalized with its own mesh and axes; the passes leave it alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
+
+from .find_ops import find_ops
 
 AXIS_INDEX = "shmap.axis_index"
 
@@ -27,14 +29,15 @@ PAIRS = "source_target_pairs"
 CHANNEL_HANDLE = "channel_handle"
 
 
-def body_collectives(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """The collectives among `ops` that are still in body form."""
-    return [op for op in ops if op.name in COLLECTIVES and CHANNEL_HANDLE not in op.attributes]
+def body_collectives(root: ir.Operation) -> list[ir.Operation]:
+    """The collectives inside `root` that are still in body form."""
+    ops = find_ops(root, sorted(COLLECTIVES))
+    return [op for op in ops if CHANNEL_HANDLE not in op.attributes]
 
 
-def axis_index_calls(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """The `stablehlo.custom_call @shmap.axis_index` among `ops`."""
-    return [op for op in ops if is_axis_index(op)]
+def axis_index_calls(root: ir.Operation) -> list[ir.Operation]:
+    """The `stablehlo.custom_call @shmap.axis_index` inside `root`."""
+    return [op for op in find_ops(root, ["stablehlo.custom_call"]) if is_axis_index(op)]
 
 
 def is_axis_index(op: ir.Operation) -> bool:

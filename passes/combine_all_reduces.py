@@ -69,7 +69,7 @@ class CombineAllReduces(Pass):
     limit: int = 4096
 
     def run(self, module: ModuleOp) -> None:
-        reductions = [op for op in body_collectives(walk(module.operation)) if _kind(op)]
+        reductions = [op for op in body_collectives(module.operation) if _kind(op)]
         if len(reductions) < 2 or read_body_form(module).is_partly_manual:
             return
         for block in dict.fromkeys(op.block for op in reductions):

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form, walk
+from .body_form import read_body_form
 from .collective_ops import ALL_GATHER, body_collectives, whole_axes
 from .places import slices_of, takes_own_block
 
@@ -35,7 +35,7 @@ class ElideGatheredSlices(Pass):
     def run(self, module: ModuleOp) -> None:
         gathers = [
             (op, axes)
-            for op in body_collectives(walk(module.operation))
+            for op in body_collectives(module.operation)
             if op.name == ALL_GATHER and (axes := whole_axes(op))
         ]
         if not gathers:

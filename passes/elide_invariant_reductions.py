@@ -31,7 +31,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form, walk
+from .body_form import read_body_form
 from .collective_ops import ALL_REDUCE, body_collectives, name_group_axes, reduction, whole_axes
 from .mesh import Mesh
 from .varying import Varying, infer
@@ -49,7 +49,7 @@ class ElideInvariantReductions(Pass):
     def run(self, module: ModuleOp) -> None:
         reductions = [
             (op, axes)
-            for op in body_collectives(walk(module.operation))
+            for op in body_collectives(module.operation)
             if op.name == ALL_REDUCE and (axes := whole_axes(op))
         ]
         if not reductions:

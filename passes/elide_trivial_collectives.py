@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form, walk
+from .body_form import read_body_form
 from .collective_ops import GROUPS, PAIRS, PERMUTE, body_collectives, device_ids, group_axes
 from .mesh import Mesh
 
@@ -31,7 +31,7 @@ class ElideTrivialCollectives(Pass):
     name = "shmap-elide-trivial-collectives"
 
     def run(self, module: ModuleOp) -> None:
-        collectives = body_collectives(walk(module.operation))
+        collectives = body_collectives(module.operation)
         if not collectives:
             return
         mesh = read_body_form(module).mesh

@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import defining_op, walk
+from .body_form import defining_op
 from .collective_ops import (
     ALL_REDUCE,
     body_collectives,
@@ -41,7 +41,7 @@ class FoldAllReduces(Pass):
 
     def run(self, module: ModuleOp) -> None:
         # Inner before outer, so that a chain folds into its last.
-        for outer in body_collectives(walk(module.operation)):
+        for outer in body_collectives(module.operation):
             inner = _inner(outer)
             if inner is not None:
                 _fold(inner, outer)

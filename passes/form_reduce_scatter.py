@@ -25,7 +25,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import BodyForm, read_body_form, walk
+from .body_form import BodyForm, read_body_form
 from .collective_ops import (
     ALL_REDUCE,
     GROUPS,
@@ -46,7 +46,7 @@ class FormReduceScatter(Pass):
     def run(self, module: ModuleOp) -> None:
         reductions = [
             (op, axes)
-            for op in body_collectives(walk(module.operation))
+            for op in body_collectives(module.operation)
             if op.name == ALL_REDUCE and (axes := whole_axes(op))
         ]
         if not reductions:

@@ -35,7 +35,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .axis_index import axis_index
 from .base import Pass
-from .body_form import BodyForm, read_body_form, walk
+from .body_form import BodyForm, read_body_form
 from .collective_ops import (
     CHANNEL_HANDLE,
     GROUPED,
@@ -67,15 +67,13 @@ class LegalizeCollectives(Pass):
 
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)
-        ops = walk(module.operation)
-        collectives, indices = body_collectives(ops), axis_index_calls(ops)
-        for op in collectives:
+        for op in body_collectives(module.operation):
             _add_channel(op)
             if self.groups == "ids" and op.name in GROUPED:
                 _list_device_ids(op, form)
             if self.partitioner == "gspmd" and form.is_partly_manual:
                 _carry_region_sharding(op, form)
-        for op in indices:
+        for op in axis_index_calls(module.operation):
             index = op.results[0]
             with ir.InsertionPoint(op), op.location:
                 value = axis_index(form, indexed_axes(op), index.type, self.partitioner)

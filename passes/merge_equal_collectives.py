@@ -23,7 +23,6 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import walk
 from .collective_ops import body_collectives, reduction
 
 
@@ -35,7 +34,7 @@ class MergeEqualCollectives(Pass):
 
     def run(self, module: ModuleOp) -> None:
         first: dict[Hashable, ir.Operation] = {}
-        for op in body_collectives(walk(module.operation)):
+        for op in body_collectives(module.operation):
             key = _key(op)
             if key is None:
                 continue

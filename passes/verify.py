@@ -34,7 +34,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass, Problem, Refused
-from .body_form import BodyForm, Boundary, read_body_form, walk
+from .body_form import BodyForm, Boundary, read_body_form
 from .collective_complaints import (
     axis_index_complaints,
     collective_complaints,
@@ -42,6 +42,7 @@ from .collective_complaints import (
     quoted,
 )
 from .collective_ops import axis_index_calls, body_collectives
+from .find_ops import find_ops
 
 _LARGEST_DIMENSION = 2**63 - 1
 
@@ -62,15 +63,14 @@ class Verify(Pass):
 def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location, str]]:
     for text in _entry_complaints(form):
         yield form.main.location, text
-    ops = walk(module.operation)
-    for op in ops:
-        if op.name == "func.call" and ir.FlatSymbolRefAttr(op.attributes["callee"]).value == "main":
+    for op in find_ops(module.operation, ["func.call"]):
+        if ir.FlatSymbolRefAttr(op.attributes["callee"]).value == "main":
             text = "calls @main, which is the entry; move its body to a function of its own"
             yield op.location, text
-    for op in axis_index_calls(ops):
+    for op in axis_index_calls(module.operation):
         for text in axis_index_complaints(op, form):
             yield op.location, text
-    for op in body_collectives(ops):
+    for op in body_collectives(module.operation):
         for text in collective_complaints(op, form):
             yield op.location, text
 
