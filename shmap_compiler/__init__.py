@@ -2,7 +2,10 @@
 
 import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
 from shmap_compiler.api import ShardMapped, shard_map, smap
+from shmap_compiler.artifacts import load
+from shmap_compiler.compiled import Compiled, CompiledForTarget
 from shmap_compiler.errors import (
+    ArtifactError,
     BodyError,
     HangError,
     Problem,
@@ -13,18 +16,25 @@ from shmap_compiler.errors import (
     TargetError,
     UnknownAxisError,
 )
+from shmap_compiler.executable import Executable
 from shmap_compiler.graph import Graph
+from shmap_compiler.portable import Portable
 from shmap_compiler.replication import Replication, assume_replicated
-from shmap_compiler.stages import PARTITIONERS, STAGES, Executable, Lowered
+from shmap_compiler.stages import PARTITIONERS, STAGES, Lowered
+from shmap_compiler.targets import Target
 
 __all__ = [
     "PARTITIONERS",
     "STAGES",
+    "ArtifactError",
     "BodyError",
+    "Compiled",
+    "CompiledForTarget",
     "Executable",
     "Graph",
     "HangError",
     "Lowered",
+    "Portable",
     "Problem",
     "Replication",
     "ReplicationError",
@@ -32,9 +42,11 @@ __all__ = [
     "ShardMapped",
     "ShmapError",
     "SpecError",
+    "Target",
     "TargetError",
     "UnknownAxisError",
     "assume_replicated",
+    "load",
     "shard_map",
     "smap",
 ]

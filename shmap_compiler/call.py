@@ -56,10 +56,9 @@ def trace_call(
         in_tree=in_tree,
         in_paths=tuple(i.path for i in inputs.dynamic),
         static=inputs.static,
-        select=lambda flat: [flat[i.position] for i in inputs.dynamic],
         out_tree=results.tree,
     )
-    return call, call.select(leaves)
+    return call, call.signature.select(leaves)
 
 
 def _check_replication(mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results) -> None:

@@ -75,6 +75,10 @@ class TargetError(ShmapError, ValueError):
     """The devices needed are not here, or an executable was called with unfitting arguments."""
 
 
+class ArtifactError(ShmapError, ValueError):
+    """A program cannot be saved, or a file holds none that can be loaded here."""
+
+
 def describe(fun: Callable[..., Any]) -> str:
     """Name and place of a user's function: "`f` (train.py:12)"."""
     name = function_name(fun)

@@ -17,13 +17,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxlib.mlir.dialects import func as func_dialect
 from shmap_passes import Groups
 
 from shmap_compiler._compat import AnyMesh, shardy_is_on
 from shmap_compiler.emission import emit
 from shmap_compiler.errors import TargetError
 from shmap_compiler.graph import Graph
+from shmap_compiler.merging import merge
 from shmap_compiler.region import has_devices, no_devices
 
 shmap_p = Primitive("shmap")
@@ -32,11 +32,11 @@ shmap_p.multiple_results = True
 
 def bind(graph: Graph, *args: Any) -> list[Any]:
     """Applies a graph to full arrays."""
-    return shmap_p.bind(*args, graph=graph, mesh_witness=_mesh_witness(graph.mesh))
+    return shmap_p.bind(*args, graph=graph, mesh_witness=mesh_witness(graph.mesh))
 
 
 @functools.lru_cache(maxsize=256)
-def _mesh_witness(mesh: AnyMesh) -> Any:
+def mesh_witness(mesh: AnyMesh) -> Any:
     """A jaxpr that mentions the mesh and computes nothing of use.
 
     jit finds the devices it compiles for in sharding constraints, also in those of jaxprs that are
@@ -99,13 +99,8 @@ def _lowering(ctx, *args, graph, mesh_witness):
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     module = emit(graph, ctx, effects)
     _run_passes(graph, module)
-    module_context = ctx.module_context
-    with module_context.context, ir.Location.unknown():
-        symbol = mlir.merge_mlir_modules(
-            module_context.module, "shmap", module, dst_symtab=module_context.symbol_table
-        )
     tokens = [ctx.tokens_in.get(e) for e in effects]
-    results = _inline(symbol, module_context.symbol_table, [*tokens, *args])
+    results = merge(module, "shmap", ctx, [*tokens, *args])
     if effects:
         new_tokens = dict(zip(effects, results, strict=False))
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet(new_tokens)))
@@ -123,26 +118,6 @@ def _run_passes(graph: Graph, module: ir.Module) -> None:
     for each in passes:
         shmap_passes.run(module, (each,))
         observer(each.name, module)
-
-
-def _inline(symbol: str, symbol_table: ir.SymbolTable, args: list[ir.Value]) -> list[ir.Value]:
-    """Moves the operations of function `symbol` to the insertion point, and erases the function.
-
-    XLA combines collectives of different graphs only within one function.
-    """
-    function = symbol_table[symbol]
-    block = function.regions[0].blocks[0]
-    for parameter, value in zip(block.arguments, args, strict=True):
-        parameter.replace_all_uses_with(value)
-    *operations, terminator = block.operations
-    marker = func_dialect.CallOp([], ir.FlatSymbolRefAttr.get(symbol), [])
-    for operation in operations:
-        operation.operation.move_before(marker.operation)
-    results = list(terminator.operation.operands)
-    terminator.operation.erase()
-    marker.operation.erase()
-    symbol_table.erase(function)
-    return results
 
 
 shmap_p.def_effectful_abstract_eval(_type)

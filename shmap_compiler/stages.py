@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, get_args, overload
 
 import jax
-from jax.core import Tracer
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh
 from shmap_passes import Groups, Partitioner
 
-from shmap_compiler import specs
 from shmap_compiler._compat import partitioner as partitioner_is
+from shmap_compiler.callbacks import callback_lines
+from shmap_compiler.compiled import Compiled
 from shmap_compiler.errors import Problem, TargetError, describe, show_value
+from shmap_compiler.executable import Executable
 from shmap_compiler.graph import Graph
-from shmap_compiler.inputs import is_hashable
+from shmap_compiler.portable import Portable, portable
 from shmap_compiler.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.region import no_devices
+from shmap_compiler.signature import Signature
+from shmap_compiler.targets import Target
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
 """Names of the stages of a program, in order: see `Lowered.as_text`."""
@@ -37,7 +41,6 @@ class Call:
       in_tree: structure of the user's arguments `(args...)`.
       in_paths: the path of each remaining input of the graph, for error messages.
       static: position in the flat arguments, path and value of each argument that is no array.
-      select: picks the inputs of the graph out of the flat arguments.
       out_tree: structure of the user's result.
     """
 
@@ -47,8 +50,27 @@ class Call:
     in_tree: Any
     in_paths: tuple[str, ...]
     static: tuple[tuple[int, str, Any], ...]
-    select: Callable[[Sequence[Any]], list[Any]]
     out_tree: Any
+
+    @cached_property
+    def signature(self) -> Signature:
+        """How the program is called, without the program."""
+        graph = self.graph
+        return Signature(
+            who=describe(self.fun),
+            name=graph.name,
+            mesh=graph.mesh,
+            in_tree=self.in_tree,
+            in_paths=self.in_paths,
+            static=tuple(self.static),
+            constants=self.constants,
+            in_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types),
+            in_specs=graph.in_specs,
+            out_tree=self.out_tree,
+            out_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.out_types),
+            out_specs=graph.out_specs,
+            callbacks=callback_lines(graph.jaxpr),
+        )
 
 
 def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
@@ -61,7 +83,25 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
         raise _no_such_choice(call, "partitioner", partitioner, PARTITIONERS)
     if groups not in GROUPS:
         raise _no_such_choice(call, "groups", groups, GROUPS)
-    graph = call.graph
+    platform = "cpu" if isinstance(call.graph.mesh, AbstractMesh) else None
+    jax_lowered, passes = _lower(call, partitioner, groups, platform)
+    return Lowered(call, partitioner, groups, jax_lowered, passes)
+
+
+def _lower(
+    call: Call,
+    partitioner: Partitioner,
+    groups: Groups,
+    platform: str | None,
+    keep_unused: bool = False,
+) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    """(the program as a `jax.stages.Lowered`, its module after emission and each pass).
+
+    Args:
+      platform: what to lower for; None for what the devices of the mesh are.
+      keep_unused: whether the module takes also those inputs that it does not use.
+    """
+    graph, signature = call.graph, call.signature
     snapshots: list[tuple[str, str]] = []
 
     def observe(stage, module):
@@ -73,13 +113,12 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
         return bind(graph, *inputs)
 
     program.__name__ = graph.name
-    types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types]
-    jitted = jax.jit(program, in_shardings=tuple(_shardings(graph, graph.in_specs)))
+    shardings = tuple(signature.in_shardings)
+    jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
+    platforms = None if platform is None else (platform,)
     with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, observe)):
-        jax_lowered = jitted.trace(*types).lower(
-            lowering_platforms=("cpu",) if isinstance(graph.mesh, AbstractMesh) else None
-        )
-    return Lowered(call, partitioner, jax_lowered, tuple(snapshots))
+        jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
+    return jax_lowered, tuple(snapshots)
 
 
 def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -> TargetError:
@@ -92,10 +131,6 @@ def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -
     return TargetError(describe(call.fun), [problem])
 
 
-def _shardings(graph: Graph, all_specs: Sequence[Any]) -> list[NamedSharding]:
-    return [NamedSharding(graph.mesh, s) for s in all_specs]
-
-
 @dataclass(frozen=True)
 class Lowered:
     """A program lowered to StableHLO, not yet compiled.
@@ -103,12 +138,14 @@ class Lowered:
     Attributes:
       call: the traced call this comes from.
       partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (manual computation).
+      groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
       jax_lowered: the same program as a `jax.stages.Lowered`.
       passes: the module after emission ("body") and after each pass, as (name, text).
     """
 
     call: Call
-    partitioner: str
+    partitioner: Partitioner
+    groups: Groups
     jax_lowered: Any
     passes: tuple[tuple[str, str], ...]
 
@@ -134,145 +171,82 @@ class Lowered:
             return self.compile().as_text()
         raise _no_such_choice(self.call, "stage", stage, STAGES)
 
-    def compile(self) -> Executable:
-        """Compiles for the devices of the mesh.
+    @overload
+    def compile(self, target: None = None) -> Executable: ...
+
+    @overload
+    def compile(self, target: str | Target, progress: Callable[[str], None] = ...) -> Compiled: ...
+
+    def compile(
+        self, target: str | Target | None = None, progress: Callable[[str], None] = lambda _: None
+    ) -> Compiled:
+        """Compiles, for the devices of the mesh or for those of a target.
+
+        On a target the program gets a mesh of the same axes that follows the arrangement of its
+        devices. Where these are not here, as on a machine without TPUs for "tpu:v5e:2x4", the
+        program is compiled in a process of its own, and the result can be looked at and saved.
+
+        Args:
+          target: see `shmap_compiler.targets`: "cpu:8", "tpu:v5e:2x4", "gpu:h100:8" or "local".
+          progress: called with the name of each phase of a compilation elsewhere as it begins.
+
+        Returns:
+          An `Executable`, or a `CompiledForTarget` if the devices are not here.
 
         Raises:
-          TargetError: the mesh has no devices.
+          TargetError: the mesh has no devices, or the program does not fit the target.
         """
-        return self._executable
+        if target is None:
+            return self._executable
+        from shmap_compiler.targets.compiling import compile_for
+
+        if isinstance(target, str):
+            target = Target.parse(target, self.call.signature.who)
+        return compile_for(self, target, progress)
 
     @cached_property
     def _executable(self) -> Executable:
         if isinstance(self.graph.mesh, AbstractMesh):
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with partitioner_is(self.partitioner):
-            return Executable(self.call, self.jax_lowered.compile())
+            return Executable(self.call.signature, self.jax_lowered.compile())
+
+    def portable(self, platform: str) -> Portable:
+        """The program without its Python source, for devices of one platform.
+
+        Args:
+          platform: "cpu", "tpu" or "cuda".
+
+        Raises:
+          TargetError: the program calls back into Python.
+        """
+        signature = self.call.signature
+        if signature.callbacks:
+            raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
+        jax_lowered, _ = _lower(self.call, self.partitioner, self.groups, platform, True)
+        module = jax_lowered.compiler_ir("stablehlo")
+        return portable(signature, module, self.partitioner, platform)
+
+    def save(self, path: str | Path, platform: str = "cpu") -> None:
+        """Saves the program as a portable StableHLO artifact with its signature.
+
+        `load(path)` compiles and runs it, without the source of the program and for any devices of
+        the platform.
+
+        Args:
+          platform: "cpu", "tpu" or "cuda".
+
+        Raises:
+          TargetError: the program calls back into Python.
+          ArtifactError: the program holds a value that cannot be saved.
+        """
+        self.portable(platform).save(path)
 
 
-@dataclass(frozen=True)
-class Executable:
-    """A compiled program: call it on arrays, NumPy arrays and pytrees of them.
-
-    Arguments are moved only where they do not lie as the program needs them; results stay where the
-    program leaves them, as `jax.Array`s with the sharding of their out_specs.
-    """
-
-    call: Call
-    jax_compiled: Any
-
-    @property
-    def graph(self) -> Graph:
-        return self.call.graph
-
-    @cached_property
-    def _flat_input_shardings(self) -> list[NamedSharding]:
-        return _shardings(self.graph, self.graph.in_specs)
-
-    @cached_property
-    def _constants(self) -> list[Any]:
-        count = len(self.call.constants)
-        return jax.device_put(list(self.call.constants), self._flat_input_shardings[:count])
-
-    @property
-    def input_shardings(self) -> list[NamedSharding]:
-        """One sharding per array argument, in flattening order."""
-        return self._flat_input_shardings[len(self.call.constants) :]
-
-    @property
-    def output_shardings(self) -> Any:
-        """The shardings of the results, in the structure of the results."""
-        return jax.tree.unflatten(self.call.out_tree, _shardings(self.graph, self.graph.out_specs))
-
-    def as_text(self) -> str:
-        """The optimized HLO of one device."""
-        return self.jax_compiled.as_text()
-
-    def cost_analysis(self) -> Any:
-        """XLA's own estimates (flops, bytes accessed, ...) for one device, by name."""
-        return self.jax_compiled.cost_analysis()
-
-    def memory_analysis(self) -> Any:
-        """XLA's memory figures for one device, in bytes."""
-        return self.jax_compiled.memory_analysis()
-
-    def __call__(self, *args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
-        if tree != self.call.in_tree:
-            self._refuse_structure(tree)
-        inputs = self.call.select(leaves)
-        self._check(inputs, leaves)
-        placed = [
-            x if isinstance(x, jax.Array) and x.sharding == s else jax.device_put(x, s)
-            for x, s in zip(inputs, self.input_shardings, strict=True)
-        ]
-        return jax.tree.unflatten(self.call.out_tree, self.jax_compiled(*self._constants, *placed))
-
-    def _check(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:
-        expected = self.graph.in_types[len(self.call.constants) :]
-        problems = [
-            Problem(
-                path,
-                _found(x),
-                f"{specs.show_type(t)}, for which this executable was compiled",
-                "call the shard_mapped function itself inside jit, grad and vmap"
-                if isinstance(x, Tracer)
-                else "pass such an array, or lower and compile for the other type",
-            )
-            for x, t, path in zip(inputs, expected, self.call.in_paths, strict=True)
-            if not _fits(x, t)
-        ]
-        problems += [
-            Problem(
-                path,
-                show_value(leaves[position]),
-                f"{show_value(value)}, for which this executable was compiled",
-                "pass the value given to lower(), or lower and compile for the other one",
-            )
-            for position, path, value in self.call.static
-            if not _same(leaves[position], value)
-        ]
-        if problems:
-            raise TargetError(describe(self.call.fun), problems)
-
-    def _refuse_structure(self, tree: Any) -> None:
-        problem = Problem(
-            "args",
-            f"the arguments {_paths(tree)}",
-            f"{_paths(self.call.in_tree)}, for which this executable was compiled",
-            "call it with the arguments given to lower(), or lower again",
-        )
-        raise TargetError(describe(self.call.fun), [problem])
-
-
-def _paths(tree: Any) -> str:
-    """The paths of all arguments of a structure: `args[0]['w'], args[1]`."""
-    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
-    return ", ".join("args" + jax.tree_util.keystr(path) for path in paths) or "none"
-
-
-def _same(found: Any, expected: Any) -> bool:
-    """Whether a program made for one value without spec holds for another."""
-    if found is expected:
-        return True
-    return type(found) is type(expected) and is_hashable(expected) and found == expected
-
-
-def _fits(x: Any, expected: Any) -> bool:
-    if isinstance(x, Tracer):
-        return False
-    try:
-        found = jax.typeof(x)
-    except TypeError:
-        return False
-    return (found.shape, found.dtype) == (expected.shape, expected.dtype)
-
-
-def _found(x: Any) -> str:
-    if isinstance(x, Tracer):
-        return f"a value being traced, {specs.show_type(x.aval)}"
-    try:
-        return specs.show_type(jax.typeof(x))
-    except TypeError:
-        return f"a {type(x).__name__}, which is no array"
+def _calls_back(line: str) -> Problem:
+    return Problem(
+        line,
+        "a call back into Python",
+        "a program that runs without this process: it leaves it here",
+        "take the callback or print out, or compile for the devices of the mesh: compile()",
+    )

@@ -85,7 +85,7 @@ def _placed(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, ...]:
     import jax
 
     leaves, tree = jax.tree.flatten(args)
-    positions = executable.call.select(range(len(leaves)))
+    positions = executable.signature.select(range(len(leaves)))
     for position, sharding in zip(positions, executable.input_shardings, strict=True):
         leaves[position] = jax.device_put(leaves[position], sharding)
     return jax.tree.unflatten(tree, leaves)

@@ -1,0 +1,153 @@
+"""Files with compiled programs: what the backend serialized, the signature, and the analyses.
+
+The compiled program is written by JAX (`jax.experimental.serialize_executable`) as a pickle: load
+files only from those you trust.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import serialize_executable
+from jax.sharding import Mesh
+
+from shmap_compiler.artifacts.container import Container, pack, versions
+from shmap_compiler.artifacts.signatures import read_signature, write_signature
+from shmap_compiler.compiled import CompiledForTarget, MemoryAnalysis
+from shmap_compiler.errors import ArtifactError, Problem
+from shmap_compiler.executable import Executable
+from shmap_compiler.targets import Target
+
+KIND = "executable"
+_PROGRAM, _HLO = "program.pickle", "hlo.txt"
+
+
+def write_executable(executable: Executable) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+      ArtifactError: the backend cannot serialize it, it calls back into Python, or its signature
+        cannot be saved.
+    """
+    signature = executable.signature
+    if signature.callbacks:
+        raise ArtifactError(signature.who, [_calls_back(line) for line in signature.callbacks])
+    described, parts = write_signature(signature)
+    assert isinstance(signature.mesh, Mesh), "an executable has devices"
+    devices = list(signature.mesh.devices.flat)
+    header = {
+        "target": None if executable.target is None else executable.target.text,
+        "device_kind": devices[0].device_kind,
+        "device_ids": [device.id for device in devices],
+        "backend": devices[0].client.platform_version,
+        "costs": executable.cost_analysis() or {},
+        "memory": asdict(MemoryAnalysis.of(executable.memory_analysis())),
+        "signature": described,
+    }
+    program = _serialized(executable)
+    hlo = executable.as_text().encode()
+    return pack(Container(KIND, header, {_PROGRAM: program, _HLO: hlo, **parts}))
+
+
+def read_compiled(container: Container, contents: bytes) -> CompiledForTarget:
+    """The compiled program of a file, for devices that need not be here."""
+    header = container.header
+    return CompiledForTarget(
+        signature=read_signature(header["signature"], container.parts),
+        target=Target.parse(header["target"]),
+        device_ids=tuple(header["device_ids"]),
+        hlo=container.parts[_HLO].decode(),
+        costs=header["costs"],
+        memory=MemoryAnalysis(**header["memory"]),
+        contents=contents,
+    )
+
+
+def read_executable(container: Container) -> Executable:
+    """The compiled program of a file, on the devices here.
+
+    Raises:
+      ArtifactError: other versions compiled it, or its devices are not here.
+    """
+    header = container.header
+    signature = read_signature(header["signature"], container.parts)
+    devices = _devices(container, signature.who)
+    shape = tuple(signature.mesh.shape.values())
+    mesh = Mesh(
+        np.array(devices, dtype=object).reshape(shape),
+        signature.mesh.axis_names,
+        axis_types=signature.axis_types,
+    )
+    structures = [
+        jax.tree.structure(((0,) * len(signature.in_types), {})),
+        jax.tree.structure([0] * len(signature.out_types)),
+    ]
+    compiled = serialize_executable.deserialize_and_load(
+        container.parts[_PROGRAM],
+        *structures,
+        backend=devices[0].client,
+        execution_devices=devices,
+    )
+    target = None if header["target"] is None else Target.parse(header["target"])
+    return Executable(signature.on(mesh), compiled, target)
+
+
+def _serialized(executable: Executable) -> bytes:
+    try:
+        return serialize_executable.serialize(executable.jax_compiled)[0]
+    except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
+        problem = Problem(
+            "the compiled program",
+            f"one that its backend does not save: {error}",
+            "a backend that does",
+            "save the lowered program instead: lower(...).save(path)",
+        )
+        raise ArtifactError(executable.signature.who, [problem]) from error
+
+
+def _devices(container: Container, who: str) -> list[Any]:
+    header = container.header
+    here = {d.id: d for d in jax.devices() if d.device_kind == header["device_kind"]}
+    there = [here.get(i) for i in header["device_ids"]]
+    problems = []
+    if None in there:
+        kinds = sorted({d.device_kind for d in jax.devices()})
+        problems.append(
+            Problem(
+                container.where,
+                f"{len(jax.devices())} devices here, of kind {', '.join(kinds)}",
+                f"the {len(there)} devices of kind {header['device_kind']} it was compiled for"
+                + (f", {header['target']}" if header["target"] else ""),
+                "load it on a machine that has them, or save the lowered program instead, which "
+                "compiles for any devices: lower(...).save(path)",
+            )
+        )
+    found = dict(header["versions"], backend=header["backend"])
+    wanted = dict(versions(), backend=jax.devices()[0].client.platform_version)
+    wanted = wanted if not problems else {k: v for k, v in wanted.items() if k != "backend"}
+    problems += [
+        Problem(
+            container.where,
+            f"compiled by {package} {found[package]}",
+            f"{package} {wanted[package]}, as here: compiled programs fit one version only",
+            "compile it again here; the lowered program may be saved for all versions: "
+            "lower(...).save(path)",
+        )
+        for package in wanted
+        if found[package] != wanted[package]
+    ]
+    if problems:
+        raise ArtifactError(who, problems)
+    return there
+
+
+def _calls_back(line: str) -> Problem:
+    return Problem(
+        line,
+        "a call back into Python",
+        "a program that runs without this process: it leaves it when it is saved",
+        "take the callback or print out",
+    )

@@ -1,0 +1,111 @@
+"""What every compiled program can tell, whether its devices are here or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from shmap_compiler.errors import Problem, TargetError
+from shmap_compiler.signature import Signature
+from shmap_compiler.targets import Target
+
+
+@dataclass(frozen=True)
+class MemoryAnalysis:
+    """XLA's memory figures for one device, in bytes; the names are those of XLA."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+
+    @staticmethod
+    def of(figures: Any) -> MemoryAnalysis:
+        """From an object that has these attributes, and perhaps others."""
+        names = MemoryAnalysis.__dataclass_fields__
+        return MemoryAnalysis(**{name: getattr(figures, name) for name in names})
+
+    @property
+    def total(self) -> int:
+        """Arguments, results that do not lie in arguments, temporaries, and the program itself."""
+        figures = asdict(self)
+        return sum(figures.values()) - 2 * self.alias_size_in_bytes
+
+
+class Compiled(Protocol):
+    """A compiled program: an `Executable`, or a `CompiledForTarget` whose devices are elsewhere."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def target(self) -> Target | None:
+        """What it was compiled for; None for the devices of the mesh in the user's program."""
+        ...
+
+    def as_text(self) -> str:
+        """The optimized HLO of one device; it is scheduled where the backend schedules."""
+        ...
+
+    def cost_analysis(self) -> Mapping[str, float]:
+        """XLA's own estimates (flops, bytes accessed, ...) for one device, by name."""
+        ...
+
+    def memory_analysis(self) -> Any:
+        """XLA's memory figures for one device: an object with those of MemoryAnalysis."""
+        ...
+
+    def save(self, path: str | Path) -> None:
+        """Saves it, to be loaded by `load` where such devices are."""
+        ...
+
+
+@dataclass(frozen=True)
+class CompiledForTarget:
+    """A program compiled for devices that are not here. It can be looked at and saved, not called.
+
+    Attributes:
+      signature: of the program; its mesh has no devices.
+      target: what it was compiled for.
+      device_ids: the ids of the target's devices, in the order of the mesh.
+      contents: the file that `save` writes.
+    """
+
+    signature: Signature
+    target: Target
+    device_ids: tuple[int, ...]
+    hlo: str
+    costs: Mapping[str, float]
+    memory: MemoryAnalysis
+    contents: bytes
+
+    def as_text(self) -> str:
+        """The optimized, scheduled HLO of one device."""
+        return self.hlo
+
+    def cost_analysis(self) -> Mapping[str, float]:
+        """The compiler's own estimates (flops, bytes accessed, ...) for one device, by name.
+
+        Empty for a compiler that makes none.
+        """
+        return self.costs
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """The compiler's memory figures for one device."""
+        return self.memory
+
+    def save(self, path: str | Path) -> None:
+        """Saves the compiled program, to be loaded by `load` where such devices are."""
+        Path(path).write_bytes(self.contents)
+
+    def __call__(self, *args: Any) -> Any:
+        problem = Problem(
+            "a call",
+            f"a program compiled for {self.target.where}, whose devices are not here",
+            f"{self.target.device_count} devices of kind {self.target.text}",
+            "save() it, and load() it there; or compile for target='local'",
+        )
+        raise TargetError(self.signature.who, [problem])

@@ -1,0 +1,108 @@
+"""Compiles a program for a target: here if its devices are here, else in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jax.sharding import Mesh
+
+from shmap_compiler.compiled import Compiled
+from shmap_compiler.errors import Problem, TargetError
+from shmap_compiler.executable import Executable
+from shmap_compiler.signature import Signature
+
+from .apart import Failure, compile_apart
+from .memory import check_capacity, does_not_fit, read_demand
+from .target import Target
+from .tpu import TpuTarget
+
+if TYPE_CHECKING:
+    from shmap_compiler.graph import Graph
+    from shmap_compiler.portable import Portable
+    from shmap_compiler.stages import Lowered
+
+Progress = Callable[[str], None]
+
+
+def compile_for(lowered: Lowered, target: Target, progress: Progress) -> Compiled:
+    """A lowered program, compiled for the devices of a target.
+
+    Raises:
+      TargetError: it does not fit them, or what compiles for them is missing or refuses it.
+    """
+    signature = lowered.call.signature
+    _check(signature, target)
+    if target.is_here and isinstance(signature.mesh, Mesh):
+        mesh = _mesh(signature, target)
+        if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
+            return replace(lowered.compile(), target=target)
+    return _compile(lowered.portable(target.platform), target, progress, lowered.graph)
+
+
+def compile_portable(program: Portable, target: Target, progress: Progress) -> Compiled:
+    """A program without its source, compiled for the devices of a target.
+
+    Raises:
+      TargetError: as of `compile_for`.
+    """
+    _check(program.signature, target)
+    if program.platform != target.platform:
+        problem = Problem(
+            target.where,
+            f"a program lowered for {program.platform!r}",
+            f"one lowered for {target.platform!r}",
+            f"save it again: lower(...).save(path, platform={target.platform!r})",
+        )
+        raise TargetError(program.signature.who, [problem])
+    return _compile(program, target, progress, None)
+
+
+def _check(signature: Signature, target: Target) -> None:
+    problems = [] if target.is_here else target.missing()
+    problems += target.mesh_problems(signature.mesh.shape)
+    if problems:
+        raise TargetError(signature.who, problems)
+
+
+def _mesh(signature: Signature, target: Target) -> Mesh:
+    try:
+        return target.mesh(signature.mesh.shape, signature.axis_types)
+    except TargetError as error:
+        raise TargetError(signature.who, error.problems) from None
+
+
+def _compile(
+    program: Portable, target: Target, progress: Progress, graph: Graph | None
+) -> Compiled:
+    signature = program.signature
+    if target.is_here:
+        mesh = _mesh(signature, target)
+        return Executable(signature.on(mesh), program.compile_on(mesh), target)
+    try:
+        compiled = compile_apart(program, target, progress)
+    except Failure as failure:
+        demand = read_demand(failure.message)
+        problem = (
+            _refusal(failure, target, program.partitioner)
+            if demand is None
+            else does_not_fit(demand, target, signature, graph)
+        )
+        raise TargetError(signature.who, [problem]) from None
+    check_capacity(compiled, graph)
+    return compiled
+
+
+def _refusal(failure: Failure, target: Target, partitioner: str) -> Problem:
+    if failure.phase == "topology" and isinstance(target, TpuTarget):
+        needed = "an arrangement of chips that libtpu takes"
+        return target.refused(f"libtpu says: {failure.message}", needed)
+    other = {"gspmd": "shardy", "shardy": "gspmd"}[partitioner]
+    return Problem(
+        target.where,
+        f"{'an abort of the compiler' if failure.aborted else 'an error'} in the phase "
+        f"{failure.phase!r}: {failure.message}",
+        "a program that its compiler takes",
+        f"try partitioner={other!r}, or a smaller program that fails alike",
+    )
