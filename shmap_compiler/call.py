@@ -58,7 +58,7 @@ def trace_call(
         static=inputs.static,
         out_tree=results.tree,
     )
-    return call, call.signature.select(leaves)
+    return call, [leaves[i.position] for i in inputs.dynamic]
 
 
 def _check_replication(mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results) -> None:
