@@ -16,7 +16,6 @@ This table is what one needs to run the passes and to write one:
     PassFailure     what `run` raises then, with all diagnostics
     PipelineError   a pass, an option or a value that does not exist
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
-    walk            all operations inside one, as a list
 """
 
 from .base import (
@@ -54,5 +53,4 @@ __all__ = [
     "pipeline",
     "read_body_form",
     "run",
-    "walk",
 ]

@@ -33,16 +33,16 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form, walk
+from .body_form import read_body_form
 from .collective_ops import (
     ALL_REDUCE,
     CHANNEL_HANDLE,
     COLLECTIVES,
-    body_collectives,
     is_axis_index,
     reduction,
     whole_axes,
 )
+from .find_ops import find_ops
 
 # Ops that may hold collectives or have effects.
 _END_OF_RUN = COLLECTIVES | {
@@ -69,11 +69,14 @@ class CombineAllReduces(Pass):
     limit: int = 4096
 
     def run(self, module: ModuleOp) -> None:
-        reductions = [op for op in body_collectives(module.operation) if _kind(op)]
-        if len(reductions) < 2 or read_body_form(module).is_partly_manual:
+        ends = [op for op in find_ops(module.operation, _END_OF_RUN) if not is_axis_index(op)]
+        if sum(_kind(op) is not None for op in ends) < 2 or read_body_form(module).is_partly_manual:
             return
-        for block in dict.fromkeys(op.block for op in reductions):
-            for run in _runs(block, self.limit):
+        by_block: dict[ir.Block, list[ir.Operation]] = {}
+        for op in ends:
+            by_block.setdefault(op.block, []).append(op)
+        for ops in by_block.values():
+            for run in _runs(ops, self.limit):
                 _combine(run)
 
 
@@ -103,28 +106,32 @@ def _bytes(op: ir.Operation) -> int:
     return _elements(op) * (_bits(_type(op.results[0]).element_type) or 0) // 8
 
 
-def _runs(block: ir.Block, limit: int) -> list[list[ir.Operation]]:
-    """The all_reduces of a block that can be combined, two or more each."""
+def _runs(ops: Sequence[ir.Operation], limit: int) -> list[list[ir.Operation]]:
+    """Those of `ops`, the ends of runs in a block, that can be combined: two or more each."""
     runs: list[list[ir.Operation]] = [[]]
-    for view in block.operations:
-        op, run = view.operation, runs[-1]
-        kind = _kind(op)
-        small = kind is not None and _bytes(op) <= limit
-        fits = small and run and kind == _kind(run[0]) and sum(map(_bytes, [*run, op])) <= limit
-        if run and (_uses(op, run) or (_ends_run(op) and not fits)):
+    for op in ops:
+        if not _joins(op, runs[-1], limit):
             runs.append([])
-        if small:
+        if _kind(op) is not None and _bytes(op) <= limit:
             runs[-1].append(op)
     return [run for run in runs if len(run) > 1]
 
 
-def _uses(op: ir.Operation, run: Sequence[ir.Operation]) -> bool:
-    results = {each.results[0] for each in run}
-    return any(operand in results for inner in walk(op) for operand in inner.operands)
+def _joins(op: ir.Operation, run: Sequence[ir.Operation], limit: int) -> bool:
+    if not run or _kind(op) != _kind(run[0]):
+        return False
+    return sum(map(_bytes, [*run, op])) <= limit and not _is_wanted_before(op, run)
 
 
-def _ends_run(op: ir.Operation) -> bool:
-    return op.name in _END_OF_RUN and not is_axis_index(op)
+def _is_wanted_before(op: ir.Operation, run: Sequence[ir.Operation]) -> bool:
+    """Whether `op`, or something before it, uses a result of the run."""
+    users = (use.owner.operation for each in run for use in each.results[0].uses)
+    return any(not op.is_before_in_block(_ancestor_in(op.block, user)) for user in users)
+
+
+def _ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
+    """The op of `block` that is or holds `op`."""
+    return op if op.block == block else _ancestor_in(block, op.block.owner.operation)
 
 
 def _combine(run: Sequence[ir.Operation]) -> None:

@@ -80,12 +80,17 @@ class PassFailure(Exception):
 
 
 def run(
-    module: ir.Module, passes: Iterable[Pass | str], *, print_ir_after_all: bool = False
+    module: ir.Module,
+    passes: Iterable[Pass | str],
+    *,
+    print_ir_after_all: bool = False,
+    verify_each: bool = True,
 ) -> None:
     """Runs `passes` on `module` in place through MLIR's own pass manager.
 
     A pass may also be given as text, for those that MLIR and its dialects bring: "canonicalize".
-    With `print_ir_after_all` the module is printed to standard error after each pass; this turns
+    MLIR verifies the module after each pass; without `verify_each` only after the last. With
+    `print_ir_after_all` the module is printed to standard error after each pass; this turns
     off multithreading in the module's context.
 
     Raises `PassFailure` if a pass refuses the module, `PipelineError` if MLIR does not know a name.
@@ -98,11 +103,14 @@ def run(
                 pass_.add_to(manager, refused)
             else:
                 _add_by_name(pass_, manager)
+        manager.enable_verifier(verify_each)
         if print_ir_after_all:
             module.context.enable_multithreading(False)
             manager.enable_ir_printing()
         try:
             manager.run(module.operation)
+            if not verify_each:
+                module.operation.verify()
         except ir.MLIRError as error:
             ours = [Diagnostic.of_problem(problem) for problem in refused]
             raise PassFailure(ours or diagnostics_of(error)) from None
