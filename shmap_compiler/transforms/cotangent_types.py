@@ -69,7 +69,9 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Any, lis
         Value(is_linear, typer.names(frame.mask(v)))
         for v, is_linear in zip(frame.jaxpr.invars, linear, strict=True)
     ]
-    wanted = [typer.mentioned(spec) for spec in graph.out_specs]
+    # An enclosing shard_map takes what devices owe along its axes to be their own.
+    outside = frozenset(graph.outer_manual_axes)
+    wanted = [typer.mentioned(spec) | outside for spec in graph.out_specs]
     program = typer.program(graph.jaxpr, frame, inputs, wanted)
     return program.jaxpr, [v.axes for v in program.outputs]
 
@@ -155,6 +157,8 @@ class _Program:
             self.cond(position, eqn, operands)
         elif name in _CALLS:
             self.call(position, eqn, operands, _CALLS[name])
+        elif name == "shmap":
+            self.together(eqn, frozenset(self.typer.graph.all_manual_axes))
         elif position in self.frame.nested:
             _, frames = self.frame.nested[position]
             inside = [self.typer.names(f.anything) for f in frames]

@@ -18,8 +18,9 @@ from jax.interpreters import ad
 from shmap_compiler import specs
 from shmap_compiler._compat import replace_jaxpr
 from shmap_compiler.collectives import psum
-from shmap_compiler.graph import Graph
+from shmap_compiler.graph import Graph, equations
 from shmap_compiler.primitive import bind, shmap_p
+from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.tracer import retrace
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
 from shmap_compiler.transforms.split import Halves, halves, save_everything, split, where
@@ -122,14 +123,30 @@ def _cotangent_types(
     linear input, is a share of each device's own).
 
     With check_vma every value has its own axes. Without, all have all axes: what a device computes
-    is taken to be its own, whether others compute the same or not.
+    is taken to be its own, whether others compute the same or not. Axes that the program does not
+    use at all are left out: along them all devices do the same.
     """
+    manual = frozenset(graph.manual_axes)
     if not graph.check_vma:
-        everything = frozenset(graph.manual_axes)
+        everything = manual & _used_axes(graph)
         return graph.jaxpr, [everything] * len(graph.out_specs), [everything] * sum(linear)
     program, out_axes = with_cotangent_types(graph, linear)
     linear_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if m]
-    return program, out_axes, [frozenset(specs.mentioned(s)) for s in linear_specs]
+    return (
+        program,
+        [axes & manual for axes in out_axes],
+        [frozenset(specs.mentioned(s)) for s in linear_specs],
+    )
+
+
+def _used_axes(graph: Graph) -> set[str]:
+    """The axes that specs mention, and those that collectives name."""
+    used = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.mentioned(s)}
+    for eqn in equations(graph.jaxpr):
+        used.update(jax_axes(eqn))
+        if eqn.primitive is shmap_p:
+            used |= _used_axes(eqn.params["graph"])
+    return used
 
 
 # A result that its spec replicates over n devices is one array. Where each device's copy has a

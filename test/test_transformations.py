@@ -1,0 +1,517 @@
+"""Bodies of every kind under JAX's transformations.
+
+Each body comes with the same function on full arrays. Values and derivatives are compared with
+those of `jax.shard_map(check_vma=False)` in float32, and of the full function in float64.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+
+RNG = np.random.default_rng(7)
+W = RNG.normal(size=6).astype(np.float32)
+X = RNG.normal(size=(8, 6)).astype(np.float32)
+
+
+ROWS, WHOLE = P("i"), P()
+
+
+@dataclass(frozen=True)
+class Body:
+    """A per-device function of weights `f32[6]` and of a block of `f32[8,6]`.
+
+    Attributes:
+      full: the same on full arrays.
+      x_spec, out_spec: how x and the result are split; the weights are whole.
+      forward, reverse: whether JAX has a derivative of that mode for it.
+    """
+
+    fun: Callable[..., Any]
+    full: Callable[..., Any]
+    x_spec: P = ROWS
+    out_spec: P = ROWS
+    forward: bool = True
+    reverse: bool = True
+
+
+def by_block(fun):
+    """The full function that applies `fun(w, block, position)` to four blocks of rows."""
+
+    def full(w, x):
+        return jnp.concatenate([fun(w, x[2 * k : 2 * k + 2], k) for k in range(4)])
+
+    return full
+
+
+# ----------------------------------------------------------------------------------- the bodies
+
+
+def scan_with_a_collective(w, x):
+    def step(carry, row):
+        carry = jnp.tanh(carry * w + lax.psum(row, "i"))
+        return carry, carry * row
+
+    _, rows = lax.scan(step, jnp.ones(6, x.dtype), x)
+    return rows
+
+
+def scan_in_full(w, x):
+    carry, rows = jnp.ones(6, x.dtype), []
+    for k in range(2):
+        carry = jnp.tanh(carry * w + x[k::2].sum(0))
+        rows.append(carry * x[k::2])
+    return jnp.stack(rows, 1).reshape(8, 6)
+
+
+def while_loop(w, x):
+    def unfinished(state):
+        return state[0] < 3
+
+    def step(state):
+        count, y = state
+        return count + 1, jnp.sin(y) * w + lax.pmean(y, "i")
+
+    return lax.while_loop(unfinished, step, (0, x))[1]
+
+
+def while_in_full(w, x):
+    for _ in range(3):
+        mean = x.reshape(4, 2, 6).mean(0)
+        x = jnp.sin(x) * w + jnp.tile(mean, (4, 1))
+    return x
+
+
+def fori_ring(w, x):
+    def step(k, state):
+        total, moving = state
+        moving = lax.ppermute(moving, "i", [(d, (d + 1) % 4) for d in range(4)])
+        return total + moving * w * (k + 1), moving
+
+    return lax.fori_loop(0, 3, step, (x, x))[0]
+
+
+def fori_in_full(w, x):
+    return x + sum(jnp.roll(x, 2 * k, axis=0) * w * k for k in (1, 2, 3))
+
+
+def cond_on_a_sum(w, x):
+    positive = lax.psum(jnp.sum(x), "i") > 0
+    return lax.cond(positive, lambda v: v * w, lambda v: jnp.sin(v) + w, x)
+
+
+def cond_on_the_block(w, x):
+    return lax.cond(jnp.sum(x) > 0, lambda v: v * w, lambda v: jnp.sin(v) + w, x)
+
+
+def branches(x, w, positive):
+    return jnp.where(positive, x * w, jnp.sin(x) + w)
+
+
+def switch_on_the_position(w, x):
+    cases = [lambda v: v * w, jnp.sin, lambda v: v + w, jnp.exp]
+    return lax.switch(lax.axis_index("i"), cases, x)
+
+
+def switch_in_full(w, x, k):
+    return (x * w, jnp.sin(x), x + w, jnp.exp(x))[k]
+
+
+def associative_scan(w, x):
+    sums = lax.associative_scan(jnp.add, x * w, axis=1)
+    before = lax.all_gather(sums.sum(0), "i")
+    return sums + before[lax.axis_index("i")] * lax.axis_index("i")
+
+
+def associative_in_full(w, x, k):
+    sums = jnp.cumsum(x * w, 1)
+    return sums + sums.sum(0) * k
+
+
+def lax_map(w, x):
+    return lax.map(lambda row: jnp.dot(row, w) * lax.psum(row, "i"), x)
+
+
+def map_in_full(w, x):
+    return (x @ w)[:, None] * jnp.tile(x.reshape(4, 2, 6).sum(0), (4, 1))
+
+
+def inner_jit(w, x):
+    @jax.jit
+    def layer(v):
+        return jnp.tanh(v * w) + lax.psum(v, "i")
+
+    return layer(layer(x))
+
+
+def jit_in_full(w, x):
+    for _ in range(2):
+        x = jnp.tanh(x * w) + jnp.tile(x.reshape(4, 2, 6).sum(0), (4, 1))
+    return x
+
+
+def inner_vmap(w, x):
+    def row(v):
+        return v * w - lax.pmean(v, ("rows", "i")) * lax.axis_size(("rows", "i"))
+
+    return jax.vmap(row, axis_name="rows")(x)
+
+
+def vmap_in_full(w, x):
+    return x * w - x.sum(0)
+
+
+@jax.custom_jvp
+def cubed(x):
+    return x**3
+
+
+@cubed.defjvp
+def _cubed_jvp(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return cubed(x), 3 * x**2 * t
+
+
+@jax.custom_vjp
+def sine(x):
+    return jnp.sin(x)
+
+
+sine.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda cosine, ct: (ct * cosine,))
+
+
+def custom_vjp(w, x):
+    return sine(x) * w + lax.psum(sine(w * 2), "i") / 4
+
+
+def custom_vjp_in_full(w, x):
+    return jnp.sin(x) * w + jnp.sin(w * 2)
+
+
+def custom_jvp(w, x):
+    return cubed(x) * w + lax.psum(cubed(w * 2), "i") / 4
+
+
+def custom_jvp_in_full(w, x):
+    return x**3 * w + (w * 2) ** 3
+
+
+def checkpoint_inside(w, x):
+    @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("kept"))
+    def layer(v):
+        v = checkpoint_name(jnp.sin(v * w), "kept")
+        return jnp.exp(lax.psum(v, "i") / 4) * v
+
+    return layer(x)
+
+
+def checkpoint_in_full(w, x):
+    v = jnp.sin(x * w)
+    return jnp.exp(jnp.tile(v.reshape(4, 2, 6).sum(0), (4, 1)) / 4) * v
+
+
+def exchanges(w, x):
+    summed = lax.psum_scatter(x * w, "j", scatter_dimension=0, tiled=True)
+    turned = lax.all_to_all(summed, "j", 1, 0, tiled=True)
+    return lax.all_gather(turned, "j", axis=1, tiled=True) * lax.axis_size("j")
+
+
+def exchanges_in_full(w, x, k):
+    y = 2 * x * w  # both devices along j hold x
+    parts = [jnp.concatenate([y[:1, 3 * d : 3 * d + 3], y[1:, 3 * d : 3 * d + 3]]) for d in (0, 1)]
+    return jnp.concatenate(parts, 1) * 2
+
+
+def asks_for_varying_axes(w, x):
+    """As library code does, whatever it is told."""
+
+    def as_varying(v, like):
+        missing = jax.typeof(like).manual_axis_type.varying - jax.typeof(v).manual_axis_type.varying
+        return lax.pcast(v, tuple(missing), to="varying") if missing else v
+
+    start = as_varying(jnp.zeros(6, x.dtype), x)
+    total, _ = lax.scan(lambda c, row: (c + row * w, None), start, x)
+    return jnp.sin(x) + lax.pcast(total, ("j",), to="varying")
+
+
+def asks_in_full(w, x, k):
+    return jnp.sin(x) + (x * w).sum(0)
+
+
+def loss(w, x):
+    return lax.pmean(jnp.mean((jnp.tanh(x * w)) ** 2), "i")
+
+
+BODIES = {
+    "scan": Body(scan_with_a_collective, scan_in_full),
+    "while": Body(while_loop, while_in_full, reverse=False),
+    "fori": Body(fori_ring, fori_in_full),
+    "cond_same": Body(cond_on_a_sum, lambda w, x: branches(x, w, x.sum() > 0)),
+    "cond_own": Body(cond_on_the_block, by_block(lambda w, x, k: branches(x, w, x.sum() > 0))),
+    "switch": Body(switch_on_the_position, by_block(switch_in_full)),
+    "associative_scan": Body(associative_scan, by_block(associative_in_full)),
+    "map": Body(lax_map, map_in_full),
+    "jit": Body(inner_jit, jit_in_full),
+    "vmap": Body(inner_vmap, vmap_in_full),
+    "custom_jvp": Body(custom_jvp, custom_jvp_in_full),
+    "custom_vjp": Body(custom_vjp, custom_vjp_in_full, forward=False),
+    "checkpoint": Body(checkpoint_inside, checkpoint_in_full),
+    "exchanges": Body(exchanges, by_block(exchanges_in_full)),
+    "varying": Body(asks_for_varying_axes, by_block(asks_in_full)),
+    "loss": Body(loss, lambda w, x: jnp.mean(jnp.tanh(x * w) ** 2), out_spec=WHOLE),
+}
+
+
+def ours(body):
+    specs = {"in_specs": (P(), body.x_spec), "out_specs": body.out_spec}
+    return shard_map(body.fun, mesh=MESH, **specs)
+
+
+def theirs(body):
+    specs = {"in_specs": (P(), body.x_spec), "out_specs": body.out_spec}
+    return jax.shard_map(body.fun, mesh=MESH, check_vma=False, **specs)
+
+
+# ----------------------------------------------------------------------- the transformations
+
+
+def scalar(fun):
+    return lambda w, x: jnp.sum(jnp.sin(fun(w, x)))
+
+
+def value(fun):
+    return fun
+
+
+def grad(fun):
+    return jax.grad(scalar(fun), (0, 1))
+
+
+def jvp(fun):
+    return lambda w, x: jax.jvp(fun, (w, x), (jnp.flip(w), jnp.flip(x)))
+
+
+def vjp(fun):
+    def pulled_back(w, x):
+        out, pull = jax.vjp(fun, w, x)
+        return pull(jnp.cos(out))
+
+    return pulled_back
+
+
+def linearize(fun):
+    def pushed(w, x):
+        out, push = jax.linearize(fun, w, x)
+        return out, push(jnp.flip(w), jnp.flip(x))
+
+    return pushed
+
+
+def vmap(fun):
+    return lambda w, x: jax.vmap(fun, (0, None))(jnp.stack([w, jnp.flip(w)]), x)
+
+
+def vmap_of_grad(fun):
+    return lambda w, x: jax.vmap(grad(fun), (None, 0))(w, jnp.stack([x, jnp.flip(x)]))
+
+
+def grad_of_vmap(fun):
+    return jax.grad(lambda w, x: jnp.sum(jnp.cos(vmap(fun)(w, x))), (0, 1))
+
+
+def grad_of_checkpoint(fun):
+    return grad(jax.checkpoint(fun))
+
+
+def grad_of_checkpoint_that_saves(fun):
+    policy = jax.checkpoint_policies.everything_saveable
+    return grad(jax.checkpoint(fun, policy=policy))
+
+
+def grad_of_scan(fun):
+    def steps(w, x):
+        return lax.scan(lambda y, _: (y + fun(w, y), None), x, None, length=2)[0]
+
+    return grad(steps)
+
+
+def second_derivative(fun):
+    def slope(w, x):
+        return jnp.sum(jnp.cos(jax.grad(scalar(fun))(w, x)))
+
+    return jax.grad(slope, (0, 1))
+
+
+ALWAYS = (value, vmap)
+FORWARD = (jvp, linearize)
+REVERSE = (
+    grad,
+    vjp,
+    vmap_of_grad,
+    grad_of_vmap,
+    grad_of_checkpoint,
+    grad_of_checkpoint_that_saves,
+    grad_of_scan,
+)
+
+
+def transformations_of(body):
+    yield from ALWAYS
+    if body.forward:
+        yield from FORWARD
+    if body.reverse:
+        yield from REVERSE
+    if body.forward and body.reverse:
+        yield second_derivative
+
+
+CASES = [
+    pytest.param(body, transformation, id=f"{name}-{transformation.__name__}")
+    for name, body in BODIES.items()
+    for transformation in transformations_of(body)
+]
+
+
+def assert_close(found, expected, tolerance):
+    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        scale = max(1.0, float(np.max(np.abs(b), initial=0)))
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize(("body", "transformation"), CASES)
+def test_as_the_full_function(body, transformation):
+    with jax.enable_x64():
+        w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
+        truth = jax.jit(transformation(body.full))(w, x)
+        assert_close(jax.jit(transformation(ours(body)))(w, x), truth, 1e-12)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_as_jax(name):
+    """All first transformations of a body at once, in one program each."""
+    body = BODIES[name]
+    transformations = [t for t in transformations_of(body) if t in (value, jvp, grad)]
+
+    def everything(fun):
+        return jax.jit(lambda w, x: [t(fun)(w, x) for t in transformations])
+
+    assert_close(everything(ours(body))(W, X), everything(theirs(body))(W, X), 2e-6)
+
+
+# ------------------------------------------------------------------------------- regions in regions
+
+
+def plain(w, x):
+    return jnp.sin(x * w)
+
+
+def sums_over_the_outer_axis(w, x):
+    return jnp.sin(x * w) + lax.psum(x * w, "i")
+
+
+def sums_over_both_axes(w, x):
+    return jnp.sin(x * w) + lax.psum(x * w, ("i", "j"))
+
+
+def sums_the_weights(w, x):
+    return jnp.sin(x * lax.psum(w, ("i", "j")))
+
+
+NESTED = {
+    "plain": (plain, plain),
+    "outer": (
+        sums_over_the_outer_axis,
+        lambda w, x: jnp.sin(x * w) + jnp.tile((x * w).reshape(4, 2, 6).sum(0), (4, 1)),
+    ),
+    "both": (
+        sums_over_both_axes,
+        lambda w, x: jnp.sin(x * w) + jnp.tile((x * w).reshape(4, 2, 2, 3).sum((0, 2)), (4, 2)),
+    ),
+    "weights": (
+        sums_the_weights,
+        lambda w, x: jnp.sin(x * jnp.tile(4 * w.reshape(2, 3).sum(0), 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("outer_check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("inner_check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize(("inner", "full"), NESTED.values(), ids=NESTED)
+def test_gradient_of_nested_regions(inner, full, inner_check, outer_check):
+    columns = P(None, "j")
+
+    @shard_map(
+        mesh=MESH,
+        in_specs=(P(), ROWS),
+        out_specs=ROWS,
+        axis_names={"i"},
+        check_vma=outer_check,
+    )
+    def outer(w, x):
+        specs = {"in_specs": (P("j"), columns), "out_specs": columns}
+        return 2 * shard_map(inner, mesh=MESH, check_vma=inner_check, **specs)(w, x)
+
+    with jax.enable_x64():
+        w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
+        expected = jax.jit(grad(lambda w, x: 2 * full(w, x)))(w, x)
+        assert_close(jax.jit(grad(outer))(w, x), expected, 1e-12)
+
+
+# -------------------------------------------------------------------------------- spmd_axis_name
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("order", ["vmap_of_grad", "grad_of_vmap"])
+def test_vmap_with_spmd_axis_name(order, check_vma):
+    """Along the named axis devices work on different examples: no sum may unite them."""
+
+    def body(w, x):
+        return lax.psum(jnp.sin(x * w), "j")
+
+    options = {"mesh": MESH, "in_specs": (P(), P("j")), "out_specs": P(), "check_vma": check_vma}
+    mapped = shard_map(body, **options)
+    stacked = jnp.stack([X, 2 * X, -X, X[::-1]])
+
+    def full(w, x):
+        return jnp.sin(x[:4] * w) + jnp.sin(x[4:] * w)
+
+    def derived(fun, **spmd):
+        if order == "vmap_of_grad":
+            return jax.vmap(grad(fun), (None, 0), **spmd)
+        return jax.grad(lambda w, x: jnp.sum(jnp.cos(jax.vmap(fun, (None, 0), **spmd)(w, x))))
+
+    result = jax.jit(derived(mapped, spmd_axis_name="i"))(W, stacked)
+    assert_close(result, jax.jit(derived(full))(W, stacked), 2e-6)
+    out = jax.jit(jax.vmap(mapped, (None, 0), spmd_axis_name="i"))(W, stacked)
+    assert out.sharding.spec == P("i")
+
+
+@pytest.mark.parametrize("names", [{}, {"axis_names": {"j"}}], ids=["all", "some"])
+def test_vmap_over_a_dimension_that_its_type_splits(names):
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+    x = jax.device_put(X, NamedSharding(mesh, P("i", "j")))
+    row_sums = shard_map(
+        lambda row: lax.psum(row, "j"), mesh=mesh, in_specs=P("j"), out_specs=P(), **names
+    )
+    result = jax.jit(jax.vmap(row_sums))(x)
+    np.testing.assert_allclose(result, X[:, :3] + X[:, 3:], rtol=1e-6)
+    assert result.sharding.spec == P("i", None)
+    slope = jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(jax.vmap(row_sums)(x)))))(x)
+    expected = np.tile(np.cos(X[:, :3] + X[:, 3:]), 2)
+    np.testing.assert_allclose(slope, expected, rtol=1e-4)
+    assert slope.sharding.spec == P("i", "j")
