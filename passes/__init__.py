@@ -16,6 +16,7 @@ This table is what one needs to run the passes and to write one:
     PassFailure     what `run` raises then, with all diagnostics
     PipelineError   a pass, an option or a value that does not exist
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
+    find_ops        the ops of some names inside one, as a list
 """
 
 from .base import (
@@ -30,6 +31,7 @@ from .base import (
 from .body_form import BodyForm, read_body_form
 from .diagnostics import Diagnostic, diagnostics_of
 from .dialects import make_context
+from .find_ops import find_ops
 from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run
 from .pipeline_text import parse_pipeline
 
@@ -45,6 +47,7 @@ __all__ = [
     "Problem",
     "Refused",
     "diagnostics_of",
+    "find_ops",
     "make_context",
     "option_fields",
     "option_text",

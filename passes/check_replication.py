@@ -7,7 +7,9 @@ check for modules written by hand, by inference on the module (varying.py).
 
 Before:  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
              -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) { return %x }
-After:   error: @main's result 0 may differ between devices along "i", which its sharding [{}] ...
+After:   error: @main's result 0, tensor<2xf32>: may differ between devices along "i", which its
+             sharding does not mention; mention the axis there, or make the blocks equal ...
+         note: it varies along "i" since argument 0, which devices along the axis hold parts of
 Needs:   what shmap-verify accepts.
 Leaves:  the module as it is.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shmap_passes import Pass, Problem, Refused, walk
+from shmap_passes import Pass, Problem, Refused, find_ops
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class CountReturns(Pass):
     loudly: bool = False
 
     def run(self, module):
-        returns = [op for op in walk(module.operation) if op.name == "func.return"]
+        returns = find_ops(module.operation, ["func.return"])
         if len(returns) > self.most:
             mark = "!" if self.loudly else ""
             raise Refused([Problem(returns[-1].location, f"return number {len(returns)}{mark}")])

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,9 @@ def test_elements_of_others_stay_text():
         "canonicalize{top-down=true region-simplify=normal}",
         "func.func(cse,cse)",
     )
+
+
+def test_the_page_of_passes_is_made_from_their_docstrings():
+    maker = Path(__file__).parents[2] / "docs" / "make_passes.py"
+    made = runpy.run_path(str(maker))
+    assert made["PAGE"].read_text() == made["page"](), "run: python docs/make_passes.py"
