@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.signature import Signature
 from shmap_compiler.targets import Target
+
+if TYPE_CHECKING:
+    from shmap_compiler.artifacts.container import Container
 
 
 @dataclass(frozen=True)
@@ -70,42 +73,48 @@ class CompiledForTarget:
     Attributes:
       signature: of the program; its mesh has no devices.
       target: what it was compiled for.
-      device_ids: the ids of the target's devices, in the order of the mesh.
-      contents: the file that `save` writes.
+      container: what the process that compiled it wrote.
     """
 
     signature: Signature
     target: Target
-    device_ids: tuple[int, ...]
-    hlo: str
-    costs: Mapping[str, float]
-    memory: MemoryAnalysis
-    contents: bytes
+    container: Container
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """The ids of the target's devices, in the order of the mesh."""
+        return tuple(self.container.header["device_ids"])
 
     def as_text(self) -> str:
         """The optimized, scheduled HLO of one device."""
-        return self.hlo
+        return self.container.parts["hlo.txt"].decode()
 
     def cost_analysis(self) -> Mapping[str, float]:
         """The compiler's own estimates (flops, bytes accessed, ...) for one device, by name.
 
         Empty for a compiler that makes none.
         """
-        return self.costs
+        return self.container.header["costs"]
 
     def memory_analysis(self) -> MemoryAnalysis:
         """The compiler's memory figures for one device."""
-        return self.memory
+        return MemoryAnalysis(**self.container.header["memory"])
 
     def save(self, path: str | Path) -> None:
-        """Saves the compiled program, to be loaded by `load` where such devices are."""
-        Path(path).write_bytes(self.contents)
+        """Saves the compiled program, to be loaded by `load` where such devices are.
+
+        Raises:
+          ArtifactError: the program holds a value that cannot be saved.
+        """
+        from shmap_compiler.artifacts import write_compiled
+
+        Path(path).write_bytes(write_compiled(self))
 
     def __call__(self, *args: Any) -> Any:
         problem = Problem(
             "a call",
             f"a program compiled for {self.target.where}, whose devices are not here",
-            f"{self.target.device_count} devices of kind {self.target.text}",
+            f"the {self.target.device_count} devices of {self.target}",
             "save() it, and load() it there; or compile for target='local'",
         )
         raise TargetError(self.signature.who, [problem])

@@ -79,7 +79,7 @@ class Executable:
 
     def __call__(self, *args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
-        if tree != self.signature.in_tree:
+        if tree != self.signature.in_tree and _paths(tree) != _paths(self.signature.in_tree):
             self._refuse_structure(tree)
         inputs = self.signature.select(leaves)
         self._check(inputs, leaves)

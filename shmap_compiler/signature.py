@@ -50,6 +50,18 @@ class Signature:
         """The same on the devices of another mesh of the same axes."""
         return replace(self, mesh=mesh)
 
+    def flat(self) -> Signature:
+        """Of the same program as a function of its inputs, whatever the user's structures."""
+        count, results = len(self.in_types), len(self.out_types)
+        return replace(
+            self,
+            in_tree=jax.tree.structure((0,) * count),
+            in_paths=tuple(f"inputs[{i}]" for i in range(count)),
+            static=(),
+            constants=(),
+            out_tree=jax.tree.structure([0] * results),
+        )
+
     def select(self, flat: Sequence[Any]) -> list[Any]:
         """Those of the flat arguments that are arrays."""
         static = {position for position, _, _ in self.static}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import program
+from .tables import duration, print_table
 
 if TYPE_CHECKING:
     from shmap_compiler import Executable, Lowered
@@ -62,12 +63,12 @@ def execute(options: argparse.Namespace) -> int:
     executable, compiling_s = _timed(lowered.compile)
     results, running_s = _run(executable, _placed(executable, args))
     _print_program(options, lowered, results)
-    _print_table(
+    print_table(
         ("time", ""),
         [
-            ("lower", _duration(lowering_s)),
-            ("compile", _duration(compiling_s)),
-            ("run", f"{_duration(running_s)}, median of {_RUNS}"),
+            ("lower", duration(lowering_s)),
+            ("compile", duration(compiling_s)),
+            ("run", f"{duration(running_s)}, median of {_RUNS}"),
         ],
     )
     if work.target.reference is None:
@@ -129,22 +130,22 @@ def _print_program(options: argparse.Namespace, lowered: Lowered, results: Any) 
     closed_over = [f"closed over [{i}]" for i in range(len(call.constants))]
     in_paths = [*closed_over, *call.in_paths]
     arguments = rows(in_paths, graph.in_types, graph.body_in_types, graph.in_specs)
-    _print_table(("arguments", *header), arguments)
+    print_table(("arguments", *header), arguments)
     out_paths = [
         f"result{jax.tree_util.keystr(path)}"
         for path, _ in jax.tree_util.tree_leaves_with_path(results)
     ]
     outcomes = rows(out_paths, graph.out_types, graph.body_out_types, graph.out_specs)
-    _print_table(("results", *header), outcomes)
+    print_table(("results", *header), outcomes)
     kinds = collectives(lowered.as_text("hlo"))
-    _print_table(
+    print_table(
         ("collectives", "count", "bytes on each device"),
         [(c.kind, str(c.count), str(c.bytes)) for c in kinds] or [("none", "", "")],
     )
 
 
 def _print_agreements(name: str, agreements: Sequence[Agreement]) -> int:
-    _print_table(
+    print_table(
         (f"{name}", "max abs error", "max rel error", "tolerance", ""),
         [
             (a.path, f"{a.absolute:.2g}", f"{a.relative:.2g}", f"{a.tolerance:.2g}", _verdict(a))
@@ -158,17 +159,3 @@ def _print_agreements(name: str, agreements: Sequence[Agreement]) -> int:
 
 def _verdict(agreement: Agreement) -> str:
     return "ok" if agreement.holds else f"differs: {agreement.problem}".removesuffix(": ")
-
-
-def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A header, and rows in columns under it."""
-    table = [tuple(header), *((f"  {first}", *rest) for first, *rest in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    print()
-    for row in table:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print(line.rstrip())
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

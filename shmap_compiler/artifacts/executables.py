@@ -22,7 +22,7 @@ from shmap_compiler.executable import Executable
 from shmap_compiler.targets import Target
 
 KIND = "executable"
-_PROGRAM, _HLO = "program.pickle", "hlo.txt"
+PROGRAM, HLO = "program.pickle", "hlo.txt"
 
 
 def write_executable(executable: Executable) -> bytes:
@@ -49,21 +49,19 @@ def write_executable(executable: Executable) -> bytes:
     }
     program = _serialized(executable)
     hlo = executable.as_text().encode()
-    return pack(Container(KIND, header, {_PROGRAM: program, _HLO: hlo, **parts}))
+    return pack(Container(KIND, header, {PROGRAM: program, HLO: hlo, **parts}))
 
 
-def read_compiled(container: Container, contents: bytes) -> CompiledForTarget:
-    """The compiled program of a file, for devices that need not be here."""
-    header = container.header
-    return CompiledForTarget(
-        signature=read_signature(header["signature"], container.parts),
-        target=Target.parse(header["target"]),
-        device_ids=tuple(header["device_ids"]),
-        hlo=container.parts[_HLO].decode(),
-        costs=header["costs"],
-        memory=MemoryAnalysis(**header["memory"]),
-        contents=contents,
-    )
+def write_compiled(compiled: CompiledForTarget) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+      ArtifactError: its signature cannot be saved.
+    """
+    described, constants = write_signature(compiled.signature)
+    contents = compiled.container
+    header = {**contents.header, "signature": described}
+    return pack(Container(KIND, header, {**contents.parts, **constants}))
 
 
 def read_executable(container: Container) -> Executable:
@@ -86,7 +84,7 @@ def read_executable(container: Container) -> Executable:
         jax.tree.structure([0] * len(signature.out_types)),
     ]
     compiled = serialize_executable.deserialize_and_load(
-        container.parts[_PROGRAM],
+        container.parts[PROGRAM],
         *structures,
         backend=devices[0].client,
         execution_devices=devices,

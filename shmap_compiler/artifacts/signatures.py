@@ -1,7 +1,4 @@
-"""Signatures as JSON and bytes, and back.
-
-Structures may be made of dicts, lists, tuples and None: a file cannot bring the classes of others.
-"""
+"""Signatures as JSON and bytes, and back."""
 
 from __future__ import annotations
 
@@ -14,6 +11,11 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from shmap_compiler._compat import abstract_mesh
+from shmap_compiler.artifacts.structures import (
+    read_structure,
+    structure_problems,
+    write_structure,
+)
 from shmap_compiler.errors import ArtifactError, Problem
 from shmap_compiler.signature import Signature
 
@@ -26,7 +28,11 @@ def write_signature(signature: Signature) -> tuple[dict[str, Any], dict[str, byt
     Raises:
       ArtifactError: it holds a structure or a value that a file cannot hold.
     """
-    problems = [*_structure_problems(signature), *_static_problems(signature)]
+    problems = [
+        *structure_problems(signature.in_tree, "args"),
+        *structure_problems(signature.out_tree, "result"),
+        *_static_problems(signature),
+    ]
     if problems:
         raise ArtifactError(signature.who, problems)
     mesh = abstract_mesh(signature.mesh)
@@ -35,12 +41,12 @@ def write_signature(signature: Signature) -> tuple[dict[str, Any], dict[str, byt
         "name": signature.name,
         "mesh": dict(mesh.shape),
         "axis_types": [kind.name for kind in mesh.axis_types],
-        "in_tree": _encode(_numbered(signature.in_tree)),
+        "in_tree": write_structure(signature.in_tree),
         "in_paths": list(signature.in_paths),
         "static": [list(entry) for entry in signature.static],
         "in_types": [_encode_type(t) for t in signature.in_types],
         "in_specs": [_encode_spec(s) for s in signature.in_specs],
-        "out_tree": _encode(_numbered(signature.out_tree)),
+        "out_tree": write_structure(signature.out_tree),
         "out_types": [_encode_type(t) for t in signature.out_types],
         "out_specs": [_encode_spec(s) for s in signature.out_specs],
         "constants": len(signature.constants),
@@ -61,69 +67,16 @@ def read_signature(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> Sig
         who=header["who"],
         name=header["name"],
         mesh=AbstractMesh(sizes, names, axis_types=types),
-        in_tree=jax.tree.structure(_decode(header["in_tree"])),
+        in_tree=read_structure(header["in_tree"]),
         in_paths=tuple(header["in_paths"]),
         static=tuple((position, path, value) for position, path, value in header["static"]),
         constants=tuple(constants),
         in_types=in_types,
         in_specs=tuple(_decode_spec(s) for s in header["in_specs"]),
-        out_tree=jax.tree.structure(_decode(header["out_tree"])),
+        out_tree=read_structure(header["out_tree"]),
         out_types=tuple(_decode_type(t) for t in header["out_types"]),
         out_specs=tuple(_decode_spec(s) for s in header["out_specs"]),
     )
-
-
-# --------------------------------------------------------------------------------- structures
-
-
-def _numbered(tree: Any) -> Any:
-    return jax.tree.unflatten(tree, range(tree.num_leaves))
-
-
-def _encode(tree: Any) -> Any:
-    """A structure of numbers: a leaf as true, None as false, others as {kind: children}."""
-    if tree is None or isinstance(tree, int):
-        return tree is not None
-    if isinstance(tree, dict):
-        return {"dict": [[key, _encode(child)] for key, child in tree.items()]}
-    return {type(tree).__name__: [_encode(child) for child in tree]}
-
-
-def _decode(text: Any) -> Any:
-    if isinstance(text, bool):
-        return 0 if text else None
-    ((kind, children),) = text.items()
-    if kind == "dict":
-        return {key: _decode(child) for key, child in children}
-    return {"list": list, "tuple": tuple}[kind](_decode(child) for child in children)
-
-
-def _structure_problems(signature: Signature) -> list[Problem]:
-    problems: list[Problem] = []
-
-    def check(tree, path):
-        if tree is None or type(tree) is int:
-            return
-        if type(tree) is dict and all(isinstance(key, (str, int)) for key in tree):
-            for key, child in tree.items():
-                check(child, f"{path}[{key!r}]")
-        elif type(tree) in (list, tuple):
-            for i, child in enumerate(tree):
-                check(child, f"{path}[{i}]")
-        else:
-            problems.append(
-                Problem(
-                    path,
-                    f"a {type(tree).__name__}",
-                    "dicts with strings or whole numbers as keys, lists and tuples: a file does "
-                    "not hold other classes",
-                    "convert it to one of these at the border of the function that is saved",
-                )
-            )
-
-    check(_numbered(signature.in_tree), "args")
-    check(_numbered(signature.out_tree), "result")
-    return problems
 
 
 def _static_problems(signature: Signature) -> list[Problem]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +49,16 @@ def compile_apart(
     Raises:
       Failure: the compiler refuses the target or the program.
     """
-    from shmap_compiler.artifacts import read_compiled, write_portable
+    from shmap_compiler.artifacts import write_portable
     from shmap_compiler.artifacts.container import unpack
+    from shmap_compiler.compiled import CompiledForTarget
 
     with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
         source, result = Path(folder, "program"), Path(folder, "compiled")
-        source.write_bytes(write_portable(program))
+        flat = replace(program, signature=program.signature.flat())
+        source.write_bytes(write_portable(flat))
         _run([str(source), target.text, str(result)], target, progress)
-        return read_compiled(unpack(result), result.read_bytes())
+        return CompiledForTarget(program.signature, target, unpack(result))
 
 
 def _run(arguments: list[str], target: Target, progress: Callable[[str], None]) -> None:

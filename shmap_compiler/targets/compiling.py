@@ -14,6 +14,7 @@ from shmap_compiler.executable import Executable
 from shmap_compiler.signature import Signature
 
 from .apart import Failure, compile_apart
+from .gpu import GpuTarget
 from .memory import check_capacity, does_not_fit, read_demand
 from .target import Target
 from .tpu import TpuTarget
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from shmap_compiler.stages import Lowered
 
 Progress = Callable[[str], None]
+
+# What XLA says where the CUDA toolkit is missing.
+_NO_ASSEMBLER = ("No PTX compilation provider", "libdevice not found")
 
 
 def compile_for(lowered: Lowered, target: Target, progress: Progress) -> Compiled:
@@ -95,9 +99,12 @@ def _compile(
 
 
 def _refusal(failure: Failure, target: Target, partitioner: str) -> Problem:
-    if failure.phase == "topology" and isinstance(target, TpuTarget):
+    refuses = failure.phase == "topology" and failure.message.startswith("INVALID_ARGUMENT")
+    if refuses and isinstance(target, TpuTarget):
         needed = "an arrangement of chips that libtpu takes"
         return target.refused(f"libtpu says: {failure.message}", needed)
+    if isinstance(target, GpuTarget) and any(text in failure.message for text in _NO_ASSEMBLER):
+        return target.lacks("no ptxas or libdevice, with which its compiler ends")
     other = {"gspmd": "shardy", "shardy": "gspmd"}[partitioner]
     return Problem(
         target.where,

@@ -90,7 +90,7 @@ class GpuTarget(Target):
 
     kind = "gpu"
     form = "gpu:MODEL:DEVICES or gpu:MODEL:NODESxDEVICES"
-    module = "jax_plugins.xla_cuda13"
+    module = "jax_cuda13_plugin"
     extra = "gpu"
 
     @classmethod

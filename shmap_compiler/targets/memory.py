@@ -61,11 +61,11 @@ def does_not_fit(
 ) -> Problem:
     over = demand.needed - demand.available
     arrays = sorted(_arrays(signature, graph), key=lambda pair: -pair[0])[:_SHOWN]
-    largest = "; ".join(f"{what}, {_show(size)}" for size, what in arrays)
+    largest = "; ".join(f"{what}, {show_bytes(size)}" for size, what in arrays)
     return Problem(
         f"memory of one device of {target.where}",
-        f"{_show(demand.needed)} needed; the largest arrays on a device: {largest}",
-        f"at most {_show(demand.available)}: it is {_show(over)} over",
+        f"{show_bytes(demand.needed)} needed; the largest arrays on a device: {largest}",
+        f"at most {show_bytes(demand.available)}: it is {show_bytes(over)} over",
         "split these arrays over more devices, recompute instead of keeping (jax.checkpoint), or "
         "choose a target with more memory",
     )
@@ -97,7 +97,8 @@ def _bytes(type_: Any) -> int:
     return math.prod(type_.shape) * type_.dtype.itemsize
 
 
-def _show(size: int) -> str:
+def show_bytes(size: int) -> str:
+    """A number of bytes in a unit that fits it."""
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit:
             return f"{size / unit:.2f} {name}"

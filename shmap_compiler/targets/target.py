@@ -118,14 +118,13 @@ class Target:
         """What has to be installed before programs can be compiled for this target."""
         if not self.module or importlib.util.find_spec(self.module) is not None:
             return []
-        return [
-            Problem(
-                self.where,
-                f"no module {self.module!r}, which brings its compiler",
-                f"the extra {self.extra!r} of shmap_compiler",
-                f"run: pip install 'shmap_compiler[{self.extra}]'",
-            )
-        ]
+        return [self.lacks(f"no module {self.module!r}, which brings its compiler")]
+
+    def lacks(self, what: str) -> Problem:
+        """Something is not there that the extra of this kind of target installs."""
+        needed = f"the extra {self.extra!r} of shmap_compiler"
+        fix = f"run: pip install 'shmap_compiler[{self.extra}]'"
+        return Problem(self.where, what, needed, fix)
 
     # ------------------------------------------------------------------------------------ mesh
 

@@ -136,6 +136,8 @@ class TpuTarget(Target):
             "TPU_ACCELERATOR_TYPE": f"{self.generation}-{self.device_count}",
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_WORKER_ID": "0",
+            # A process that only compiles holds no TPU, so several may run side by side.
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
 
     def _compile_only_devices(self) -> list[Any]:

@@ -1,0 +1,91 @@
+"""Structures of arguments and results as JSON, and back.
+
+A file cannot bring the classes of the user. A container whose children have names, such as a named
+tuple or a dataclass, is read back as a named tuple of the same class name and fields. `Executable`
+takes any arguments whose arrays have the same paths, so the user's own class fits too.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import jax
+from jax.tree_util import DictKey, GetAttrKey
+
+from shmap_compiler.errors import Problem
+
+_LEAF = object()
+
+
+def write_structure(tree: Any) -> Any:
+    """JSON: a leaf as true, None as false, a container as [its kind, its keys, its children]."""
+    return _write(_filled(tree))
+
+
+def read_structure(text: Any) -> Any:
+    """The structure that `write_structure` wrote, with stand-ins for classes."""
+    return jax.tree.structure(_read(text))
+
+
+def structure_problems(tree: Any, root: str) -> list[Problem]:
+    """The containers that cannot be written; `root` is the name of the whole."""
+    problems: list[Problem] = []
+    _check(_filled(tree), root, problems)
+    return problems
+
+
+def _filled(tree: Any) -> Any:
+    return jax.tree.unflatten(tree, [_LEAF] * tree.num_leaves)
+
+
+def _level(tree: Any) -> list[tuple[Any, Any]]:
+    """(key, child) of each child of a container."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
+    return [(path[0], child) for path, child in pairs]
+
+
+def _write(tree: Any) -> Any:
+    if tree is None or tree is _LEAF:
+        return tree is _LEAF
+    if type(tree) in (list, tuple):
+        return [type(tree).__name__, None, [_write(child) for child in tree]]
+    children = [_write(child) for _, child in _level(tree)]
+    if isinstance(tree, dict):
+        return ["dict", [key.key for key, _ in _level(tree)], children]
+    return [f"class {type(tree).__name__}", [key.name for key, _ in _level(tree)], children]
+
+
+def _read(text: Any) -> Any:
+    if isinstance(text, bool):
+        return _LEAF if text else None
+    kind, keys, children = text
+    values = [_read(child) for child in children]
+    if keys is None:
+        return {"list": list, "tuple": tuple}[kind](values)
+    if kind == "dict":
+        return dict(zip(keys, values, strict=True))
+    return namedtuple(kind.removeprefix("class "), keys)(*values)
+
+
+def _check(tree: Any, path: str, problems: list[Problem]) -> None:
+    if tree is None or tree is _LEAF:
+        return
+    level = _level(tree)
+    if type(tree) not in (list, tuple) and not all(_has_name(key) for key, _ in level):
+        problems.append(
+            Problem(
+                path,
+                f"a {type(tree).__name__}",
+                "tuples, lists, dicts with strings or whole numbers as keys, or classes whose "
+                "parts JAX knows by name, as those of named tuples",
+                "convert it at the border of the function that is saved",
+            )
+        )
+        return
+    for key, child in level:
+        _check(child, path + jax.tree_util.keystr((key,)), problems)
+
+
+def _has_name(key: Any) -> bool:
+    return isinstance(key, GetAttrKey) or (isinstance(key, DictKey) and type(key.key) in (str, int))

@@ -1,0 +1,111 @@
+"""`shmap compile`: compiles a program for a target, here or not, and saves it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from . import program
+from .progress import Progress
+from .tables import duration, print_table
+from .usage import Mistake, UsageError
+
+if TYPE_CHECKING:
+    from shmap_compiler import Compiled, Lowered, Target
+
+NAME = "compile"
+SUMMARY = "compile a program for a target, such as a slice of TPUs, and save it"
+DESCRIPTION = """\
+Compiles a shard_mapped function for a target. Its devices need not be here: TPUs and GPUs have
+compilers that work without them. Targets:
+
+  cpu:8           virtual CPU devices
+  tpu:v5e:2x4     a slice of TPUs: generation and arrangement of its chips (v5e, v5p, v6e)
+  gpu:h100:8      GPUs of a node; gpu:h100:2x8 is 2 nodes of 8
+  local           the devices here
+
+The mesh has as many devices as the target; give --mesh if that of the file has another number.
+Prints the memory that the program takes on a device, its collectives, and times.
+"""
+EPILOG = """\
+examples:
+  shmap compile examples/matmul.py:matmul_basic --target tpu:v5e:2x4
+  shmap compile examples/matmul.py:matmul_basic --target tpu:v5p:4x4x4 --mesh i=16,j=4 \\
+      --arg 'bf16[8192,1024]' --arg 'bf16[1024,4096]' -o matmul.bin
+
+With -o, shmap_compiler.load reads the compiled program where such devices are.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    program.add_arguments(parser)
+    parser.add_argument(
+        "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
+    )
+    parser.add_argument("-o", metavar="FILE", dest="output", help="save the compiled program there")
+
+
+def execute(options: argparse.Namespace) -> int:
+    from shmap_compiler import Target
+
+    target = Target.parse(options.compile_for)
+    work = program.load(options, needs_devices=False)
+    started = time.perf_counter()
+    lowered = work.lower(options.partitioner)
+    between = time.perf_counter()
+    with Progress(f"compiling for {target}") as progress:
+        compiled = lowered.compile(target, progress.phase)
+    ended = time.perf_counter()
+    if options.output is not None:
+        _save(compiled, options.output)
+    _print_summary(lowered, compiled, target)
+    _print_times(between - started, ended - between)
+    if options.output is not None:
+        print(f"\nsaved: {options.output}")
+    return 0
+
+
+def _save(compiled: Compiled, path: str) -> None:
+    try:
+        compiled.save(path)
+    except OSError as error:
+        raise UsageError(
+            Mistake(f"-o {path}", error.strerror or str(error), "a file to write", "check the path")
+        ) from None
+
+
+def _print_summary(lowered: Lowered, compiled: Compiled, target: Target) -> None:
+    from shmap_compiler import specs
+    from shmap_compiler.errors import describe
+    from shmap_compiler.targets.memory import show_bytes
+
+    from .hlo_collectives import collectives
+
+    graph = lowered.graph
+    print(
+        f"{describe(lowered.call.fun)} on {specs.show_mesh(graph.mesh)}, "
+        f"target {target}, partitioner {lowered.partitioner}"
+    )
+    memory = compiled.memory_analysis()
+    figures = {
+        "arguments": memory.argument_size_in_bytes,
+        "results": memory.output_size_in_bytes,
+        "of these in arguments": memory.alias_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "program": memory.generated_code_size_in_bytes,
+    }
+    rows = [(name, show_bytes(count)) for name, count in figures.items()]
+    if target.chip is not None:
+        rows.append(("there is", f"{show_bytes(target.chip.hbm_bytes)} on a {target.chip.name}"))
+    print_table(("memory of one device", ""), rows)
+    kinds = collectives(compiled.as_text())
+    print_table(
+        ("collectives", "count", "bytes on each device"),
+        [(c.kind, str(c.count), str(c.bytes)) for c in kinds] or [("none", "", "")],
+    )
+
+
+def _print_times(lowering_s: float, compiling_s: float) -> None:
+    rows = [("lower", duration(lowering_s)), ("compile", duration(compiling_s))]
+    print_table(("time", ""), rows)
