@@ -292,6 +292,7 @@ def test_ring_products_on_a_ring_of_eight():
         mesh=mesh,
         in_specs=(P(None, None, "x"), P()),
         out_specs=P(),
+        check_vma=False,  # each device adds in an order of its own: equal up to rounding only
     )
     assert_equals_reference(gathered(lhs, rhs), jnp.einsum("bthd,hde->bte", lhs, rhs))
 
