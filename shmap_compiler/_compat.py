@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray, eval_context
 from jax.extend import core as jex_core
 from jax.interpreters import mlir
@@ -210,13 +211,26 @@ def lowering_mesh(ctx: Any) -> AnyMesh:
 _partitioner_lock = threading.RLock()
 
 
-def varying_types() -> contextlib.AbstractContextManager[None]:
-    """JAX tracks inside, in this thread, along which manual axes values vary.
+def varying_types(on: bool = True) -> contextlib.AbstractContextManager[None]:
+    """JAX tracks inside, in this thread, along which manual axes values vary; or does not.
 
     `jax.config.check_vma` can be set publicly for the whole process only; the object behind it also
     sets it for one thread. JAX uses it to give reverse-mode derivatives their meaning.
     """
-    return jax.config._value_holders["check_vma"](True)
+    holder: Any = jax.config._value_holders["check_vma"]
+    return holder(on)
+
+
+def varying_type(aval: Any, mesh: AbstractMesh, axes: Iterable[str]) -> Any:
+    """The type of blocks on `mesh`, which has manual axes, that vary along `axes`."""
+    sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(aval.shape)))
+    varying = ManualAxisType(varying=frozenset(axes))
+    return aval.update(sharding=sharding, manual_axis_type=varying)
+
+
+def varies_along(aval: Any) -> frozenset[str]:
+    """The axes along which values vary, by their type."""
+    return aval.manual_axis_type.varying
 
 
 def without_varying_type(aval: Any) -> Any:
@@ -300,9 +314,20 @@ def split_type(
 
     Only Explicit axes become part of the type.
     """
-    explicit = explicit_axes(mesh)
-    if not explicit:
+    if not explicit_axes(mesh):
         return shaped_array(shape, dtype, weak_type)
+    return type_on_mesh(mesh, splits, shape, dtype, weak_type)
+
+
+def type_on_mesh(
+    mesh: AnyMesh,
+    splits: Sequence[Sequence[str]],
+    shape: Sequence[int],
+    dtype: Any,
+    weak_type: bool,
+) -> ShapedArray:
+    """The same with the mesh as part of the type also if none of its axes is Explicit."""
+    explicit = explicit_axes(mesh)
     kept = [tuple(a for a in axes if a in explicit) for axes in splits]
     entries = [axes[0] if len(axes) == 1 else axes or None for axes in kept]
     entries += [None] * (len(shape) - len(entries))
@@ -322,8 +347,13 @@ def is_tracing() -> bool:
 
 
 def no_mesh() -> contextlib.AbstractContextManager[Any]:
-    """No mesh is in scope in this context."""
+    """No abstract mesh is in scope in this context, also within a program that is being traced."""
     return jax.sharding.use_abstract_mesh(_EMPTY_MESH)
+
+
+def no_devices_in_scope() -> contextlib.AbstractContextManager[Any]:
+    """Programs may run on any devices in this context, as they may outside of `jax.set_mesh`."""
+    return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 
 _EMPTY_MESH = AbstractMesh((), ())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from shmap_compiler import references
 from shmap_compiler.errors import describe, function_name
 from shmap_compiler.graph import Graph
 from shmap_compiler.inputs import Inputs, read_inputs
@@ -27,10 +28,12 @@ def trace_call(
 
     Raises:
       SpecError: mesh, specs, arguments and results do not fit together.
+      BodyError: see `misuse` and `references`.
       ReplicationError, HangError: see `shard_map`.
     """
     who = describe(mapped.fun)
     inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
+    references.refuse_arguments(who, inputs.dynamic)
     leaves, in_tree = jax.tree.flatten(args)
     results = Results(who, region, mapped.out_specs)
 
@@ -48,6 +51,7 @@ def trace_call(
         in_types=[i.type for i in inputs.dynamic],
         check_vma=mapped.check_vma,
     )
+    references.refuse_in_body(who, traced.graph)
     _check_replication(mapped, traced.graph, inputs, results)
     call = Call(
         fun=mapped.fun,

@@ -21,6 +21,7 @@ from shmap_compiler._compat import (
     abstract_mesh,
     concrete_mesh_in_scope,
     enclosing_manual_axes,
+    explicit_axes,
     mesh_in_scope,
     with_axis_types_of,
     without_manual_axes,
@@ -39,6 +40,11 @@ class Region:
 
     mesh: AnyMesh
     manual_axes: tuple[str, ...]
+
+    @property
+    def has_types_inside(self) -> bool:
+        """Whether types say, also in the body, how arrays are split: over Explicit axes left."""
+        return bool(set(explicit_axes(self.mesh)) - set(self.manual_axes))
 
 
 def region_of(who: str, mesh: Any, axis_names: frozenset[str], leaves: Sequence[Any]) -> Region:

@@ -19,8 +19,8 @@ from shmap_compiler._compat import (
     AnyMesh,
     constants_to_inputs,
     enclosing_manual_axes,
-    split_type,
     trace_with_axes,
+    type_on_mesh,
     type_split,
     with_manual_axes,
 )
@@ -112,7 +112,7 @@ def trace(
 def _block_type(full: Any, shape: tuple[int, ...], body_mesh: AbstractMesh) -> Any:
     """The type of a block; over axes that stay Explicit inside it is split as the full array is."""
     weak_type = getattr(full, "weak_type", False)
-    return split_type(body_mesh, type_split(full), shape, full.dtype, weak_type)
+    return type_on_mesh(body_mesh, type_split(full), shape, full.dtype, weak_type)
 
 
 def _in_order(axes: Sequence[str], mesh: AnyMesh) -> list[str]:

@@ -343,6 +343,14 @@ def test_explicit_axes():
     assert _compat.explicit_axes(MIXED.abstract_mesh) == ("i",)
 
 
+def test_type_on_mesh():
+    typed = _compat.type_on_mesh(manual("i"), [("i",)], (8, 2), I8, False)
+    assert typed.sharding == NamedSharding(manual("i"), P(None, None))
+    typed = _compat.type_on_mesh(MIXED, [("i", "j")], (8, 2), I8, True)
+    assert typed.sharding == NamedSharding(MIXED.abstract_mesh, P("i", None))
+    assert (typed.shape, typed.dtype, typed.weak_type) == ((8, 2), I8, True)
+
+
 def test_split_type():
     auto = _compat.split_type(MESH, [("i",)], (8, 2), I8, False)
     assert auto == _compat.shaped_array((8, 2), I8, False)

@@ -515,3 +515,141 @@ def test_vmap_over_a_dimension_that_its_type_splits(names):
     expected = np.tile(np.cos(X[:, :3] + X[:, 3:]), 2)
     np.testing.assert_allclose(slope, expected, rtol=1e-4)
     assert slope.sharding.spec == P("i", "j")
+
+
+# ------------------------------------------------------------------------------ the stages of jit
+
+
+def mean_of_squares(w, x):
+    return lax.pmean(jnp.mean((x * w) ** 2), "i"), x * w
+
+
+def stage_function():
+    return shard_map(mean_of_squares, mesh=MESH, in_specs=(P(), ROWS), out_specs=(P(), ROWS))
+
+
+def test_eval_shape():
+    types = jax.eval_shape(stage_function(), W, X)
+    assert [(t.shape, t.dtype) for t in types] == [((), np.float32), ((8, 6), np.float32)]
+
+
+def test_lower_and_compile():
+    compiled = jax.jit(stage_function()).lower(W, X).compile()
+    mean, product = compiled(W, X)
+    np.testing.assert_allclose(mean, np.mean((X * W) ** 2), rtol=1e-6)
+    np.testing.assert_array_equal(product, X * W)
+
+
+def test_donation():
+    """The result takes the place of the argument on every device."""
+    function = jax.jit(stage_function(), donate_argnums=1)
+    x = jax.device_put(X, NamedSharding(MESH, ROWS))
+    compiled = function.lower(W, x).compile()
+    assert compiled.memory_analysis().alias_size_in_bytes == X.nbytes // 4
+    _, product = function(W, x)
+    assert x.is_deleted()
+    np.testing.assert_array_equal(product, X * W)
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_export_round_trip(differentiated):
+    rows = NamedSharding(MESH, ROWS)
+    function = stage_function()
+    if differentiated:
+        function = jax.grad(lambda w, x: stage_function()(w, x)[0], 1)
+    jitted = jax.jit(function, in_shardings=(NamedSharding(MESH, P()), rows))
+    exported = jax.export.export(jitted)(
+        jax.ShapeDtypeStruct(W.shape, W.dtype), jax.ShapeDtypeStruct(X.shape, X.dtype)
+    )
+    again = jax.export.deserialize(exported.serialize())
+    args = jax.device_put(W, NamedSharding(MESH, P())), jax.device_put(X, rows)
+    assert_close(jax.jit(again.call)(*args), jitted(*args), 0)
+
+
+def test_dead_code_is_eliminated():
+    """What nobody uses is neither computed nor sent; nor moved to the devices."""
+
+    def body(w, x, unused):
+        return lax.psum(x * w, "i"), lax.all_gather(jnp.sin(x), "i"), lax.pmax(unused, "i")
+
+    mapped = shard_map(body, mesh=MESH, in_specs=(P(), ROWS, ROWS), out_specs=(P(), P(), P()))
+
+    @jax.jit
+    def first_only(w, x, unused):
+        return mapped(w, x, unused)[0]
+
+    compiled = first_only.lower(W, X, X).compile()
+    text = compiled.as_text()
+    assert text.count(" all-reduce(") == 1
+    assert "all-gather" not in text
+    np.testing.assert_allclose(first_only(W, X, X), (X * W).reshape(4, 2, 6).sum(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.jacrev, jax.hessian])
+def test_jacobians(derivative):
+    def body(w, x):
+        return jnp.sin(x * w).sum(1) + lax.psum(jnp.sum(x), "i")
+
+    mapped = shard_map(body, mesh=MESH, in_specs=(P(), ROWS), out_specs=ROWS)
+
+    def full(w, x):
+        return jnp.sin(x * w).sum(1) + jnp.sum(x)
+
+    with jax.enable_x64():
+        w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
+        for argument in (0, 1):
+            ours = jax.jit(derivative(mapped, argument))(w, x)
+            assert_close(ours, derivative(full, argument)(w, x), 1e-12)
+
+
+def test_custom_vjp_around():
+    mapped = ours(BODIES["exchanges"])
+
+    @jax.custom_vjp
+    def halved(w, x):
+        return mapped(w, x)
+
+    def forward(w, x):
+        return jax.vjp(mapped, w, x)
+
+    def backward(pull, ct):
+        return jax.tree.map(lambda v: v / 2, pull(ct))
+
+    halved.defvjp(forward, backward)
+    plain = jax.jit(grad(mapped))(W, X)
+    assert_close(jax.jit(grad(halved))(W, X), jax.tree.map(lambda v: v / 2, plain), 1e-6)
+
+
+def test_checkpoint_policy_sees_names_inside():
+    """What the policy saves by name is not computed again: one sine in value and gradient."""
+
+    def body(w, x):
+        kept = checkpoint_name(jnp.sin(x * w), "kept")
+        return jnp.exp(lax.psum(kept, "i"))
+
+    mapped = shard_map(body, mesh=MESH, in_specs=(P(), ROWS), out_specs=P())
+
+    def sines(policy):
+        fun = jax.checkpoint(mapped, policy=policy)
+        jaxpr = jax.make_jaxpr(jax.grad(lambda w, x: jnp.sum(fun(w, x))))(W, X)
+        return str(jaxpr).count("= sin ")
+
+    policies = jax.checkpoint_policies
+    assert sines(policies.save_only_these_names("kept")) < sines(policies.nothing_saveable)
+
+
+def test_automatically_sharded_values_around():
+    """jit(shard_map) between operations that XLA partitions as it likes."""
+
+    @jax.jit
+    def function(w, x):
+        x = lax.with_sharding_constraint(jnp.cos(x), NamedSharding(MESH, P("j", "i")))
+        y = ours(BODIES["jit"])(w, x * 2)
+        return jnp.sum(lax.with_sharding_constraint(y, NamedSharding(MESH, P(None, "j"))) @ w)
+
+    def full(w, x):
+        return jnp.sum(jit_in_full(w, 2 * jnp.cos(x)) @ w)
+
+    with jax.enable_x64():
+        w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
+        assert_close(jax.value_and_grad(function)(w, x), jax.value_and_grad(full)(w, x), 1e-11)

@@ -136,7 +136,7 @@ def _transpose(
     size,
 ):
     """What was received is sent back. Slices of one operand must not overlap."""
-    results = [None] * 6
+    results: list[Any] = [None] * 6
     if type(ct) is ad.Zero:
         return results
     group = {"axes": axes, "groups": groups, "size": size}
