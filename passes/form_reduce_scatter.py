@@ -1,7 +1,7 @@
 """Reduces only what a device keeps: all_reduce and own slice become reduce_scatter.
 
 Where each device takes its own block of a sum and drops the rest, it need not receive the rest. A
-reduce_scatter sends half of what the all_reduce sends.
+reduce_scatter sends half of what the all_reduce sends. It may add in another order.
 
 Before:  %i = stablehlo.custom_call @shmap.axis_index() {... axes = ["i"]}
          %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })             // 8x8, i has 4
