@@ -69,11 +69,9 @@ def _axes_complaints(name: str, axes: Sequence[str], form: BodyForm) -> Iterator
 
 def _dense_complaints(name: str, groups: list[list[int]], form: BodyForm) -> Iterator[str]:
     mesh = form.mesh
+    # StableHLO lets an all_reduce have groups of unequal sizes, filled up with -1.
+    groups = [[device for device in group if device != -1] for group in groups]
     ids = [device for group in groups for device in group]
-    if -1 in ids:
-        sizes = ", ".join(str(len(group) - group.count(-1)) for group in groups)
-        yield f"{name} has groups of unequal sizes ({sizes}); XLA needs groups of one size"
-        return
     strangers = [device for device in ids if not 0 <= device < mesh.size]
     if strangers:
         yield f"{name} groups name device {_listed(strangers)}; {_ids_of(form)}"

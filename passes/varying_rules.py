@@ -109,7 +109,8 @@ def _by_device(name: str, ids: tuple[tuple[int, ...], ...], operand: int, bits: 
         for source, target in ids:
             received[target] = blocks[source]
     else:
-        for group in ids:
+        for padded in ids:
+            group = [device for device in padded if device >= 0]
             reaching = tuple(blocks[device] for device in group)
             for rank, device in enumerate(group):
                 received[device] = _received(name, reaching, rank)

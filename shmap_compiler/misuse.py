@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.extend import source_info_util
 
@@ -84,18 +85,40 @@ def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
         sizes=sizes,
         arguments={k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")},
     )
-    if not _refusals(use):
+    dtypes = [getattr(v.aval, "dtype", None) for v in eqn.invars]
+    if not _refusals(use, dtypes):
         return []  # the usual case: looking up the line takes longer than all checks
-    return _refusals(dataclasses.replace(use, place=source_line(eqn)))
+    return _refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
 
 
-def _refusals(use: Use) -> list[Problem]:
-    return [*_repeated_axes(use)] or [*_wrong_groups(use), *_wrong_perm(use), *_wrong_source(use)]
+def _refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
+    return [*_repeated_axes(use)] or [
+        *_wrong_groups(use),
+        *_wrong_perm(use),
+        *_wrong_source(use),
+        *_scattered_booleans(use, dtypes),
+    ]
+
+
+def _scattered_booleans(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
+    """XLA would or them, where psum counts them."""
+    if use.name == "reduce_scatter" and np.dtype(bool) in dtypes:
+        yield Problem(
+            use.where.replace("reduce_scatter", "psum_scatter"),
+            "an operand of type bool",
+            "numbers: booleans have no sum",
+            "convert first, e.g. x.astype(jnp.int32), as psum does",
+        )
 
 
 def source_line(eqn: Any) -> str:
     """The user's line that made an equation: `file.py:12 (f)`."""
-    position, space, function = source_info_util.summarize(eqn.source_info).partition(" ")
+    return shown_source(eqn.source_info)
+
+
+def shown_source(source_info: Any) -> str:
+    """The user's line in a source info: `file.py:12 (f)`."""
+    position, space, function = source_info_util.summarize(source_info).partition(" ")
     path, *line_and_column = position.split(":")
     return ":".join([shown_path(path), *line_and_column[:1]]) + space + function
 
@@ -189,11 +212,14 @@ def _wrong_groups(use: Use) -> Iterator[Problem]:
     if use.groups is None:
         return
     members = sorted(i for group in use.groups for i in group)
-    if members != list(range(use.devices)) or len({len(g) for g in use.groups}) != 1:
+    any_size = use.name in ("psum", "pmean", "pmax", "pmin")
+    one_size = len({len(g) for g in use.groups}) == 1
+    if members != list(range(use.devices)) or not (any_size or one_size):
         yield Problem(
             use.where,
             f"axis_index_groups={use.groups}",
-            f"each of 0..{use.devices - 1} in exactly one group, all groups of one size",
+            f"each of 0..{use.devices - 1} in exactly one group"
+            + ("" if any_size else ", all groups of one size"),
             "list every index of the axis once, or use two mesh axes instead of groups",
         )
 

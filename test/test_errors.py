@@ -378,6 +378,31 @@ def on_explicit(spec, shape=(8, 8)):
     return jax.device_put(np.zeros(shape, np.float32), NamedSharding(EXPLICIT, spec))
 
 
+def test_argument_reference(refused):
+    problem = (
+        "args[0]",
+        "a mutable reference, Ref{float32[8]}",
+        "an array: a reference cannot be split over devices",
+        "pass its value, ref[...], and write the result back outside",
+    )
+    with refused(SpecError, identity, problem):
+        jax.jit(mapped(identity))(jax.new_ref(jnp.zeros(8)))
+
+
+def test_reference_in_body(refused):
+    def body(x):
+        return jax.freeze(jax.new_ref(x))
+
+    problem = (
+        f"new_ref at {place(body)}",
+        "a mutable reference",
+        "a body of arrays",
+        "carry the value through the loop, or update it with x.at[...].set(...)",
+    )
+    with refused(BodyError, body, problem):
+        jax.jit(mapped(body))(X)
+
+
 def test_in_specs_not_inferable_over_auto_axes(refused):
     problem = (
         "in_specs",
@@ -830,7 +855,7 @@ def test_pbroadcast_out_of_range(refused):
         mapped(body)(X)
 
 
-@pytest.mark.parametrize("groups", [[[0, 1], [1, 2]], [[0, 1, 2], [3]], [[0, 1]], [[0, 1], [2, 4]]])
+@pytest.mark.parametrize("groups", [[[0, 1], [1, 2]], [[0, 1]], [[0, 1], [2, 4]]])
 def test_groups_no_partition(refused, groups):
     def body(x):
         return lax.psum(x, "i", axis_index_groups=groups)
@@ -838,8 +863,36 @@ def test_groups_no_partition(refused, groups):
     problem = (
         f"psum over 'i' at {place(body)}",
         f"axis_index_groups={groups}",
+        "each of 0..3 in exactly one group",
+        "list every index of the axis once, or use two mesh axes instead of groups",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_groups_of_unequal_sizes(refused):
+    def body(x):
+        return lax.all_gather(x, "i", axis_index_groups=[[0, 1, 2], [3]])
+
+    problem = (
+        f"all_gather over 'i' at {place(body)}",
+        "axis_index_groups=[[0, 1, 2], [3]]",
         "each of 0..3 in exactly one group, all groups of one size",
         "list every index of the axis once, or use two mesh axes instead of groups",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body)(X)
+
+
+def test_scattered_booleans(refused):
+    def body(x):
+        return lax.psum_scatter(x > 0, "i", tiled=True, scatter_dimension=1)
+
+    problem = (
+        f"psum_scatter over 'i' at {place(body)}",
+        "an operand of type bool",
+        "numbers: booleans have no sum",
+        "convert first, e.g. x.astype(jnp.int32), as psum does",
     )
     with refused(BodyError, body, problem):
         mapped(body)(X)
@@ -1003,7 +1056,7 @@ def test_several_mistakes__in_one_body(refused):
         "take indices modulo the axis size, e.g. (i + 1) % 2",
     )
     with refused(BodyError, body, repeated, target, source):
-        mapped(body)(X)
+        mapped(body).trace(X)  # an eager call stops at the first line with a mistake
 
 
 # ------------------------------------------------------------------ what is not ours stays as it is

@@ -75,8 +75,12 @@ def replica_groups(ctx: Any, axes: Sequence[str], groups: Groups) -> ir.Attribut
             ir.FlatSymbolRefAttr.get(MESH_SYMBOL),
             ir.ArrayAttr.get([hlo.AxisRefAttr.get(a) for a in axes]),
         )
-    rows = device_ids(lowering_mesh(ctx), axes)
-    return dense_ids(np.concatenate([rows[:, list(group)] for group in groups]))
+    rows, largest = device_ids(lowering_mesh(ctx), axes), max(map(len, groups))
+    padded = [  # StableHLO fills smaller groups up with -1
+        np.pad(rows[:, list(g)], ((0, 0), (0, largest - len(g))), constant_values=-1)
+        for g in groups
+    ]
+    return dense_ids(np.concatenate(padded))
 
 
 def dense_ids(rows: np.ndarray) -> ir.Attribute:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad
+from jax.interpreters import ad, mlir
 from jaxlib.mlir import ir
 
 from shmap_compiler.collectives.all_reduce import psum
@@ -39,6 +41,27 @@ def _lowering(ctx, x, *, axes, source, size):
     return op.results
 
 
+def _cpu_lowering(ctx, x, *, axes, source, size):
+    """XLA's CPU backend has no collective broadcast: a sum to which only the source gives bits."""
+    masked_sum = functools.partial(_masked_sum, axes=axes, source=source, size=size)
+    return mlir.lower_fun(masked_sum, multiple_results=False)(ctx, x)
+
+
+def _masked_sum(x, *, axes, source, size):
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        parts = (
+            _masked_sum(part, axes=axes, source=source, size=size) for part in (x.real, x.imag)
+        )
+        return lax.complex(*parts)
+    if x.dtype == jnp.bool_:
+        bits = x.astype(jnp.uint8)
+    else:  # as integers, so that also -0.0 arrives as it is
+        bits = lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+    mine = axis_index(axes=axes) == source
+    bits = psum(jnp.where(mine, bits, jnp.zeros_like(bits)), axes=axes, groups=None, size=size)
+    return bits.astype(x.dtype) if x.dtype == jnp.bool_ else lax.bitcast_convert_type(bits, x.dtype)
+
+
 def _transpose(ct, x, *, axes, source, size):
     if type(ct) is ad.Zero:
         return [ct]
@@ -47,4 +70,5 @@ def _transpose(ct, x, *, axes, source, size):
 
 
 define(pbroadcast_p, _type, _lowering, same_dimension_batcher(pbroadcast_p))
+mlir.register_lowering(pbroadcast_p, _cpu_lowering, platform="cpu")
 ad.deflinear2(pbroadcast_p, _transpose)

@@ -28,6 +28,16 @@ module @every_collective_that_fits {
     return %0 : tensor<4xf32>
   }
 
+  // CHECK: func.func private @a_reduction_over_groups_of_unequal_sizes
+  func.func private @a_reduction_over_groups_of_unequal_sizes(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1, 2, 3, -1], [4, 5, 6, -1, -1], [7, -1, -1, -1, -1]]> : tensor<3x5xi64>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+
   // CHECK: func.func private @a_permutation_of_some_devices
   func.func private @a_permutation_of_some_devices(%x: tensor<4xf32>) -> tensor<4xf32> {
     %0 = "stablehlo.collective_permute"(%x) <{source_target_pairs = dense<[[0, 7], [7, 0]]> : tensor<2x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>

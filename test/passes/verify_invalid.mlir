@@ -200,16 +200,6 @@ module @device_ids {
     return %0 : tensor<4xf32>
   }
 
-  func.func private @groups_of_unequal_sizes(%x: tensor<4xf32>) -> tensor<4xf32> {
-    // expected-error @+1 {{all_reduce has groups of unequal sizes (3, 1); XLA needs groups of one size}}
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>}> ({
-    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-      %s = stablehlo.add %a, %b : tensor<f32>
-      stablehlo.return %s : tensor<f32>
-    }) : (tensor<4xf32>) -> tensor<4xf32>
-    return %0 : tensor<4xf32>
-  }
-
   func.func private @groups_with_more_devices_than_the_mesh(%x: tensor<4xf32>) -> tensor<4xf32> {
     // expected-error @+1 {{collective_broadcast groups name device 4, 5; the devices of @mesh [i=2, j=2] are 0 to 3}}
     %0 = "stablehlo.collective_broadcast"(%x) <{replica_groups = dense<[[0, 1], [2, 3], [4, 5]]> : tensor<3x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
