@@ -352,3 +352,21 @@ module @main_is_not_in_body_form {
     return
   }
 }
+
+// -----
+
+module @a_sum_in_groups_of_unequal_sizes {
+  sdy.mesh @mesh = <["i"=3]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    // expected-error @+2 {{@main's result 0, tensor<4xf32>: may differ between devices along "i", which}}
+    // expected-note @+1 {{it varies along "i" since this all_reduce}}
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1], [2, -1]]> : tensor<2x2xi64>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
