@@ -3,8 +3,9 @@
 Every value that carries a tangent gets a type: the mesh axes along which its cotangent is a share
 of each device's own. Inputs have the axes of their specs. Where a value meets one of a larger type,
 `pvary` raises it; its transpose is the one psum that collects the shares. Loop constants are raised
-before the loop, so that the psum comes once, after the backward loop. A psum ends its axes; over an
-axis along which its operand is invariant it is a multiplication.
+before the loop, so that the psum comes once, after the backward loop, if that sends no more and
+changes the type of no result. A psum ends its axes; over an axis along which its operand is
+invariant it is a multiplication.
 
 Branches raise their operands before the branch: a psum inside one might be reached by some devices
 only.
@@ -13,7 +14,7 @@ only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +40,6 @@ _CALLS = {
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
 }
-# Collectives whose result belongs to each device on its own, as does then their operand.
-_PER_DEVICE = {coll.all_gather_p, coll.psum_scatter_p, coll.all_to_all_p, coll.ppermute_p}
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,36 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Any, lis
 
 
 @dataclass(frozen=True)
+class _Sent:
+    """What the transposes of marks send: how many psums, and their bytes."""
+
+    psums: int = 0
+    bytes: float = 0
+
+    def __add__(self, other: _Sent) -> _Sent:
+        return _Sent(self.psums + other.psums, self.bytes + other.bytes)
+
+    def __mul__(self, steps: int) -> _Sent:
+        return _Sent(self.psums * steps, self.bytes * steps)
+
+    def no_more_than(self, other: _Sent) -> bool:
+        return self.psums <= other.psums and self.bytes <= other.bytes
+
+
+@dataclass(frozen=True)
 class _Typed:
+    """A marked program.
+
+    Attributes:
+      raised: by the position of an input, the axes by which it, or what is made of it, is raised.
+      sent: by the marks in one run of the program.
+    """
+
     jaxpr: Any
     inputs: list[Value]
     outputs: list[Value]
-    raised: dict[int, Axes]  # by the position of an input: the axes it is raised by at once
+    raised: dict[int, Axes]
+    sent: _Sent
 
 
 class _Typer:
@@ -98,6 +122,11 @@ class _Typer:
 
     def ordered(self, axes: Axes) -> tuple[str, ...]:
         return tuple(a for a in self.order if a in axes)
+
+    def sent(self, atom: Any, axes: Axes) -> _Sent:
+        """By the psum of a value over `axes`, as a share of twice its size."""
+        devices = math.prod(self.sizes[a] for a in axes)
+        return _Sent(1, atom.aval.size * atom.aval.dtype.itemsize * (1 - 1 / devices))
 
     def program(
         self, jaxpr: Any, frame: Frame, inputs: Sequence[Value], wanted: Sequence[Axes | None]
@@ -116,17 +145,22 @@ class _Program:
         self.values: dict[Any, Value] = {}
         self.raised_vars: dict[tuple[Any, Axes], Any] = {}
         self.raised_inputs: dict[int, Axes] = {}
+        self.roots: dict[Any, frozenset[int]] = {}  # the inputs that a value is made of
+        self.sent = _Sent()
         self.eqns: list[Any] = []
 
     def run(self, jaxpr: Any, wanted: Sequence[Axes | None]) -> _Typed:
         inner = open_jaxpr(jaxpr)
-        self.positions = {v: k for k, v in enumerate(inner.invars)}
+        self.roots.update({v: frozenset({k}) for k, v in enumerate(inner.invars)})
         self.values.update(zip(inner.invars, self.inputs, strict=True))
         for position, eqn in enumerate(inner.eqns):
             operands = [self.value(v) for v in eqn.invars]
             if not any(v.live for v in operands):
                 self.eqns.append(eqn)
                 continue
+            made_of = [v for v, value in zip(eqn.invars, operands, strict=True) if value.live]
+            roots = frozenset[int]().union(*(self.roots[v] for v in made_of))
+            self.roots.update(dict.fromkeys(eqn.outvars, roots))
             self.equation(position, eqn, operands)
         outvars = [
             v if want is None else self.raised(v, want, inner.eqns)
@@ -134,7 +168,8 @@ class _Program:
         ]
         outputs = [self.value(v) for v in outvars]
         fields = {"eqns": self.eqns, "outvars": outvars}
-        return _Typed(replace_jaxpr(jaxpr, **fields), self.inputs, outputs, self.raised_inputs)
+        program = replace_jaxpr(jaxpr, **fields)
+        return _Typed(program, self.inputs, outputs, self.raised_inputs, self.sent)
 
     def value(self, atom: Any) -> Value:
         if isinstance(atom, jex_core.Literal):
@@ -200,18 +235,19 @@ class _Program:
 
     def call(self, position: int, eqn: Any, operands: list[Value], parameter: str) -> None:
         _, (frame,) = self.frame.nested[position]
-        typed = self.typer.program(
-            eqn.params[parameter], frame, operands, [None] * len(eqn.outvars)
-        )
-        if typed.raised and eqn.primitive.name in ("jit", "pjit"):
-            # Raise once for all uses of a value, rather than once in each call.
-            wanted = [v.axes | typed.raised.get(k, NONE) for k, v in enumerate(operands)]
-            invars = self.all_raised(eqn, wanted)
-            operands = [self.value(v) for v in invars]
-            typed = self.typer.program(
-                eqn.params[parameter], frame, operands, [None] * len(eqn.outvars)
+
+        def solve(inputs: list[Value]) -> _Typed:
+            return self.typer.program(
+                eqn.params[parameter], frame, inputs, [None] * len(eqn.outvars)
             )
-            eqn = eqn.replace(invars=invars)
+
+        if eqn.primitive.name in ("jit", "pjit"):
+            # Raise once for all uses of a value, rather than once in each call.
+            typed = self.hoisted(eqn, operands, range(len(operands)), solve)
+            eqn = eqn.replace(invars=self.all_raised(eqn, [v.axes for v in typed.inputs]))
+        else:
+            typed = solve(operands)
+        self.sent += typed.sent
         self.put(eqn.replace(params={**eqn.params, parameter: typed.jaxpr}))
         self.define(eqn.outvars, typed.outputs)
 
@@ -230,6 +266,7 @@ class _Program:
         outputs = _joined([t.outputs for t in typed([None] * len(eqn.outvars))])
         outputs = [Value(v.live, v.axes | operands[0].axes) for v in outputs]
         marked = typed([v.axes for v in outputs])
+        self.sent = sum((t.sent for t in marked), self.sent)
         self.put(
             eqn.replace(
                 invars=invars,
@@ -243,21 +280,53 @@ class _Program:
         body = eqn.params["jaxpr"]
         consts, carries = scan_counts(eqn.params)
         loop = slice(consts, consts + carries)
-        inputs = list(operands)
         free: list[Axes | None] = [None] * (len(eqn.outvars) - carries)
-        while True:
-            typed = self.typer.program(body, frame, inputs, [v.axes for v in inputs[loop]] + free)
-            grown = list(inputs)
-            grown[loop] = _joined([inputs[loop], typed.outputs[:carries]])
-            for k, axes in typed.raised.items():
-                if k < consts:
-                    grown[k] = Value(inputs[k].live, inputs[k].axes | axes)
-            if grown == inputs:
-                break
-            inputs = grown
-        invars = self.all_raised(eqn, [v.axes for v in inputs])
+
+        def solve(inputs: list[Value]) -> _Typed:
+            while True:
+                wanted = [v.axes for v in inputs[loop]] + free
+                typed = self.typer.program(body, frame, inputs, wanted)
+                grown = list(inputs)
+                grown[loop] = _joined([inputs[loop], typed.outputs[:carries]])
+                if grown == inputs:
+                    return typed
+                inputs = grown
+
+        length = eqn.params["length"]
+        typed = self.hoisted(eqn, operands, range(consts), solve, length)
+        self.sent += typed.sent * length
+        invars = self.all_raised(eqn, [v.axes for v in typed.inputs])
         self.put(eqn.replace(invars=invars, params={**eqn.params, "jaxpr": typed.jaxpr}))
         self.define(eqn.outvars, typed.outputs)
+
+    def hoisted(
+        self,
+        eqn: Any,
+        operands: list[Value],
+        hoistable: range,
+        solve: Callable[[list[Value]], _Typed],
+        steps: int = 1,
+    ) -> _Typed:
+        """The marked program of an equation, with marks moved to its operands where that is
+        no dearer: to all that are raised inside, or else to one of them, or else to none."""
+        plain = solve(operands)
+        missing = {
+            k: axes - operands[k].axes
+            for k, axes in plain.raised.items()
+            if k in hoistable and axes - operands[k].axes
+        }
+        choices = [missing] if missing else []
+        if len(missing) > 1:
+            choices += [{k: axes} for k, axes in missing.items()]
+        for chosen in choices:
+            before = [self.typer.sent(eqn.invars[k], axes) for k, axes in chosen.items()]
+            typed = solve(
+                [Value(v.live, v.axes | chosen.get(k, NONE)) for k, v in enumerate(operands)]
+            )
+            sent = sum(before, typed.sent * steps)
+            if typed.outputs == plain.outputs and sent.no_more_than(plain.sent * steps):
+                return typed
+        return plain
 
     # ---------------------------------------------------------------------------------- marks
 
@@ -276,14 +345,15 @@ class _Program:
         missing = wanted - value.axes
         if not value.live or not missing:
             return atom
-        if atom in self.positions:
-            position = self.positions[atom]
+        for position in self.roots[atom]:
             self.raised_inputs[position] = self.raised_inputs.get(position, NONE) | missing
         key = (atom, missing)
         if key not in self.raised_vars:
             var = jex_core.Var(atom.aval)
             self.put(_mark(atom, self.typer.ordered(missing), var, near))
             self.raised_vars[key] = var
+            self.roots[var] = self.roots[atom]
+            self.sent += self.typer.sent(atom, missing)
             self.define([var], [Value(True, value.axes | missing)])
         return self.raised_vars[key]
 
