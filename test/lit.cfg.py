@@ -1,5 +1,6 @@
 """lit over this folder: `lit test` from anywhere, with the tools of the running interpreter."""
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -23,6 +24,10 @@ config.environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 config.environment["JAX_PLATFORMS"] = "cpu"
 # A tool that warns fails its test.
 config.environment["PYTHONWARNINGS"] = "error"
+
+# For `REQUIRES: libtpu`.
+if importlib.util.find_spec("libtpu") is not None:
+    config.available_features.add("libtpu")
 
 filecheck = shutil.which("FileCheck") or f"{here / 'filecheck'}"
 config.substitutions += [

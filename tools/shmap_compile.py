@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shmap_compiler import Compiled, Lowered, Target
 
 NAME = "compile"
-SUMMARY = "compile a program for a target, such as a slice of TPUs, and save it"
+SUMMARY = "compile a program for a target and save it"
 DESCRIPTION = """\
 Compiles a shard_mapped function for a target. Its devices need not be here: TPUs and GPUs have
 compilers that work without them. Targets:
