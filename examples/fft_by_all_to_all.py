@@ -1,0 +1,81 @@
+"""A Fourier transform in two dimensions, of an array that is cut by rows over eight devices.
+
+A transform in two dimensions is one along each row, then one along each column. Rows are whole on
+their devices and columns are not; an all-to-all between the two cuts the array by columns instead.
+The result stays cut by columns: a way back costs another all-to-all, and many programs need none.
+
+    shmap run examples/fft_by_all_to_all.py:power_spectrum   there: one all-to-all
+    shmap run examples/fft_by_all_to_all.py:poisson          there and back: two
+
+`poisson` solves an equation of physics. On a square whose opposite sides touch, it finds the
+potential `u` of charges `f`, the second derivatives of `u` being `-f`: a derivative is a product
+after the transform.
+
+The method is the transpose method ("slab decomposition"), as described in the chapter on
+distributed-memory transforms of the FFTW manual.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+
+SIDE = 16
+
+mesh = Mesh(np.array(jax.devices()[:8]), ("i",))
+ROWS, COLUMNS = P("i", None), P(None, "i")
+
+
+def fft2(rows):
+    """The transform, cut by columns, of an array that is cut by rows."""
+    rows = jnp.fft.fft(rows, axis=1)
+    columns = lax.all_to_all(rows, "i", split_axis=1, concat_axis=0, tiled=True)
+    return jnp.fft.fft(columns, axis=0)
+
+
+def ifft2(columns):
+    """The inverse of `fft2`: from columns to rows."""
+    columns = jnp.fft.ifft(columns, axis=0)
+    rows = lax.all_to_all(columns, "i", split_axis=0, concat_axis=1, tiled=True)
+    return jnp.fft.ifft(rows, axis=1)
+
+
+@partial(shard_map, mesh=mesh, in_specs=ROWS, out_specs=COLUMNS)
+def power_spectrum(rows):
+    return jnp.abs(fft2(rows)) ** 2
+
+
+def potential(spectrum, column_frequencies):
+    """Divides the spectrum of charges by the squared frequencies: minus a second derivative.
+
+    A constant has frequency zero and no unique potential; it is given zero.
+    """
+    squared = jnp.fft.fftfreq(SIDE, 1 / SIDE)[:, None] ** 2 + column_frequencies**2
+    return jnp.where(squared > 0, spectrum / jnp.where(squared > 0, squared, 1), 0)
+
+
+@partial(shard_map, mesh=mesh, in_specs=ROWS, out_specs=ROWS)
+def poisson(charges):
+    spectrum = fft2(charges)
+    width = spectrum.shape[1]
+    start = lax.axis_index("i") * width
+    mine = lax.dynamic_slice_in_dim(jnp.fft.fftfreq(SIDE, 1 / SIDE), start, width)
+    return ifft2(potential(spectrum, mine)).real
+
+
+def power_spectrum_reference(array):
+    return jnp.abs(jnp.fft.fft2(array)) ** 2
+
+
+def poisson_reference(charges):
+    return jnp.fft.ifft2(potential(jnp.fft.fft2(charges), jnp.fft.fftfreq(SIDE, 1 / SIDE))).real
+
+
+array = jnp.asarray(np.random.default_rng(0).standard_normal((SIDE, SIDE)), jnp.float32)
+power_spectrum_args = poisson_args = (array,)
