@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,12 +12,13 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, PartitionSpec
 from shmap_passes import Groups, Partitioner
 
-from shmap_compiler import specs, stages
-from shmap_compiler._compat import AnyMesh
+from shmap_compiler import stages
+from shmap_compiler._compat import AnyMesh, is_tracing
 from shmap_compiler.call import trace_call
+from shmap_compiler.eager import call_eagerly
 from shmap_compiler.errors import Problem, SpecError, TargetError, describe, show_value
 from shmap_compiler.graph import Graph
-from shmap_compiler.inputs import INFER, is_hashable, static_leaves, type_of
+from shmap_compiler.inputs import INFER, refuse_types
 from shmap_compiler.primitive import bind
 from shmap_compiler.region import Region, no_devices, region_of
 from shmap_compiler.stages import Lowered
@@ -38,6 +38,9 @@ def shard_map(
     """Maps `f`, written for one device, over a mesh of devices.
 
     Each device applies `f` to its blocks of the arguments. Collectives in `f` name mesh axes.
+    Called inside `jax.jit`, or under any other transformation, `f` is traced and compiled. Called
+    directly it runs eagerly, operation by operation: `f` may print its values, branch on those that
+    are equal on all devices, and be stepped through.
 
     Args:
       f: the per-device function, of arrays and pytrees of them. Without it, returns a decorator.
@@ -46,9 +49,8 @@ def shard_map(
       axis_names: the axes over which `f` is per-device; all by default. The others stay automatic.
       in_specs: the same for the tuple of arguments. Dimension d of an argument is split over the
         mesh axes that its spec names at d; along axes that a spec does not name, all devices get
-        equal blocks. `f` receives an argument whose spec is None as it is; programs are kept by its
-        value if it is hashable. Without in_specs all axes must be of type Explicit, and the types
-        of the arguments say how they are split.
+        equal blocks. `f` receives an argument whose spec is None as it is. Without in_specs all
+        axes must be of type Explicit, and the types of the arguments say how they are split.
       mesh: the devices (`jax.sharding.Mesh`), or only their arrangement (`AbstractMesh`). Without
         it, the mesh in scope (`jax.set_mesh`), or else that of the arguments.
       check_vma: refuse results that may differ along axes their specs do not name.
@@ -123,35 +125,19 @@ class ShardMapped:
         self.check_hangs = check_hangs
 
     def __call__(self, *args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
+        leaves = jax.tree.leaves(args)
         region = self._region(leaves)
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
-            # jit would hide from the enclosing transformation which of its values are used.
+        if is_tracing() or any(isinstance(leaf, Tracer) for leaf in leaves):
             return self._bound(region, args)
+        if region.has_types_inside:
+            return self._bound(region, args)  # the types of eager values have no split
         if isinstance(region.mesh, AbstractMesh):
             raise TargetError(describe(self.fun), [no_devices(region.mesh)])
-        static = static_leaves(describe(self.fun), self.in_specs, args)
-        arrays = [leaf for k, leaf in enumerate(leaves) if k not in static]
-        if not (all(map(_is_array, arrays)) and all(map(is_hashable, static.values()))):
-            return self._bound(region, args)  # says what is wrong with arrays, or keeps nothing
-        return self._jitted(arrays, _Rest(region, tree, tuple(static.items())))
-
-    @functools.cached_property
-    def _jitted(self) -> Callable[[list[Any], _Rest], Any]:
-        """Keeps what was traced and compiled for equal types and equal other arguments."""
-        return jax.jit(
-            lambda arrays, rest: self._bound(rest.region, rest.filled(arrays)), static_argnums=1
-        )
+        return call_eagerly(self, region, args)
 
     def _bound(self, region: Region, args: tuple[Any, ...]) -> Any:
         call, inputs = trace_call(self, region, args)
-        only_types = [
-            _only_a_type(path, x)
-            for path, x in zip(call.in_paths, inputs, strict=True)
-            if isinstance(x, jax.ShapeDtypeStruct)
-        ]
-        if only_types:
-            raise SpecError(describe(self.fun), only_types)
+        refuse_types(describe(self.fun), call.in_paths, inputs)
         outs = bind(call.graph, *call.constants, *inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 
@@ -197,38 +183,6 @@ class ShardMapped:
         return f"<shard_map of {describe(self.fun)}>"
 
 
-@dataclass(frozen=True)
-class _Rest:
-    """What jit must know of a call besides its arrays: where it runs, the structure of the
-    arguments, and those of them that are no arrays."""
-
-    region: Region
-    tree: Any
-    static: tuple[tuple[int, Any], ...]
-
-    def filled(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """The user's arguments."""
-        leaves = list(arrays)
-        for position, value in self.static:
-            leaves.insert(position, value)
-        return jax.tree.unflatten(self.tree, leaves)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Rest) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @property
-    def _key(self) -> Any:
-        # 1, 1.0 and True are equal, but a function may treat them differently.
-        return self.region, self.tree, tuple((k, type(v), v) for k, v in self.static)
-
-
-def _is_array(leaf: Any) -> bool:
-    return type_of(leaf) is not None and not isinstance(leaf, jax.ShapeDtypeStruct)
-
-
 def _specs_of_axes(axes: Any, axis_name: str) -> Any:
     def spec(axis: int | None) -> PartitionSpec:
         return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, axis_name)
@@ -237,15 +191,6 @@ def _specs_of_axes(axes: Any, axis_name: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------- mistakes
-
-
-def _only_a_type(path: str, x: Any) -> Problem:
-    return Problem(
-        path,
-        f"a ShapeDtypeStruct, {specs.show_type(x)}",
-        "an array: a call computes with its values",
-        "pass an array; types alone are enough for trace() and lower()",
-    )
 
 
 def _not_a_function(fun: Any) -> Problem:

@@ -96,14 +96,15 @@ def read_inputs(
     return Inputs(tuple(dynamic), tuple(static))
 
 
-def static_leaves(who: str, in_specs: Any, args: tuple[Any, ...]) -> dict[int, Any]:
-    """The arguments whose spec is None, by their positions in the flat arguments."""
-    if None not in jax.tree.leaves(in_specs, is_leaf=lambda s: s is None):
-        return {}
-    matched, mismatches = _matched(in_specs, args)
-    if mismatches:
-        raise SpecError(who, mismatches)
-    return {k: leaf for k, (_, leaf, _, spec) in enumerate(matched) if spec is None}
+def refuse_types(who: str, paths: Sequence[str], values: Sequence[Any]) -> None:
+    """Raises SpecError for each input of a call that is only a type, without a value."""
+    problems = [
+        _only_a_type(path, x)
+        for path, x in zip(paths, values, strict=True)
+        if isinstance(x, jax.ShapeDtypeStruct)
+    ]
+    if problems:
+        raise SpecError(who, problems)
 
 
 def type_of(leaf: Any) -> Any:
@@ -127,6 +128,15 @@ def is_hashable(value: object) -> bool:
 def _matched(in_specs: Any, args: tuple[Any, ...]):
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     return specs.broadcast_specs(in_specs, args, "in_specs", "args")
+
+
+def _only_a_type(path: str, x: Any) -> Problem:
+    return Problem(
+        path,
+        f"a ShapeDtypeStruct, {specs.show_type(x)}",
+        "an array: a call computes with its values",
+        "pass an array; types alone are enough for trace() and lower()",
+    )
 
 
 def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:

@@ -160,19 +160,6 @@ def test_arguments_without_spec_reach_the_function_as_they_are(call):
     assert type(seen[0][2]) is int
 
 
-def test_programs_are_kept_by_the_values_of_arguments_without_spec():
-    traces = []
-
-    def body(x, n):
-        traces.append(n)
-        return x * n
-
-    function = mapped(body, (P("i"), None), P("i"))
-    for n in (2, 3, 2, 3.0, True, 2):
-        np.testing.assert_array_equal(function(X, n), n * X)
-    assert [(type(n), n) for n in traces] == [(int, 2), (int, 3), (float, 3.0), (bool, True)]
-
-
 def test_closure_over_arrays_of_all_kinds():
     w = jnp.arange(6.0)
     table = np.eye(6, dtype=np.float32)
@@ -329,15 +316,14 @@ def test_trace_and_lower_accept_types_instead_of_arrays():
     assert len({function.lower(*args).as_text() for args in (arrays, types, mixed)}) == 1
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["direct", "jit"])
-def test_second_call_neither_traces_nor_compiles(wrap, caplog):
+def test_second_call_neither_traces_nor_compiles(caplog):
     traces = []
 
     def body(x):
         traces.append(x.shape)
         return lax.psum(x, "i")
 
-    function = wrap(mapped(body, P("i"), P()))
+    function = jax.jit(mapped(body, P("i"), P()))
     with jax.log_compiles():
         first = function(X)
         assert "Compiling" in caplog.text
@@ -377,7 +363,7 @@ def test_nothing_moves_when_arguments_lie_right():
     executable = function.lower(X).compile()
     before = addresses(in_place)
     with jax.transfer_guard("disallow_explicit"):
-        for call in (function, jax.jit(function), executable):
+        for call in (jax.jit(function), executable):
             assert_lies_as(call(in_place), MESH, P("i", "j"))
         with pytest.raises(Exception, match=r"Disallowed .* transfer"):
             executable(elsewhere)
@@ -529,6 +515,15 @@ def test_axes_left_explicit_are_in_the_types_inside(in_specs):
     gradient = jax.jit(jax.grad(lambda x: outer(x).sum()))(place(mesh, P(("i", "j"), "k")))
     np.testing.assert_array_equal(gradient, 2 * X)
     assert gradient.sharding.spec == P(("i", "j"), "k")
+
+
+def test_types_inside_name_the_mesh():
+    def body(x):
+        assert jax.typeof(x).sharding.mesh == jax.sharding.get_abstract_mesh()
+        assert jax.typeof(x).sharding.mesh.axis_types == (AxisType.Manual, AxisType.Auto)
+        return x
+
+    np.testing.assert_array_equal(jax.jit(mapped(body, P("i"), P("i"), axis_names={"i"}))(X), X)
 
 
 def test_types_of_results_over_explicit_axes():

@@ -1,0 +1,173 @@
+"""One eager call: arguments in, the user's function run on the mesh, results out."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.sharding import Mesh, PartitionSpec
+
+from shmap_compiler import misuse, specs
+from shmap_compiler._compat import (
+    explicit_axes,
+    no_devices_in_scope,
+    run_with_axes,
+    varying_types,
+)
+from shmap_compiler.eager.form import Form
+from shmap_compiler.eager.show import show_axes, show_names
+from shmap_compiler.eager.spread import Spread
+from shmap_compiler.eager.stacked import Stacked
+from shmap_compiler.eager.trace import Differentiates, EagerTrace, Rules
+from shmap_compiler.eager.value import EagerValue
+from shmap_compiler.errors import BodyError, Problem, ReplicationError, ShmapError, describe
+from shmap_compiler.inner_gradients import refused_by_types
+from shmap_compiler.inputs import read_inputs, refuse_types
+from shmap_compiler.region import Region
+from shmap_compiler.results import Results
+
+if TYPE_CHECKING:
+    from shmap_compiler.api import ShardMapped
+
+
+def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> Any:
+    """The result of a shard_mapped function on arrays: its body runs primitive by primitive.
+
+    The same as tracing the body to a Graph and running that, except that the body can look at its
+    values.
+
+    Raises:
+      SpecError: mesh, specs, arguments and results do not fit together.
+      ReplicationError, HangError: see `shard_map`.
+      VaryingValueError: Python asked for the one value of what differs between devices.
+    """
+    who = describe(mapped.fun)
+    inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
+    leaves = jax.tree.leaves(args)
+    arrays = [leaves[i.position] for i in inputs.dynamic]
+    refuse_types(who, [i.path for i in inputs.dynamic], arrays)
+    results = Results(who, region, mapped.out_specs)
+    form = form_for(region)
+
+    def run(rules: Rules) -> list[EagerValue]:
+        trace = EagerTrace(form, who, rules)
+        blocks = [trace.enter(x, i.spec) for x, i in zip(arrays, inputs.dynamic, strict=True)]
+        return _run(
+            lambda: results.record(mapped.fun(*inputs.rebuild(args, blocks))), trace, region
+        )
+
+    with no_devices_in_scope():
+        values = _run_by_rules(mapped, run)
+        out_specs = results.checked_specs([v.aval for v in values])
+        if mapped.check_vma:
+            _check_varying(who, values, out_specs, results.paths)
+        outs = [form.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+    return jax.tree.unflatten(results.tree, outs)
+
+
+_DIFFERENTIATING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The code of functions known to take reverse-mode derivatives."""
+
+
+def _run_by_rules(
+    mapped: ShardMapped, run: Callable[[Rules], list[EagerValue]]
+) -> list[EagerValue]:
+    """Runs a body without types in its values, unless these give its derivatives their meaning.
+
+    That comes to light when the body takes its first derivative; then it is run again.
+    """
+    code = _code(mapped.fun)
+    if not mapped.check_vma or code not in _DIFFERENTIATING:
+        try:
+            return run(Rules(mapped.check_hangs, typed=False, watch=mapped.check_vma))
+        except Differentiates:
+            _DIFFERENTIATING.add(code)
+    try:
+        return run(Rules(mapped.check_hangs, typed=True, watch=False))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ShmapError) or "vary" not in str(error):
+            raise
+        raise BodyError(describe(mapped.fun), [refused_by_types(error)]) from error
+
+
+def _code(fun: Callable[..., Any]) -> Any:
+    """What functions that are made anew from the same source have in common."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__code__", type(fun))
+
+
+def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -> list[EagerValue]:
+    """The results of `body`, run by `trace`."""
+    axes = region.manual_axes
+    jit_is_disabled = jax.config.jax_disable_jit
+
+    def run():
+        with (
+            jex_core.set_current_trace(trace),
+            jax.disable_jit(jit_is_disabled),
+            varying_types(trace.rules.typed),
+        ):
+            try:
+                return [trace.stage_value(x) for x in body()]
+            except ShmapError:
+                raise
+            except Exception as error:
+                refusal = misuse.refused(error, trace.who, {a: region.mesh.shape[a] for a in axes})
+                if refusal is None:
+                    raise
+                raise refusal from error
+
+    try:
+        with jax.disable_jit(False):  # else the names of the axes could not come in scope
+            return run_with_axes(run, trace.body_mesh, axes)
+    finally:
+        trace.invalidate()
+
+
+def form_for(region: Region) -> Form:
+    """The form of values in this region: stacked if one CPU host plays all devices.
+
+    Over Explicit axes that stay automatic, types say how values lie on devices: not so if stacked.
+    """
+    mesh = region.mesh
+    assert isinstance(mesh, Mesh)
+    one_host = jax.process_count() == 1 and all(d.platform == "cpu" for d in mesh.devices.flat)
+    untyped = set(explicit_axes(mesh)) <= set(region.manual_axes)
+    form = Stacked if one_host and untyped else Spread
+    return form(mesh, region.manual_axes)
+
+
+def _check_varying(
+    who: str,
+    results: Sequence[EagerValue],
+    result_specs: Sequence[PartitionSpec],
+    paths: Sequence[tuple[str, str]],
+) -> None:
+    """Raises ReplicationError for results that vary along axes their specs do not mention (R17)."""
+    problems = [
+        _hidden_variation(value, spec, hidden, *path)
+        for value, spec, path in zip(results, result_specs, paths, strict=True)
+        if (hidden := value.varying.difference(specs.mentioned(spec)))
+        and value.aval.size  # blocks without elements are equal
+    ]
+    if problems:
+        raise ReplicationError(who, problems)
+
+
+def _hidden_variation(
+    value: EagerValue, spec: PartitionSpec, hidden: frozenset[str], path: str, spec_path: str
+) -> Problem:
+    axes = value.form.in_order(hidden)
+    along = show_axes(axes)
+    return Problem(
+        f"{path} with {spec_path}={specs.show(spec)}",
+        f"a result {specs.show_type(value.aval)} that varies along {along}:{value.show_blocks()}",
+        f"equal blocks on all devices along {along}, which {spec_path} does not mention",
+        f"let {spec_path} mention {along}, to keep each device's own; or make the blocks equal "
+        f"with jax.lax.psum, pmean or all_gather over {show_names(axes)}",
+    )

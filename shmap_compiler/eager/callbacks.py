@@ -1,0 +1,41 @@
+"""Operations that call Python: they run device after device, in the order of the mesh.
+
+An operation with callbacks and without collectives needs no program of its own. JAX runs it on one
+block at a time, just as it runs outside of any shard_map: prints and ordered effects come in the
+order of the program and, within one operation, in the order of the devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shmap_compiler.eager.form import Form, Operand, Operation
+
+
+@functools.lru_cache(maxsize=4096)
+def is_callback(primitive: Any) -> bool:
+    return "callback" in primitive.name or primitive.name == "debug_print"
+
+
+def run_on_each_device(
+    form: Form, operation: Operation, operands: Sequence[Operand], arrays: Sequence[Any]
+) -> list[jax.Array]:
+    """Rows of the results of an operation, applied to one block after the other."""
+    columns = [
+        itertools.repeat(x) if o.whole else (block for _, block in form.local_blocks(x))
+        for x, o in zip(arrays, operands, strict=True)
+    ]
+    results = []
+    for _, *blocks in zip(range(form.count), *columns, strict=False):
+        results.append(operation.fun(*blocks))
+        jax.effects_barrier()
+    return [
+        jax.device_put(jnp.stack(blocks), form.rows_sharding())
+        for blocks in zip(*results, strict=True)
+    ]

@@ -1,0 +1,65 @@
+"""How an eager value is printed: the block of every device, with its place in the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shmap_compiler import specs
+from shmap_compiler._compat import is_key_type
+from shmap_compiler.eager.form import Form
+
+MAX_BLOCKS = 64
+MAX_ELEMENTS = 200
+"""Larger meshes and larger blocks are abbreviated."""
+
+
+def show_value(form: Form, aval: Any, rows: jax.Array) -> str:
+    """For example:
+
+    f32[2] on mesh(i=2), one block on each device
+      i=0 (cpu:0): [0. 1.]
+      i=1 (cpu:1): [2. 3.]
+    """
+    lines = [f"{specs.show_type(aval)} on {specs.show_mesh(form.mesh)}, one block on each device"]
+    return "\n".join(lines + [f"  {line}" for line in show_blocks(form, rows)])
+
+
+def show_blocks(form: Form, rows: jax.Array) -> list[str]:
+    """One entry per device; a block of several lines starts on a line of its own."""
+    entries = []
+    for position, block in form.local_blocks(rows):
+        if len(entries) == MAX_BLOCKS:
+            entries.append(f"... and {form.count - MAX_BLOCKS} more")
+            break
+        text = _show_block(block)
+        separator = "\n    " if "\n" in text else " "
+        entries.append(f"{place(form, position)}:" + separator + text.replace("\n", "\n    "))
+    return entries
+
+
+def place(form: Form, position: int) -> str:
+    """Where a block is: `i=0, j=1 (cpu:1)`."""
+    coordinates = ", ".join(f"{a}={k}" for a, k in form.coordinates(position).items())
+    devices = form.devices(position)
+    where = str(devices[0]) if len(devices) == 1 else f"{len(devices)} devices"
+    return f"{coordinates} ({where})"
+
+
+def show_axes(axes: Sequence[str]) -> str:
+    """Axes in a sentence: `axis 'i'`, `axes 'i', 'j'`."""
+    return ("axis " if len(axes) == 1 else "axes ") + ", ".join(map(repr, axes))
+
+
+def show_names(axes: Sequence[str]) -> str:
+    """Axes as an argument of a collective: `'i'`, `('i', 'j')`."""
+    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+
+
+def _show_block(block: Any) -> str:
+    if is_key_type(block):
+        return f"{block.dtype} {np.asarray(jax.random.key_data(block))}"
+    return np.array2string(np.asarray(block), threshold=MAX_ELEMENTS, edgeitems=3)

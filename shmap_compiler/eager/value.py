@@ -1,0 +1,162 @@
+"""EagerValue: what a user's function holds while it runs eagerly."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import source_info_util
+
+from shmap_compiler._compat import is_key_type
+from shmap_compiler.eager.form import Form
+from shmap_compiler.eager.show import show_axes, show_blocks, show_names, show_value
+from shmap_compiler.errors import Problem, VaryingValueError
+from shmap_compiler.misuse import shown_source
+
+
+class EagerValue(jax.core.Tracer):
+    """One block on each device, with the type of a block.
+
+    It prints as all its blocks, and turns into a Python or NumPy value if all blocks are equal.
+
+    Attributes:
+      rows: the blocks, as the form of the call keeps them.
+      varying: the axes along which the blocks may differ.
+      type_key: key of its type.
+    """
+
+    __slots__ = ("rows", "type_key", "varying")
+
+    def __init__(
+        self, trace: Any, aval: Any, rows: jax.Array, varying: frozenset[str], type_key: Hashable
+    ):
+        super().__init__(trace, aval)
+        self.rows = rows
+        self.varying = varying
+        self.type_key = type_key
+
+    @property
+    def form(self) -> Form:
+        return self._trace.form
+
+    # ------------------------------------------------------------------------- all its blocks
+
+    def __str__(self) -> str:
+        with self._trace.outside():
+            return show_value(self.form, self.aval, self.rows)
+
+    __repr__ = __str__
+
+    def show_blocks(self) -> str:
+        """The blocks alone, each on a new line, as part of an error message."""
+        with self._trace.outside():
+            entries = show_blocks(self.form, self.rows)
+        return "".join(f"\n{entry}" for entry in entries).replace("\n", "\n      ")
+
+    def block_until_ready(self) -> EagerValue:
+        jax.block_until_ready(self.rows)
+        return self
+
+    # -------------------------------------------------------------- the value all blocks have
+
+    def to_concrete_value(self) -> np.ndarray | None:
+        """The block, if it is the same on all devices."""
+        if is_key_type(self.aval) or not self.rows.is_fully_addressable:
+            return None
+        blocks = np.asarray(self.rows)
+        return blocks[0] if _equal(blocks, blocks[:1]) else None
+
+    def _concrete(self, wanted: str) -> np.ndarray:
+        value = self.to_concrete_value()
+        if value is None:
+            raise self._varying(wanted)
+        return value
+
+    def _scalar(self, convert: Callable[[Any], Any], wanted: str) -> Any:
+        if self.aval.shape != ():
+            problem = Problem(
+                f"{wanted} at {_users_line()}",
+                f"a block of shape {self.aval.shape} on each device",
+                "a scalar",
+                "reduce it, for example by jnp.sum, or choose one element",
+            )
+            raise VaryingValueError(self._trace.who, [problem])
+        return convert(self._concrete(wanted)[()])
+
+    def __bool__(self) -> bool:
+        if self.aval.size != 1:
+            return self._scalar(bool, "bool()")
+        return bool(self._concrete("bool()").reshape(()))
+
+    def __int__(self) -> int:
+        return self._scalar(int, "int()")
+
+    def __float__(self) -> float:
+        return self._scalar(float, "float()")
+
+    def __complex__(self) -> complex:
+        return self._scalar(complex, "complex()")
+
+    def __index__(self) -> int:
+        return self._scalar(operator.index, "an index")
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return self._scalar(lambda x: round(x.item(), ndigits), "round()")
+
+    def __format__(self, format_spec: str) -> str:
+        if not format_spec:
+            return str(self)
+        return self._scalar(lambda x: format(x.item(), format_spec), "formatting")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._concrete("a NumPy array"), dtype=dtype)
+
+    def item(self, *args: int) -> Any:
+        return self._concrete("item()").item(*args)
+
+    def tolist(self) -> Any:
+        return self._concrete("tolist()").tolist()
+
+    def tobytes(self, order: Any = "C") -> bytes:
+        return self._concrete("tobytes()").tobytes(order)
+
+    def _varying(self, wanted: str) -> VaryingValueError:
+        with self._trace.outside():
+            axes = _varying_axes(self.form, self.rows)
+        problem = Problem(
+            f"{wanted} at {_users_line()}",
+            f"a value that differs along {show_axes(axes)}:{self.show_blocks()}",
+            "the same value on all devices: Python runs once for all of them",
+            f"make it equal first, for example by jax.lax.pmax(x, {show_names(axes)}); or let each "
+            "device decide for itself, by jnp.where or jax.lax.cond; or only look at it, by "
+            "print(x)",
+        )
+        return VaryingValueError(self._trace.who, [problem])
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Elementwise equality, where NaN equals NaN."""
+    return bool(np.all((a == b) | ((a != a) & (b != b))))
+
+
+def _varying_axes(form: Form, rows: jax.Array) -> tuple[str, ...]:
+    if is_key_type(rows):
+        rows = jax.random.key_data(rows)
+    if not rows.is_fully_addressable:
+        return form.axes
+    blocks = np.asarray(rows).reshape(*form.sizes, *rows.shape[1:])
+    return (
+        tuple(
+            axis
+            for d, axis in enumerate(form.axes)
+            if not _equal(blocks, np.take(blocks, [0], axis=d))
+        )
+        or form.axes
+    )
+
+
+def _users_line() -> str:
+    return shown_source(source_info_util.current())

@@ -1,0 +1,44 @@
+"""Along which axes the results of an operation may differ, and whether its devices all meet.
+
+An eager call is checked by the rules of `replication`, operation by operation, so that it accepts
+what the compiled call accepts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jax.sharding import PartitionSpec
+
+from shmap_compiler.eager.form import Form, Operand, Operation, stacked_type
+from shmap_compiler.replication.hangs import check_hangs
+
+Axes = frozenset[str]
+
+
+def infer_varying(
+    form: Form, operation: Operation, operands: Sequence[Operand], refuse_hangs: bool
+) -> tuple[Axes, ...]:
+    """For each result, the axes along which it may differ between devices.
+
+    Raises HangError, if `refuse_hangs`, for a collective that not all devices would reach.
+    """
+
+    # Every operand gets a new dimension, split along the axes along which it varies.
+    splits = [form.in_order(o.varying) for o in operands]
+    counts = [math.prod(form.mesh.shape[a] for a in axes) for axes in splits]
+
+    def fun(*blocks):
+        return [r[None] for r in operation.fun(*[b[0] for b in blocks])]
+
+    graph = form.trace(
+        replace(operation, fun=fun),
+        [stacked_type(o.type, n) for o, n in zip(operands, counts, strict=True)],
+        [PartitionSpec(axes or None) for axes in splits],
+        PartitionSpec(),
+    ).graph
+    if refuse_hangs:
+        check_hangs(graph, operation.who, [f"operand {k}" for k in range(len(operands))])
+    return graph.replication.outputs
