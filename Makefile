@@ -30,7 +30,7 @@ demo: $(VENV)/.with-demo
 	$(BIN)/python examples/digits.py
 
 test: lint
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
 	PATH="$(BIN):$$PATH" $(BIN)/lit -v test
 
 test-long: $(VENV)/.with-test
