@@ -18,13 +18,14 @@ from shmap_compiler import assume_replicated, shard_map
 from shmap_compiler._compat import open_jaxpr
 from shmap_compiler.graph import equations
 from shmap_compiler.replication.collective_rules import _varying
+from shmap_compiler.tracer import trace
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 BLOCK = jax.ShapeDtypeStruct((4, 8), jnp.float32)
 NONE, ON_I, ON_J, ON_IJ = (frozenset(axes) for axes in ("", "i", "j", "ij"))
 
 
-def traced(fun, *specs, mesh=MESH, **options):
+def traced(fun, *specs, mesh=MESH, manual_axes=("i", "j")):
     """The Graph of `fun` on blocks f32[4,8], one for each spec; unchecked."""
     sizes = mesh.shape
     types = [
@@ -37,15 +38,16 @@ def traced(fun, *specs, mesh=MESH, **options):
         )
         for spec in specs
     ]
-    return shard_map(
-        fun,
+    return trace(
+        lambda *blocks: jax.tree.leaves(fun(*blocks)),
+        name="f",
+        who="`f`",
         mesh=mesh,
+        manual_axes=manual_axes,
         in_specs=specs,
-        out_specs=P(),
-        check_vma=False,
-        check_hangs=False,
-        **options,
-    ).trace(*types)
+        out_specs=lambda results: [P()] * len(results),
+        in_types=types,
+    ).graph
 
 
 def varying(fun, *specs, **options):
@@ -369,7 +371,7 @@ def test_R13_nested_shard_map():
         inner_graphs.append(mapped.trace(n))
         return *mapped(i), *mapped(n)
 
-    sets = varying(outer, P("i"), P(), axis_names={"i"})
+    sets = varying(outer, P("i"), P(), manual_axes=["i"])
     assert sets == (ON_I, NONE, ON_I, NONE, NONE, NONE)
     # On its own, the inner program does not know along which outer axes its arguments vary.
     assert inner_graphs[0].replication.outputs == (ON_I, ON_J, ON_IJ)

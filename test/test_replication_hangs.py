@@ -170,18 +170,6 @@ def in_checkpoint_in_a_branch(x):
     return lax.cond(first, lambda: layer(x), lambda: x)
 
 
-@hangs("'i'")
-def on_a_value_a_reference_holds(x):
-    ref = jax.new_ref(jnp.int32(0))
-    ref[...] = lax.axis_index("i")
-    first = ref[...] == 0  # why
-
-    def branch():
-        return lax.psum(x, "i")  # here
-
-    return lax.cond(first, branch, lambda: x)
-
-
 @pytest.mark.parametrize("name", HANGING)
 def test_R18_a_collective_not_all_devices_reach_is_refused(name):
     fun, over = HANGING[name]
