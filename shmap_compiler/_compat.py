@@ -241,10 +241,10 @@ def without_varying_type(aval: Any) -> Any:
 
 
 def shardy_is_on() -> bool:
-    return bool(_setting("jax_use_shardy_partitioner"))
+    return bool(setting("jax_use_shardy_partitioner"))
 
 
-def _setting(name: str) -> Any:
+def setting(name: str) -> Any:
     """A setting of JAX as it is in this thread."""
     return getattr(jax.config, name)
 
@@ -269,7 +269,8 @@ def trace_with_axes(
 ) -> Any:
     """ClosedJaxpr of `fun` on `avals`, with collectives over `axes` of `mesh` in scope."""
     axis_env = [(a, mesh.shape[a]) for a in axes]
-    with jax.sharding.use_abstract_mesh(mesh):
+    # JAX would check what it traced after the names of the axes have gone out of scope.
+    with jax.sharding.use_abstract_mesh(mesh), jax.enable_checks(False):
         return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
 
 
@@ -362,7 +363,7 @@ _EMPTY_MESH = AbstractMesh((), ())
 def lowering_config() -> tuple[Any, ...]:
     """The settings of JAX, of this thread, on which the lowering of a primitive depends."""
     return tuple(
-        _setting(name)
+        setting(name)
         for name in (
             "jax_enable_x64",
             "jax_default_matmul_precision",

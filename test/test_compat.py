@@ -299,6 +299,12 @@ def test_without_varying_type():
     assert _compat.without_varying_type(plain) is plain
 
 
+def test_setting():
+    with jax.enable_x64(True):
+        assert _compat.setting("jax_enable_x64") is True
+    assert _compat.setting("jax_enable_x64") is False
+
+
 def test_shardy_is_on():
     for name, on in (("shardy", True), ("gspmd", False)):
         with _compat.partitioner(name):
@@ -324,6 +330,18 @@ def test_trace_with_axes():
     assert jaxpr.out_avals[0].shape == (3,)
     with pytest.raises(NameError, match="unbound axis name"):
         _compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("j"), ["j"], [W])
+
+
+def test_trace_with_axes_under_jax_checks():
+    """Here JAX checks a program with constants, in which collectives stand."""
+
+    def outer(w):
+        jaxpr = _compat.trace_with_axes(lambda x: lax.psum(x * w, "i"), manual("i"), ["i"], [W])
+        assert len(jaxpr.consts) == 1
+        return w
+
+    with jax.enable_checks(True):
+        jax.make_jaxpr(outer)(W)
 
 
 def test_run_with_axes():

@@ -485,12 +485,14 @@ def test_second_call_compiles_nothing(caplog):
     def call():
         # Everything is built anew, and closes over new objects.
         scale = 2.5
-        body = lambda x: (
-            lax.scan(lambda c, r: (c + scale * r, jnp.tanh(doubled(r))), jnp.zeros(4), tripled(x))[
-                1
-            ]
-            + jax.vmap(lambda r: jnp.where(r > 1, r, 0))(x)
-        )
+
+        def step(c, r):
+            return c + scale * r, jnp.tanh(doubled(r))
+
+        def body(x):
+            _, rows = lax.scan(step, jnp.zeros(4), tripled(x))
+            return rows + jax.vmap(lambda r: jnp.where(r > 1, r, 0))(x)
+
         return mapped(body)(X)
 
     jax.block_until_ready(call())

@@ -18,7 +18,8 @@ def test_the_example_gives_the_modules_shown():
     np.testing.assert_allclose(names["c"], names["a"] @ names["b"])
     np.testing.assert_allclose(names["executable"](names["a"], names["b"]), names["c"])
     for stage in ("body", "stablehlo"):
-        assert names["lowered"].as_text(stage).strip() == block("mlir", f"<!-- {stage} -->\n").strip()
+        shown = block("mlir", f"<!-- {stage} -->\n")
+        assert names["lowered"].as_text(stage).strip() == shown.strip()
 
 
 def test_every_file_the_readme_links_to_exists():

@@ -16,6 +16,7 @@ from shmap_compiler._compat import (
     explicit_axes,
     no_devices_in_scope,
     run_with_axes,
+    setting,
     varying_types,
 )
 from shmap_compiler.eager.form import Form
@@ -104,7 +105,7 @@ def _code(fun: Callable[..., Any]) -> Any:
 def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -> list[EagerValue]:
     """The results of `body`, run by `trace`."""
     axes = region.manual_axes
-    jit_is_disabled = jax.config.jax_disable_jit
+    jit_is_disabled = setting("jax_disable_jit")
 
     def run():
         with (

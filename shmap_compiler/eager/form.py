@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.core import ShapedArray
 from jax.sharding import Mesh, PartitionSpec, Sharding
 
 from shmap_compiler._compat import shaped_array
@@ -32,7 +33,7 @@ class Operand:
       varying: the axes along which it may differ between devices.
     """
 
-    type: jax.core.ShapedArray
+    type: ShapedArray
     whole: bool
     varying: frozenset[str]
 

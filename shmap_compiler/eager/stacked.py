@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from shmap_compiler import specs
-from shmap_compiler._compat import is_key_type
+from shmap_compiler._compat import is_key_type, no_mesh
 from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.eager.callbacks import is_callback
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
@@ -80,8 +80,9 @@ class Stacked(Form):
         places = [form.whole_sharding() if o.whole else form.rows_sharding() for o in operands]
 
         def run(*arrays):
-            results = program.run(*jax.device_put(arrays, tuple(places)))
-            return jax.device_put(results, self.rows_sharding())
+            with no_mesh():  # the types of `arrays` may be split over axes that are Manual here
+                results = program.run(*jax.device_put(arrays, tuple(places)))
+                return jax.device_put(results, self.rows_sharding())
 
         return Program(run, program.types)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend import source_info_util
 
 from shmap_compiler._compat import is_key_type
@@ -16,8 +17,11 @@ from shmap_compiler.eager.show import show_axes, show_blocks, show_names, show_v
 from shmap_compiler.errors import Problem, VaryingValueError
 from shmap_compiler.misuse import shown_source
 
+# As JAX declares its tracers, none of them ever becomes a Python value.
+_Tracer: Any = Tracer
 
-class EagerValue(jax.core.Tracer):
+
+class EagerValue(_Tracer):
     """One block on each device, with the type of a block.
 
     It prints as all its blocks, and turns into a Python or NumPy value if all blocks are equal.

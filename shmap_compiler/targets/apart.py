@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
+from shmap_compiler._compat import setting
 
 from .target import Target
 
@@ -97,7 +97,7 @@ def _environment(target: Target) -> dict[str, str]:
         **os.environ,
         **target.environment,
         "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": str(bool(jax.config.jax_enable_x64)),
+        "JAX_ENABLE_X64": str(bool(setting("jax_enable_x64"))),
         # What can be imported here can be imported there.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
