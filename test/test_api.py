@@ -517,6 +517,21 @@ def test_axes_left_explicit_are_in_the_types_inside(in_specs):
     assert gradient.sharding.spec == P(("i", "j"), "k")
 
 
+def test_direct_call_on_explicit_axes_moves_values_between_forms():
+    """Some operations of a choice run where the blocks lie, others on stacked blocks."""
+    with jax.set_mesh(EXPLICIT):
+        keys = jax.device_put(jax.random.split(jax.random.key(0), 8), P("i"))
+        weights = jax.device_put(np.abs(X), P("i"))
+
+        @jax.vmap
+        def choose(key, weights):
+            return jax.random.choice(key, jnp.arange(6), p=weights)
+
+        function = shard_map(choose, in_specs=(P("i"), P("i")), out_specs=P("i"))
+        direct, jitted = function(keys, weights), jax.jit(function)(keys, weights)
+    np.testing.assert_array_equal(direct, jitted)
+
+
 def test_types_inside_name_the_mesh():
     def body(x):
         assert jax.typeof(x).sharding.mesh == jax.sharding.get_abstract_mesh()
