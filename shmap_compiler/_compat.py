@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray, eval_context
 from jax.extend import core as jex_core
-from jax.interpreters import mlir
+from jax.interpreters import mlir, partial_eval
 from jax.sharding import (
     AbstractMesh,
     AxisType,
@@ -158,6 +158,13 @@ def is_ref_effect(effect: Any) -> bool:
 def is_ref(aval: Any) -> bool:
     """Whether a variable of this type is a mutable reference."""
     return type(aval).__name__ == "AbstractRef"
+
+
+def without_high_primitives(closed: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
+    """The jaxpr as JAX lowers it: from 0.12 on some primitives stand for programs until then."""
+    if not getattr(closed, "is_high", False):
+        return closed
+    return run_with_axes(lambda: partial_eval.lower_jaxpr2(closed), mesh, axes)
 
 
 def policy_saves(decision: Any) -> bool:

@@ -19,9 +19,10 @@ from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler import specs
-from shmap_compiler._compat import fresh_module_context
+from shmap_compiler._compat import fresh_module_context, without_high_primitives
 from shmap_compiler.collectives.base import MESH_SYMBOL
 from shmap_compiler.graph import Graph
+from shmap_compiler.normalize import normalize
 
 
 def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> ir.Module:
@@ -62,9 +63,17 @@ def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Seque
             rule_ctx,
             *list(block.arguments)[len(tokens) :],
             name="main",
-            call_jaxpr=graph.jaxpr,
+            call_jaxpr=_lowerable(graph),
         )
     caller.operation.erase()
+
+
+def _lowerable(graph: Graph) -> Any:
+    axes = graph.all_manual_axes
+    jaxpr = without_high_primitives(graph.jaxpr, graph.body_mesh, axes)
+    if jaxpr is graph.jaxpr:
+        return jaxpr
+    return normalize(jaxpr, graph.body_mesh, axes, f"`{graph.name}`")
 
 
 def _annotate(main: Any, graph: Graph, tokens: int) -> None:

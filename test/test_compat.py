@@ -530,3 +530,11 @@ def test_passes_run_without_jax():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "False\n"
+
+
+def test_without_high_primitives():
+    mesh = _compat.with_manual_axes(MESH, MESH.axis_names)
+    jaxpr = jax.make_jaxpr(lambda x: jnp.searchsorted(jnp.arange(4.0), x))(np.zeros(3, np.float32))
+    lowered = _compat.without_high_primitives(jaxpr, mesh, MESH.axis_names)
+    assert not getattr(lowered, "is_high", False)
+    assert (lowered is jaxpr) == (not getattr(jaxpr, "is_high", False))
