@@ -164,7 +164,8 @@ def without_high_primitives(closed: Any, mesh: AbstractMesh, axes: Sequence[str]
     """The jaxpr as JAX lowers it: from 0.12 on some primitives stand for programs until then."""
     if not getattr(closed, "is_high", False):
         return closed
-    return run_with_axes(lambda: partial_eval.lower_jaxpr2(closed), mesh, axes)
+    lower: Any = getattr(partial_eval, "lower_jaxpr2")  # noqa: B009, not there in JAX 0.10
+    return run_with_axes(lambda: lower(closed), mesh, axes)
 
 
 def policy_saves(decision: Any) -> bool:
