@@ -48,6 +48,12 @@ def announce(tmp_path_factory):
     return write
 
 
+def ours(program: Program):
+    return shard_map(
+        program, mesh=program.jax_mesh(), in_specs=program.in_specs, out_specs=program.out_specs
+    )
+
+
 def check(program: Program, results, jit: bool = False) -> None:
     """Compares values, types and shardings with what the oracle and the specs say."""
     expected = program.expected()
@@ -71,16 +77,26 @@ def check(program: Program, results, jit: bool = False) -> None:
 
 @examples(EXAMPLES)
 @given(program=programs())
-def test_random_program_equals_oracle_and_jax(announce, program):
+def test_random_program_in_jit_equals_oracle_and_jax(announce, program):
     announce(program)
-    specs = {"in_specs": program.in_specs, "out_specs": program.out_specs}
-    arrays = program.arrays()
-    ours = shard_map(program, mesh=program.jax_mesh(), **specs)
-    check(program, ours(*arrays))
-    check(program, jax.jit(ours)(*arrays), jit=True)
+    check(program, jax.jit(ours(program))(*program.arrays()), jit=True)
     if program.runs_in_jax():
-        jaxs = jax.shard_map(program, mesh=program.jax_mesh(), **specs, check_vma=False)
-        check(program, jax.jit(jaxs)(*arrays), jit=True)
+        jaxs = jax.shard_map(
+            program,
+            mesh=program.jax_mesh(),
+            in_specs=program.in_specs,
+            out_specs=program.out_specs,
+            check_vma=False,
+        )
+        check(program, jax.jit(jaxs)(*program.arrays()), jit=True)
+
+
+# A direct call compiles one operation at a time, which takes its time when each is met once.
+@examples(EXAMPLES // 4)
+@given(program=programs())
+def test_random_program_called_directly(announce, program):
+    announce(program)
+    check(program, ours(program)(*program.arrays()))
 
 
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
@@ -88,8 +104,5 @@ def test_random_program_equals_oracle_and_jax(announce, program):
 @given(program=programs())
 def test_random_program_in_each_partitioner_form(announce, partitioner, program):
     announce(program)
-    ours = shard_map(
-        program, mesh=program.jax_mesh(), in_specs=program.in_specs, out_specs=program.out_specs
-    )
     arrays = program.arrays()
-    check(program, ours.lower(*arrays, partitioner=partitioner).compile()(*arrays))
+    check(program, ours(program).lower(*arrays, partitioner=partitioner).compile()(*arrays))
