@@ -393,6 +393,15 @@ def call_subfunction(fun: Any, args: Sequence[Any]) -> Any:
     return getattr(fun, "call_wrapped", fun)(*args)
 
 
+def special_value(error: Exception) -> str | None:
+    """What a program computed that jax_debug_nans or jax_debug_infs forbids: "nan" or "inf".
+
+    A compiled program says so by an error that is JAX's own affair; jit tells it to users as a
+    FloatingPointError.
+    """
+    return error.args[1] if type(error).__name__ == "InternalFloatingPointError" else None
+
+
 def is_key_type(aval: Any) -> bool:
     """Whether an array type is that of random keys, or another one NumPy does not know."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.extended)

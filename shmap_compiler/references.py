@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from shmap_compiler._compat import is_ref, is_ref_effect
+import jax
+
+from shmap_compiler._compat import is_jaxpr, is_ref, is_ref_effect
 from shmap_compiler.errors import BodyError, Problem, SpecError
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.inputs import Input
@@ -31,11 +34,25 @@ def refuse_in_body(who: str, graph: Graph) -> None:
     """Raises BodyError if the program makes, reads or writes references."""
     if not any(map(is_ref_effect, graph.jaxpr.effects)):
         return
-    eqn = next(e for e in equations(graph.jaxpr) if any(map(is_ref_effect, e.effects)))
+    eqn = next(
+        e
+        for e in equations(graph.jaxpr)
+        if any(map(is_ref_effect, e.effects)) and not any(map(is_jaxpr, e.params.values()))
+    )
+    raise _refusal(who, eqn.primitive, source_line(eqn))
+
+
+def refuse_results(who: str, primitive: Any, place: str, results: Sequence[Any]) -> None:
+    """Raises BodyError if a primitive, applied at `place`, has made references."""
+    if any(is_ref(jax.typeof(r)) for r in results):
+        raise _refusal(who, primitive, place)
+
+
+def _refusal(who: str, primitive: Any, place: str) -> BodyError:
     problem = Problem(
-        f"{eqn.primitive} at {source_line(eqn)}",
+        f"{primitive} at {place}",
         "a mutable reference",
         "a body of arrays",
         "carry the value through the loop, or update it with x.at[...].set(...)",
     )
-    raise BodyError(who, [problem])
+    return BodyError(who, [problem])

@@ -18,6 +18,7 @@ import jax
 from jax.core import ShapedArray
 from jax.sharding import Mesh, PartitionSpec, Sharding
 
+from shmap_compiler import references
 from shmap_compiler._compat import shaped_array
 from shmap_compiler.eager.keys import type_key
 from shmap_compiler.tracer import Traced, trace
@@ -130,7 +131,7 @@ class Form(ABC):
         out_spec: PartitionSpec,
     ) -> Traced:
         """The one-op Graph of an operation on full arrays of these types."""
-        return trace(
+        traced = trace(
             operation.fun,
             name=operation.name,
             who=operation.who,
@@ -141,6 +142,8 @@ class Form(ABC):
             in_types=in_types,
             of_user=False,
         )
+        references.refuse_in_body(operation.who, traced.graph)
+        return traced
 
     def whole(self, value: Any) -> jax.Array:
         return jax.device_put(value, self.whole_sharding())

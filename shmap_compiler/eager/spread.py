@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shmap_compiler._compat import is_key_type
 from shmap_compiler.eager.form import Form, Operand, Operation, Program, stacked_type
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind
@@ -81,9 +83,28 @@ def _relabelled(
 
 def _compiled(graph: Graph) -> Callable[..., Sequence[jax.Array]]:
     types = [
-        jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=NamedSharding(graph.mesh, s))
+        jax.ShapeDtypeStruct(
+            t.shape, t.dtype, sharding=NamedSharding(graph.mesh, s), weak_type=t.weak_type
+        )
         for t, s in zip(graph.in_types, graph.in_specs, strict=True)
     ]
     shardings = [NamedSharding(graph.mesh, s) for s in graph.out_specs]
     program = jax.jit(functools.partial(bind, graph), out_shardings=shardings)
-    return program.lower(*types).compile()
+    compiled = program.lower(*types).compile()
+    empty = {
+        k: np.zeros(t.shape, t.dtype)
+        for k, t in enumerate(graph.out_types)
+        if 0 in t.shape and not is_key_type(t)
+    }
+    if not empty:
+        return compiled
+
+    # jit up to JAX 0.11 forgets how arrays without elements are sharded.
+    def run(*arrays):
+        results = compiled(*arrays)
+        return [
+            jax.device_put(empty[k], shardings[k]) if k in empty else result
+            for k, result in enumerate(results)
+        ]
+
+    return run

@@ -68,6 +68,7 @@ class Stacked(Form):
                 t.shape if d is None else (self.count, *t.shape),
                 t.dtype,
                 sharding=self.rows_sharding(),
+                weak_type=t.weak_type,
             )
             for t, d in zip(graph.body_in_types, dims, strict=True)
         ]

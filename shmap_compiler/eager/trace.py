@@ -17,9 +17,11 @@ from jax.sharding import PartitionSpec
 from shmap_compiler import specs
 from shmap_compiler._compat import (
     call_subfunction,
+    is_ref,
     lowering_config,
     no_mesh,
     shaped_array,
+    special_value,
     varies_along,
     varying_type,
     varying_types,
@@ -32,7 +34,9 @@ from shmap_compiler.eager.keys import parameters_key, primitives_in, transposes_
 from shmap_compiler.eager.value import EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
 from shmap_compiler.inner_gradients import trace_with_types
+from shmap_compiler.misuse import shown_source
 from shmap_compiler.normalize import COLLECTIVE_NAMES, normalize
+from shmap_compiler.references import refuse_results
 
 PROGRAMS: Cache[Program] = Cache(maxsize=4096)
 """Compiled operations, by form, primitive, parameters and types of operands."""
@@ -155,8 +159,15 @@ class EagerTrace(Trace):
 
         axes = VARYING.get((key, varying, self.rules.refuse_hangs), inferred)
         program = PROGRAMS.get(key, compiled)
-        with eval_context(), jax.disable_jit(False):
-            results = program.run(*arrays)
+        try:
+            with eval_context(), jax.disable_jit(False):
+                results = program.run(*arrays)
+        except Exception as error:
+            special = special_value(error)
+            if special is None:
+                raise
+            where = f"{primitive} at {shown_source(source_info_util.current())}"
+            raise FloatingPointError(f"invalid value ({special}) encountered in {where}") from None
         return [
             EagerValue(self, *each)
             for each in zip(types or program.types, results, axes, program.type_keys, strict=True)
@@ -195,12 +206,14 @@ class EagerTrace(Trace):
 
         Where it is traced, it seems to come from the user's line.
         """
-        users_line = source_info_util.current().traceback
+        users_line = source_info_util.current()
 
         def apply(*blocks):
-            with source_info_util.user_context(users_line):
+            with source_info_util.user_context(users_line.traceback):
                 out = primitive.bind(*blocks, **params)
-            return out if primitive.multiple_results else [out]
+            results = out if primitive.multiple_results else [out]
+            refuse_results(self.who, primitive, shown_source(users_line), results)
+            return results
 
         known = [_operand(x) for x in operands]
         with self.outside():
@@ -219,8 +232,13 @@ class EagerTrace(Trace):
         return jex_core.jaxpr_as_fun(normalize(jaxpr, self.body_mesh, axes, self.who))
 
     def _once(self, primitive, operands, params):
+        """Applies a primitive to constants."""
         with eval_context(), no_mesh():
-            return primitive.bind(*operands, **params)
+            out = primitive.bind(*operands, **params)
+        results = out if primitive.multiple_results else [out]
+        if any(is_ref(jax.typeof(r)) for r in results):
+            refuse_results(self.who, primitive, shown_source(source_info_util.current()), results)
+        return out
 
     def _constant(self, value: Any) -> Any:
         """A value all devices have, where the form wants it."""
