@@ -10,7 +10,7 @@ from . import program
 from .usage import Mistake, UsageError
 
 if TYPE_CHECKING:
-    from shmap_compiler import Lowered
+    from shmap_compiler import Graph, Lowered
 
 NAME = "lower"
 SUMMARY = "print a program at one of its stages"
@@ -54,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", metavar="FILE", dest="output", help="write there, not to stdout")
     parser.add_argument(
+        "--warn",
+        action="store_true",
+        help="point out on stderr communication that is legal but perhaps not meant",
+    )
+    parser.add_argument(
         "--print-ir-after-all",
         action="store_true",
         help="print the module after emission and after each pass to stderr",
@@ -64,16 +69,27 @@ def execute(options: argparse.Namespace) -> int:
     stages = _STAGES if options.stage == "all" else (options.stage,)
     work = program.load(options, needs_devices="hlo" in stages)
     if stages == ("graph",) and not options.print_ir_after_all:
-        texts = [str(work.trace())]
+        graph = work.trace()
+        texts = [str(graph)]
     else:
         lowered = work.lower(options.partitioner, options.groups)
+        graph = lowered.graph
         if options.print_ir_after_all:
             _print_passes(lowered)
         texts = [lowered.as_text(stage) for stage in stages]
+    if options.warn:
+        _print_warnings(graph)
     if len(stages) > 1:
         texts = [f"// ----- stage: {s} -----\n{t}" for s, t in zip(stages, texts, strict=True)]
     _write("\n".join(text.rstrip() + "\n" for text in texts), options.output)
     return 0
+
+
+def _print_warnings(graph: Graph) -> None:
+    from shmap_compiler.replication.hangs import warnings
+
+    for problem in warnings(graph):
+        print(f"warning: {problem}", file=sys.stderr)
 
 
 def _print_passes(lowered: Lowered) -> None:

@@ -109,3 +109,11 @@ def plain(x):
 
 jitted = jax.jit(double)
 number = 3
+
+
+@partial(on_mesh, in_specs=P("i"), out_specs=P("i"))
+def open_ring(x):
+    return lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 3)])
+
+
+open_ring_args = (jnp.arange(8.0),)
