@@ -446,6 +446,16 @@ def test_is_key_type():
     assert not _compat.is_key_type(jax.typeof(jnp.zeros(3, jnp.bfloat16)))
 
 
+@pytest.mark.parametrize(("numerator", "kind"), [(0.0, "nan"), (1.0, "inf")])
+def test_special_value(numerator, kind):
+    with jax.debug_nans(True), jax.debug_infs(True):
+        compiled = jax.jit(lambda x, y: x / y).lower(numerator, 0.0).compile()
+        with pytest.raises(Exception, match=kind) as raised:
+            compiled(numerator, 0.0)
+    assert _compat.special_value(raised.value) == kind
+    assert _compat.special_value(ValueError("nan")) is None
+
+
 def test_every_function_has_a_test():
     functions = {
         name
