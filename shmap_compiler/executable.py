@@ -87,8 +87,16 @@ class Executable:
             x if isinstance(x, jax.Array) and x.sharding == s else jax.device_put(x, s)
             for x, s in zip(inputs, self.input_shardings, strict=True)
         ]
-        results = self.jax_compiled(*self._constants, *placed)
+        results = list(self.jax_compiled(*self._constants, *placed))
+        for k, sharding in self._empty_results:
+            results[k] = jax.device_put(results[k], sharding)
         return jax.tree.unflatten(self.signature.out_tree, results)
+
+    @cached_property
+    def _empty_results(self) -> list[tuple[int, NamedSharding]]:
+        """Results without elements, which XLA takes to lie anywhere, and how they should lie."""
+        typed = zip(self.signature.out_types, self.signature.out_shardings, strict=True)
+        return [(k, s) for k, (t, s) in enumerate(typed) if 0 in t.shape]
 
     def _check(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:
         expected = self.signature.in_types[len(self.signature.constants) :]

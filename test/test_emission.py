@@ -220,14 +220,9 @@ COLLECTIVES = {
         '"stablehlo.collective_permute"(%arg0) <{source_target_pairs = '
         "dense<[[0, 2], [6, 0], [1, 3], [7, 1]]> : tensor<4x2xi64>}>",
     ),
-    "pbroadcast from the first": (
-        lambda x: lax.pbroadcast(x, "i", 0),
-        f'"stablehlo.collective_broadcast"(%arg0) <{{{group("i")}}}>',
-    ),
-    "pbroadcast from another, which StableHLO puts first": (
+    "pbroadcast for XLA's CPU backend, which lacks it": (
         lambda x: lax.pbroadcast(x, "i", 2),
-        '"stablehlo.collective_broadcast"(%arg0) <{replica_groups = '
-        "dense<[[4, 0, 2, 6], [5, 1, 3, 7]]> : tensor<2x4xi64>}>",
+        "stablehlo.bitcast_convert %arg0",
     ),
     "axis_index": (
         lambda x: x + lax.axis_index("j"),
@@ -244,6 +239,24 @@ def test_collective(name):
     assert line in text
     assert "channel_handle" not in text
     assert "use_global_device_ids" not in text
+
+
+@pytest.mark.parametrize(
+    ("source", "groups"),
+    [(0, 'name = "i"'), (2, "dense<[[4, 0, 2, 6], [5, 1, 3, 7]]> : tensor<2x4xi64>")],
+    ids=["from the first", "from another, which StableHLO puts first"],
+)
+def test_pbroadcast_for_other_backends(source, groups):
+    f = shard_map(
+        lambda x: lax.pbroadcast(x, "i", source),
+        mesh=MESH,
+        in_specs=P("i", "j"),
+        out_specs=P(None, "j"),
+    )
+    x = jax.ShapeDtypeStruct((8, 16), "float32")
+    text = jax.jit(f).trace(x).lower(lowering_platforms=("tpu",)).as_text()
+    line = next(line for line in text.splitlines() if "collective_broadcast" in line)
+    assert groups in line
 
 
 @pytest.mark.parametrize(
