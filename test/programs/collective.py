@@ -135,3 +135,4 @@ COLLECTIVE: dict[str, Rule] = {
         draw_position,
     ),
 }
+COMMUNICATES = COLLECTIVE.keys() - {"axis_index", "axis_size"}

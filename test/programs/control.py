@@ -1,8 +1,9 @@
 """Operations that run a body: loops, branches, and calls under JAX's wrappers.
 
 The oracle keeps the devices in lock step: it runs every branch, and as many trips as any device
-makes, on all of them; each device keeps what its own predicate selects. So a body has collectives
-only where the predicate is the same on all devices: elsewhere real devices would wait for ever.
+makes, on all of them; each device keeps what its own predicate selects. So a body communicates only
+where the predicate is the same on all devices: elsewhere real devices would wait for ever. The
+`varying` rules see to that, since a predicate that a loop carries may vary from the second trip on.
 
 Every rule gets `run(body, *values)` first, which is the interpretation that it belongs to.
 """
@@ -18,7 +19,8 @@ import numpy as np
 from jax import lax
 from oracle import Blocks, Mesh
 
-from programs.body import Axes, Rule
+from programs.body import Axes, Body, Rule, Stuck
+from programs.collective import COMMUNICATES
 from programs.value import Value
 
 
@@ -34,6 +36,12 @@ def fixed_point(step: Callable[[Axes], Axes], axes: Axes) -> Axes:
     while not step(axes) <= axes:
         axes |= step(axes)
     return axes
+
+
+def check_no_wait(predicate: Axes, *bodies: Body) -> None:
+    """Raises `Stuck` if devices differ about whether they run a body that communicates."""
+    if predicate and any(op.name in COMMUNICATES for body in bodies for op in body.walk()):
+        raise Stuck
 
 
 def scan_jax(run, init, const, xs, *, body, reverse, unroll):
@@ -107,6 +115,7 @@ def while_oracle(run, mesh, count, carry, const, *, body):
 
 
 def while_varying(run, mesh, count, init, const, *, body):
+    check_no_wait(count, body)
     return fixed_point(lambda carry: run(body, carry, const)[0], init | count)
 
 
@@ -131,6 +140,7 @@ def switch_oracle(run, mesh, index, x, y, *, branches):
 
 
 def switch_varying(run, mesh, index, x, y, *, branches):
+    check_no_wait(index, *branches)
     return index.union(*(run(branch, x, y)[0] for branch in branches))
 
 
