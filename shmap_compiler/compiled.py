@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.signature import Signature
 from shmap_compiler.targets import Target
+from shmap_compiler.targets.networks import Coordinates
 
 if TYPE_CHECKING:
     from shmap_compiler.artifacts.container import Container
+    from shmap_compiler.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,15 @@ class Compiled(Protocol):
         """XLA's memory figures for one device: an object with those of MemoryAnalysis."""
         ...
 
+    @property
+    def places(self) -> Sequence[Coordinates] | None:
+        """Where each device of the mesh is in the network of the target; None if not known."""
+        ...
+
+    def explain(self) -> Explanation:
+        """What the program costs: its collectives, time, memory, and how its arrays lie."""
+        ...
+
     def save(self, path: str | Path) -> None:
         """Saves it, to be loaded by `load` where such devices are."""
         ...
@@ -99,6 +110,18 @@ class CompiledForTarget:
     def memory_analysis(self) -> MemoryAnalysis:
         """The compiler's memory figures for one device."""
         return MemoryAnalysis(**self.container.header["memory"])
+
+    @property
+    def places(self) -> Sequence[Coordinates] | None:
+        """Where each device of the mesh is in the network of the target; None if not known."""
+        places = self.container.header["places"]
+        return None if places is None else [tuple(place) for place in places]
+
+    def explain(self) -> Explanation:
+        """What the program costs there: its collectives, time, memory, and how its arrays lie."""
+        from shmap_compiler.explain import explain
+
+        return explain(self)
 
     def save(self, path: str | Path) -> None:
         """Saves the compiled program, to be loaded by `load` where such devices are.

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from shmap_compiler import specs
 from shmap_compiler.errors import Problem, TargetError, show_value
 from shmap_compiler.inputs import is_hashable
 from shmap_compiler.signature import Signature
 from shmap_compiler.targets import Target
+from shmap_compiler.targets.networks import Coordinates
+
+if TYPE_CHECKING:
+    from shmap_compiler.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,24 @@ class Executable:
     def memory_analysis(self) -> Any:
         """XLA's memory figures for one device, in bytes."""
         return self.jax_compiled.memory_analysis()
+
+    @property
+    def places(self) -> list[Coordinates] | None:
+        """Where each device of the mesh is in the network of the target, if it is known."""
+        if self.target is None or self.target.network is None:
+            return None
+        mesh = self.signature.mesh
+        assert isinstance(mesh, Mesh), "an executable has devices"
+        return [self.target.place(device) for device in mesh.devices.flat]
+
+    def explain(self) -> Explanation:
+        """What the program costs: its collectives, time, memory, and how its arrays lie.
+
+        Times are known for a program that was compiled for a target whose figures are published.
+        """
+        from shmap_compiler.explain import explain
+
+        return explain(self)
 
     def save(self, path: str | Path) -> None:
         """Saves the compiled program, to be loaded by `load` on devices like these.

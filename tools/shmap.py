@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from types import ModuleType
 
-from . import program, shmap_compile, shmap_lower, shmap_run
+from . import program, shmap_compile, shmap_explain, shmap_lower, shmap_run
 from .usage import UsageError
 
-COMMANDS = (shmap_lower, shmap_run, shmap_compile)
+COMMANDS = (shmap_lower, shmap_run, shmap_compile, shmap_explain)
 
 _DESCRIPTION = """\
 A compiler for shard_map: per-device JAX functions to XLA's partitioner.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import program
 from .progress import Progress
-from .tables import duration, print_table
+from .tables import print_table
 from .usage import Mistake, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _save(compiled: Compiled, path: str) -> None:
 def _print_summary(lowered: Lowered, compiled: Compiled, target: Target) -> None:
     from shmap_compiler import specs
     from shmap_compiler.errors import describe
-    from shmap_compiler.targets.memory import show_bytes
+    from shmap_compiler.tables import show_bytes
 
     from .hlo_collectives import collectives
 
@@ -107,5 +107,7 @@ def _print_summary(lowered: Lowered, compiled: Compiled, target: Target) -> None
 
 
 def _print_times(lowering_s: float, compiling_s: float) -> None:
-    rows = [("lower", duration(lowering_s)), ("compile", duration(compiling_s))]
+    from shmap_compiler.tables import show_seconds
+
+    rows = [("lower", show_seconds(lowering_s)), ("compile", show_seconds(compiling_s))]
     print_table(("time", ""), rows)

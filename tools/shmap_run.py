@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import program
-from .tables import duration, print_table
+from .tables import print_table
 
 if TYPE_CHECKING:
     from shmap_compiler import Executable, Lowered
@@ -56,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     work = program.load(options, needs_devices=True)
 
+    from shmap_compiler.tables import show_seconds
+
     from . import agreement, random_data
 
     args = random_data.fill(work.args, options.seed)
@@ -66,9 +68,9 @@ def execute(options: argparse.Namespace) -> int:
     print_table(
         ("time", ""),
         [
-            ("lower", duration(lowering_s)),
-            ("compile", duration(compiling_s)),
-            ("run", f"{duration(running_s)}, median of {_RUNS}"),
+            ("lower", show_seconds(lowering_s)),
+            ("compile", show_seconds(compiling_s)),
+            ("run", f"{show_seconds(running_s)}, median of {_RUNS}"),
         ],
     )
     if work.target.reference is None:

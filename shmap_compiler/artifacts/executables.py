@@ -42,6 +42,7 @@ def write_executable(executable: Executable) -> bytes:
         "target": None if executable.target is None else executable.target.text,
         "device_kind": devices[0].device_kind,
         "device_ids": [device.id for device in devices],
+        "places": executable.places,
         "backend": devices[0].client.platform_version,
         "costs": executable.cost_analysis() or {},
         "memory": asdict(MemoryAnalysis.of(executable.memory_analysis())),

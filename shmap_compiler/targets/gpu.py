@@ -16,7 +16,7 @@ from jax.experimental import topologies
 from shmap_compiler.errors import Problem
 
 from .chips import H100_SXM, Chip
-from .networks import Nodes
+from .networks import Coordinates, Nodes
 from .target import Target
 
 
@@ -136,6 +136,9 @@ class GpuTarget(Target):
     @property
     def device_count(self) -> int:
         return self.nodes * self.size
+
+    def place(self, device: Any) -> Coordinates:
+        return divmod(device.id, self.size)
 
     @property
     def environment(self) -> Mapping[str, str]:

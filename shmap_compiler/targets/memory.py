@@ -14,6 +14,7 @@ from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.misuse import source_line
 from shmap_compiler.signature import Signature
+from shmap_compiler.tables import show_bytes
 
 from .target import Target
 
@@ -95,11 +96,3 @@ def _arrays(signature: Signature, graph: Graph | None) -> Iterator[tuple[int, st
 
 def _bytes(type_: Any) -> int:
     return math.prod(type_.shape) * type_.dtype.itemsize
-
-
-def show_bytes(size: int) -> str:
-    """A number of bytes in a unit that fits it."""
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.2f} {name}"
-    return f"{size} B"

@@ -14,11 +14,14 @@ class Torus:
       wraps: for each dimension, whether its last device is linked to its first: then data can go
         round it both ways at once.
       link_bandwidth: bytes per second over one link in one direction.
+      hop_latency: seconds that a message takes over one link at least; about a microsecond
+        according to https://jax-ml.github.io/scaling-book/sharding, "A note on ICI latency".
     """
 
     shape: tuple[int, ...]
     wraps: tuple[bool, ...]
     link_bandwidth: float
+    hop_latency: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,17 @@ class Nodes:
       size: devices in a node.
       device_bandwidth: bytes per second that one device sends within its node, one direction.
       node_bandwidth: bytes per second that one node sends to others, one direction.
+      hop_latency: seconds that a message takes at least; none is published.
     """
 
     count: int
     size: int
     device_bandwidth: float
     node_bandwidth: float
+    hop_latency: float = 0.0
 
+
+Coordinates = tuple[int, ...]
+"""Where a device is: its position on the grid, or its node and its number there."""
 
 Network = Torus | Nodes

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 from shmap_compiler.errors import Problem, TargetError
 
 from .chips import Chip
-from .networks import Network
+from .networks import Coordinates, Network
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,10 @@ class Target:
 
     @property
     def device_count(self) -> int:
+        raise NotImplementedError
+
+    def place(self, device: Any) -> Coordinates:
+        """Where one of the devices is in the network."""
         raise NotImplementedError
 
     # -------------------------------------------------------------------------------- devices

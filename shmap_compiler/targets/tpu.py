@@ -18,7 +18,7 @@ from jax.experimental import topologies
 from shmap_compiler.errors import Problem
 
 from .chips import TPU_V5E, TPU_V5P, TPU_V6E, Chip
-from .networks import Torus
+from .networks import Coordinates, Torus
 from .target import Target
 
 Shape = tuple[int, ...]
@@ -127,6 +127,9 @@ class TpuTarget(Target):
     @property
     def device_count(self) -> int:
         return math.prod(self.shape)
+
+    def place(self, device: Any) -> Coordinates:
+        return tuple(device.coords[: len(self.shape)])
 
     @property
     def environment(self) -> Mapping[str, str]:

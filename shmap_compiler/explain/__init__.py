@@ -1,0 +1,27 @@
+"""What a compiled program costs: read from the optimized, scheduled HLO, timed by a model.
+
+```
+hlo        the text of the module, as instructions
+  |
+  +-- trips        how often loops run
+  +-- groups       which devices a collective joins, along which mesh axes
+  +-- collective   the collectives, and what they move
+  |     wire       their time on a network
+  +-- work         the time of everything else
+  v
+schedule       one run: when a device computes, sends and waits
+  v
+explanation    figures as data;  text and page show them
+```
+"""
+
+from shmap_compiler.explain.explanation import (
+    CollectiveCost,
+    Explanation,
+    Layout,
+    Memory,
+    Totals,
+    explain,
+)
+
+__all__ = ["CollectiveCost", "Explanation", "Layout", "Memory", "Totals", "explain"]

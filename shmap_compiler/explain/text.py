@@ -1,0 +1,101 @@
+"""An explanation as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shmap_compiler.tables import show_bytes, show_flops, show_seconds, table
+
+from .explanation import CollectiveCost, Explanation
+
+Row = tuple[str, ...]
+
+_HEADER = (
+    "collectives",
+    "at",
+    "axes",
+    "devices",
+    "times",
+    "bytes of one",
+    "time of one",
+    "total",
+    "while computing",
+    "exposed",
+)
+
+
+def text(explanation: Explanation) -> str:
+    """Tables of the collectives, the totals and the memory."""
+    mesh = ", ".join(f"{axis}={size}" for axis, size in explanation.mesh.items())
+    target = explanation.target or "the devices of its mesh"
+    parts = [
+        f"{explanation.program} on mesh({mesh}), target {target}",
+        table(_HEADER, map(_collective, explanation.collectives) or [("none",)]),
+        table(("one run on one device", ""), _totals(explanation)),
+        table(("memory of one device", ""), _memory(explanation)),
+        *(f"note: {note}" for note in explanation.notes),
+    ]
+    return "\n\n".join(parts)
+
+
+def _collective(cost: CollectiveCost) -> Row:
+    one = None if cost.seconds is None else cost.seconds / max(cost.count, 1)
+    return (
+        cost.kind,
+        cost.source or "?",
+        ",".join(cost.axes) if cost.axes is not None else "?",
+        str(cost.group_size),
+        str(cost.count),
+        show_bytes(cost.payload_bytes),
+        _time(one),
+        _time(cost.seconds),
+        _hidden(cost),
+        _time(cost.exposed_seconds),
+    )
+
+
+def _hidden(cost: CollectiveCost) -> str:
+    """How much of a collective runs while the device computes."""
+    if not cost.overlapped:
+        return "no"
+    if not cost.seconds or cost.exposed_seconds is None:
+        return "yes"
+    return f"{100 * max(0.0, 1 - cost.exposed_seconds / cost.seconds):.0f}%"
+
+
+def _totals(explanation: Explanation) -> Iterator[Row]:
+    totals = explanation.totals
+    yield "operations", show_flops(totals.flops)
+    if totals.compiler_flops is not None:
+        bytes_ = show_bytes(totals.compiler_bytes or 0)
+        counted = f"{show_flops(totals.compiler_flops)}, {bytes_} of memory traffic"
+        yield "  counted by XLA", f"{counted}; each loop as one trip"
+    yield "sent over the wire", show_bytes(totals.sent_bytes)
+    if totals.step_seconds is None or totals.bound_seconds is None:
+        return
+    yield "computing", _time(totals.compute_seconds)
+    yield "wire in use", _time(totals.wire_seconds)
+    yield "waiting for the wire", _time(totals.exposed_seconds)
+    yield "from begin to end", _time(totals.step_seconds)
+    beyond = totals.step_seconds / totals.bound_seconds - 1 if totals.bound_seconds else 0.0
+    bound = f"{totals.bound}, {_time(totals.bound_seconds)}"
+    yield "bound", f"{bound}: the run takes {100 * beyond:.0f}% longer"
+
+
+def _memory(explanation: Explanation) -> Iterator[Row]:
+    memory = explanation.memory
+    yield "arguments", show_bytes(memory.arguments)
+    yield "results", show_bytes(memory.results)
+    if memory.aliased:
+        yield "  of these in arguments", show_bytes(memory.aliased)
+    yield "temporaries", show_bytes(memory.temporaries)
+    yield "program", show_bytes(memory.program)
+    total = show_bytes(memory.total)
+    if memory.capacity is not None:
+        share = 100 * memory.total / memory.capacity
+        total += f", {share:.1f}% of {show_bytes(memory.capacity)} on a {explanation.chip}"
+    yield "all", total
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else show_seconds(seconds)
