@@ -1,0 +1,60 @@
+"""`shmap explain`: what a program costs on a target, which need not be here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import program
+from .progress import Progress
+from .usage import Mistake, UsageError
+
+NAME = "explain"
+SUMMARY = "show what a program costs on a target: wire, compute, memory"
+DESCRIPTION = """\
+Compiles a shard_mapped function for a target, here or not, and reads the optimized, scheduled
+program: every collective with its line, mesh axes, bytes, modelled time, and how much of it runs
+while the device computes; totals, what bounds the run, and memory. Targets are those of
+`shmap compile`. The formulas are in docs/explain.md.
+"""
+EPILOG = """\
+examples:
+  shmap explain examples/collective_matmul.py:two_way --target tpu:v5e:2x4 \\
+      --arg 'bf16[16384,8192]' --arg 'bf16[8192,2048]'
+  shmap explain examples/transformer_2d.py:transformer_layer --target tpu:v5p:2x2x2 --html page.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    program.add_arguments(parser)
+    parser.add_argument(
+        "--target", dest="explain_for", metavar="TARGET", required=True, help="what to compile for"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print all figures as JSON instead of tables"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page with the mesh, the blocks and a timeline there"
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    from shmap_compiler import Target
+
+    target = Target.parse(options.explain_for)
+    lowered = program.load(options, needs_devices=False).lower(options.partitioner)
+    with Progress(f"compiling for {target}") as progress:
+        compiled = lowered.compile(target, progress.phase)
+    explanation = compiled.explain()
+    print(explanation.to_json() if options.json else explanation)
+    if options.html is not None:
+        _write(options.html, explanation.to_html())
+    return 0
+
+
+def _write(path: str, page: str) -> None:
+    try:
+        Path(path).write_text(page)
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise UsageError(Mistake(f"--html {path}", found, "a file to write", "check the path")) from None
