@@ -43,7 +43,7 @@ class Boundary:
 
     def full_type(self, mesh: Mesh) -> ir.Type:
         """The type of the full array: each dimension times the axes that split it."""
-        if self.dims is None:
+        if self.dims is None or not any(self.dims):
             return self.type
         block = ir.RankedTensorType(self.type)
         shape = [
@@ -148,12 +148,11 @@ def is_token(type_: ir.Type) -> bool:
     return not isinstance(type_, ir.RankedTensorType) and str(type_) == "!stablehlo.token"
 
 
-def value_attributes(main: func.FuncOp, which: str, count: int) -> list[dict[str, ir.Attribute]]:
+def value_attributes(main: func.FuncOp, which: str, count: int) -> list[ir.DictAttr]:
     """The attributes of each argument (`arg_attrs`) or result (`res_attrs`) of a function."""
     if which not in main.attributes:
-        return [{} for _ in range(count)]
-    dicts = ir.ArrayAttr(main.attributes[which])
-    return [{named.name: named.attr for named in ir.DictAttr(entry)} for entry in dicts]
+        return [ir.DictAttr.get({})] * count
+    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[which])]
 
 
 def read_mesh(op: sdy.MeshOp) -> Mesh:
@@ -207,32 +206,44 @@ def _boundaries(
 ) -> Iterator[Boundary]:
     types = list(types)
     attributes = value_attributes(main, which, len(types))
+    # Reading takes long, and of a gradient's hundreds of arguments few are split differently.
+    read: dict[ir.Attribute | None, tuple[Dims, str | None]] = {}
     for index, (type_, named) in enumerate(zip(types, attributes, strict=True)):
         name = f"{kind} {index}"
         if is_token(type_):
             yield Boundary(name, type_, None)
             continue
-        dims: Dims = ()
-        complaint = _complaint(type_, named.get(SHARDING), mesh)
+        sharding = named[SHARDING] if SHARDING in named else None  # noqa: SIM401, not a dict
+        if sharding not in read:
+            read[sharding] = _read(sharding, mesh)
+        dims, complaint = read[sharding]
+        complaint = _type_complaint(type_) or complaint
         if complaint:
             problems.append(Problem(main.location, f"@main's {name}: {complaint}"))
-        else:
-            dims = _dims(sdy.TensorShardingAttr(named[SHARDING]))
         yield Boundary(name, type_, dims)
 
 
-def _complaint(type_: ir.Type, sharding: ir.Attribute | None, mesh: Mesh) -> str | None:
-    """Why this boundary cannot be read, or None."""
-    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
-        return (
-            f"type {type_} is no tensor of static shape; the full shape cannot be computed from it"
-        )
+def _type_complaint(type_: ir.Type) -> str | None:
+    """Why nothing of this type can cross the boundary, or None."""
+    if isinstance(type_, ir.RankedTensorType) and type_.has_static_shape:
+        return None
+    return f"type {type_} is no tensor of static shape; the full shape cannot be computed from it"
+
+
+def _read(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, str | None]:
+    """(how a sharding splits, or why that cannot be read)."""
     if sharding is None:
-        return (
+        return (), (
             f"no {SHARDING}; say how its blocks lie in the full array, with {{}} for a dimension "
             "that is not split"
         )
     sharding = sdy.TensorShardingAttr(sharding)
+    complaint = _complaint(sharding, mesh)
+    return ((), complaint) if complaint else (_dims(sharding), None)
+
+
+def _complaint(sharding: sdy.TensorShardingAttr, mesh: Mesh) -> str | None:
+    """Why this sharding cannot be read, or None."""
     symbol = sharding.mesh_or_ref
     if not isinstance(symbol, ir.FlatSymbolRefAttr) or symbol.value != mesh.symbol:
         return (

@@ -86,9 +86,12 @@ def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
 
     This is the form that emission gives to every collective without `axis_index_groups`.
     """
-    if len(op.operands) != 1 or GROUPS not in op.attributes or split_group_axes(op):
+    if len(op.operands) != 1 or GROUPS not in op.attributes:
         return None
-    return group_axes(op)
+    refs = _group_axis_refs(op)
+    if refs is None or any(ref.sub_axis_info is not None for ref in refs):
+        return None
+    return tuple(ref.name for ref in refs)
 
 
 def name_group_axes(op: ir.Operation, axes: Sequence[str]) -> None:

@@ -69,19 +69,36 @@ class CombineAllReduces(Pass):
     limit: int = 4096
 
     def run(self, module: ModuleOp) -> None:
-        ends = [op for op in find_ops(module.operation, _END_OF_RUN) if not is_axis_index(op)]
-        if sum(_kind(op) is not None for op in ends) < 2 or read_body_form(module).is_partly_manual:
+        ends = [
+            _End(op, kind := _kind(op), 0 if kind is None else _bytes(op))
+            for op in find_ops(module.operation, _END_OF_RUN)
+            if not is_axis_index(op)
+        ]
+        if sum(e.kind is not None for e in ends) < 2 or read_body_form(module).is_partly_manual:
             return
-        by_block: dict[ir.Block, list[ir.Operation]] = {}
-        for op in ends:
-            by_block.setdefault(op.block, []).append(op)
-        for ops in by_block.values():
-            for run in _runs(ops, self.limit):
-                _combine(run)
+        by_block: dict[ir.Block, list[_End]] = {}
+        for end in ends:
+            by_block.setdefault(end.op.block, []).append(end)
+        for ends in by_block.values():
+            for run in _runs(ends, self.limit):
+                _combine([end.op for end in run])
+
+
+@dataclass(frozen=True)
+class _End:
+    """What may end a run: an all_reduce that may also belong to one, or something else.
+
+    Attributes:
+      kind: equal for all_reduces that can be combined; None for what cannot be.
+      bytes: the size of its result.
+    """
+
+    op: ir.Operation
+    kind: Hashable | None
+    bytes: int
 
 
 def _kind(op: ir.Operation) -> Hashable | None:
-    """Equal for all_reduces that can be combined; None for what is no all_reduce to combine."""
     if op.name != ALL_REDUCE or CHANNEL_HANDLE in op.attributes:
         return None
     axes, combine, element = whole_axes(op), reduction(op), _type(op.results[0]).element_type
@@ -106,26 +123,26 @@ def _bytes(op: ir.Operation) -> int:
     return _elements(op) * (_bits(_type(op.results[0]).element_type) or 0) // 8
 
 
-def _runs(ops: Sequence[ir.Operation], limit: int) -> list[list[ir.Operation]]:
-    """Those of `ops`, the ends of runs in a block, that can be combined: two or more each."""
-    runs: list[list[ir.Operation]] = [[]]
-    for op in ops:
-        if not _joins(op, runs[-1], limit):
+def _runs(ends: Sequence[_End], limit: int) -> list[list[_End]]:
+    """Those of `ends`, all in one block, that can be combined: two or more each."""
+    runs: list[list[_End]] = [[]]
+    for end in ends:
+        if not _joins(end, runs[-1], limit):
             runs.append([])
-        if _kind(op) is not None and _bytes(op) <= limit:
-            runs[-1].append(op)
+        if end.kind is not None and end.bytes <= limit:
+            runs[-1].append(end)
     return [run for run in runs if len(run) > 1]
 
 
-def _joins(op: ir.Operation, run: Sequence[ir.Operation], limit: int) -> bool:
-    if not run or _kind(op) != _kind(run[0]):
+def _joins(end: _End, run: Sequence[_End], limit: int) -> bool:
+    if not run or end.kind != run[0].kind:
         return False
-    return sum(map(_bytes, [*run, op])) <= limit and not _is_wanted_before(op, run)
+    return sum(e.bytes for e in (*run, end)) <= limit and not _is_wanted_before(end.op, run)
 
 
-def _is_wanted_before(op: ir.Operation, run: Sequence[ir.Operation]) -> bool:
+def _is_wanted_before(op: ir.Operation, run: Sequence[_End]) -> bool:
     """Whether `op`, or something before it, uses a result of the run."""
-    users = (use.owner.operation for each in run for use in each.results[0].uses)
+    users = (use.owner.operation for each in run for use in each.op.results[0].uses)
     return any(not op.is_before_in_block(_ancestor_in(op.block, user)) for user in users)
 
 

@@ -51,25 +51,43 @@ class InlineMeshes(Pass):
             ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"]
             for op in declarations
         }
+        inlined = _Inlined(meshes)
         for op in ops:
             attributes = op.attributes
             # Most ops have none, and this runs at every lowering.
             for name in _HOLDERS if len(attributes) else ():
                 if name in attributes:
-                    attributes[name] = _inlined(attributes[name], meshes)
+                    attributes[name] = inlined[attributes[name]]
         for op in declarations:
             op.erase()
 
 
-def _inlined(attribute: ir.Attribute, meshes: Mapping[str, ir.Attribute]) -> ir.Attribute:
-    """`attribute` with each mesh symbol in it replaced by the mesh."""
-    if isinstance(attribute, ir.ArrayAttr):
-        return ir.ArrayAttr.get([_inlined(element, meshes) for element in attribute])
-    if isinstance(attribute, ir.DictAttr):
-        return ir.DictAttr.get({named.name: _inlined(named.attr, meshes) for named in attribute})
-    if sdy.TensorShardingPerValueAttr.isinstance(attribute):
-        shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
-        return sdy.TensorShardingPerValueAttr.get([_inlined(each, meshes) for each in shardings])
+class _Inlined(dict[ir.Attribute, ir.Attribute]):
+    """An attribute -> the same with each mesh symbol in it replaced by the mesh.
+
+    Made once each: hundreds of arguments have few different shardings.
+    """
+
+    def __init__(self, meshes: Mapping[str, ir.Attribute]):
+        self.meshes = meshes
+
+    def __missing__(self, attribute: ir.Attribute) -> ir.Attribute:
+        self[attribute] = found = self._inline(attribute)
+        return found
+
+    def _inline(self, attribute: ir.Attribute) -> ir.Attribute:
+        if isinstance(attribute, ir.ArrayAttr):
+            return ir.ArrayAttr.get([self[element] for element in attribute])
+        if isinstance(attribute, ir.DictAttr):
+            return ir.DictAttr.get({named.name: self[named.attr] for named in attribute})
+        if sdy.TensorShardingPerValueAttr.isinstance(attribute):
+            shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
+            return sdy.TensorShardingPerValueAttr.get([self[each] for each in shardings])
+        return _with_mesh(attribute, self.meshes)
+
+
+def _with_mesh(attribute: ir.Attribute, meshes: Mapping[str, ir.Attribute]) -> ir.Attribute:
+    """A sharding or replica groups with the mesh in place of its symbol; others as they are."""
     if sdy.TensorShardingAttr.isinstance(attribute):
         sharding = sdy.TensorShardingAttr(attribute)
         return sdy.TensorShardingAttr.get(

@@ -96,11 +96,12 @@ class _Solver:
         operands: list[int] = []
         for view in block.operations:
             op = view.operation
+            name = op.name
             operands = [masks.get(value, 0) for value in op.operands]
-            if op.name in _HOLDERS:
-                found = _HOLDERS[op.name](self, op, masks, control)
+            if name in _HOLDERS:
+                found = _HOLDERS[name](self, op, masks, control)
                 _put(masks, op.results, [mask | control for mask in found])
-            elif op.name in COLLECTIVES:
+            elif name in COLLECTIVES:
                 captured = control | _union(self.regions(op, masks, 0))
                 found = collective_masks(op, operands, self.bits)
                 _put(masks, op.results, [mask | captured for mask in found])
@@ -109,7 +110,8 @@ class _Solver:
                 if len(op.regions):
                     mask = self.closed(op, masks, mask)
                 if mask:
-                    masks.update((value, mask) for value in op.results)
+                    for value in op.results:
+                        masks[value] = mask
         return operands
 
     def regions(self, op: ir.Operation, masks: Masks, argument: int) -> list[int]:
@@ -123,11 +125,10 @@ class _Solver:
 
     def closed(self, op: ir.Operation, masks: Masks, mask: int) -> int:
         """The least set that holds `mask` and what the regions of `op` make of it."""
-        while True:
-            grown = mask | _union(self.regions(op, masks, mask))
-            if grown == mask:
-                return mask
-            mask = grown
+        before = None
+        while mask not in (before, self.bits.everything):
+            before, mask = mask, mask | _union(self.regions(op, masks, mask))
+        return mask
 
     # ---- ops that hold or call programs ----------------------------------------------------------
 

@@ -88,6 +88,8 @@ def _entry_complaints(form: BodyForm) -> Iterator[str]:
 
 def _boundary_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
     for dimension, axes in enumerate(boundary.dims or ()):
+        if not axes:
+            continue
         where = f"@main's {boundary.name}, dimension {dimension}"
         for axis in axes:
             if axis not in form.manual:

@@ -97,10 +97,12 @@ def _new_main(form: BodyForm) -> func.FuncOp:
 
 def _without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr:
     """What else @main's attributes say about its arguments or results (donation, ...)."""
-    kept = value_attributes(main, which, count)
-    for named in kept:
-        named.pop(SHARDING, None)
-    return ir.ArrayAttr.get([ir.DictAttr.get(named) for named in kept])
+    attributes = value_attributes(main, which, count)
+    rest = {
+        each: ir.DictAttr.get({named.name: named.attr for named in each if named.name != SHARDING})
+        for each in set(attributes)
+    }
+    return ir.ArrayAttr.get([rest[each] for each in attributes])
 
 
 # ---- partitioner=gspmd: custom calls around a call of the body ----------------------------------
@@ -199,17 +201,18 @@ def _wrap_in_manual_computation(form: BodyForm) -> None:
 def _shardings(form: BodyForm, boundaries: Sequence[Boundary]) -> ir.Attribute:
     """Dimensions stay open where the partitioner may split them further, over automatic axes."""
     closed = not form.automatic
-    return sdy.TensorShardingPerValueAttr.get(
-        [
-            sdy.TensorShardingAttr.get(
-                form.mesh.symbol,
-                [
-                    sdy.DimensionShardingAttr.get(
-                        [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=closed
-                    )
-                    for axes in boundary.dims or ()
-                ],
-            )
-            for boundary in boundaries
-        ]
-    )
+
+    def sharding(dims: Dims) -> ir.Attribute:
+        return sdy.TensorShardingAttr.get(
+            form.mesh.symbol,
+            [
+                sdy.DimensionShardingAttr.get(
+                    [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=closed
+                )
+                for axes in dims
+            ],
+        )
+
+    # Of hundreds of boundaries few are split differently.
+    made = {dims: sharding(dims or ()) for dims in {boundary.dims for boundary in boundaries}}
+    return sdy.TensorShardingPerValueAttr.get([made[boundary.dims] for boundary in boundaries])
