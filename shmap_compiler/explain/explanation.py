@@ -281,7 +281,20 @@ def _holds(rank: int, spec: Any, mesh: Mapping[str, int]) -> tuple[tuple[int, ..
 
 def _notes(compiled: Compiled, schedule: Schedule) -> tuple[str, ...]:
     target = compiled.target
-    notes = [f"the loop at {_short(line) or '?'} counts as one trip" for line in schedule.unknown_loops]
+    notes = [
+        f"the loop at {_short(line) or '?'} counts as one trip: how often it runs is not known"
+        for line in schedule.unknown_loops
+    ]
+    hops: dict[str, int] = {}
+    for o in schedule.occurrences:
+        if o.cost is not None and o.cost.hops > 1:
+            line = _short(o.collective.source) or "?"
+            hops[line] = max(hops.get(line, 0), o.cost.hops)
+    notes += [
+        f"{line}: transfers go over up to {count} links, which others want too: they join devices "
+        "that are no neighbours in the network"
+        for line, count in hops.items()
+    ]
     if target is None or target.chip is None:
         notes.append("no times: the target has no published figures; use e.g. tpu:v5e:2x4")
     elif target.chip.clock is None:

@@ -1,7 +1,8 @@
 """Which devices a collective of an HLO program works on together, and along which mesh axes.
 
-Devices are positions in the mesh, row major. XLA writes groups in three ways: as lists, as a grid of
-numbers with dimensions exchanged (`[4,2]<=[2,4]T(1,0)`), and by mesh axes (`mesh['i'=4,'j'=2] {'j'}`).
+Devices are positions in the mesh, row major. XLA writes groups in three ways: as lists, as a grid
+of numbers with dimensions exchanged (`[4,2]<=[2,4]T(1,0)`), and by mesh axes
+(`mesh['i'=4,'j'=2] {'j'}`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the text of an optimized HLO module: what `explain` needs to know of it.
 
-XLA gives programs compiled for other machines as text only. Instructions of a scheduled module stand
-in the order in which they run.
+XLA gives programs compiled for other machines as text only. Instructions of a scheduled module
+stand in the order in which they run.
 """
 
 from __future__ import annotations
@@ -214,7 +214,8 @@ def elements(types: str) -> list[str]:
 
 def _arrays(type_: str) -> Iterator[tuple[str, int, int]]:
     for match in _ARRAY.finditer(type_):
-        yield match["element"], int(match["bits"] or 8), math.prod(_sizes(match))
+        bits = int(match["bits"] or (8 if match["element"] == "pred" else 0))
+        yield match["element"], bits, math.prod(_sizes(match))
 
 
 def _sizes(match: re.Match[str]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ the device waits in `-done` for what is left of it. Collectives share links only
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shmap_compiler.targets.target import Target
@@ -113,7 +113,8 @@ class _Runner:
                 if collective.starts:
                     started[instruction.name] = collective, cost, until
                 else:
-                    self._work(schedule, computation, instruction)
+                    if instruction.opcode == "fusion":
+                        self._work(schedule, computation, instruction)
                     self._finish(schedule, collective, cost, until, overlapped=False)
             elif instruction.opcode == "while":
                 self._loop(schedule, computation, instruction, carried)
@@ -133,9 +134,7 @@ class _Runner:
             return None
         return collective.cost(self.places, network)
 
-    def _work(
-        self, schedule: Schedule, computation: Computation, instruction: Instruction
-    ) -> None:
+    def _work(self, schedule: Schedule, computation: Computation, instruction: Instruction) -> None:
         chip = self.target.chip if self.target else None
         seconds = work.seconds(self.module, computation, instruction, chip)
         schedule.flops += work.flops(self.module, computation, instruction)
@@ -202,7 +201,7 @@ class _Links:
 
 
 def _start_of(
-    computation: Computation, done: Instruction, started: dict[str, object]
+    computation: Computation, done: Instruction, started: Mapping[str, object]
 ) -> str | None:
     """The collective that an instruction waits for, perhaps through `async-update`s."""
     name = done.operands[0] if done.operands else ""

@@ -1,7 +1,8 @@
 """How often a loop of an HLO program runs, where its counter says so.
 
 XLA writes the number into the text on some backends only. Elsewhere it is found as XLA finds it:
-from where the counter starts, the step by which the body moves it, and the bound it is held against.
+from where the counter starts, the step by which the body moves it, and the bound it is held
+against.
 """
 
 from __future__ import annotations
@@ -78,9 +79,7 @@ def trips(module: Module, parent: Computation, loop: Instruction, carried: Carri
     return Trips(_count(test, start, after), constant)
 
 
-def _count(
-    test: _Value, start: Mapping[int, _Value], after: Mapping[int, _Value]
-) -> int | None:
+def _count(test: _Value, start: Mapping[int, _Value], after: Mapping[int, _Value]) -> int | None:
     """Trips of a loop that runs while `test` holds."""
     if not isinstance(test, _Compare):
         return None

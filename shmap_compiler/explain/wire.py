@@ -24,7 +24,6 @@ from shmap_compiler.targets.networks import Coordinates, Network, Nodes, Torus
 
 from .groups import Groups, Pairs
 
-
 Link = tuple[Coordinates, Coordinates]
 
 
@@ -35,10 +34,12 @@ class Cost:
     Attributes:
       seconds: how long it takes.
       links: those it keeps busy; None stands for all.
+      hops: how many links a transfer of a permute goes over, at most.
     """
 
     seconds: float
     links: frozenset[Link] | None = None
+    hops: int = 1
 
 
 def sent_bytes(kind: str, payload: int, size: int) -> float:
@@ -58,9 +59,7 @@ def cost_of_groups(
       payload: bytes on one device, of the operand or the result, whichever is larger.
       places: coordinates in the network by position in the mesh.
     """
-    return Cost(
-        max(_group_seconds(kind, payload, [places[d] for d in g], network) for g in groups)
-    )
+    return Cost(max(_group_seconds(kind, payload, [places[d] for d in g], network) for g in groups))
 
 
 def cost_of_pairs(
@@ -77,7 +76,8 @@ def cost_of_pairs(
         return Cost(0.0, frozenset())
     slowest = max(load * payload / _bandwidth(link, network) for link, load in loads.items())
     hops = max(map(len, routes))
-    return Cost(max(slowest, hops * network.hop_latency), frozenset(loads))
+    seconds = max(slowest, hops * network.hop_latency)
+    return Cost(seconds, frozenset(loads), hops)
 
 
 # ----------------------------------------------------------------------------------------- groups
@@ -98,7 +98,7 @@ def _group_seconds(
 
 
 def _dimensions(group: Sequence[Coordinates], network: Torus) -> Iterator[tuple[int, int, float]]:
-    """For each dimension along which a group extends: (devices, links into the last one, bandwidth).
+    """(devices, links into the last one, bandwidth) for each dimension a group extends along.
 
     Where a group takes every k-th device, k groups share the links.
     """
@@ -125,7 +125,9 @@ def _exchange_seconds(payload: int, group: Sequence[Coordinates], network: Netwo
     """Of an all-to-all: half of the group sends half of its bytes to the other half."""
     crossing = len(group) / 2 * payload / 2
     if isinstance(network, Nodes):
-        return _nodes_seconds(sent_bytes("all-to-all", payload, len(group)), payload, group, network)
+        return _nodes_seconds(
+            sent_bytes("all-to-all", payload, len(group)), payload, group, network
+        )
     return max(
         crossing / (max(1, len(group) / count) * links * bandwidth)
         for count, links, bandwidth in _dimensions(group, network)
@@ -187,7 +189,5 @@ def _bandwidth(link: Link, network: Network) -> float:
     (from_node, *_), (to_node, *_) = link
     # Each device has its share of what leaves its node.
     return (
-        network.device_bandwidth
-        if from_node == to_node
-        else network.node_bandwidth / network.size
+        network.device_bandwidth if from_node == to_node else network.node_bandwidth / network.size
     )

@@ -75,11 +75,46 @@ def seconds(
         return int(cycles) / chip.clock if cycles else 0.0
     if re.search(r"-(start|done|update)$", instruction.opcode):
         return 0.0
-    operands = [computation[name] for name in instruction.operands]
-    moved = instruction.bytes + sum(operand.bytes for operand in operands)
-    speed = _speed(chip, hlo.element(operands[0].type) if operands else "")
+    first = computation[instruction.operands[0]].type if instruction.operands else ""
+    speed = _speed(chip, hlo.element(first))
     computing = flops(module, computation, instruction) / speed if speed else 0.0
-    return max(computing, moved / chip.hbm_bandwidth)
+    return max(computing, traffic(module, computation, instruction) / chip.hbm_bandwidth)
+
+
+def traffic(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """Bytes that an instruction reads and writes in the memory of the device.
+
+    Of an array of which it takes or replaces a slice, those of the slice.
+    """
+    if instruction.opcode != "fusion":
+        operands = [computation[name] for name in instruction.operands]
+        if instruction.opcode == "dynamic-update-slice":
+            return 2 * operands[1].bytes
+        if instruction.opcode in _SLICES:
+            return 2 * instruction.bytes
+        return instruction.bytes + sum(operand.bytes for operand in operands)
+    fused = module.computations[instruction.called[0]]
+    return _written(fused, fused.result) + sum(_read(fused, name) for name in fused.parameters)
+
+
+_SLICES = ("slice", "dynamic-slice", "gather")
+
+
+def _written(fused: Computation, result: Instruction) -> int:
+    if result.opcode == "tuple":
+        return sum(_written(fused, fused[name]) for name in result.operands)
+    if result.opcode == "dynamic-update-slice":
+        return fused[result.operands[1]].bytes
+    return result.bytes
+
+
+def _read(fused: Computation, parameter: str) -> int:
+    """Bytes that a fused computation reads of a parameter."""
+    users = [i for i in fused if parameter in i.operands]
+    if all(i.opcode in _SLICES and i.operands[0] == parameter for i in users):
+        return sum(i.bytes for i in users)
+    replaced = [i.opcode == "dynamic-update-slice" and i.operands[0] == parameter for i in users]
+    return 0 if all(replaced) else fused[parameter].bytes
 
 
 def _speed(chip: Chip, element: str) -> float | None:
