@@ -57,4 +57,6 @@ def _write(path: str, page: str) -> None:
         Path(path).write_text(page)
     except OSError as error:
         found = error.strerror or str(error)
-        raise UsageError(Mistake(f"--html {path}", found, "a file to write", "check the path")) from None
+        raise UsageError(
+            Mistake(f"--html {path}", found, "a file to write", "check the path")
+        ) from None
