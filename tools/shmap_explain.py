@@ -54,7 +54,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _write(path: str, page: str) -> None:
     try:
-        Path(path).write_text(page)
+        Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
         found = error.strerror or str(error)
         raise UsageError(

@@ -63,7 +63,7 @@ class Totals:
       exposed_seconds: in which the device waits for collectives.
       step_seconds: from begin to end.
       bound: what takes longer if everything overlapped: "compute" or "wire".
-      bound_seconds: how long that takes; the program cannot be faster in this schedule's parts.
+      bound_seconds: how long that takes: no order of the same work makes the run shorter.
     """
 
     flops: int

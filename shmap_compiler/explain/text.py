@@ -10,7 +10,7 @@ from .explanation import CollectiveCost, Explanation
 
 Row = tuple[str, ...]
 
-_HEADER = (
+HEADER = (
     "collectives",
     "at",
     "axes",
@@ -23,6 +23,8 @@ _HEADER = (
     "exposed",
 )
 
+_NONE = ("none", *[""] * (len(HEADER) - 1))
+
 
 def text(explanation: Explanation) -> str:
     """Tables of the collectives, the totals and the memory."""
@@ -30,15 +32,15 @@ def text(explanation: Explanation) -> str:
     target = explanation.target or "the devices of its mesh"
     parts = [
         f"{explanation.program} on mesh({mesh}), target {target}",
-        table(_HEADER, map(_collective, explanation.collectives) or [("none",)]),
-        table(("one run on one device", ""), _totals(explanation)),
-        table(("memory of one device", ""), _memory(explanation)),
+        table(HEADER, [*map(collective_cells, explanation.collectives)] or [_NONE]),
+        table(("one run on one device", ""), totals_rows(explanation)),
+        table(("memory of one device", ""), memory_rows(explanation)),
         *(f"note: {note}" for note in explanation.notes),
     ]
     return "\n\n".join(parts)
 
 
-def _collective(cost: CollectiveCost) -> Row:
+def collective_cells(cost: CollectiveCost) -> Row:
     one = None if cost.seconds is None else cost.seconds / max(cost.count, 1)
     return (
         cost.kind,
@@ -63,7 +65,7 @@ def _hidden(cost: CollectiveCost) -> str:
     return f"{100 * max(0.0, 1 - cost.exposed_seconds / cost.seconds):.0f}%"
 
 
-def _totals(explanation: Explanation) -> Iterator[Row]:
+def totals_rows(explanation: Explanation) -> Iterator[Row]:
     totals = explanation.totals
     yield "operations", show_flops(totals.flops)
     if totals.compiler_flops is not None:
@@ -82,7 +84,7 @@ def _totals(explanation: Explanation) -> Iterator[Row]:
     yield "bound", f"{bound}: the run takes {100 * beyond:.0f}% longer"
 
 
-def _memory(explanation: Explanation) -> Iterator[Row]:
+def memory_rows(explanation: Explanation) -> Iterator[Row]:
     memory = explanation.memory
     yield "arguments", show_bytes(memory.arguments)
     yield "results", show_bytes(memory.results)

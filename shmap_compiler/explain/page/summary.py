@@ -1,0 +1,217 @@
+"""What an explanation comes to: in a sentence, in tables, and what stands behind the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from shmap_compiler.explain.explanation import CollectiveCost, Explanation, Memory
+from shmap_compiler.explain.text import HEADER, collective_cells, memory_rows, totals_rows
+from shmap_compiler.tables import show_bytes, show_flops, show_seconds
+from shmap_compiler.targets.chips import Chip
+from shmap_compiler.targets.networks import Network, Torus
+from shmap_compiler.targets.target import Target
+
+from .markup import Markup, element, join
+
+_HARDLY = 0.005
+"""The share of a run for which a device may wait while we say that the wire is hidden."""
+
+
+def target(explanation: Explanation) -> str:
+    return explanation.target or "the devices of its mesh"
+
+
+# ----------------------------------------------------------------------------------------- header
+
+
+def header(explanation: Explanation) -> Markup:
+    sizes = ", ".join(f"{axis}={size}" for axis, size in explanation.mesh.items())
+    chip = f", {explanation.chip}" if explanation.chip else ""
+    return element(
+        "header",
+        element("h1", explanation.program.replace("`", "")),
+        element("p", f"mesh({sizes}) on {target(explanation)}{chip}", class_="quiet"),
+        element("p", verdict(explanation), class_="verdict"),
+    )
+
+
+def verdict(explanation: Explanation) -> str:
+    """What bounds a run, in a sentence or two."""
+    totals = explanation.totals
+    if not explanation.collectives:
+        took = show_seconds(totals.step_seconds) if totals.step_seconds is not None else ""
+        return f"Compute-bound: {took}; it sends nothing." if took else "It sends nothing."
+    if totals.step_seconds is None or totals.exposed_seconds is None:
+        count = sum(cost.count for cost in explanation.collectives)
+        collectives = f"{count} collective{'s' if count != 1 else ''}"
+        return f"{collectives}; a device sends {show_bytes(totals.sent_bytes)}. No times are known."
+    step = show_seconds(totals.step_seconds)
+    if totals.exposed_seconds > _HARDLY * totals.step_seconds:
+        waits = f"Waits {show_seconds(totals.exposed_seconds)} of {step} for the wire"
+        return f"{waits}, {_where_it_waits(explanation)}. {_bound(explanation)}"
+    wire = f"the wire, in use for {show_seconds(totals.wire_seconds or 0.0)}, is hidden behind it"
+    return f"{(totals.bound or '').capitalize()}-bound: {step}; {wire}."
+
+
+def _where_it_waits(explanation: Explanation) -> str:
+    costs = explanation.collectives
+    longest = max(costs, key=lambda cost: cost.exposed_seconds or 0.0)
+    share = (longest.exposed_seconds or 0.0) / (explanation.totals.exposed_seconds or 1.0)
+    how_much = "all of it" if share > 0.995 else f"{100 * share:.0f}% of it"
+    return f"{how_much} in the {longest.kind} at {longest.source or 'an unknown line'}"
+
+
+def _bound(explanation: Explanation) -> str:
+    bound = f"{explanation.totals.bound}-bound"
+    seconds = show_seconds(explanation.totals.bound_seconds or 0.0)
+    return f"If all of it overlapped, the run would be {bound}: {seconds}."
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+
+def collectives(explanation: Explanation) -> Markup:
+    heading = element("h2", "Collectives")
+    if not explanation.collectives:
+        return element("section", heading, element("p", "None.", class_="quiet"))
+    step = explanation.totals.step_seconds
+    heads = (
+        element("th", text, scope="col", class_="figure" if text in _FIGURES else None)
+        for text in ("kind", *HEADER[1:])
+    )
+    rows = (_collective(i, cost, step) for i, cost in enumerate(explanation.collectives))
+    table = element(
+        "table",
+        element("thead", element("tr", *heads, element("th", "of the run") if step else "")),
+        element("tbody", *rows),
+        class_="collectives",
+    )
+    return element("section", heading, element("div", table, class_="wide"))
+
+
+_FIGURES = HEADER[3:]
+
+
+def _collective(number: int, cost: CollectiveCost, step: float | None) -> Markup:
+    kind, source, axes, *figures, exposed = collective_cells(cost)
+    swatch = element("i", class_=f"swatch {cost.kind}")
+    share = (cost.exposed_seconds or 0.0) / step if step else 0.0
+    cells = (
+        element("th", swatch, kind, scope="row"),
+        element("td", source),
+        element("td", axes),
+        *(element("td", text, class_="figure") for text in figures),
+        element("td", exposed, class_="figure"),
+        element("td", bar([("wait", share)])) if step else "",
+    )
+    return element("tr", *cells, tabindex=0, data_collective=number)
+
+
+def totals_and_memory(explanation: Explanation) -> Markup:
+    return element(
+        "section",
+        element("div", element("h2", "Totals"), _pairs(totals_rows(explanation))),
+        element("div", *_memory(explanation)),
+        class_="columns",
+    )
+
+
+def _memory(explanation: Explanation) -> Iterator[Markup]:
+    memory = explanation.memory
+    yield element("h2", "Memory of one device")
+    yield bar(_shares(memory), over=memory.total > (memory.capacity or memory.total))
+    yield _pairs(memory_rows(explanation), swatches=_PARTS)
+
+
+_PARTS = ("arguments", "results", "temporaries", "program")
+
+
+def _shares(memory: Memory) -> list[tuple[str, float]]:
+    new = max(memory.results - memory.aliased, 0)
+    sizes = (memory.arguments, new, memory.temporaries, memory.program)
+    whole = max(memory.capacity or 0, sum(sizes)) or 1
+    return [(name, size / whole) for name, size in zip(_PARTS, sizes, strict=True)]
+
+
+def bar(shares: Iterable[tuple[str, float]], over: bool = False) -> Markup:
+    """Parts of a whole, beside a table that says the same."""
+    parts = (
+        element("i", class_=name, style=f"width:{100 * share:.2f}%")
+        for name, share in shares
+        if share
+    )
+    return element("span", *parts, class_="bar over" if over else "bar", aria_hidden="true")
+
+
+def _pairs(rows: Iterable[tuple[str, ...]], swatches: Collection[str] = ()) -> Markup:
+    """Names and values; before some names, the colour that stands for them in a bar."""
+
+    def line(name: str, value: str) -> Markup:
+        swatch = element("i", class_=f"swatch {name}") if name in swatches else ""
+        return element("tr", element("th", swatch, name, scope="row"), element("td", value))
+
+    return element("table", *(line(*row) for row in rows), class_="pairs")
+
+
+# ------------------------------------------------------------------------------------------ notes
+
+
+def notes(explanation: Explanation) -> Markup:
+    return element(
+        "section",
+        element("h2", "What stands behind these figures"),
+        element("ul", *(element("li", note) for note in (*_ALWAYS, *explanation.notes))),
+        _figures(explanation),
+    )
+
+
+_ALWAYS = (
+    "Read from the compiled program: the collectives, their order and bytes, the trips of loops, "
+    "and the memory.",
+    "Modelled: all times. Those of collectives follow from the bandwidth of links, those of "
+    "computing from the compiler's own estimates or from a roofline. Nothing was measured on a "
+    "device.",
+    "The formulas, and the source of each figure of a chip, are in docs/explain.md.",
+)
+
+
+def _figures(explanation: Explanation) -> Markup:
+    """Of the chip and the network of the target."""
+    if explanation.target is None:
+        return join()
+    compiled_for = Target.parse(explanation.target)
+    rows = [*_chip(compiled_for.chip), *_network(compiled_for.network)]
+    return _pairs(rows) if rows else join()
+
+
+def _chip(chip: Chip | None) -> Iterator[tuple[str, str]]:
+    if chip is None:
+        return
+    speeds = (f"{type_} {show_flops(speed)}/s" for type_, speed in chip.flops.items())
+    yield chip.name, ", ".join(speeds)
+    memory = f"{show_bytes(chip.hbm_bytes)}, {_bandwidth(chip.hbm_bandwidth)}"
+    yield "memory", memory
+
+
+def _network(network: Network | None) -> Iterator[tuple[str, str]]:
+    if network is None:
+        return
+    if isinstance(network, Torus):
+        link = f"a link carries {_bandwidth(network.link_bandwidth)} each way"
+        yield "network", f"{_grid(network)}; {link}"
+    else:
+        shape = f"{network.count} nodes of {network.size} devices"
+        inside = f"a device sends {_bandwidth(network.device_bandwidth)} within its node"
+        between = f"a node {_bandwidth(network.node_bandwidth)} to others"
+        yield "network", f"{shape}; {inside}, {between}"
+
+
+def _grid(network: Torus) -> str:
+    shape = " \u00d7 ".join(map(str, network.shape))
+    around = [str(d) for d, wraps in enumerate(network.wraps) if wraps]
+    wraps = f"dimensions {', '.join(around)} wrap around" if around else "no dimension wraps around"
+    return f"{shape} grid, {wraps}"
+
+
+def _bandwidth(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.4g} GB/s"
