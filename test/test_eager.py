@@ -473,6 +473,25 @@ def test_first_derivative_of_a_body_runs_it_again_and_later_ones_do_not():
     assert len(runs) == 4
 
 
+def test_a_body_that_runs_again_calls_python_once(capfd):
+    written = []
+
+    def body(x):
+        jax.debug.print("at {}", lax.axis_index("i"))
+        total = jax.pure_callback(
+            lambda v: (written.append(1), v.sum())[1], jax.ShapeDtypeStruct((), x.dtype), x
+        )
+        return total * jax.grad(lambda x: jnp.sum(x * x))(x)
+
+    # A body of its own code is not known to differentiate.
+    result = mapped(body)(X)
+    jax.effects_barrier()
+    assert sorted(capfd.readouterr().out.split()) == sorted([*["at"] * 8, *"00112233"])
+    assert len(written) == 8
+    sums = np.kron(X.reshape(4, 2, 2, 4).sum((1, 3)), np.ones((2, 4)))
+    np.testing.assert_allclose(result, 2 * X * sums, rtol=1e-6)
+
+
 def test_derivative_that_the_types_refuse():
     def body(x):
         def loss(x):

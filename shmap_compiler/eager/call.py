@@ -19,6 +19,7 @@ from shmap_compiler._compat import (
     setting,
     varying_types,
 )
+from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.form import Form
 from shmap_compiler.eager.show import show_axes, show_names
 from shmap_compiler.eager.spread import Spread
@@ -53,9 +54,11 @@ def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> 
     refuse_types(who, [i.path for i in inputs.dynamic], arrays)
     results = Results(who, region, mapped.out_specs)
     form = form_for(region)
+    once = Once()
 
     def run(rules: Rules) -> list[EagerValue]:
-        trace = EagerTrace(form, who, rules)
+        once.restart()
+        trace = EagerTrace(form, who, rules, once)
         blocks = [trace.enter(x, i.spec) for x, i in zip(arrays, inputs.dynamic, strict=True)]
         return _run(
             lambda: results.record(mapped.fun(*inputs.rebuild(args, blocks))), trace, region
@@ -79,7 +82,8 @@ def _run_by_rules(
 ) -> list[EagerValue]:
     """Runs a body without types in its values, unless these give its derivatives their meaning.
 
-    That comes to light when the body takes its first derivative; then it is run again.
+    That comes to light when the body takes its first derivative; then it is run again. What called
+    Python is not called again.
     """
     code = _code(mapped.fun)
     if not mapped.check_vma or code not in _DIFFERENTIATING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -39,3 +40,24 @@ def run_on_each_device(
         jax.device_put(jnp.stack(blocks), form.rows_sharding())
         for blocks in zip(*results, strict=True)
     ]
+
+
+@dataclass
+class Once:
+    """What the operations of a body that call Python gave, so that a second run calls no Python.
+
+    Both runs come to the same operations in the same order.
+    """
+
+    results: list[list[Any]] = field(default_factory=list)
+    position: int = 0
+
+    def restart(self) -> None:
+        self.position = 0
+
+    def get(self, run: Callable[[], list[Any]]) -> list[Any]:
+        """The results of the next operation, which `run` carries out if no run came so far."""
+        if self.position == len(self.results):
+            self.results.append(run())
+        self.position += 1
+        return self.results[self.position - 1]

@@ -28,7 +28,7 @@ from shmap_compiler._compat import (
     with_manual_axes,
 )
 from shmap_compiler.eager.cache import Cache
-from shmap_compiler.eager.callbacks import is_callback, run_on_each_device
+from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
 from shmap_compiler.eager.keys import parameters_key, primitives_in, transposes_in, type_key
 from shmap_compiler.eager.value import EagerValue
@@ -84,14 +84,16 @@ class EagerTrace(Trace):
       form: how the values lie on the devices.
       who: the user's function, for error messages.
       rules: what it allows and tracks.
+      once: what the body's calls of Python gave in an earlier run.
     """
 
-    def __init__(self, form: Form, who: str, rules: Rules):
+    def __init__(self, form: Form, who: str, rules: Rules, once: Once):
         super().__init__()
         self.form = form
         self.who = who
         self.body_mesh = with_manual_axes(form.mesh, form.axes)
         self.rules = rules
+        self.once = once
         self._whole: dict[int, tuple[Any, jax.Array]] = {}
 
     @contextlib.contextmanager
@@ -128,13 +130,23 @@ class EagerTrace(Trace):
         calls_python = is_callback(primitive) or any(map(is_callback, inner))
         if primitive.name in _MOVES and not _names_devices(params):
             results = [self._constant(x) for x in operands]
-        elif calls_python and not of_mesh and self.form.is_local:
-            results = self._on_each_device(primitive, operands, params)
-        elif of_mesh or calls_python or any(type(x) is EagerValue for x in operands):
+        elif calls_python:
+            results = self._call_python(primitive, operands, params, of_mesh)
+        elif of_mesh or any(type(x) is EagerValue for x in operands):
             results = self._by_program(primitive, operands, params)
         else:
             return self._once(primitive, operands, params)
         return results if primitive.multiple_results else results[0]
+
+    def _call_python(self, primitive, operands, params, of_mesh: bool) -> list[EagerValue]:
+        """Applies a primitive that calls Python, or takes what it gave in an earlier run."""
+        alone = self.form.is_local and not of_mesh
+        run = self._on_each_device if alone else self._by_program
+        results = self.once.get(lambda: run(primitive, operands, params))
+        return [
+            EagerValue(self, self._typed(v.aval, v.varying), v.rows, v.varying, v.type_key)
+            for v in results
+        ]
 
     def _by_program(self, primitive, operands, params) -> list[EagerValue]:
         """Applies a primitive to all blocks, by a program that is kept."""
