@@ -14,6 +14,7 @@ from typing import Any
 
 from jax import lax
 from jax.extend import core as jex_core
+from jax.extend import linear_util
 from jax.sharding import AbstractMesh
 
 from shmap_compiler._compat import (
@@ -93,7 +94,10 @@ def _erase(jaxpr: Any) -> Any:
             eqn.replace(
                 invars=[atom(v) for v in eqn.invars],
                 outvars=[define(v) for v in eqn.outvars],
-                params={k: _erase_in(v) for k, v in eqn.params.items()},
+                params={
+                    k: _erase_late(v) if k == "jvp_jaxpr_fun" else _erase_in(v)
+                    for k, v in eqn.params.items()
+                },
             )
             for eqn in inner.eqns
         ],
@@ -108,3 +112,17 @@ def _erase_in(value: Any) -> Any:
         make = getattr(value, "_make", type(value))
         return make(_erase_in(v) for v in value)
     return value
+
+
+def _erase_late(rule: Any) -> Any:
+    """The derivative rule of a custom_jvp function: JAX traces it when it takes the derivative.
+
+    Then too it traces the rule on the types that it traced the function on.
+    """
+
+    def trace(*args):
+        with varying_types():
+            jaxpr, *rest = rule.call_wrapped(*args)
+        return _erase(jaxpr), *rest
+
+    return linear_util.wrap_init(trace, debug_info=rule.debug_info)

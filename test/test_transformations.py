@@ -620,6 +620,31 @@ def test_custom_vjp_around():
     assert_close(jax.jit(grad(halved))(W, X), jax.tree.map(lambda v: v / 2, plain), 1e-6)
 
 
+@jax.custom_jvp
+def cubed(x):
+    return x**3
+
+
+@cubed.defjvp
+def cubed_jvp(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return cubed(x), 3 * x**2 * t
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_derivatives_through_a_custom_jvp_function_of_a_gradient_inside(order):
+    def body(w, x):
+        return jax.grad(lambda w: lax.pmean(jnp.sum(cubed(w * x)), "i"))(w)
+
+    def full(w, x):
+        return jax.grad(lambda w: jnp.sum((w * x) ** 3) / MESH.shape["i"])(w)
+
+    found = shard_map(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P())
+    for _ in range(order):
+        found, full = (jax.grad(lambda w, x, f=f: jnp.sin(f(w, x)).sum()) for f in (found, full))
+    np.testing.assert_allclose(jax.jit(found)(W, X), full(W, X), rtol=2e-3)
+
+
 def test_checkpoint_policy_sees_names_inside():
     """What the policy saves by name is not computed again: one sine in value and gradient."""
 
