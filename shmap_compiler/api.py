@@ -169,7 +169,7 @@ class ShardMapped:
                 "mesh": self.mesh,
                 "in_specs": self.in_specs,
                 "out_specs": self.out_specs,
-                "axis_names": self.axis_names if "mesh" not in fields else frozenset(),
+                "axis_names": self.axis_names,
                 "check_vma": self.check_vma,
                 "check_hangs": self.check_hangs,
                 **fields,

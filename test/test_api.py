@@ -78,6 +78,13 @@ def test_replace_gives_the_function_with_another_mesh():
     np.testing.assert_array_equal(other(X), X + 2)
 
 
+def test_replace_keeps_the_axes():
+    function = mapped(lambda x: lax.psum(x, "i"), P("i"), P(), axis_names={"i"})
+    other = function.replace(mesh=mesh_of((2, 4), ("i", "j")))
+    assert other.axis_names == {"i"}
+    np.testing.assert_array_equal(jax.jit(other)(X), X.reshape(2, 4, 6).sum(0))
+
+
 def test_method_as_function():
     class Layer:
         scale = 3

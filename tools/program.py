@@ -129,7 +129,7 @@ def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
         if needs_devices:
             _check_devices(sizes, options.devices)
         mesh = mesh_text.make(sizes, mapped.mesh)
-        mapped = mapped.replace(mesh=mesh, axis_names=mapped.axis_names)
+        mapped = mapped.replace(mesh=mesh)
     return Program(target, mapped, _args(target, tuple(types)))
 
 
