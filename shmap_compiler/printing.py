@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 import string
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from jax.extend import core as jex_core
-from jax.extend import source_info_util
 
 from shmap_compiler import specs
 from shmap_compiler._compat import is_jaxpr, open_jaxpr
+from shmap_compiler.graph import Graph
+from shmap_compiler.misuse import source_line
 
 
 def print_graph(graph: Any, suffix: Callable[[Any], str] = lambda var: "") -> str:
@@ -70,7 +73,8 @@ class _Printer:
 
     def atom(self, atom: Any) -> str:
         if isinstance(atom, jex_core.Literal):
-            return f"{atom.val}:{specs.show_type(atom.aval)}"
+            aval: Any = atom.aval
+            return f"{np.asarray(atom.val, aval.dtype)}:{specs.show_type(aval)}"
         return self.names[atom]
 
     def equations(self, jaxpr: Any, indent: str) -> Iterator[str]:
@@ -79,25 +83,29 @@ class _Printer:
             params, nested = self.params(eqn, indent)
             results = " ".join(self.binder(v) for v in eqn.outvars)
             head = f"{results} = {eqn.primitive}" if results else str(eqn.primitive)
-            place = source_info_util.summarize(eqn.source_info)
+            place = _comment(eqn)
             if nested:
-                yield f"{indent}{head}[  # {place}"
+                yield f"{indent}{head}[{place}"
                 yield from ([f"{indent}  {params}"] if params else [])
                 yield from nested
                 yield f"{indent}] {inputs}".rstrip()
             else:
                 params = f"[{params}]" if params else ""
-                yield f"{indent}{head}{params} {inputs}".rstrip() + f"  # {place}"
+                yield f"{indent}{head}{params} {inputs}".rstrip() + place
 
     def params(self, eqn: Any, indent: str) -> tuple[str, list[str]]:
         flat, nested = [], []
         for key, value in eqn.params.items():
+            if key == "mesh_witness":
+                continue  # it computes nothing
             values = value if isinstance(value, (tuple, list)) else (value,)
             if values and all(is_jaxpr(v) for v in values):
                 for inner in values:
                     nested += self.program(key, open_jaxpr(inner), indent + "  ")
+            elif isinstance(value, Graph):
+                nested += [f"{indent}  {line}" for line in str(value).splitlines()]
             elif _is_telling(value):
-                flat.append(f"{key}={value}")
+                flat.append(f"{key}={_plain(value)}")
         return " ".join(flat), nested
 
     def program(self, key: str, jaxpr: Any, indent: str) -> Iterator[str]:
@@ -108,11 +116,29 @@ class _Printer:
         yield f"{indent}  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}"
 
 
+def _plain(value: Any) -> Any:
+    """Without JAX's own classes of numbers, which print in their own way."""
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return complex(value) if isinstance(value, complex) else value
+
+
+def _comment(eqn: Any) -> str:
+    """The user's line, if it is known, without folders of this machine: `  # file.py:12 (f)`."""
+    path, *rest = source_line(eqn).split(":")
+    place = ":".join([os.path.basename(path) if os.path.isabs(path) else path, *rest])
+    return f"  # {place}" if place else ""
+
+
 def _is_telling(value: Any) -> bool:
     """Whether a parameter says something: no default, no object known by its address only."""
     if value is None or value is False or callable(value):
         return False
-    if isinstance(value, tuple) and not value:
+    if isinstance(value, tuple) and all(v is None or v is False for v in value):
         return False
     text = repr(value)
     return not any(part in text for part in ("\n", " at 0x", "Unspecified", "UNSPECIFIED"))

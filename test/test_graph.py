@@ -434,6 +434,26 @@ def test_prints_random_keys_and_literals():
     assert " 1:u32[]" in text
 
 
+def test_text_is_the_same_on_another_machine(tmp_path, monkeypatch):
+    """Neither folders of this machine, nor helpers of ours, nor classes of JAX."""
+
+    def inner(x):
+        return lax.psum(x * 2, "j")
+
+    def body(x):
+        x = shard_map(inner, in_specs=P(None, "j"), out_specs=P(), axis_names={"j"})(x)
+        return lax.fori_loop(0, 3, lambda k, c: c + k, lax.dynamic_slice(x, (0, 0), (1, 2))) * 0.1
+
+    graph = traced(body, in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
+    monkeypatch.chdir(tmp_path)
+    text = str(graph)
+    assert re.findall(r"/|mesh_witness|Typed| at 0x|# *$", text, re.M) == []
+    line = inner.__code__.co_firstlineno
+    assert f"shmap[  # test_graph.py:{line + 4} " in text
+    assert "graph inner on mesh(i=4, j=2), manual outside: i:" in text
+    assert f"psum[axes=('j',) size=2] b  # test_graph.py:{line + 1} " in text
+
+
 @pytest.mark.parametrize("name", CONTROL_FLOW)
 def test_printing_is_deterministic(name):
     body = CONTROL_FLOW[name][0]
