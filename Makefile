@@ -4,6 +4,7 @@
 #     make test        style, types, and all tests but the long random ones
 #     make lint        style and types only
 #     make test-long   all tests, with thousands of random programs
+#     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
 #     make clean       removes what the above made
 #
 # PYTHON is the interpreter to build on, VENV the environment to build, and JAX an optional choice
@@ -16,7 +17,7 @@ JAX ?=
 BIN := $(abspath $(VENV))/bin
 MATMUL := examples/matmul.py:matmul_basic
 
-.PHONY: demo test lint test-long clean
+.PHONY: demo test lint test-long test-gpu-compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -35,6 +36,13 @@ test: lint
 
 test-long: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=5000 $(BIN)/python -m pytest
+
+# In an environment of its own: a CUDA plugin without the libraries of CUDA complains wherever JAX
+# starts.
+test-gpu-compiler:
+	$(MAKE) VENV=$(VENV)-gpu $(VENV)-gpu/.with-gpu
+	$(VENV)-gpu/bin/python -m pip install --quiet 'pytest>=8'
+	$(VENV)-gpu/bin/python -m pytest -k gpu test/test_targets.py test/test_explain.py
 
 lint: $(VENV)/.with-test .typing/shmap_passes .typing/shmap_tools
 	$(BIN)/ruff check .
