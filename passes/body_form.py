@@ -41,6 +41,10 @@ class Boundary:
     dims: Dims | None
     """None for a token, which has no sharding."""
 
+    @property
+    def has_elements(self) -> bool:
+        return self.dims is None or 0 not in ir.RankedTensorType(self.type).shape
+
     def full_type(self, mesh: Mesh) -> ir.Type:
         """The type of the full array: each dimension times the axes that split it."""
         if self.dims is None or not any(self.dims):

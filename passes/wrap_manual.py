@@ -177,25 +177,43 @@ def _unspecified_dims(form: BodyForm, dims: Dims) -> str:
 
 
 def _wrap_in_manual_computation(form: BodyForm) -> None:
-    """The body moves inline, because XLA does not combine collectives across calls."""
+    """The body moves inline, because XLA does not combine collectives across calls.
+
+    Arguments without elements stay outside: XLA folds them to constants, and refuses a computation
+    where no argument is left.
+    """
     main = _new_main(form)
+    passed = [boundary for boundary in form.inputs if boundary.has_elements]
     with ir.InsertionPoint(main.entry_block), main.location:
         computation = sdy.ManualComputationOp(
             main.type.results,
-            main.arguments,
-            _shardings(form, form.inputs),
+            [v for v, b in zip(main.arguments, form.inputs, strict=True) if b.has_elements],
+            _shardings(form, passed),
             _shardings(form, form.outputs),
             sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in form.manual]),
         )
         func.ReturnOp(computation.results)
 
     block = form.main.entry_block
+    _replace_empty_arguments(form, block)
     block.append_to(computation.body)
     terminator = block.operations[len(block.operations) - 1]
     with ir.InsertionPoint(terminator), terminator.location:
         sdy.ReturnOp(terminator.operands)
     terminator.operation.erase()
     form.main.operation.erase()
+
+
+def _replace_empty_arguments(form: BodyForm, block: ir.Block) -> None:
+    """By constants: without elements there is one value of each type."""
+    for number, boundary in reversed(list(enumerate(form.inputs))):
+        if not boundary.has_elements:
+            argument = block.arguments[number]
+            if list(argument.uses):
+                nothing = ir.Operation.parse(f"stablehlo.constant dense<> : {argument.type}")
+                ir.InsertionPoint.at_block_begin(block).insert(nothing)
+                argument.replace_all_uses_with(nothing.result)
+            block.erase_argument(number)
 
 
 def _shardings(form: BodyForm, boundaries: Sequence[Boundary]) -> ir.Attribute:

@@ -238,6 +238,15 @@ def test_zero_size():
         assert total == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bool", "complex64", "int4"])
+def test_arguments_of_zero_size_only(dtype):
+    """XLA knows no device from arguments that it folds away."""
+    function = mapped(lambda x: (x, lax.axis_index("i")[None] + x.size), P(), (P(), P("i")))
+    same, positions = jax.jit(function)(jnp.zeros((0, 6), dtype))
+    assert (same.shape, same.dtype) == ((0, 6), jnp.dtype(dtype))
+    np.testing.assert_array_equal(positions, np.arange(MESH.shape["i"]))
+
+
 # ---------------------------------------------------------------------------------------- meshes
 
 

@@ -141,3 +141,23 @@ module @a_body_of_a_nested_region_keeps_its_name {
     return
   }
 }
+
+// -----
+
+// SHARDY-LABEL: module @arguments_without_elements_stay_outside
+module @arguments_without_elements_stay_outside {
+  sdy.mesh @mesh = <["i"=4]>
+  // SHARDY: func.func public @main(%arg0: tensor<0x8xf32>, %arg1: tensor<8xf32>, %arg2: tensor<0xcomplex<f32>>)
+  // SHARDY-NEXT: sdy.manual_computation(%arg1)
+  // SHARDY-SAME{LITERAL}: in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{}, {"i"}]>]
+  // SHARDY-NEXT: %[[NOTHING:.*]] = stablehlo.constant dense<> : tensor<0x2xf32>
+  // SHARDY-NEXT: sdy.return %[[NOTHING]] : tensor<0x2xf32>
+  func.func public @main(
+      %nothing: tensor<0x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}]>},
+      %x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>},
+      %unused: tensor<0xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      -> (tensor<0x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return %nothing : tensor<0x2xf32>
+  }
+}
