@@ -201,6 +201,24 @@ def custom_vjp_in_full(w, x):
     return jnp.sin(x) * w + jnp.sin(w * 2)
 
 
+def pitch(w):
+    return np.arange(-2, 4).astype(w.dtype)
+
+
+def pitched(w):
+    """By all devices together: a derivative of it is a share of each device's own."""
+    rows = lax.all_gather(w * pitch(w), "i")
+    return rows[lax.axis_index("i")]
+
+
+gathers = jax.custom_vjp(pitched)
+gathers.defvjp(lambda w: (pitched(w), w), lambda w, ct: jax.vjp(pitched, w)[1](ct))
+
+
+def custom_vjp_that_gathers(w, x):
+    return jnp.sin(gathers(w) * x)
+
+
 def custom_jvp(w, x):
     return cubed(x) * w + lax.psum(cubed(w * 2), "i") / 4
 
@@ -268,6 +286,9 @@ BODIES = {
     "vmap": Body(inner_vmap, vmap_in_full),
     "custom_jvp": Body(custom_jvp, custom_jvp_in_full),
     "custom_vjp": Body(custom_vjp, custom_vjp_in_full, forward=False),
+    "custom_vjp_gathers": Body(
+        custom_vjp_that_gathers, lambda w, x: jnp.sin(w * pitch(w) * x), forward=False
+    ),
     "checkpoint": Body(checkpoint_inside, checkpoint_in_full),
     "exchanges": Body(exchanges, by_block(exchanges_in_full)),
     "varying": Body(asks_for_varying_axes, by_block(asks_in_full)),

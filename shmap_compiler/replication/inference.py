@@ -110,10 +110,17 @@ def infer(graph: Any) -> Replication:
 
     An enclosing shard_map may hand in values that vary along any of its own axes.
     """
+    outside = set(graph.outer_manual_axes)
+    return infer_program(
+        graph, graph.jaxpr, [{*specs.mentioned(s), *outside} for s in graph.in_specs]
+    )
+
+
+def infer_program(graph: Any, program: Any, varying: Sequence[Iterable[str]]) -> Replication:
+    """Solves a program on the mesh of a Graph, given the axes along which its inputs vary."""
     axes = AxisSets(graph.mesh.shape)
-    outside = axes.mask(graph.outer_manual_axes)
-    inputs = [axes.mask(specs.mentioned(s)) | outside for s in graph.in_specs]
-    jaxpr = open_jaxpr(graph.jaxpr)
+    inputs = [axes.mask(v) for v in varying]
+    jaxpr = open_jaxpr(program)
     refs = _new_refs(jaxpr.invars, inputs)
     context = _Context(axes.mask(graph.all_manual_axes), 0)
     return Replication(axes, _Solver(axes).solve(jaxpr, inputs, refs, context))

@@ -35,7 +35,7 @@ def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
         axis_name=axis_data.name,
         spmd_axis_name=axis_data.spmd_name,
     )
-    batched_graph = retrace(
+    traced = retrace(
         graph,
         batched,
         [_insert(s, d, spmd_axes) for s, d in zip(graph.in_specs, dims, strict=True)],
@@ -45,7 +45,7 @@ def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
         ],
         [jax.typeof(x) for x in args],
     )
-    return bind(batched_graph, *args), [0 if m else None for m in mapped_out]
+    return bind(traced.graph, *traced.constants, *args), [0 if m else None for m in mapped_out]
 
 
 def _manual_axes_of_mapped_dimension(axis_data: Any, graph: Graph) -> tuple[str, ...]:

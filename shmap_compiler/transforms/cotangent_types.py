@@ -28,6 +28,7 @@ from shmap_compiler._compat import open_jaxpr, replace_jaxpr, scan_counts
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
 from shmap_compiler.graph import Graph
 from shmap_compiler.replication.inference import Frame
+from shmap_compiler.transforms import backward_rules
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()
@@ -192,6 +193,8 @@ class _Program:
             self.cond(position, eqn, operands)
         elif name in _CALLS:
             self.call(position, eqn, operands, _CALLS[name])
+        elif name == backward_rules.PRIMITIVE:
+            self.custom_rule(eqn, operands)
         elif name == "shmap":
             self.together(eqn, frozenset(self.typer.graph.all_manual_axes))
         elif position in self.frame.nested:
@@ -205,6 +208,14 @@ class _Program:
         """An equation whose operands and results are all of one type."""
         self.put(eqn.replace(invars=[self.raised(v, axes, [eqn]) for v in eqn.invars]))
         self.define(eqn.outvars, [Value(True, axes)] * len(eqn.outvars))
+
+    def custom_rule(self, eqn: Any, operands: list[Value]) -> None:
+        """A rule returns shares along the axes of its operands, and along those it adds itself."""
+        residuals = [v.axes for v in operands[: eqn.params["num_res"]]]
+        axes = NONE.union(*(v.axes for v in operands))
+        while not (found := backward_rules.varying(self.typer.graph, eqn, residuals, axes)) <= axes:
+            axes |= found
+        self.together(eqn, axes)
 
     def psum(self, eqn: Any) -> None:
         (x,), (out,) = eqn.invars, eqn.outvars

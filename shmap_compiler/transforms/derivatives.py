@@ -28,7 +28,8 @@ from shmap_compiler.transforms.split import Halves, halves, save_everything, spl
 
 def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
     moves = [_is_nonzero(t) for t in tangents]
-    halves, changes = _linearized(graph, tuple(moves))
+    halves, changes, constants = _linearized(graph, tuple(moves))
+    primals = [*constants, *primals]
     results = bind(halves.known, *primals)
     outs = results[: len(graph.out_specs)]
     moving = where(moves, tangents)
@@ -36,9 +37,12 @@ def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
     return outs, [next(out_tangents) if c else _zero(x) for x, c in zip(outs, changes, strict=True)]
 
 
-def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[bool]]:
-    """(the program and its derivative, which outputs change as the inputs in `moves` do)."""
-    in_specs, moving_specs = graph.in_specs, where(moves, graph.in_specs)
+def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[bool], list[Any]]:
+    """(the program and its derivative, which outputs change with the inputs in `moves`, constants).
+
+    The constants are values for the leading inputs of the program.
+    """
+    moving_specs = where(moves, graph.in_specs)
 
     def with_tangents(*blocks):
         values, moving = blocks[: len(moves)], blocks[len(moves) :]
@@ -52,14 +56,16 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
 
     smooth = [_has_tangent(t) for t in graph.body_out_types]
     smooth_specs = where(smooth, graph.out_specs)
-    both = retrace(
+    traced = retrace(
         graph,
         with_tangents,
-        [*in_specs, *moving_specs],
+        [*graph.in_specs, *moving_specs],
         [*graph.out_specs, *smooth_specs],
         [*graph.in_types, *[_tangent_type(t) for t in where(moves, graph.in_types)]],
     )
-    unknown_in = [False] * len(moves) + [True] * sum(moves)
+    both = traced.graph
+    inputs = len(traced.constants) + len(moves)
+    unknown_in = [False] * inputs + [True] * sum(moves)
     parts = split(both.jaxpr, unknown_in, unknown_in, save_everything)
     count = len(graph.out_specs)
     depend = parts.unknown_out[count:]
@@ -72,8 +78,9 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
     changes = [next(rest) if s else False for s in smooth]
     tangent_specs = where(depend, smooth_specs)
     return (
-        halves(graph, parts, in_specs, graph.out_specs, moving_specs, tangent_specs),
+        halves(graph, parts, both.in_specs[:inputs], graph.out_specs, moving_specs, tangent_specs),
         changes,
+        traced.constants,
     )
 
 
@@ -105,14 +112,14 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
             for x, axes, s in zip(results, in_axes, linear_specs, strict=True)
         ]
 
-    transposed = retrace(
+    traced = retrace(
         graph,
         backward,
         [*known_specs, *graph.out_specs],
         linear_specs,
         [jax.typeof(x) for x in (*known, *cotangents)],
     )
-    results = iter(bind(transposed, *known, *cotangents))
+    results = iter(bind(traced.graph, *traced.constants, *known, *cotangents))
     return [next(results) if is_linear else None for is_linear in linear]
 
 
