@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import ShapedArray, eval_context
 from jax.extend import core as jex_core
 from jax.interpreters import mlir, partial_eval
@@ -381,6 +382,23 @@ def lowering_config() -> tuple[Any, ...]:
             "jax_numpy_dtype_promotion",
         )
     )
+
+
+# No other way leads to the axes that vmap names.
+_axis_names = jex_core.unsafe_get_axis_names_DO_NOT_USE  # pyright: ignore[reportPrivateImportUsage]
+
+
+def tracing_context() -> Hashable:
+    """What a traced program may depend on besides its function and the types of its arguments.
+
+    These are the settings of JAX in this thread, what its context managers hand on to the equations
+    made in them, and the named axes in scope.
+    """
+    of_process = jax.config.values
+    settings = tuple(getattr(jax.config, name, value) for name, value in of_process.items())
+    equation = jex_core.new_jaxpr_eqn([], [], jex_core.primitives.neg_p, {}, set())
+    axes = tuple((axis, lax.axis_size(axis)) for axis in _axis_names())
+    return settings, equation.ctx, axes
 
 
 def equation_context(eqn: Any) -> Any:

@@ -12,16 +12,18 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, PartitionSpec
 from shmap_passes import Groups, Partitioner
 
-from shmap_compiler import stages
+from shmap_compiler import reuse, stages
 from shmap_compiler._compat import AnyMesh, is_tracing
+from shmap_compiler.cache import Cache
 from shmap_compiler.call import trace_call
 from shmap_compiler.eager import call_eagerly
 from shmap_compiler.errors import Problem, SpecError, TargetError, describe, show_value
 from shmap_compiler.graph import Graph
 from shmap_compiler.inputs import INFER, refuse_types
+from shmap_compiler.keys import Identity
 from shmap_compiler.primitive import bind
 from shmap_compiler.region import Region, no_devices, region_of
-from shmap_compiler.stages import Lowered
+from shmap_compiler.stages import Call, Lowered
 
 
 def shard_map(
@@ -57,12 +59,18 @@ def shard_map(
       check_hangs: refuse collectives that some of the devices they unite would not reach.
 
     Returns:
-      A `ShardMapped`: a function of full arrays, which takes positional arguments.
+      A `ShardMapped`: a function of full arrays, which takes positional arguments. As `jax.jit`
+      does, it traces `f` once for each combination of types; also when shard_map is applied to `f`
+      again with equal arguments.
     """
     # One name is no sequence of names.
     names = frozenset({axis_names} if isinstance(axis_names, str) else axis_names)
-    fields = (mesh, in_specs, out_specs, names, check_vma, check_hangs)
-    return (lambda g: ShardMapped(g, *fields)) if f is None else ShardMapped(f, *fields)
+    parts = (mesh, in_specs, out_specs, names, check_vma, check_hangs)
+
+    def mapped(fun):
+        return reuse.find(fun, parts) or ShardMapped(fun, *parts)
+
+    return mapped if f is None else mapped(f)
 
 
 def smap(
@@ -100,7 +108,8 @@ def smap(
 class ShardMapped:
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
 
-    Its attributes are the arguments of `shard_map`, with empty `axis_names` for all axes.
+    Its attributes are the arguments of `shard_map`, with empty `axis_names` for all axes, and
+    `calls`, those that have been traced.
     """
 
     def __init__(
@@ -123,6 +132,14 @@ class ShardMapped:
         self.axis_names = axis_names
         self.check_vma = check_vma
         self.check_hangs = check_hangs
+        self.calls: Cache[Call] = Cache(maxsize=8)
+        self._lowered: Cache[Lowered] = Cache(maxsize=8)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The arguments of `shard_map` besides the function, in the order of `__init__`."""
+        options = self.check_vma, self.check_hangs
+        return self.mesh, self.in_specs, self.out_specs, self.axis_names, *options
 
     def __call__(self, *args: Any) -> Any:
         leaves = jax.tree.leaves(args)
@@ -146,7 +163,7 @@ class ShardMapped:
 
     def trace(self, *args: Any) -> Graph:
         """The Graph of `f` for these arguments: arrays, or `jax.ShapeDtypeStruct`s."""
-        return trace_call(self, self._region(jax.tree.leaves(args)), args)[0].graph
+        return self._call(args).graph
 
     def lower(
         self, *args: Any, partitioner: Partitioner = "gspmd", groups: Groups = "axes"
@@ -158,8 +175,15 @@ class ShardMapped:
           groups: collectives name their groups by mesh "axes", or list the device "ids" of each,
             for a compiler that does not read mesh axes.
         """
+        call = self._call(args)
+        if call.constants:
+            return stages.lower(call, partitioner, groups)
+        key = Identity(call), partitioner, groups
+        return self._lowered.get(key, lambda: stages.lower(call, partitioner, groups))
+
+    def _call(self, args: tuple[Any, ...]) -> Call:
         call, _ = trace_call(self, self._region(jax.tree.leaves(args)), args)
-        return stages.lower(call, partitioner, groups)
+        return call
 
     def replace(self, **fields: Any) -> ShardMapped:
         """The same function with other arguments of `shard_map`."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from shmap_compiler import references
+from shmap_compiler import keys, references, reuse
+from shmap_compiler._compat import tracing_context
 from shmap_compiler.errors import describe, function_name
 from shmap_compiler.graph import Graph
-from shmap_compiler.inputs import Inputs, read_inputs
+from shmap_compiler.inputs import Inputs, is_hashable, read_inputs
 from shmap_compiler.region import Region
 from shmap_compiler.replication.check import check_outputs
 from shmap_compiler.replication.hangs import check_hangs
@@ -26,6 +28,9 @@ def trace_call(
 ) -> tuple[Call, list[Any]]:
     """(the traced call, those of the arguments that are inputs of its graph, after its constants).
 
+    Calls with equal types are traced once: as in `jax.jit` the function is taken to be pure. One
+    that closes over arrays is traced each time, as they may be others then.
+
     Raises:
       SpecError: mesh, specs, arguments and results do not fit together.
       BodyError: see `misuse` and `references`.
@@ -35,6 +40,28 @@ def trace_call(
     inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
     references.refuse_arguments(who, inputs.dynamic)
     leaves, in_tree = jax.tree.flatten(args)
+    key = _key(mapped, region, in_tree, inputs)
+    call = mapped.calls.find(key)
+    if call is None:
+        call = traced = _trace(mapped, region, args, inputs)
+        if key is not None and not traced.constants:
+            call = mapped.calls.get(key, lambda: traced)
+            reuse.keep(mapped)
+    return call, [leaves[i.position] for i in inputs.dynamic]
+
+
+def _key(mapped: ShardMapped, region: Region, in_tree: Any, inputs: Inputs) -> Hashable:
+    """Equal for calls that are traced alike; None if it cannot be told."""
+    values = [value for _, _, value in inputs.static]
+    program = reuse.key(mapped.fun, mapped.parts)
+    if program is None or not all(map(is_hashable, values)):
+        return None
+    types = tuple(i.type for i in inputs.dynamic)
+    return program, region, in_tree, types, tuple(map(keys.key, values)), tracing_context()
+
+
+def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: Inputs) -> Call:
+    who = describe(mapped.fun)
     results = Results(who, region, mapped.out_specs)
 
     def flat_fun(*blocks):
@@ -53,16 +80,15 @@ def trace_call(
     )
     references.refuse_in_body(who, traced.graph)
     _check_replication(mapped, traced.graph, inputs, results)
-    call = Call(
+    return Call(
         fun=mapped.fun,
         graph=traced.graph,
         constants=tuple(traced.constants),
-        in_tree=in_tree,
+        in_tree=jax.tree.structure(args),
         in_paths=tuple(i.path for i in inputs.dynamic),
         static=inputs.static,
         out_tree=results.tree,
     )
-    return call, [leaves[i.position] for i in inputs.dynamic]
 
 
 def _check_replication(mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results) -> None:

@@ -19,10 +19,12 @@ from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
 from shmap_passes import Groups
 
-from shmap_compiler._compat import AnyMesh, shardy_is_on
+from shmap_compiler._compat import AnyMesh, replace_jaxpr, shardy_is_on
+from shmap_compiler.cache import Cache
 from shmap_compiler.emission import emit
 from shmap_compiler.errors import TargetError
 from shmap_compiler.graph import Graph
+from shmap_compiler.keys import key
 from shmap_compiler.merging import merge
 from shmap_compiler.region import has_devices, no_devices
 
@@ -32,7 +34,10 @@ shmap_p.multiple_results = True
 
 def bind(graph: Graph, *args: Any) -> list[Any]:
     """Applies a graph to full arrays."""
-    return shmap_p.bind(*args, graph=graph, mesh_witness=mesh_witness(graph.mesh))
+    # Of jaxprs among the parameters of an equation JAX's caches keep weak references only: what
+    # they keep for the graph goes when the equation goes, which alone has this copy.
+    witness = replace_jaxpr(mesh_witness(graph.mesh))
+    return shmap_p.bind(*args, graph=graph, mesh_witness=witness)
 
 
 @functools.lru_cache(maxsize=256)
@@ -52,15 +57,15 @@ def _type(*in_types, graph, mesh_witness):
     return graph.out_types, graph.effects
 
 
-@functools.lru_cache(maxsize=4096)
-def _compiled(graph: Graph) -> Callable[..., Any]:
-    return jax.jit(functools.partial(bind, graph))
+_PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
+"""Compiled graphs, by structure: outside of jit, every derivative makes its graphs anew."""
 
 
 def _impl(*args, graph, mesh_witness):
     if not has_devices(graph.mesh, args):
         raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
-    return _compiled(graph)(*args)
+    program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(bind, graph)))
+    return program(*args)
 
 
 # ------------------------------------------------------------------------------------ lowering

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -418,6 +419,26 @@ def test_lowering_config():
     with jax.enable_x64(True):
         assert _compat.lowering_config() != before
     assert _compat.lowering_config() == before
+
+
+def test_tracing_context():
+    before = _compat.tracing_context()
+    assert hash(before) == hash(_compat.tracing_context())
+    scopes = (
+        jax.default_matmul_precision("highest"),
+        jax.numpy_rank_promotion("raise"),
+        jax.sharding.use_abstract_mesh(MESH.abstract_mesh),
+        set_xla_metadata(a="b"),
+    )
+    for scope in scopes:
+        with scope:
+            assert _compat.tracing_context() != before
+    assert _compat.tracing_context() == before
+    found = []
+    for size in (2, 2, 3):
+        jax.vmap(lambda _: found.append(_compat.tracing_context()), axis_name="b")(jnp.ones(size))
+    assert found[0] == found[1]
+    assert len({before, *found}) == 3
 
 
 def test_equation_context():

@@ -22,12 +22,12 @@ from jax.sharding import PartitionSpec as P
 from programs import programs
 
 from shmap_compiler import shard_map
+from shmap_compiler.cache import Cache
 from shmap_compiler.eager import PROGRAMS, EagerValue
-from shmap_compiler.eager.cache import Cache
-from shmap_compiler.eager.keys import jaxpr_key, key
 from shmap_compiler.eager.spread import Spread
 from shmap_compiler.eager.stacked import Stacked
 from shmap_compiler.errors import BodyError, HangError, ReplicationError, VaryingValueError
+from shmap_compiler.keys import jaxpr_key, key
 
 DEVICES = np.array(jax.devices()[:8])
 MESH = Mesh(DEVICES.reshape(4, 2), ("i", "j"))

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec, Sharding
 
 from shmap_compiler import references
 from shmap_compiler._compat import shaped_array
-from shmap_compiler.eager.keys import type_key
+from shmap_compiler.keys import type_key
 from shmap_compiler.tracer import Traced, trace
 
 

@@ -27,13 +27,13 @@ from shmap_compiler._compat import (
     varying_types,
     with_manual_axes,
 )
-from shmap_compiler.eager.cache import Cache
+from shmap_compiler.cache import Cache
 from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
-from shmap_compiler.eager.keys import parameters_key, primitives_in, transposes_in, type_key
 from shmap_compiler.eager.value import EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
 from shmap_compiler.inner_gradients import trace_with_types
+from shmap_compiler.keys import parameters_key, primitives_in, transposes_in, type_key
 from shmap_compiler.misuse import shown_source
 from shmap_compiler.normalize import COLLECTIVE_NAMES, normalize
 from shmap_compiler.references import refuse_results

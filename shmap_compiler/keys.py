@@ -7,7 +7,7 @@ so that none of them can die and leave its identity to another. Numbers of diffe
 of different sign, differ.
 
 Left out is what does not change what a program computes: names of variables, source lines, and the
-rules for derivatives, for one operation of an eager call is never differentiated.
+rules for derivatives, for what runs outside of jit is differentiated before it comes here.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -37,6 +37,15 @@ class Cache(Generic[T]):
             while len(self._values) > self.maxsize:
                 self._values.popitem(last=False)
         return value
+
+    def find(self, key: Hashable) -> T | None:
+        """The value of `key`, if there is one. Does not count as a use."""
+        with self._lock:
+            return self._values.get(key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies are empty."""
+        return Cache, (self.maxsize,)
 
     def __len__(self) -> int:
         return len(self._values)

@@ -1,0 +1,518 @@
+"""What is computed once and kept, and what is freed again."""
+
+import contextlib
+import copy
+import functools
+import gc
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map, smap
+from shmap_compiler.cache import Cache
+from shmap_compiler.errors import SpecError
+
+DEVICES = np.array(jax.devices()[:8])
+MESH = Mesh(DEVICES.reshape(4, 2), ("i", "j"))
+X = jnp.arange(64, dtype=jnp.float32).reshape(8, 8)
+LINES = {"mesh": MESH, "in_specs": P("i"), "out_specs": P("i")}
+
+EVENTS = Counter()  # what JAX reports: programs traced, lowered and compiled
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, seconds, **_: EVENTS.update([name.rpartition("/")[2]])
+)
+LOWERED, COMPILED = "jaxpr_to_mlir_module_duration", "backend_compile_duration"
+
+
+@contextlib.contextmanager
+def nothing_lowered():
+    EVENTS.clear()
+    yield
+    assert (EVENTS[LOWERED], EVENTS[COMPILED]) == (0, 0)
+
+
+def counted(scale=1.0):
+    """(a new function, the list of its traces)."""
+    traces = []
+
+    def total(block):
+        traces.append(block)
+        return scale * block * lax.psum(jnp.sum(block), "i")
+
+    return total, traces
+
+
+def call(function, *args):
+    """One call, finished: launches in flight would pile up."""
+    return np.asarray(jax.block_until_ready(function(*args)))
+
+
+def loss(function):
+    return lambda x: jnp.sum(function(x) ** 2)
+
+
+# --------------------------------------------------------------- calling again, built anew
+
+BUILDERS = {
+    "specs": lambda f: shard_map(f, **LINES),
+    "a list of specs": lambda f: shard_map(f, **{**LINES, "in_specs": [P("i")]}),
+    "an equal mesh": lambda f: shard_map(
+        f, **{**LINES, "mesh": Mesh(DEVICES.reshape(4, 2), ("i", "j"))}
+    ),
+    "the mesh in scope": lambda f: shard_map(f, in_specs=P("i"), out_specs=P("i")),
+    "all options": lambda f: shard_map(
+        f, axis_names={"i"}, check_vma=False, check_hangs=False, **LINES
+    ),
+    "a decorator": lambda f: shard_map(**LINES)(f),
+    "smap": lambda f: smap(f, in_axes=0, out_axes=0, axis_name="i"),
+}
+
+
+@pytest.mark.parametrize("parts", BUILDERS)
+def test_equal_parts_are_traced_lowered_and_compiled_once(parts):
+    total, traces = counted()
+    with jax.set_mesh(MESH):
+        first = call(jax.jit(BUILDERS[parts](total)), X)
+        np.testing.assert_allclose(first, X * X.sum())
+        with nothing_lowered():
+            for _ in range(3):
+                np.testing.assert_array_equal(call(jax.jit(BUILDERS[parts](total)), X), first)
+    assert len(traces) == 1
+
+
+def test_equal_trees_of_specs_are_traced_lowered_and_compiled_once():
+    traces = []
+
+    def body(blocks):
+        traces.append(blocks)
+        return blocks["a"] + blocks["b"][0]
+
+    def build():
+        return jax.jit(shard_map(body, **{**LINES, "in_specs": ({"a": P("i"), "b": [P("i")]},)}))
+
+    first = call(build(), {"a": X, "b": [X]})
+    with nothing_lowered():
+        np.testing.assert_array_equal(call(build(), {"a": X, "b": [X]}), first)
+    assert len(traces) == 1
+
+
+TRANSFORMED = {
+    "another jit": lambda f: jax.jit(lambda x: f(x)),
+    "a loop in a jit": lambda f: jax.jit(lambda x: f(f(f(x)))),
+    "grad": lambda f: jax.grad(loss(f)),
+    "vmap": lambda f: jax.jit(lambda x: jax.vmap(f)(x[None])),
+    "checkpoint": lambda f: jax.jit(jax.grad(loss(jax.checkpoint(f)))),
+    "fori_loop": lambda f: jax.jit(lambda x: lax.fori_loop(0, 2, lambda _, y: f(y), x)),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_transformations_do_not_trace_again(kind):
+    total, traces = counted(scale=1e-3)
+    call(jax.jit(shard_map(total, **LINES)), X)
+    transformed = TRANSFORMED[kind]
+    result = call(transformed(lambda x: shard_map(total, **LINES)(x)), X)
+    assert len(traces) == 1
+    single = transformed(lambda x: 1e-3 * x * jnp.sum(x))
+    np.testing.assert_allclose(result, single(X), rtol=1e-4)
+
+
+EAGER = {
+    "call": lambda f: f,
+    "grad": lambda f: jax.grad(loss(f)),
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,))[1],
+    "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, x])),
+    "second derivative": lambda f: lambda x: jax.jvp(jax.grad(loss(f)), (x,), (x,))[1],
+}
+
+
+@pytest.mark.parametrize("kind", EAGER)
+def test_eager_calls_lower_nothing_again(kind):
+    def body(block):
+        return jnp.sin(block) * lax.psum(block, "i")
+
+    def program():
+        return EAGER[kind](shard_map(body, **LINES))
+
+    first = call(program(), X)
+    np.testing.assert_allclose(first, call(jax.jit(program()), X), rtol=1e-4)
+    with nothing_lowered():
+        np.testing.assert_array_equal(call(program(), X), first)
+
+
+def test_lowering_again_gives_the_same_object():
+    total, traces = counted()
+    lowered = shard_map(total, **LINES).lower(X)
+    other_values = X + 1
+    with nothing_lowered():
+        assert shard_map(total, **LINES).lower(other_values) is lowered
+    assert shard_map(total, **LINES).trace(X) is lowered.graph
+    assert len(traces) == 1
+    assert shard_map(total, **LINES).lower(X, partitioner="shardy") is not lowered
+    assert shard_map(total, **LINES).lower(X, groups="ids") is not lowered
+
+
+# ----------------------------------------------------------------- what is not the same
+
+OTHER_PARTS = {
+    "mesh": {"mesh": Mesh(DEVICES[::-1].reshape(4, 2), ("i", "j"))},
+    "in_specs": {"in_specs": P(None, "i")},
+    "out_specs": {"out_specs": P("i", "j")},
+    "axis_names": {"axis_names": {"i"}},
+    "check_vma": {"check_vma": False},
+    "check_hangs": {"check_hangs": False},
+}
+
+
+@pytest.mark.parametrize("part", OTHER_PARTS)
+def test_other_parts_make_another_function(part):
+    total, traces = counted()
+    one = shard_map(total, **LINES)
+    one.trace(X)
+    other = shard_map(total, **{**LINES, **OTHER_PARTS[part]})
+    assert shard_map(total, **LINES) is one
+    assert getattr(other, part) == OTHER_PARTS[part][part]
+    other.trace(X)
+    assert len(traces) == 2
+
+
+def test_specs_changed_in_place_count_as_they_are():
+    specs = {"a": P("i")}
+    parts = {"mesh": MESH, "out_specs": P(None, "i")}
+
+    def body(blocks):
+        return blocks["a"]
+
+    shard_map(body, in_specs=(specs,), **parts).trace({"a": X})
+    specs["a"] = P(None, "i")
+    assert shard_map(body, in_specs=({"a": P("i")},), **parts).trace({"a": X}).in_specs == (P("i"),)
+    assert shard_map(body, in_specs=(specs,), **parts).trace({"a": X}).in_specs == (P(None, "i"),)
+
+
+def test_mistaken_parts_are_refused_as_ever():
+    total, _ = counted()
+    shard_map(total, **LINES).trace(X)
+    for specs in (P("k"), "i", [np.ones(2)]):
+        with pytest.raises(SpecError, match="in_specs"):
+            shard_map(total, **{**LINES, "in_specs": specs}).trace(X)
+    with pytest.raises(ValueError, match="sorting"):
+        shard_map(total, **{**LINES, "in_specs": {1: P("i"), "a": P("i")}}).trace(X)
+
+
+def test_other_types_settings_and_named_axes_are_traced_anew():
+    total, traces = counted()
+    mapped = shard_map(total, **LINES)
+    mapped.trace(X)
+    mapped.trace(X.astype(jnp.bfloat16))
+    with jax.default_matmul_precision("highest"):
+        mapped.trace(X)
+    assert len(traces) == 3
+
+    def count(block):
+        return block * lax.psum(1, "b")
+
+    batched = jax.vmap(shard_map(count, **LINES), axis_name="b")
+    for size in (2, 3):
+        np.testing.assert_array_equal(batched(jnp.ones((size, 8))), size * np.ones((size, 8)))
+
+
+def test_variables_are_those_of_the_call():
+    def scaled(block, times=1.0):
+        return sum(w * times for _ in range(2)) * block
+
+    for w in (1.0, 2.0, jnp.float32(3.0), jnp.float32(4.0)):
+        expected = 2 * w * np.asarray(X)
+        np.testing.assert_array_equal(call(jax.jit(shard_map(scaled, **LINES)), X), expected)
+        np.testing.assert_array_equal(call(shard_map(scaled, **LINES), X), expected)
+        compiled = shard_map(scaled, **LINES).lower(X).compile()
+        np.testing.assert_array_equal(call(compiled, X), expected)
+    w, scaled.__defaults__ = 1.0, (5.0,)
+    np.testing.assert_array_equal(call(jax.jit(shard_map(scaled, **LINES)), X), 10 * X)
+
+
+def test_global_variables_are_those_of_the_call():
+    scope = {}
+    exec("def scaled(block): return (lambda: w)() * block", scope)
+    for w in (1.0, 2.0):
+        scope["w"] = w
+        np.testing.assert_array_equal(call(jax.jit(shard_map(scope["scaled"], **LINES)), X), w * X)
+
+
+def test_values_of_an_enclosing_trace_are_those_of_the_call():
+    @jax.jit
+    def program(x, ws):
+        def scaled(block):
+            return block * w
+
+        results = []
+        for w in ws:  # noqa: B007 `scaled` reads it
+            results.append(shard_map(scaled, **LINES)(x))
+        return sum(results)
+
+    ws = [jnp.full(8, 1.0), jnp.full(8, 10.0), jnp.full(8, 100.0)]
+    np.testing.assert_array_equal(call(program, X, ws), 111 * np.asarray(X))
+
+
+def test_callable_objects_may_change():
+    class Scaled:
+        def __call__(self, block):
+            return self.factor * block
+
+    scaled = Scaled()
+    for scaled.factor in (1.0, 2.0):
+        np.testing.assert_array_equal(
+            call(jax.jit(shard_map(scaled, **LINES)), X), scaled.factor * X
+        )
+
+
+def test_arguments_without_spec_count_by_type_and_value():
+    class Unhashable:
+        __hash__ = None
+
+    def scaled(block, factor):
+        return block * (factor.value if isinstance(factor, Unhashable) else factor)
+
+    mapped = shard_map(scaled, mesh=MESH, in_specs=(P("i"), None), out_specs=P("i"))
+    ints = X.astype(int)
+    assert mapped.trace(ints, 2) is mapped.trace(ints, 2)
+    graphs = [mapped.trace(ints, factor) for factor in (1, 1.0, True, 0.0, -0.0)]
+    assert len(set(map(id, graphs))) == 5
+    factor = Unhashable()
+    for factor.value in (2.0, 3.0):
+        compiled = mapped.lower(X, factor).compile()
+        np.testing.assert_array_equal(call(compiled, X, factor), factor.value * X)
+
+
+def test_a_wrapper_does_not_pass_for_what_it_wraps():
+    def body(block):
+        return block + 1
+
+    call(jax.jit(shard_map(body, **LINES)), X)
+
+    @functools.wraps(body)
+    def twice(block):
+        return 2 * body(block)
+
+    for function, expected in ((twice, 2 * (X + 1)), (body, X + 1), (twice, 2 * (X + 1))):
+        np.testing.assert_array_equal(call(jax.jit(shard_map(function, **LINES)), X), expected)
+
+
+def test_functions_and_mapped_functions_can_be_copied_and_pickled():
+    mapped = shard_map(jnp.sin, **LINES)
+    mapped.lower(X)
+    np.testing.assert_allclose(copy.deepcopy(mapped)(X), np.sin(X), rtol=1e-6)
+    total, traces = counted()
+    shard_map(total, **LINES).trace(X)
+    (attribute,) = vars(total)
+    assert pickle.loads(pickle.dumps(vars(total))) == {attribute: None}
+    setattr(total, attribute, None)
+    shard_map(total, **LINES).trace(X)
+    shard_map(total, **LINES).trace(X)
+    assert len(traces) == 2
+
+
+# -------------------------------------------------------------------------------- memory
+
+
+def growth(step, calls):
+    """(blocks of memory, arrays) that a quarter of `calls` calls leaves behind, at the least.
+
+    What stays at each call shows in every quarter, unlike what fills a cache or comes and goes.
+    """
+    counts = []
+    for number in range(calls + 1):
+        if number % (calls // 4) == 0:
+            gc.collect()
+            counts.append((sys.getallocatedblocks(), len(jax.live_arrays())))
+        step()
+    return np.diff(counts, axis=0).min(0)
+
+
+def total_of(block):
+    return lax.psum(block, "i") * block
+
+
+MAPPED = shard_map(total_of, **LINES)
+PROGRAM, EXECUTABLE, GRADIENT = jax.jit(MAPPED), MAPPED.lower(X).compile(), jax.grad(loss(MAPPED))
+STEPS = {
+    "compiled": (lambda: call(PROGRAM, X), 1000),
+    "executable": (lambda: call(EXECUTABLE, X), 1000),
+    "eager": (lambda: call(MAPPED, X), 1000),
+    "eager gradient": (lambda: call(GRADIENT, X), 200),
+    "compiled, built anew": (lambda: call(jax.jit(shard_map(total_of, **LINES)), X), 1000),
+    "eager, built anew": (lambda: call(shard_map(total_of, **LINES), X), 1000),
+    "lowered, built anew": (lambda: shard_map(total_of, **LINES).lower(X), 1000),
+    "traced, of a new function": (lambda: shard_map(counted()[0], **LINES).trace(X), 400),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_memory_does_not_grow(kind):
+    step, calls = STEPS[kind]
+    blocks, arrays = growth(step, calls)
+    assert arrays <= 0
+    assert blocks < calls / 8
+
+
+def test_growth_is_noticed():
+    kept = []
+    blocks, arrays = growth(lambda: kept.append(jnp.zeros(3)), 100)
+    assert blocks >= 25
+    assert arrays == 25
+
+
+USES = {
+    "jit": lambda mapped: call(jax.jit(mapped), X),
+    "jit of grad": lambda mapped: call(jax.jit(jax.grad(loss(mapped))), X),
+    "eager": lambda mapped: call(mapped, X),
+    "eager gradient": lambda mapped: call(jax.grad(loss(mapped)), X),
+    "compile": lambda mapped: call(mapped.lower(X).compile(), X),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_functions_are_freed(use):
+    total, _ = counted()
+    USES[use](shard_map(total, **LINES))
+    alive = weakref.ref(total)
+    del total
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("use", USES)
+def test_functions_that_close_over_arrays_are_freed_without_garbage_collection(use):
+    array = jnp.full(8, 2.0)
+
+    def scaled(block):
+        return block * array
+
+    alive = weakref.ref(scaled)
+    USES[use](shard_map(scaled, **LINES))
+    gc.collect()  # what JAX leaves behind of its own
+    gc.disable()
+    try:
+        del scaled
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_cache_is_bounded():
+    cache = Cache(maxsize=3)
+    for number in range(5):
+        assert cache.get(number, lambda number=number: -number) == -number
+    assert [cache.find(number) for number in range(5)] == [None, None, -2, -3, -4]
+
+
+# ------------------------------------------------------------------------------- threads
+
+
+def in_eight_threads(work):
+    """The results of work(0), work(1), ... computed in threads that start together."""
+    results, barrier = {}, threading.Barrier(8)
+
+    def run(number):
+        barrier.wait()
+        results[number] = work(number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    return [results[number] for number in range(8)]
+
+
+LOWERINGS = {
+    "jit of grad": lambda f: jax.jit(jax.grad(loss(shard_map(f, **LINES)))).lower(X).as_text(),
+    "gspmd": lambda f: shard_map(f, **LINES).lower(X).as_text(),
+    "shardy": lambda f: shard_map(f, **LINES).lower(X, partitioner="shardy").as_text(),
+}
+
+
+@pytest.mark.parametrize("kind", LOWERINGS)
+def test_eight_threads_lower_different_functions(kind):
+    def work(number):
+        return LOWERINGS[kind](counted(scale=number)[0])
+
+    alone = [work(number) for number in range(8)]
+    assert len(set(alone)) == 8
+    assert in_eight_threads(work) == alone
+
+
+@pytest.mark.parametrize("kind", LOWERINGS)
+def test_eight_threads_lower_one_function(kind):
+    total, _ = counted()
+    assert set(in_eight_threads(lambda _: LOWERINGS[kind](total))) == {LOWERINGS[kind](total)}
+
+
+def test_eight_threads_call():
+    total, _ = counted()
+    lock = threading.Lock()
+
+    def work(number):
+        function = jax.jit(shard_map(total, **LINES))
+        function.lower(X)
+        with lock:  # the devices are shared: collectives of two programs must not mix
+            return call(function, X + number)
+
+    for number, result in enumerate(in_eight_threads(work)):
+        np.testing.assert_allclose(result, (X + number) * (X + number).sum())
+
+
+# ------------------------------------------------------------- the persistent cache of JAX
+
+SCRIPT = """
+import json, sys
+import jax, jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from shmap_compiler import shard_map
+
+def body(params, x):
+    y = lax.psum(x @ params["w"], "j") + params["b"]
+    return lax.pmean(jnp.sum(jnp.tanh(y) ** 2), "i")
+
+mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+mapped = shard_map(body, mesh=mesh, in_specs=({"w": P("j"), "b": P()}, P("i", "j")), out_specs=P())
+args = jax.block_until_ready(({"w": jnp.ones((8, 4)), "b": jnp.ones(4)}, jnp.ones((8, 8))))
+events = []
+jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))
+gradient = jax.block_until_ready(jax.jit(jax.value_and_grad(mapped))(*args))
+executable = jax.block_until_ready(mapped.lower(*args).compile()(*args))
+json.dump([events.count("cache_hits"), events.count("cache_misses")], sys.stdout)
+"""
+
+
+def test_the_persistent_cache_hits_in_another_process(tmp_path):
+    def hits_and_misses(hash_seed):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    hits, misses = hits_and_misses("1")
+    assert hits == 0
+    assert misses >= 2
+    assert hits_and_misses("2") == [misses, 0]
