@@ -1,8 +1,20 @@
-"""Every test sees eight virtual CPU devices, asked for before JAX starts."""
+"""Every test sees eight virtual CPU devices, asked for before JAX starts, and GPUs if there are any.
 
+Tests that do not ask for a GPU run on the CPU, the first of the platforms.
+"""
+
+import importlib.util
 import os
+from pathlib import Path
+
+
+def has_gpu() -> bool:
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    return Path("/dev/nvidiactl").exists() and any(map(importlib.util.find_spec, plugins))
+
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_PLATFORMS", "cpu,cuda" if has_gpu() else "cpu")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share a GPU
