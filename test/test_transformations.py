@@ -69,6 +69,11 @@ def scan_with_a_collective(w, x):
     return rows
 
 
+def scan_without_steps(w, x):
+    """Its steps would give no tangent, but there are none."""
+    return lax.scan(lambda carry, _: (jnp.zeros_like(carry), None), w, None, length=0)[0] * x
+
+
 def scan_in_full(w, x):
     carry, rows = jnp.ones(6, x.dtype), []
     for k in range(2):
@@ -275,6 +280,7 @@ def loss(w, x):
 
 BODIES = {
     "scan": Body(scan_with_a_collective, scan_in_full),
+    "no_steps": Body(scan_without_steps, lambda w, x: w * x),
     "while": Body(while_loop, while_in_full, reverse=False),
     "fori": Body(fori_ring, fori_in_full),
     "cond_same": Body(cond_on_a_sum, lambda w, x: branches(x, w, x.sum() > 0)),

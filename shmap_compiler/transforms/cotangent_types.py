@@ -308,7 +308,8 @@ class _Program:
         self.sent += typed.sent * length
         invars = self.all_raised(eqn, [v.axes for v in typed.inputs])
         self.put(eqn.replace(invars=invars, params={**eqn.params, "jaxpr": typed.jaxpr}))
-        self.define(eqn.outvars, typed.outputs)
+        # A loop without steps gives what it got, even if a step would give no tangent.
+        self.define(eqn.outvars, [*typed.inputs[loop], *typed.outputs[carries:]])
 
     def hoisted(
         self,
