@@ -1,4 +1,4 @@
-"""Every test sees eight virtual CPU devices, asked for before JAX starts, and GPUs if there are any.
+"""Every test sees eight virtual CPU devices, asked for before JAX starts, and GPUs if any are here.
 
 Tests that do not ask for a GPU run on the CPU, the first of the platforms.
 """
