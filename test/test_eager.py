@@ -636,6 +636,18 @@ def test_programs_that_differ_in_one_value_give_different_results(make, values):
         assert results == [np.asarray(jax.jit(mapped(make(v)))(X)).tobytes() for v in values]
 
 
+@pytest.mark.parametrize("number", [1, 2.5])
+def test_a_number_put_on_devices_keeps_its_weak_type(number):
+    def body(x):
+        assert jax.device_put(number).weak_type
+        return x + jax.device_put(number)
+
+    x = np.arange(8, dtype=np.float32)
+    with jax.numpy_dtype_promotion("strict"):
+        result = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))(x)
+    np.testing.assert_array_equal(result, x + number)
+
+
 def test_weak_types_are_part_of_the_key():
     types = []
 

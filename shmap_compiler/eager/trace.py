@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Trace, eval_context
 from jax.extend import core as jex_core
@@ -129,7 +130,7 @@ class EagerTrace(Trace):
         of_mesh = primitive.name in _OF_THE_MESH or any(p.name in _OF_THE_MESH for p in inner)
         calls_python = is_callback(primitive) or any(map(is_callback, inner))
         if primitive.name in _MOVES and not _names_devices(params):
-            results = [self._constant(x) for x in operands]
+            results = [self._moved(x) for x in operands]
         elif calls_python:
             results = self._call_python(primitive, operands, params, of_mesh)
         elif of_mesh or any(type(x) is EagerValue for x in operands):
@@ -251,6 +252,13 @@ class EagerTrace(Trace):
         if any(is_ref(jax.typeof(r)) for r in results):
             refuse_results(self.who, primitive, shown_source(source_info_util.current()), results)
         return out
+
+    def _moved(self, value: Any) -> Any:
+        """A value as an array, of the same type: that of a Python number is weak."""
+        if isinstance(value, (EagerValue, jax.Array)):
+            return self._constant(value)
+        with self.outside():
+            return self.form.whole(jnp.asarray(value))
 
     def _constant(self, value: Any) -> Any:
         """A value all devices have, where the form wants it."""
