@@ -230,9 +230,22 @@ def varying_types(on: bool = True) -> contextlib.AbstractContextManager[None]:
     return holder(on)
 
 
+def tracks_varying_types() -> bool:
+    """Whether `varying_types` is on in this thread."""
+    return setting("check_vma")
+
+
+def unchecked_backward_rules() -> contextlib.AbstractContextManager[None]:
+    """JAX takes from the backward rule of a custom_vjp function what it gives, in this thread."""
+    holder: Any = jax.config._value_holders["jax_disable_bwd_checks"]
+    return holder(True)
+
+
 def varying_type(aval: Any, mesh: AbstractMesh, axes: Iterable[str]) -> Any:
     """The type of blocks on `mesh`, which has manual axes, that vary along `axes`."""
-    sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(aval.shape)))
+    sharding = aval.sharding
+    if sharding.mesh.empty:
+        sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(aval.shape)))
     varying = ManualAxisType(varying=frozenset(axes))
     return aval.update(sharding=sharding, manual_axis_type=varying)
 

@@ -77,6 +77,7 @@ def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: I
         out_specs=results.checked_specs,
         in_types=[i.type for i in inputs.dynamic],
         check_vma=mapped.check_vma,
+        user_fun=mapped.fun,
     )
     references.refuse_in_body(who, traced.graph)
     _check_replication(mapped, traced.graph, inputs, results)

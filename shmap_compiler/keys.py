@@ -25,7 +25,7 @@ from jax.extend import core as jex_core
 
 from shmap_compiler._compat import equation_context, is_jaxpr, open_jaxpr
 from shmap_compiler.graph import Graph, equations
-from shmap_compiler.inner_gradients import transposes
+from shmap_compiler.varying_types import transposes
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,20 @@ from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
 from shmap_passes import Groups
 
-from shmap_compiler._compat import AnyMesh, replace_jaxpr, shardy_is_on
+from shmap_compiler._compat import (
+    AnyMesh,
+    replace_jaxpr,
+    shardy_is_on,
+    tracks_varying_types,
+    varies_along,
+    varying_type,
+    with_manual_axes,
+)
 from shmap_compiler.cache import Cache
+from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.emission import emit
 from shmap_compiler.errors import TargetError
-from shmap_compiler.graph import Graph
+from shmap_compiler.graph import Graph, equations
 from shmap_compiler.keys import key
 from shmap_compiler.merging import merge
 from shmap_compiler.region import has_devices, no_devices
@@ -34,10 +43,36 @@ shmap_p.multiple_results = True
 
 def bind(graph: Graph, *args: Any) -> list[Any]:
     """Applies a graph to full arrays."""
+    if graph.outer_manual_axes and tracks_varying_types():
+        args = tuple(_varying_together(graph, args))
     # Of jaxprs among the parameters of an equation JAX's caches keep weak references only: what
     # they keep for the graph goes when the equation goes, which alone has this copy.
     witness = replace_jaxpr(mesh_witness(graph.mesh))
     return shmap_p.bind(*args, graph=graph, mesh_witness=witness)
+
+
+def _varying_together(graph: Graph, args: Sequence[Any]) -> list[Any]:
+    """The arguments, cast to one type: of them all JAX knows is that results depend on them."""
+    found = [varies_along(jax.typeof(x)) for x in args]
+    joined = _varies_outside(graph, found)
+    missing = [tuple(a for a in graph.outer_manual_axes if a in joined - axes) for axes in found]
+    return [lax.pcast(x, m, to="varying") if m else x for x, m in zip(args, missing, strict=True)]
+
+
+def _varies_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+    """The axes of an enclosing shard_map along which results vary, as JAX's types have it."""
+    return _named_axes(graph).intersection(graph.outer_manual_axes).union(*inputs)
+
+
+def _named_axes(graph: Graph) -> frozenset[str]:
+    """The axes that collectives of a program name."""
+    named: set[str] = set()
+    for eqn in equations(graph.jaxpr):
+        if eqn.primitive in COLLECTIVES:
+            named.update(eqn.params["axes"])
+        elif eqn.primitive is shmap_p:
+            named |= _named_axes(eqn.params["graph"])
+    return frozenset(named)
 
 
 @functools.lru_cache(maxsize=256)
@@ -54,7 +89,12 @@ def mesh_witness(mesh: AnyMesh) -> Any:
 
 
 def _type(*in_types, graph, mesh_witness):
-    return graph.out_types, graph.effects
+    types = graph.out_types
+    if graph.outer_manual_axes and tracks_varying_types():
+        joined = _varies_outside(graph, [varies_along(t) for t in in_types])
+        outside = with_manual_axes(graph.mesh, graph.outer_manual_axes)
+        types = [varying_type(t, outside, joined) for t in types]
+    return types, graph.effects
 
 
 _PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)

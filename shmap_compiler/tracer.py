@@ -22,12 +22,14 @@ from shmap_compiler._compat import (
     trace_with_axes,
     type_on_mesh,
     type_split,
+    varying_types,
     with_manual_axes,
 )
-from shmap_compiler.errors import BodyError, ShmapError
+from shmap_compiler.asking import asks
+from shmap_compiler.errors import ShmapError
 from shmap_compiler.graph import Graph
-from shmap_compiler.inner_gradients import refused_by_types, trace_with_types, transposes
 from shmap_compiler.normalize import normalize
+from shmap_compiler.varying_types import trace_by_need, trace_with_types, varies_outside
 
 source_info_util.register_exclusion(__file__.rpartition("tracer.py")[0])
 
@@ -52,7 +54,7 @@ def trace(
     in_types: Sequence[Any],
     outer_manual_axes: Sequence[str] | None = None,
     check_vma: bool = True,
-    of_user: bool = True,
+    user_fun: Callable[..., Any] | None = None,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -62,7 +64,7 @@ def trace(
       out_specs: the specs, or a function from the traced output types to them.
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
       check_vma: see `Graph`.
-      of_user: whether `fun` is the user's function, rather than one made from a Graph.
+      user_fun: the user's function that `fun` calls, unless `fun` is made from a Graph.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
     if outer_manual_axes is None:
@@ -85,15 +87,21 @@ def trace(
                 raise
             raise refusal from error
 
-    jaxpr = trace_with_axes(traced, body_mesh, manual, block_types)
-    if of_user and check_vma and transposes(jaxpr):
-        varying = [(*_in_order(specs.mentioned(s), mesh), *outer) for s in in_specs]
-        try:
-            jaxpr = trace_with_types(traced, body_mesh, manual, block_types, varying)
-        except ShmapError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise BodyError(who, [refused_by_types(error)]) from error
+    def untyped():
+        with varying_types(False):  # which may be on for an enclosing function
+            return trace_with_axes(traced, body_mesh, manual, block_types)
+
+    def typed():
+        varying = [
+            (*_in_order(specs.mentioned(s), mesh), *varies_outside(t, outer))
+            for t, s in zip(in_types, in_specs, strict=True)
+        ]
+        return trace_with_types(traced, body_mesh, manual, block_types, varying)
+
+    if user_fun is None or not check_vma:
+        jaxpr = untyped()
+    else:
+        jaxpr = trace_by_need(untyped, typed, asks(user_fun), who)
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
     results = jaxpr.out_avals
     graph = Graph(
@@ -141,5 +149,4 @@ def retrace(
         in_types=in_types,
         outer_manual_axes=graph.outer_manual_axes,
         check_vma=graph.check_vma,
-        of_user=False,
     )

@@ -274,7 +274,30 @@ def test_varying_types():
     assert type_of_axis_index().manual_axis_type.varying == frozenset()
     with _compat.varying_types():
         assert type_of_axis_index().manual_axis_type.varying == {"i"}
+        with _compat.varying_types(False):
+            assert type_of_axis_index().manual_axis_type.varying == frozenset()
     assert type_of_axis_index().manual_axis_type.varying == frozenset()
+
+
+def test_tracks_varying_types():
+    assert not _compat.tracks_varying_types()
+    with _compat.varying_types():
+        assert _compat.tracks_varying_types()
+    assert not _compat.tracks_varying_types()
+
+
+def test_unchecked_backward_rules():
+    """JAX checks what a backward rule gives against the type of the argument."""
+
+    @jax.custom_vjp
+    def double(x):
+        return 2 * x
+
+    double.defvjp(lambda x: (2 * x, None), lambda _, ct: (jnp.concatenate([ct, ct]),))
+    with pytest.raises(ValueError, match="must produce an output"):
+        jax.grad(lambda x: double(x).sum())(W)
+    with _compat.unchecked_backward_rules():
+        assert jax.grad(lambda x: double(x).sum())(W).shape == (2 * len(W), *W.shape[1:])
 
 
 def test_varying_type():
@@ -283,6 +306,10 @@ def test_varying_type():
     assert (varying.shape, varying.dtype) == (W.shape, W.dtype)
     assert varying.sharding.mesh == both
     assert varying.manual_axis_type.varying == {"j"}
+    mesh = jax.make_mesh((4, 2), ("i", "k"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    inside = _compat.with_manual_axes(mesh, ["i"])
+    split = _compat.type_on_mesh(inside, [("k",)], (4,), np.float32, False)
+    assert _compat.varying_type(split, both, ["i"]).sharding == split.sharding
 
 
 def test_varies_along():

@@ -19,6 +19,7 @@ from shmap_compiler._compat import (
     setting,
     varying_types,
 )
+from shmap_compiler.asking import asks
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.form import Form
 from shmap_compiler.eager.show import show_axes, show_names
@@ -27,10 +28,10 @@ from shmap_compiler.eager.stacked import Stacked
 from shmap_compiler.eager.trace import Differentiates, EagerTrace, Rules
 from shmap_compiler.eager.value import EagerValue
 from shmap_compiler.errors import BodyError, Problem, ReplicationError, ShmapError, describe
-from shmap_compiler.inner_gradients import refused_by_types
 from shmap_compiler.inputs import read_inputs, refuse_types
 from shmap_compiler.region import Region
 from shmap_compiler.results import Results
+from shmap_compiler.varying_types import refused_by_types
 
 if TYPE_CHECKING:
     from shmap_compiler.api import ShardMapped
@@ -80,23 +81,27 @@ _DIFFERENTIATING: weakref.WeakSet[Any] = weakref.WeakSet()
 def _run_by_rules(
     mapped: ShardMapped, run: Callable[[Rules], list[EagerValue]]
 ) -> list[EagerValue]:
-    """Runs a body without types in its values, unless these give its derivatives their meaning.
+    """Runs a body without types in its values, unless it asks for them or differentiates.
 
-    That comes to light when the body takes its first derivative; then it is run again. What called
-    Python is not called again.
+    That it differentiates comes to light when it takes its first derivative; then it is run again.
+    If it only asks and types refuse it, it is run again without. What called Python is not called
+    again.
     """
     code = _code(mapped.fun)
-    if not mapped.check_vma or code not in _DIFFERENTIATING:
+    differentiates = mapped.check_vma and code in _DIFFERENTIATING
+    if differentiates or (mapped.check_vma and asks(mapped.fun)):
         try:
-            return run(Rules(mapped.check_hangs, typed=False, watch=mapped.check_vma))
-        except Differentiates:
-            _DIFFERENTIATING.add(code)
+            return run(Rules(mapped.check_hangs, typed=True, watch=False))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ShmapError) or "vary" not in str(error):
+                raise
+            if differentiates:
+                raise BodyError(describe(mapped.fun), [refused_by_types(error)]) from error
     try:
-        return run(Rules(mapped.check_hangs, typed=True, watch=False))
-    except (TypeError, ValueError) as error:
-        if isinstance(error, ShmapError) or "vary" not in str(error):
-            raise
-        raise BodyError(describe(mapped.fun), [refused_by_types(error)]) from error
+        return run(Rules(mapped.check_hangs, typed=False, watch=mapped.check_vma))
+    except Differentiates:
+        _DIFFERENTIATING.add(code)
+    return _run_by_rules(mapped, run)
 
 
 def _code(fun: Callable[..., Any]) -> Any:

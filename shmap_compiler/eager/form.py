@@ -140,7 +140,6 @@ class Form(ABC):
             in_specs=in_specs,
             out_specs=lambda types: [out_spec] * len(types),
             in_types=in_types,
-            of_user=False,
         )
         references.refuse_in_body(operation.who, traced.graph)
         return traced

@@ -33,11 +33,11 @@ from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
 from shmap_compiler.eager.value import EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
-from shmap_compiler.inner_gradients import trace_with_types
 from shmap_compiler.keys import parameters_key, primitives_in, transposes_in, type_key
 from shmap_compiler.misuse import shown_source
 from shmap_compiler.normalize import COLLECTIVE_NAMES, normalize
 from shmap_compiler.references import refuse_results
+from shmap_compiler.varying_types import trace_with_types
 
 PROGRAMS: Cache[Program] = Cache(maxsize=4096)
 """Compiled operations, by form, primitive, parameters and types of operands."""
@@ -67,7 +67,7 @@ class Rules:
     """
     Attributes:
       refuse_hangs: see `infer_varying`.
-      typed: the types of values say along which axes they vary (see `inner_gradients`).
+      typed: the types of values say along which axes they vary (see `varying_types`).
       watch: raise Differentiates if the body takes a derivative for which types are needed.
     """
 

@@ -1,10 +1,11 @@
-"""Reverse-mode derivatives that the user's function takes inside its body.
+"""JAX's types of varying values: under them, and not under them, the user's function is traced.
 
-There the meaning of a program depends on types. A weight that is equal on all devices along an axis
-has, for JAX with check_vma, one gradient: the sum of what all devices owe. Without types each
-device would get its own share. JAX applies this rule while it traces, to values whose types say
-along which axes they vary. Those types refuse correct programs, so we trace without them, and trace
-again with them only where a body turns out to differentiate.
+In JAX with check_vma the type of a value says along which manual axes it varies. Code may ask for
+it (`asking`), and it gives reverse-mode derivatives inside a body their meaning: a weight that is
+equal on all devices along an axis has one gradient, the sum of what all devices owe, where without
+types each device would get its own share. But these types refuse correct programs, and tracing
+under them takes longer. So we trace without them, unless code asks or turns out to differentiate,
+and either way the Graph is on types that say nothing of varying.
 """
 
 from __future__ import annotations
@@ -22,16 +23,55 @@ from shmap_compiler._compat import (
     open_jaxpr,
     replace_jaxpr,
     trace_with_axes,
+    tracks_varying_types,
+    unchecked_backward_rules,
+    varies_along,
     varying_types,
     without_varying_type,
 )
-from shmap_compiler.errors import Problem
+from shmap_compiler.errors import BodyError, Problem, ShmapError
 from shmap_compiler.graph import equations
+
+
+def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
+    """The axes of an enclosing shard_map along which an input varies, so far as is known."""
+    if not tracks_varying_types():
+        return list(outer)
+    return [a for a in outer if a in varies_along(full)]
 
 
 def transposes(jaxpr: Any) -> bool:
     """Whether a traced program holds equations that a reverse-mode derivative made."""
     return any("transpose(" in str(eqn.source_info.name_stack) for eqn in equations(jaxpr))
+
+
+def trace_by_need(
+    untyped: Callable[[], Any], typed: Callable[[], Any], asks: bool, who: str
+) -> Any:
+    """What `typed` traces if the user's function needs types, or else what `untyped` does.
+
+    A function that only asks gets no types if they refuse it.
+
+    Args:
+      asks: whether the function asks along which axes values vary.
+    """
+    refusal = None
+    if asks:
+        try:
+            return typed()
+        except Exception as error:  # a mistake of the user's comes up again without types
+            refusal = error
+    jaxpr = untyped()
+    if not transposes(jaxpr):
+        return jaxpr
+    if refusal is None:
+        try:
+            return typed()
+        except ShmapError:
+            raise
+        except (TypeError, ValueError) as error:
+            refusal = error
+    raise BodyError(who, [refused_by_types(refusal)]) from refusal
 
 
 def trace_with_types(
@@ -95,8 +135,7 @@ def _erase(jaxpr: Any) -> Any:
                 invars=[atom(v) for v in eqn.invars],
                 outvars=[define(v) for v in eqn.outvars],
                 params={
-                    k: _erase_late(v) if k == "jvp_jaxpr_fun" else _erase_in(v)
-                    for k, v in eqn.params.items()
+                    k: _RULES[k](v) if k in _RULES else _erase_in(v) for k, v in eqn.params.items()
                 },
             )
             for eqn in inner.eqns
@@ -115,10 +154,7 @@ def _erase_in(value: Any) -> Any:
 
 
 def _erase_late(rule: Any) -> Any:
-    """The derivative rule of a custom_jvp function: JAX traces it when it takes the derivative.
-
-    Then too it traces the rule on the types that it traced the function on.
-    """
+    """A rule that JAX traces on the types that it traced the function on."""
 
     def trace(*args):
         with varying_types():
@@ -126,3 +162,17 @@ def _erase_late(rule: Any) -> Any:
         return _erase(jaxpr), *rest
 
     return linear_util.wrap_init(trace, debug_info=rule.debug_info)
+
+
+def _unchecked(rule: Any) -> Any:
+    """A backward rule, for which JAX does not compare types of cotangents with those before."""
+
+    def run(*args):
+        with unchecked_backward_rules():
+            return rule.call_wrapped(*args)
+
+    return linear_util.wrap_init(run, debug_info=rule.debug_info)
+
+
+_RULES = {"jvp_jaxpr_fun": _erase_late, "fwd_jaxpr_thunk": _erase_late, "bwd": _unchecked}
+"""Parameters that are derivative rules of the user's, to which JAX comes when types are gone."""

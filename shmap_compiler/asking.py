@@ -1,0 +1,87 @@
+"""Whether the user's function asks along which axes a value varies.
+
+`jax.typeof(x).manual_axis_type.varying` tells it, but is right only under JAX's types of varying
+values (`varying_types`). These cost time and refuse correct programs, so only functions that ask
+are traced under them. It is read from the code that a function may reach: what it defines, closes
+over, or names in its module and in modules named there. Code reached in another way, as an argument
+or by an import when it is called, is not seen; what asks in vain costs time only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+_QUESTIONS = frozenset({"manual_axis_type", "mat"})
+"""The attributes of a type that tell it."""
+
+_SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
+"""Packages that ask nothing, or do with any answer."""
+
+
+def asks(fun: Any) -> bool:
+    """Whether code that `fun` may reach names one of the attributes."""
+    seen: dict[int, Any] = {}
+    waiting = [fun]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or (isinstance(value, (FunctionType, type)) and _is_silent(value)):
+            continue
+        seen[id(value)] = value  # keeps it, and so its id
+        if isinstance(value, FunctionType) and not _QUESTIONS.isdisjoint(_names(value.__code__)):
+            return True
+        waiting += _reached(value)
+    return False
+
+
+def _is_silent(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, ModuleType) else value.__module__
+    return name is not None and name.partition(".")[0] in _SILENT
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: CodeType) -> frozenset[str]:
+    """What a function and those in it name: attributes, globals, and texts, as for `getattr`."""
+    inner = [_names(c) for c in code.co_consts if isinstance(c, CodeType)]
+    texts = [c for c in code.co_consts if isinstance(c, str)]
+    return frozenset(code.co_names).union(texts, *inner)
+
+
+def _reached(value: Any) -> Iterator[Any]:
+    """What may be called where `value` is."""
+    yield getattr(value, "__dict__", {}).get("__wrapped__")
+    if isinstance(value, FunctionType):
+        for cell in value.__closure__ or ():
+            yield from _contents(cell)
+        yield from _named(value)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args)
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, type):
+        yield from value.__bases__
+        yield from (f for f in vars(value).values() if isinstance(f, FunctionType))
+    else:
+        yield type(value)
+
+
+def _contents(cell: CellType) -> Iterator[Any]:
+    try:
+        yield cell.cell_contents
+    except ValueError:  # it is empty
+        return
+
+
+def _named(fun: FunctionType) -> Iterator[Any]:
+    """The globals that a function names, and what it names in modules among them."""
+    names = _names(fun.__code__)
+    scopes = [fun.__globals__]
+    for scope in scopes:
+        for name in names.intersection(scope):
+            value = scope[name]
+            if not isinstance(value, ModuleType):
+                yield value
+            elif not _is_silent(value) and not any(s is vars(value) for s in scopes):
+                scopes.append(vars(value))

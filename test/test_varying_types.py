@@ -1,0 +1,361 @@
+"""JAX's types of varying values, as a body and the derivative rules in it see and need them."""
+
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+from shmap_compiler.asking import asks
+from shmap_compiler.graph import equations
+
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+X = np.arange(8 * 6, dtype=np.float32).reshape(8, 6) / 40
+W = np.linspace(0.5, 1, 6, dtype=np.float32)
+SPECS = (P(), P("i"))
+
+
+test_module = sys.modules[__name__]
+
+
+def varying(x):
+    return varying_of(jax.typeof(x))
+
+
+def varying_of(aval):
+    return set(aval.manual_axis_type.varying)
+
+
+def mapped(function, body, in_specs=SPECS, out_specs=SPECS[1], **options):
+    return function(body, mesh=MESH, in_specs=in_specs, out_specs=out_specs, **options)
+
+
+# ----------------------------------------------------------------------------- what a body is told
+
+
+def straight(tell, shard_map, w, x):
+    tell("inputs", w, x)
+    tell("sum", w + x, lax.psum(x, "i"), lax.psum(w, "j"))
+    tell("cast", lax.pcast(w, "j", to="varying"), lax.pcast(x, ("j",), to="varying"))
+    gathered = lax.all_gather(x, "i"), lax.all_gather(x, "i", to="invarying")
+    tell("collectives", lax.axis_index("j"), *gathered)
+    tell("constants", jnp.zeros(3), 2 * jnp.ones(3), jnp.zeros_like(x))
+    return x
+
+
+def loop(tell, shard_map, w, x):
+    def step(carry, row):
+        tell("scan", carry, row, w)
+        return carry + row, row * w
+
+    carry, rows = lax.scan(step, lax.pcast(w, "i", to="varying"), x)
+    tell("after", carry, rows)
+    return rows
+
+
+def branches(tell, shard_map, w, x):
+    def branch(w, x):
+        tell("branch", w, x)
+        return x * w
+
+    out = lax.cond(w[0] > 0, branch, lambda w, x: x, w, x)
+    tell("after", out)
+    return out
+
+
+def calls(tell, shard_map, w, x):
+    @jax.jit
+    def inner(v):
+        tell("jit", v)
+        return v * 2
+
+    @jax.checkpoint
+    def kept(v):
+        tell("checkpoint", v)
+        return jnp.sin(v)
+
+    tell("vmap", *jax.vmap(lambda row: (tell("row", row), row * w)[1])(x))
+    return inner(x) + inner(w) + kept(x)
+
+
+def nested(tell, shard_map, w, x):
+    def inside(w, x):
+        tell("inside", w, x, w * x)
+        return lax.psum(w * x, "j")
+
+    out = shard_map(inside, in_specs=(P("j"), P(None, "j")), out_specs=P(), axis_names={"j"})(w, x)
+    tell("outside", out)
+    return jnp.concatenate([out, out], 1)
+
+
+@pytest.mark.parametrize("program", [straight, loop, branches, calls, nested])
+def test_a_body_is_told_what_jax_tells(program):
+    def told_by(shard_map):
+        told = {}
+
+        def tell(what, *values):
+            told.setdefault(what, [varying(v) for v in values])
+
+        axes = {"axis_names": {"i"}} if program is nested else {}
+        function = mapped(shard_map, functools.partial(program, tell, shard_map), **axes)
+        jax.jit(jax.grad(lambda w, x: function(w, x).sum(), (0, 1))).trace(W, X)
+        return told
+
+    expected = told_by(jax.shard_map)
+    assert any(any(axes) for axes in expected.values())
+    assert told_by(shard_map) == expected
+
+
+def test_without_check_vma_values_have_no_varying_axes():
+    def body(w, x):
+        assert varying(x) == varying(lax.axis_index("i")) == set()
+        return w * x
+
+    jax.jit(mapped(shard_map, body, check_vma=False)).trace(W, X)
+
+
+def as_varying(x, like):
+    """As libraries write it."""
+    missing = varying(like) - varying(x)
+    return lax.pcast(x, tuple(missing), to="varying") if missing else x
+
+
+def test_a_carry_made_varying_by_its_type():
+    def body(w, x):
+        start = as_varying(jnp.zeros(6), x)
+        assert varying(start) == {"i"}
+        return x + lax.scan(lambda c, row: (c + row * w, None), start, x)[0]
+
+    sums = np.repeat((X * W).reshape(4, 2, 6).sum(1), 2, axis=0)
+    np.testing.assert_allclose(jax.jit(mapped(shard_map, body))(W, X), X + sums, rtol=1e-6)
+
+
+def test_pallas_kernel_whose_result_has_the_type_of_its_operand():
+    def kernel(x_ref, out_ref):
+        out_ref[...] = jnp.sin(x_ref[...])
+
+    def body(w, x):
+        kind = jax.typeof(x).manual_axis_type
+        assert kind.varying == {"i"}
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=kind)
+        return w * pl.pallas_call(kernel, out_shape=shape, interpret=True)(x)
+
+    np.testing.assert_allclose(
+        jax.jit(mapped(shard_map, body))(W, X), W * np.sin(X), rtol=1e-4, atol=1e-5
+    )
+
+
+# -------------------------------------------------------------------- programs that types refuse
+
+
+def carry_too_small(w, x):
+    return x + lax.scan(lambda c, row: (c + row * w, None), jnp.zeros(6), x)[0]
+
+
+def carry_too_small_and_asks(w, x):
+    return carry_too_small(w, x) + as_varying(w, x)
+
+
+@pytest.mark.parametrize(("body", "more"), [(carry_too_small, 0), (carry_too_small_and_asks, W)])
+def test_what_types_refuse_is_accepted(body, more):
+    with pytest.raises(TypeError, match="carry"):
+        jax.jit(mapped(jax.shard_map, body)).trace(W, X)
+    sums = np.repeat((X * W).reshape(4, 2, 6).sum(1), 2, axis=0)
+    found = jax.jit(mapped(shard_map, body))(W, X)
+    np.testing.assert_allclose(found, X + sums + more, rtol=1e-6)
+
+
+TRACES = {
+    "does not ask": (lambda w, x: w * x, 1),
+    "asks": (lambda w, x: w * as_varying(w, x), 1),
+    "would be refused": (carry_too_small, 1),
+    "asks and is refused": (carry_too_small_and_asks, 2),
+    "differentiates": (lambda w, x: jax.grad(lambda x: (w * x).sum())(x), 2),
+    "asks and differentiates": (lambda w, x: jax.grad(lambda x: as_varying(w, x).sum())(x), 1),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_only_what_needs_types_is_traced_with_them(name):
+    body, traces = TRACES[name]
+    count = []
+
+    def counted(w, x):
+        count.append(1)
+        return body(w, x)
+
+    jax.jit(mapped(shard_map, counted)).trace(W, X)
+    assert len(count) == traces
+
+
+def test_an_error_of_a_function_that_asks():
+    def body(w, x):
+        raise KeyError(f"theirs {varying(x)}")
+
+    with pytest.raises(KeyError, match="theirs") as caught:
+        jax.jit(mapped(shard_map, body)).trace(W, X)
+    assert caught.value.__context__ is None
+
+
+def test_types_leave_nothing_in_the_graph():
+    def body(w, x):
+        y = jnp.where(x > 0, x * 2, as_varying(w, x))
+        return lax.psum(lax.pcast(y, "j", to="varying"), "j") + 3
+
+    graph = mapped(shard_map, body).trace(W, X)
+    assert (
+        graph.jaxpr.in_avals == mapped(shard_map, body, check_vma=False).trace(W, X).jaxpr.in_avals
+    )
+    for eqn in equations(graph.jaxpr):
+        assert [varying_of(v.aval) for v in eqn.outvars] == [set()] * len(eqn.outvars)
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit, jax.grad], ids=["eager", "jit", "grad"]
+)
+def test_a_sum_over_the_axes_that_a_value_varies_along(transform):
+    """A norm as libraries write it, for weights split in whatever way."""
+
+    def norm(x):
+        squares, axes = jnp.sum(x * x), varying(x)
+        return lax.psum(squares, tuple(axes)) if axes else squares
+
+    function = shard_map(lambda w, x: norm(w) + norm(x), mesh=MESH, in_specs=SPECS, out_specs=P())
+    found = transform(lambda w: function(w, X))(W)
+    expected = transform(lambda w: jnp.sum(w * w) + jnp.sum(X * X))(W)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_an_eager_body_that_asks_and_is_refused():
+    sums = np.repeat((X * W).reshape(4, 2, 6).sum(1), 2, axis=0)
+    found = mapped(shard_map, carry_too_small_and_asks)(W, X)
+    np.testing.assert_allclose(found, X + sums + W, rtol=1e-6)
+
+
+@jax.custom_vjp
+def scaled(w, x):
+    return w * x
+
+
+def scaled_backward(residuals, ct):
+    w, x = residuals
+    share = (ct * x).sum(0)
+    assert varying(share) == set()  # the types are gone when the rule runs
+    return share, ct * w
+
+
+scaled.defvjp(lambda w, x: (w * x, (w, x)), scaled_backward)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda w, x: scaled(w, x) * as_varying(w, x),
+        lambda w, x: scaled(w, x) * jax.grad(lambda w: lax.psum(jnp.sum(w * w), "i"))(w) / 8,
+    ],
+    ids=["asks", "differentiates"],
+)
+def test_derivatives_through_rules_of_a_function_that_needs_types(body):
+    found = jax.jit(jax.grad(lambda w, x: mapped(shard_map, body)(w, x).sum(), (0, 1)))(W, X)
+    expected = jax.grad(lambda w, x: jnp.sum(w * x * w), (0, 1))(W, X)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_axes_that_stay_explicit():
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    told = []
+
+    def body(w, x):
+        split = P(None, "j")
+        inner = shard_map(jnp.multiply, in_specs=(P("j"), split), out_specs=split, axis_names={"j"})
+        told.extend([varying(w), varying(x), str(jax.typeof(inner(w, x)))])
+        return inner(w, x)
+
+    function = shard_map(
+        body, mesh=mesh, in_specs=(P(), P("i")), out_specs=P("i"), axis_names={"i"}
+    )
+    w, x = (
+        jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=NamedSharding(mesh, s))
+        for v, s in ((W, P("j")), (X, P(None, "j")))
+    )
+    with jax.set_mesh(mesh):
+        jax.jit(function).trace(w, x)
+    assert told == [set(), {"i"}, "float32[2,6@j]{V:i}"]
+
+
+def test_a_gradient_inside_through_a_nested_shard_map():
+    """Each device along i owes its share for w, which is equal on all of them."""
+
+    def body(w, x):
+        def inside(w, x):
+            return jnp.sin(w * x) + lax.axis_index("i")
+
+        split = P(None, "j")
+        inner = shard_map(inside, in_specs=(P("j"), split), out_specs=split, axis_names={"j"})
+        return jax.grad(lambda w: lax.psum(inner(w, x).sum(), "i"))(w)
+
+    found = jax.jit(mapped(shard_map, body, out_specs=P(), axis_names={"i"}))(W, X)
+    np.testing.assert_allclose(found, (np.cos(W * X) * X).sum(0), rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------------- who asks
+
+
+class Layer:
+    def __call__(self, x):
+        return as_varying(0, x)
+
+
+def wrapped(fun):
+    @functools.wraps(fun)
+    def inner(*args):
+        return fun(*args)
+
+    return inner
+
+
+ASKING = {
+    "itself": lambda x: jax.typeof(x).manual_axis_type,
+    "by getattr": lambda x: jax.typeof(x).mat,
+    "a global": lambda x: as_varying(x, x),
+    "a function of a module": lambda x: test_module.as_varying(x, x),
+    "a function inside": lambda x: jax.vmap(lambda y: as_varying(y, y))(x),
+    "partial": functools.partial(as_varying, 0),
+    "jit": jax.jit(as_varying),
+    "jit of vmap": jax.jit(jax.vmap(as_varying)),
+    "decorated": wrapped(as_varying),
+    "an object": Layer(),
+    "a method": Layer().__call__,
+    "a class": lambda x: Layer()(x),
+    "a shard_mapped function": mapped(shard_map, as_varying),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_who_asks(name):
+    assert asks(ASKING[name])
+
+
+def test_who_closes_over_what_does_not_exist_yet():
+    def fun():
+        return later
+
+    assert not asks(fun)
+    later = 1
+    assert fun() == later
+
+
+SILENT = [np.sin, jnp.sin, len, jax.jit(jnp.sin), lambda x: jnp.zeros_like(lax.psum(x, "i"))]
+
+
+@pytest.mark.parametrize("fun", SILENT)
+def test_who_does_not_ask(fun):
+    assert not asks(fun)
