@@ -23,7 +23,7 @@ sharding does not mention an axis is equal along it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -34,7 +34,7 @@ from .base import Pass
 from .body_form import read_body_form
 from .collective_ops import ALL_REDUCE, body_collectives, name_group_axes, reduction, whole_axes
 from .mesh import Mesh
-from .varying import Varying, infer
+from .varying import Varying, infer, passes_on
 
 _SUM = "stablehlo.add"
 _IDEMPOTENT = frozenset({"stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or"})
@@ -55,12 +55,39 @@ class ElideInvariantReductions(Pass):
         if not reductions:
             return
         form = read_body_form(module)
+        arguments = {
+            value: frozenset(axis for dim in boundary.dims or () for axis in dim)
+            for value, boundary in zip(form.main.arguments, form.inputs, strict=True)
+        }
+        if all(_plainly_varies(op.operands[0], axes, arguments) for op, axes in reductions):
+            return
         varying = infer(form, module)
         work = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
         for op, axes, equal in work:
             if equal:
                 rest = [axis for axis in axes if axis not in equal]
                 _replace(op, rest, form.mesh.product(equal))
+
+
+def _plainly_varies(
+    value: ir.Value, axes: Sequence[str], arguments: Mapping[ir.Value, frozenset[str]]
+) -> bool:
+    """Whether one need not infer that `value` varies along all of `axes`.
+
+    In most programs a few plain ops lead from a reduction back to an argument that is split along
+    its axes. What is found here is a part of what inference would find.
+    """
+    missing, seen, found = set(axes), set(), [value]
+    while missing and found:
+        value = found.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, ir.BlockArgument):
+            missing -= arguments.get(value, frozenset())
+        elif passes_on(op := ir.OpResult(value).owner.operation):
+            found.extend(op.operands)
+    return not missing
 
 
 def _equal_axes(

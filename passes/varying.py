@@ -183,6 +183,11 @@ _HOLDERS = {
 }
 
 
+def passes_on(op: ir.Operation) -> bool:
+    """Whether the results of `op` vary at least along the axes along which an operand does."""
+    return op.name not in COLLECTIVES and op.name not in _HOLDERS
+
+
 def _put(masks: Masks, values: Iterable[ir.Value], found: Sequence[int]) -> None:
     for value, mask in zip(values, found, strict=True):
         if mask:

@@ -22,6 +22,8 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
     if not any(used_outputs) and not eqn.effects:
         return [False] * len(eqn.invars), None
     jaxpr, used_inputs = pe.dce_jaxpr(graph.jaxpr.jaxpr, list(used_outputs))
+    if all((*used_outputs, *used_inputs)) and len(jaxpr.eqns) == len(graph.jaxpr.jaxpr.eqns):
+        return list(used_inputs), eqn  # what is known of the graph stays known
     smaller = Graph(
         name=graph.name,
         jaxpr=close_jaxpr(jaxpr),
