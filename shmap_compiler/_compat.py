@@ -91,8 +91,22 @@ _ClosedJaxpr: Any = jex_core.ClosedJaxpr  # pyright: ignore[reportPrivateImportU
 _CLOSED_IS_SEPARATE = _ClosedJaxpr is not jex_core.Jaxpr
 
 
+_JAXPRS = (jex_core.Jaxpr, _ClosedJaxpr)
+
+
 def is_jaxpr(value: object) -> bool:
-    return isinstance(value, (jex_core.Jaxpr, _ClosedJaxpr))
+    return isinstance(value, _JAXPRS)
+
+
+def jaxprs_in(params: dict[str, Any]) -> list[Any]:
+    """The programs that an equation holds: parameters that are one, or a list with some in it."""
+    found = []
+    for value in params.values():
+        if isinstance(value, _JAXPRS):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += [each for each in value if isinstance(each, _JAXPRS)]
+    return found
 
 
 def is_closed(jaxpr: Any) -> bool:

@@ -19,7 +19,7 @@ from shmap_compiler._compat import (
     AnyMesh,
     abstract_mesh,
     is_axis_effect,
-    is_jaxpr,
+    jaxprs_in,
     open_jaxpr,
     split_type,
     type_split,
@@ -137,10 +137,8 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     """All equations of a jaxpr and of the programs nested in it, outer ones first."""
     for eqn in open_jaxpr(jaxpr).eqns:
         yield eqn
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if is_jaxpr(inner):
-                    yield from equations(inner)
+        for inner in jaxprs_in(eqn.params):
+            yield from equations(inner)
 
 
 # --------------------------------------------------------------------------------- typechecking
@@ -177,10 +175,8 @@ def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
         defined.update(eqn.outvars)
         if eqn.primitive in collectives.COLLECTIVES:
             _check_collective(eqn, graph)
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if is_jaxpr(inner):
-                    _check_jaxpr(open_jaxpr(inner), graph)
+        for inner in jaxprs_in(eqn.params):
+            _check_jaxpr(open_jaxpr(inner), graph)
     check_defined(jaxpr.outvars)
 
 

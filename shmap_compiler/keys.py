@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex_core
 
-from shmap_compiler._compat import equation_context, is_jaxpr, open_jaxpr
+from shmap_compiler._compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.varying_types import transposes
 
@@ -180,19 +180,12 @@ def type_key_of_any(aval: Any) -> Hashable:
 
 def primitives_in(params: dict[str, Any]) -> frozenset[Any]:
     """All primitives of the programs among the parameters of an equation."""
-    return frozenset().union(*map(_primitives, _jaxprs(params)))
+    return frozenset().union(*map(_primitives, jaxprs_in(params)))
 
 
 def transposes_in(params: dict[str, Any]) -> bool:
     """Whether programs among the parameters of an equation take reverse-mode derivatives."""
-    return any(map(_transposes, _jaxprs(params)))
-
-
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    for value in params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if is_jaxpr(each):
-                yield each
+    return any(map(_transposes, jaxprs_in(params)))
 
 
 @_once_per_jaxpr

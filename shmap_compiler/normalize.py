@@ -19,7 +19,7 @@ from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh
 
 from shmap_compiler import collectives as coll
-from shmap_compiler._compat import is_axis_effect, is_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler._compat import is_axis_effect, is_jaxpr, jaxprs_in, open_jaxpr, replace_jaxpr
 from shmap_compiler.errors import BodyError, Problem
 from shmap_compiler.misuse import let_through
 
@@ -68,6 +68,8 @@ class _Rewriter:
                 return [eqn]
             self.problems += let_through(eqn, dict(self.sizes))
             return [] if self.problems else self.expand(eqn)
+        if not jaxprs_in(eqn.params):
+            return [eqn]
         params = {key: self.value(value) for key, value in eqn.params.items()}
         if all(params[key] is value for key, value in eqn.params.items()):
             return [eqn]
@@ -100,7 +102,8 @@ class _Rewriter:
             return atom if isinstance(atom, jex_core.Literal) else env[atom]
 
         if not template.eqns:
-            return [_copy(read(template.outvars[0]), eqn)]
+            source = read(template.outvars[0])
+            return [eqn.replace(primitive=lax.copy_p, params={}, invars=[source], effects=set())]
         eqns = []
         for step in template.eqns:
             for var in step.outvars:
@@ -120,13 +123,6 @@ class _Rewriter:
 def _template(name, params, avals, sizes) -> Any:
     expansion = _EXPANSIONS[name](dict(params), dict(sizes))
     return jax.make_jaxpr(expansion)(*avals)
-
-
-def _copy(source: Any, eqn: Any) -> Any:
-    template = open_jaxpr(jax.make_jaxpr(lambda x: lax.copy_p.bind(x))(source.aval))
-    return template.eqns[0].replace(
-        invars=[source], outvars=eqn.outvars, source_info=eqn.source_info, ctx=eqn.ctx
-    )
 
 
 # ---------------------------------------------------------- one expansion per primitive of JAX

@@ -103,6 +103,10 @@ def test_is_jaxpr():
     assert not _compat.is_jaxpr(SIN.eqns)
 
 
+def test_jaxprs_in():
+    assert _compat.jaxprs_in({"a": SIN, "b": (1, SIN), "c": [SIN.eqns], "d": 2.0}) == [SIN, SIN]
+
+
 def test_is_closed():
     assert _compat.is_closed(SIN)
     (call,) = jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns

@@ -6,12 +6,11 @@ its value. Inference, histories and the search for hangs all follow the same wir
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from shmap_compiler import specs
-from shmap_compiler._compat import is_jaxpr, open_jaxpr, scan_counts
+from shmap_compiler._compat import jaxprs_in, open_jaxpr, scan_counts
 
 
 @dataclass(frozen=True)
@@ -76,16 +75,8 @@ def wiring_of(eqn: Any) -> Wiring | None:
     name = eqn.primitive.name
     if name in _WIRINGS:
         return _WIRINGS[name](eqn)
-    programs = list(_held(eqn))
+    programs = [open_jaxpr(each) for each in jaxprs_in(eqn.params)]
     return _unknown(eqn, programs) if programs else None
-
-
-def _held(eqn: Any) -> Iterator[Any]:
-    for value in eqn.params.values():
-        if is_jaxpr(value):
-            yield open_jaxpr(value)
-        elif isinstance(value, (tuple, list)):
-            yield from (open_jaxpr(v) for v in value if is_jaxpr(v))
 
 
 def _call(parameter: str):

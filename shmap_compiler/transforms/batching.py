@@ -12,7 +12,7 @@ from jax.interpreters import batching
 from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
-from shmap_compiler._compat import is_jaxpr, open_jaxpr
+from shmap_compiler._compat import jaxprs_in, open_jaxpr
 from shmap_compiler.errors import Problem, SpecError
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind, shmap_p
@@ -78,13 +78,8 @@ def _mapped_outputs(graph: Graph, dims: list[int | None], axis_name: Any) -> lis
 def _asks_position(eqn: Any, axis_name: str) -> bool:
     if eqn.primitive.name == "axis_index" and axis_name in _tuple(eqn.params.get("axis_name")):
         return True
-    for value in eqn.params.values():
-        for inner in value if isinstance(value, (tuple, list)) else (value,):
-            if is_jaxpr(inner) and any(
-                _asks_position(e, axis_name) for e in open_jaxpr(inner).eqns
-            ):
-                return True
-    return False
+    inner = (e for held in jaxprs_in(eqn.params) for e in open_jaxpr(held).eqns)
+    return any(_asks_position(e, axis_name) for e in inner)
 
 
 def _check_spmd_axes(graph: Graph, axes: tuple[str, ...]) -> None:
