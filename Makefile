@@ -3,7 +3,7 @@
 #     make demo        a matrix product before and after the passes, then a model on real data
 #     make test        style, types, and all tests but the long random ones
 #     make lint        style and types only
-#     make test-long   all tests, with thousands of random programs
+#     make test-long   all tests, with tens of thousands of random programs
 #     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
 #     make clean       removes what the above made
 #
@@ -35,7 +35,7 @@ test: lint
 	PATH="$(BIN):$$PATH" $(BIN)/lit -v test
 
 test-long: $(VENV)/.with-test
-	SHMAP_PROPERTY_EXAMPLES=5000 $(BIN)/python -m pytest
+	SHMAP_PROPERTY_EXAMPLES=20000 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # In an environment of its own: a CUDA plugin without the libraries of CUDA complains wherever JAX
 # starts.

@@ -5,6 +5,7 @@ Tests that do not ask for a GPU run on the CPU, the first of the platforms.
 
 import importlib.util
 import os
+import secrets
 from pathlib import Path
 
 
@@ -18,3 +19,12 @@ os.environ["XLA_FLAGS"] = (
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu,cuda" if has_gpu() else "cpu")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share a GPU
+
+# The random tests of `test_property` are the same every time, or new ones if asked for a number of
+# them. Their seed is drawn here, because all processes of one run must have the same.
+LONG = "SHMAP_PROPERTY_EXAMPLES" in os.environ
+os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if LONG else 0))
+
+
+def pytest_report_header() -> str:
+    return f"SHMAP_PROPERTY_SEED={os.environ['SHMAP_PROPERTY_SEED']}"

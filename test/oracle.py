@@ -102,7 +102,8 @@ def total(xs: Blocks) -> np.ndarray:
 
 def mean(xs: Blocks) -> np.ndarray:
     result = np.float32 if xs[0].dtype.kind in "bi" else xs[0].dtype
-    return (total(xs).astype(np.float32) / np.float32(len(xs))).astype(result)
+    wide = np.promote_types(result, np.float32)
+    return (total(xs).astype(wide) / wide.type(len(xs))).astype(result)
 
 
 def ppermute(xs: Blocks, perm: Sequence[tuple[int, int]]) -> Blocks:

@@ -1,39 +1,61 @@
 """Random programs on random meshes: ours equals the NumPy oracle, and equals `jax.shard_map`.
 
-A short run is part of `make test`, and is the same every time. A long run takes new programs:
+They run inside `jit`, called directly, in both partitioner forms, and under chains of one and two
+transformations. The oracle has values, derivatives in a direction, and second derivatives; all
+entries of a gradient are compared with those of JAX.
 
-    SHMAP_PROPERTY_EXAMPLES=5000 pytest test/test_property.py
+A short run of 2,000 programs is part of `make test`, and is the same every time. A long run takes
+new programs, as many as it is told in all:
 
+    SHMAP_PROPERTY_EXAMPLES=50000 pytest test/test_property.py
+
+The header of the run tells its seed, and SHMAP_PROPERTY_SEED takes it to run the same once more.
 A failure prints the smallest program found, and the call that makes it again. Should XLA end the
 process, the program that did it is in `running_program.txt` in pytest's temporary folder.
 """
 
+import itertools
 import os
+import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note, seed, settings
+from hypothesis import strategies as st
 from jax.sharding import NamedSharding
-from programs import Program, programs
+from programs import Case, Program, cases, programs, runs_in_jax
+from programs.transformation import in_one_direction
 
 from shmap_compiler import shard_map
 
-EXAMPLES = int(os.environ.get("SHMAP_PROPERTY_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("SHMAP_PROPERTY_EXAMPLES", "2000"))
+SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 
 # The functions at the end of some programs are rounded once, by XLA and by NumPy.
 TOLERANCE = {"float32": {"rtol": 1e-5, "atol": 1e-6}, "bfloat16": {"rtol": 2**-7, "atol": 2**-8}}
 
+# Most of the time goes into compiling, and each program runs only once.
+FAST = {"xla_backend_optimization_level": 0}
 
-def examples(count: int) -> settings:
-    return settings(
-        max_examples=count,
-        derandomize="SHMAP_PROPERTY_EXAMPLES" not in os.environ,
+NAMES = ["jit", "grad", "jvp", "vmap", "checkpoint"]
+CHAINS = [(name,) for name in NAMES] + list(itertools.product(NAMES, NAMES))
+
+# What XLA says where JAX hands nothing but arrays without elements to a program.
+NO_ELEMENTS = re.compile("expected at least one operand of .* to be produced by")
+
+
+def examples(share: float):
+    """For a test that runs this share of all programs."""
+    chosen = settings(
+        max_examples=max(1, round(share * EXAMPLES)),
         database=None,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
+    return lambda test: seed(SEED)(chosen(test))
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +63,23 @@ def announce(tmp_path_factory):
     """Writes down the program that is about to run."""
     path = tmp_path_factory.getbasetemp() / "running_program.txt"
 
-    def write(program: Program) -> None:
+    def write(program: Program | Case) -> None:
         note(str(program))
         path.write_text(f"{program}\n\n{program!r}\n")
 
     return write
 
 
-def ours(program: Program):
-    return shard_map(
-        program, mesh=program.jax_mesh(), in_specs=program.in_specs, out_specs=program.out_specs
-    )
+def mapped(shard_map, program: Program, **options):
+    specs = {"in_specs": program.in_specs, "out_specs": program.out_specs}
+    return shard_map(program, mesh=program.jax_mesh(), **specs, **options)
+
+
+def compiled(function, arrays):
+    return jax.block_until_ready(jax.jit(function, compiler_options=FAST)(*arrays))
+
+
+# --------------------------------------------------------------------------------------- programs
 
 
 def check(program: Program, results, jit: bool = False) -> None:
@@ -63,46 +91,117 @@ def check(program: Program, results, jit: bool = False) -> None:
     for result, value, spec, rounded in zip(
         results, expected, program.out_specs, program.rounded(), strict=True
     ):
-        assert (result.shape, result.dtype) == (value.shape, value.dtype)
         if result.size or not jit:  # a user's jit forgets how an empty array is sharded
             assert result.sharding.is_equivalent_to(NamedSharding(mesh, spec), result.ndim)
-        if rounded:
-            wide = jnp.float32
-            np.testing.assert_allclose(
-                np.asarray(result).astype(wide), value.astype(wide), **TOLERANCE[value.dtype.name]
-            )
-        else:
-            np.testing.assert_array_equal(np.asarray(result), value)
+        check_value(result, value, rounded)
 
 
-@examples(EXAMPLES)
-@given(program=programs())
-def test_random_program_in_jit_equals_oracle_and_jax(announce, program):
-    announce(program)
-    check(program, jax.jit(ours(program))(*program.arrays()), jit=True)
-    if program.runs_in_jax():
-        jaxs = jax.shard_map(
-            program,
-            mesh=program.jax_mesh(),
-            in_specs=program.in_specs,
-            out_specs=program.out_specs,
-            check_vma=False,
+def check_value(result, value: np.ndarray, rounded: bool) -> None:
+    assert (result.shape, result.dtype) == (value.shape, value.dtype)
+    if rounded:
+        wide = jnp.float32
+        np.testing.assert_allclose(
+            np.asarray(result).astype(wide), value.astype(wide), **TOLERANCE[value.dtype.name]
         )
-        check(program, jax.jit(jaxs)(*program.arrays()), jit=True)
+    else:
+        np.testing.assert_array_equal(np.asarray(result), value)
+
+
+@pytest.mark.parametrize("batch", ["1", "2", "3", "4"])
+@examples(0.03)
+@given(data=st.data())
+def test_random_program_in_jit_equals_oracle_and_jax(announce, batch, data):
+    program = data.draw(programs(batch))
+    announce(program)
+    arrays = program.arrays()
+    check(program, compiled(mapped(shard_map, program), arrays), jit=True)
+    if runs_in_jax(program):
+        jaxs = mapped(jax.shard_map, program, check_vma=False)
+        check(program, compiled(jaxs, arrays), jit=True)
 
 
 # A direct call compiles one operation at a time, which takes its time when each is met once.
-@examples(EXAMPLES // 4)
-@given(program=programs())
+@examples(0.01)
+@given(program=programs("direct"))
 def test_random_program_called_directly(announce, program):
     announce(program)
-    check(program, ours(program)(*program.arrays()))
+    check(program, mapped(shard_map, program)(*program.arrays()))
 
 
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-@examples(EXAMPLES // 2)
-@given(program=programs())
-def test_random_program_in_each_partitioner_form(announce, partitioner, program):
+@examples(0.03)
+@given(data=st.data())
+def test_random_program_in_each_partitioner_form(announce, partitioner, data):
+    program = data.draw(programs(partitioner))
     announce(program)
     arrays = program.arrays()
-    check(program, ours(program).lower(*arrays, partitioner=partitioner).compile()(*arrays))
+    lowered = mapped(shard_map, program).lower(*arrays, partitioner=partitioner)
+    check(program, lowered.compile()(*arrays))
+
+
+# -------------------------------------------------------------------------------- transformations
+
+
+def check_items(case: Case, results) -> None:
+    """Compares what a transformed program gives with what the oracle says."""
+    assert isinstance(results, tuple)
+    assert len(results) == len(case.expected)
+    if not case.derivatives:
+        rounded = case.program.rounded()
+        for result, value, is_rounded in zip(results, case.expected, rounded, strict=True):
+            check_value(result, value, is_rounded)
+        return
+    for item, value in zip(results, case.expected, strict=True):
+        for part in item if isinstance(item, tuple) else [item]:
+            assert part.dtype == (np.float32 if value.dtype == np.float64 else value.dtype)
+        if isinstance(item, tuple):
+            item = in_one_direction([np.float64(part) for part in item], value.ndim)
+        check_close(item, value)
+
+
+def check_close(result, value) -> None:
+    """A derivative may have more digits than a float32."""
+    assert result.shape == value.shape
+    size = np.max(np.abs(value), initial=1)
+    np.testing.assert_allclose(np.float64(result), np.float64(value), rtol=0, atol=1e-5 * size)
+
+
+def jax_results(case: Case):
+    """Those of `jax.shard_map`; None where it cannot give any.
+
+    Without the check of varying values: under it, JAX's gradients of branches are wrong where
+    devices differ in which one they take.
+    """
+    if not runs_in_jax(case.program, case.names):
+        return None
+    function = case.transformed(mapped(jax.shard_map, case.program, check_vma=False))
+    try:
+        return compiled(function, case.arrays())
+    except jax.errors.JaxRuntimeError as error:
+        if not NO_ELEMENTS.search(str(error)):
+            raise
+    return None
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids="-".join)
+@examples(0.025)
+@given(data=st.data())
+def test_transformed_random_program_equals_oracle_and_jax(announce, chain, data):
+    case = data.draw(cases(chain))
+    announce(case)
+    ours = compiled(case.transformed(mapped(shard_map, case.program)), case.arrays())
+    check_items(case, ours)
+    if (jaxs := jax_results(case)) is not None:
+        for result, value in zip(jax.tree.leaves(ours), jax.tree.leaves(jaxs), strict=True):
+            assert result.dtype == value.dtype
+            check_close(result, value)
+
+
+@pytest.mark.parametrize("first", NAMES)
+@examples(0.012)
+@given(data=st.data())
+def test_transformed_random_program_called_directly(announce, first, data):
+    chains = [chain for chain in CHAINS if chain[0] == first]
+    case = data.draw(st.sampled_from(chains).flatmap(partial(cases, batch="direct")))
+    announce(case)
+    check_items(case, case.transformed(mapped(shard_map, case.program))(*case.arrays()))

@@ -1,6 +1,8 @@
 """Random programs for `shard_map`, with an oracle that says what each of them computes."""
 
-from programs.generate import programs
+from programs.case import Case
+from programs.generate import cases, programs
+from programs.jax_limits import runs_in_jax
 from programs.program import Program
 
-__all__ = ["Program", "programs"]
+__all__ = ["Case", "Program", "cases", "programs", "runs_in_jax"]

@@ -5,7 +5,8 @@ makes, on all of them; each device keeps what its own predicate selects. So a bo
 where the predicate is the same on all devices: elsewhere real devices would wait for ever. The
 `varying` rules see to that, since a predicate that a loop carries may vary from the second trip on.
 
-Every rule gets `run(body, *values)` first, which is the interpretation that it belongs to.
+Every rule gets `run(body, *values)` first, which is the interpretation that it belongs to. For the
+oracle, values may be dual (`programs.dual`).
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from oracle import Blocks, Mesh
 
 from programs.body import Axes, Body, Rule, Stuck
 from programs.collective import COMMUNICATES
+from programs.dual import each, innermost
 from programs.value import Value
 
 
@@ -50,12 +52,20 @@ def scan_jax(run, init, const, xs, *, body, reverse, unroll):
     )
 
 
+def row(index: int, blocks: Blocks) -> Blocks:
+    return [np.asarray(block[index]) for block in blocks]
+
+
+def stack(*rows: Blocks) -> Blocks:
+    return [np.stack(blocks) for blocks in zip(*rows, strict=True)]
+
+
 def scan_oracle(run, mesh, carry, const, xs, *, body, reverse, unroll):
-    steps = range(xs[0].shape[0])
-    ys: dict[int, Blocks] = {}
+    steps = range(len(innermost(xs)[0]))
+    ys: dict[int, Any] = {}
     for step in reversed(steps) if reverse else steps:
-        carry, ys[step] = run(body, carry, const, [np.asarray(block[step]) for block in xs])
-    return carry, [np.stack(blocks) for blocks in zip(*(ys[step] for step in steps), strict=True)]
+        carry, ys[step] = run(body, carry, const, each(partial(row, step), xs))
+    return carry, each(stack, *(ys[step] for step in steps))
 
 
 def scan_varying(run, mesh, init, const, xs, *, body, reverse, unroll):
@@ -66,8 +76,8 @@ def scan_varying(run, mesh, init, const, xs, *, body, reverse, unroll):
 def draw_scan(scope):
     xs = scope.operand(lambda v: v.shape and v.shape[0] > 0)
     init, const = scope.operand(), scope.operand()
-    row = Value([np.asarray(block[0]) for block in scope[xs].blocks], scope[xs].varying)
-    inner = scope.inner(scope[init], scope[const], row)
+    x = Value(row(0, scope[xs].blocks), scope[xs].varying)
+    inner = scope.inner(scope[init], scope[const], x)
     params = {"reverse": scope.choose([False, True]), "unroll": scope.choose([1, 2])}
     return (init, const, xs), {"body": inner.body(scope[init], None), **params}
 
@@ -110,7 +120,7 @@ def while_oracle(run, mesh, count, carry, const, *, body):
     trips = [int(block) % TRIPS for block in count]
     for trip in range(max(trips)):
         (after,) = run(body, carry, const)
-        carry = select([trip < own for own in trips], after, carry)
+        carry = each(partial(select, [trip < own for own in trips]), after, carry)
     return carry
 
 
@@ -135,8 +145,11 @@ def switch_jax(run, index, x, y, *, branches):
 
 def switch_oracle(run, mesh, index, x, y, *, branches):
     numbers = [np.clip(int(block), 0, len(branches) - 1) for block in index]
-    results = [run(branch, x, y)[0] for branch in branches]
-    return [results[number][device] for device, number in enumerate(numbers)]
+
+    def choose(*results: Blocks) -> Blocks:
+        return [results[number][device] for device, number in enumerate(numbers)]
+
+    return each(choose, *(run(branch, x, y)[0] for branch in branches))
 
 
 def switch_varying(run, mesh, index, x, y, *, branches):

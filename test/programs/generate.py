@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from random import Random
 from typing import Any
@@ -19,15 +20,19 @@ from jax.sharding import PartitionSpec
 from oracle import Mesh
 
 from programs.body import Axes, Body, Op, Stuck
+from programs.case import DERIVATIVES, Case
 from programs.collective import COLLECTIVE
 from programs.control import CONTROL
+from programs.derivative import check_derivable
 from programs.exact import Inexact
 from programs.interpret import RULES, apply_oracle, apply_varying
 from programs.local import LOCAL, SMOOTH
 from programs.program import Argument, Program
+from programs.transformation import Transformation
 from programs.value import Value
 
 Choose = Callable[[Sequence[Any]], Any]
+Seed = int | str
 
 MESH_SIZES = [
     *[(4,), (8,), (3,), (1,)],
@@ -36,26 +41,59 @@ MESH_SIZES = [
 ]
 DIM_SIZES = [4, 2, 1, 8, 3]
 DTYPES = ["float32", "int32", "bfloat16", "bool"]
+DERIVABLE = ["float32", "float32", "int32", "bool"]
 LARGEST_BLOCK = 512
 LARGEST_RANK = 4
 DEEPEST_BODY = 2
 
 
-def programs() -> st.SearchStrategy[Program]:
-    """The hypothesis strategy."""
+def programs(batch: str = "") -> st.SearchStrategy[Program]:
+    """The hypothesis strategy; batches have no program in common."""
+    return st.builds(draw_program, seeds(batch), st.sampled_from(range(1, 17)))
+
+
+def cases(chain: Sequence[str], batch: str = "") -> st.SearchStrategy[Case]:
+    """Programs under these transformations, the first one innermost."""
+    draw = partial(draw_case, chain)
+    found = st.builds(draw, seeds(f"{batch} {'-'.join(chain)}"), st.sampled_from(range(1, 9)))
+    return found.filter(Case.fits)
+
+
+def seeds(batch: str) -> st.SearchStrategy[str]:
     # Not a list of seeds, one for each operation: hypothesis would spend most of its runs on lists
     # that repeat a few numbers.
-    return st.builds(draw_program, st.integers(0, 2**32 - 1), st.sampled_from(range(1, 17)))
+    return st.integers(0, 2**32 - 1).map(f"{batch} {{}}".format)
 
 
-def draw_program(seed: int, size: int) -> Program:
-    """A program of about `size` operations, inner ones not counted."""
+def draw_case(chain: Sequence[str], seed: Seed, size: int) -> Case:
+    program = draw_program(seed, size, [name for name in chain if name in DERIVATIVES])
+    choose = Random(seed).choice
+    return Case(program, tuple(draw_transformation(choose, name, program) for name in chain))
+
+
+def draw_transformation(choose: Choose, name: str, program: Program) -> Transformation:
+    if name != "vmap":
+        return Transformation(name)
+    in_axes = [choose([0, -1, None]) for _ in program.arguments]
+    in_axes[choose(range(len(in_axes)))] = 0
+    return Transformation(name, tuple(in_axes))
+
+
+def draw_program(seed: Seed, size: int, derivatives: Sequence[str] = ()) -> Program:
+    """A program of about `size` operations, inner ones not counted.
+
+    It has the `derivatives`: "grad" and "jvp" in the order in which they will be taken.
+    """
     choose = Random(seed).choice
     sizes = choose(MESH_SIZES)
     devices = draw_devices(choose, prod(sizes))
     mesh = dict(zip("ijk", sizes, strict=False))
-    arguments = tuple(draw_argument(choose, mesh) for _ in range(choose([1, 2, 3])))
-    scope = Scope(choose, mesh)
+    first, others = (["float32"], DERIVABLE) if derivatives else (DTYPES, DTYPES)
+    arguments = tuple(
+        draw_argument(choose, mesh, others if number else first)
+        for number in range(choose([1, 2, 3]))
+    )
+    scope = Scope(choose, mesh, tuple(derivatives))
     for number, argument in enumerate(arguments):
         blocks = oracle.split(argument.array(number), argument.spec, mesh)
         scope.values.append(Value(blocks, axes_in(argument.spec)))
@@ -78,14 +116,14 @@ def draw_devices(choose: Choose, count: int) -> tuple[int, ...]:
     return tuple(range(count) if order == "first" else range(8 - count, 8))
 
 
-def draw_argument(choose: Choose, mesh: Mesh) -> Argument:
+def draw_argument(choose: Choose, mesh: Mesh, dtypes: Sequence[str]) -> Argument:
     block = [choose(DIM_SIZES) for _ in range(choose([2, 1, 3, 0]))]
     if block and choose([False] * 15 + [True]):
         block[choose(range(len(block)))] = 0
     spec = draw_spec(choose, mesh, len(block), frozenset())
     tiles = oracle.tiles(spec, len(block), mesh)
     shape = tuple(n * count for n, count in zip(block, tiles, strict=True))
-    return Argument(shape, choose(DTYPES), spec)
+    return Argument(shape, choose(dtypes), spec)
 
 
 def draw_spec(choose: Choose, mesh: Mesh, rank: int, varying: Axes) -> PartitionSpec:
@@ -119,7 +157,7 @@ def finish(scope: Scope, number: int) -> int:
     """Makes a value fit to be returned: it needs a dimension for the axes along which it varies."""
     if scope[number].varying and not scope[number].shape:
         number = scope.push(Op("reshape", (number,), {"shape": (1,)}))
-    if scope[number].kind == "f" and scope.choose([False, True]):
+    if scope[number].kind == "f" and not scope.derivatives and scope.choose([False, True]):
         number = scope.push(Op(scope.choose(list(SMOOTH)), (number,)))
         scope.values[number] = replace(scope[number], final=True)
     return number
@@ -128,9 +166,17 @@ def finish(scope: Scope, number: int) -> int:
 class Scope:
     """The values that the next operation of a body can read, and what it may do."""
 
-    def __init__(self, choose: Choose, mesh: Mesh, depth: int = 0, collectives: bool = True):
+    def __init__(
+        self,
+        choose: Choose,
+        mesh: Mesh,
+        derivatives: Sequence[str],
+        depth: int = 0,
+        collectives: bool = True,
+    ):
         self.choose = choose
         self.mesh = mesh
+        self.derivatives = derivatives
         self.depth = depth
         self.collectives = collectives
         self.values: list[Value] = []
@@ -169,7 +215,8 @@ class Scope:
 
     def inner(self, *inputs: Value, collectives: bool = True) -> Scope:
         """The scope of a body that an operation of this one runs."""
-        scope = Scope(self.choose, self.mesh, self.depth + 1, self.collectives and collectives)
+        collectives = self.collectives and collectives
+        scope = Scope(self.choose, self.mesh, self.derivatives, self.depth + 1, collectives)
         scope.values = list(inputs)
         return scope
 
@@ -215,7 +262,10 @@ class Scope:
         for blocks in results:
             if blocks[0].size > LARGEST_BLOCK or blocks[0].ndim > LARGEST_RANK:
                 raise Stuck
+        new = [Value(*parts) for parts in zip(results, varying, strict=True)]
+        if self.derivatives:
+            check_derivable(self.derivatives, op, operands, new)
         number = len(self.values)
-        self.values += map(Value, results, varying)
+        self.values += new
         self.ops.append(op)
         return number

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,10 @@ import numpy as np
 import oracle
 from jax.sharding import Mesh, PartitionSpec
 
-from programs.body import Body, Op
-from programs.collective import axis_names
-from programs.interpret import RULES, run_jax, run_oracle, run_rounded
+from programs.body import Body
+from programs.derivative import run_dual
+from programs.dual import each, order
+from programs.interpret import RULES, run_jax, run_rounded
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,11 @@ class Program:
         devices = np.array(jax.devices())[list(self.devices)]
         return Mesh(devices.reshape(tuple(self.mesh.values())), tuple(self.mesh))
 
-    def arrays(self) -> list[np.ndarray]:
-        return [argument.array(seed) for seed, argument in enumerate(self.arguments)]
+    def arrays(self, seed: int = 0) -> list[np.ndarray]:
+        return [
+            argument.array(seed * len(self.arguments) + number)
+            for number, argument in enumerate(self.arguments)
+        ]
 
     def __call__(self, *blocks: jax.Array) -> tuple[jax.Array, ...]:
         """The per-device function for `shard_map`."""
@@ -60,25 +65,23 @@ class Program:
 
     def expected(self) -> list[np.ndarray]:
         """The results on `arrays()` according to the oracle."""
-        body = partial(run_oracle, self.mesh, self.body)
-        return oracle.shmap(body, self.mesh, self.in_specs, self.out_specs)(*self.arrays())
+        return self.oracle(*self.arrays())
+
+    def oracle(self, *arrays: Any) -> list[Any]:
+        """The results on any arrays, which may be dual, according to the oracle."""
+        blocks = [
+            each(partial(oracle.split, spec=spec, mesh=self.mesh), array)
+            for array, spec in zip(arrays, self.in_specs, strict=True)
+        ]
+        results = run_dual(max(map(order, arrays)), self.mesh, self.body, *blocks)
+        return [
+            each(partial(oracle.join, spec=spec, mesh=self.mesh), result)
+            for result, spec in zip(results, self.out_specs, strict=True)
+        ]
 
     def rounded(self) -> tuple[bool, ...]:
         """Which results are exact up to the last operation, and then rounded."""
         return run_rounded(self.body, *(False for _ in self.arguments))
-
-    def runs_in_jax(self) -> bool:
-        """Whether `jax.shard_map` takes it: on the CPU it lacks two things that ours has."""
-
-        def in_mesh_order(op: Op) -> bool:
-            places = [list(self.mesh).index(axis) for axis in axis_names(op.params["axis_name"])]
-            return places == sorted(places)
-
-        return all(
-            op.name != "pbroadcast"
-            and (op.name not in ("ppermute", "pshuffle") or in_mesh_order(op))
-            for op in self.body.walk()
-        )
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.mesh.items())
