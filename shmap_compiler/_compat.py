@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.core import ShapedArray, eval_context
 from jax.extend import core as jex_core
-from jax.interpreters import mlir, partial_eval
+from jax.interpreters import ad, mlir, partial_eval
 from jax.sharding import (
     AbstractMesh,
     AxisType,
@@ -133,6 +133,34 @@ def close_jaxpr(jaxpr: Any) -> Any:
     if _CLOSED_IS_SEPARATE and not is_closed(jaxpr):
         return _ClosedJaxpr(jaxpr, ())
     return jaxpr
+
+
+_backward_pass = getattr(ad, "backward_pass", None)  # from JAX 0.12 on
+
+
+def transpose(
+    jaxpr: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+) -> list[Any]:
+    """The cotangents of those inputs of a closed jaxpr in which it is linear.
+
+    Args:
+      known: values of the other inputs.
+      cotangents: of the outputs.
+    """
+    types = [t for t, is_linear in zip(jaxpr.in_avals, linear, strict=True) if is_linear]
+    if _backward_pass is not None and not any(jaxprs_in(eqn.params) for eqn in jaxpr.eqns):
+        unknown, others = (ad.UndefinedPrimal(t.to_ct_aval()) for t in types), iter(known)
+        inputs = [next(unknown if is_linear else others) for is_linear in linear]
+        found = _backward_pass(open_jaxpr(jaxpr), True, jaxpr.consts, inputs, list(cotangents))
+        return [ad.instantiate_zeros(x) for x, m in zip(found, linear, strict=True) if m]
+    # This traces the program again, and so splits loops into what is known and what is linear.
+    run = jex_core.jaxpr_as_fun(jaxpr)
+
+    def of_linear(*inputs):
+        rest, others = iter(inputs), iter(known)
+        return run(*[next(rest if is_linear else others) for is_linear in linear])
+
+    return jax.linear_transpose(of_linear, *types)(list(cotangents))
 
 
 def constants_to_inputs(closed: Any) -> tuple[Any, list[Any]]:

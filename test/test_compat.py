@@ -107,6 +107,19 @@ def test_jaxprs_in():
     assert _compat.jaxprs_in({"a": SIN, "b": (1, SIN), "c": [SIN.eqns], "d": 2.0}) == [SIN, SIN]
 
 
+def test_transpose():
+    def flat(a, x, y):
+        return a * x + 2 * y, x
+
+    def with_a_loop(a, x, y):
+        return a * x + 2 * y, lax.fori_loop(0, 2, lambda _, z: a * z, y)
+
+    for program, expected in ((flat, [4.0, 2.0]), (with_a_loop, [3.0, 11.0])):
+        closed = jax.make_jaxpr(program)(1.0, 1.0, 1.0)
+        found = _compat.transpose(closed, [False, True, True], [3.0], [1.0, 1.0])
+        assert list(map(float, found)) == expected
+
+
 def test_is_closed():
     assert _compat.is_closed(SIN)
     (call,) = jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns

@@ -12,11 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex_core
 from jax.interpreters import ad
 
 from shmap_compiler import specs
-from shmap_compiler._compat import replace_jaxpr
+from shmap_compiler._compat import replace_jaxpr, transpose
 from shmap_compiler.collectives import psum
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.primitive import bind, shmap_p
@@ -87,26 +86,19 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
 def _transpose(cotangents, *args, graph: Graph, mesh_witness):
     linear = [ad.is_undefined_primal(a) for a in args]
     known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
-    linear_types = [t for t, m in zip(graph.body_in_types, linear, strict=True) if m]
     linear_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if m]
     known_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if not m]
     cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
 
     program, out_axes, in_axes = _cotangent_types(graph, linear)
-    run = jex_core.jaxpr_as_fun(program)
 
     def backward(*blocks):
         known_blocks, cts = blocks[: len(known)], blocks[len(known) :]
-
-        def of_linear(*linear_blocks):
-            rest_linear, rest_known = iter(linear_blocks), iter(known_blocks)
-            return run(*[next(rest_linear if m else rest_known) for m in linear])
-
         shares = [
             _share(ct, axes - set(specs.mentioned(s)), graph)
             for ct, axes, s in zip(cts, out_axes, graph.out_specs, strict=True)
         ]
-        results = jax.linear_transpose(of_linear, *linear_types)(shares)
+        results = transpose(program, linear, known_blocks, shares)
         return [
             _sum(x, axes - set(specs.mentioned(s)), graph)
             for x, axes, s in zip(results, in_axes, linear_specs, strict=True)
