@@ -67,7 +67,7 @@ def seeds(batch: str) -> st.SearchStrategy[str]:
 
 def draw_case(chain: Sequence[str], seed: Seed, size: int) -> Case:
     program = draw_program(seed, size, [name for name in chain if name in DERIVATIVES])
-    choose = Random(seed).choice
+    choose = Random(f"{seed} transformations").choice
     return Case(program, tuple(draw_transformation(choose, name, program) for name in chain))
 
 
