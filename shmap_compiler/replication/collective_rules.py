@@ -22,6 +22,8 @@ _SAME_FOR_GROUP = {coll.psum_p, coll.pmax_p, coll.pmin_p, coll.all_gather_p}
 # ... and keeps of them, or of their sum, the part that its own rank says.
 _PART_BY_RANK = {coll.psum_scatter_p, coll.all_to_all_p}
 
+_INVARIANT_IN_JAX = {coll.psum_p, coll.pmax_p, coll.pmin_p}
+
 # Collectives in JAX's own form: those that also name an axis of an enclosing vmap, and those that
 # our family lacks.
 _JAX_SAME_FOR_ALL = {"psum", "pmax", "pmin", "all_gather"}
@@ -55,6 +57,21 @@ def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
     if groups is None:  # R6; with groups R7
         return elsewhere | own
     return elsewhere | _exact("part", names, groups, operand & own, axes)
+
+
+def mask_of_type(eqn: Any, operand: int, axes: AxisSets) -> int | None:
+    """The same as JAX's types of varying values have it, which know sums and extrema only."""
+    primitive = eqn.primitive
+    if primitive not in RULED:
+        return _jax_collective(eqn, operand, axes)
+    own = axes.mask(eqn.params["axes"])
+    if primitive is coll.axis_index_p:
+        return own
+    if primitive is assume_replicated_p or (
+        primitive in _INVARIANT_IN_JAX and eqn.params["groups"] is None
+    ):
+        return operand & ~own
+    return operand | own
 
 
 def communicates_over(eqn: Any) -> tuple[str, ...]:

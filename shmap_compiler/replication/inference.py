@@ -28,6 +28,9 @@ from shmap_compiler.replication.wiring import (
     wiring_of,
 )
 
+CollectiveRule = Callable[[Any, int, AxisSets], int | None]
+"""From an equation and the set of its operand to that of its result; None for no collective."""
+
 # R3: result k is operand k.
 _ELEMENT_BY_ELEMENT = {"optimization_barrier", "device_put"}
 # R15: results that no operand determines.
@@ -116,14 +119,23 @@ def infer(graph: Any) -> Replication:
     )
 
 
-def infer_program(graph: Any, program: Any, varying: Sequence[Iterable[str]]) -> Replication:
-    """Solves a program on the mesh of a Graph, given the axes along which its inputs vary."""
+def infer_program(
+    graph: Any,
+    program: Any,
+    varying: Sequence[Iterable[str]],
+    of_collective: CollectiveRule = result_mask,
+) -> Replication:
+    """Solves a program on the mesh of a Graph, given the axes along which its inputs vary.
+
+    Args:
+      of_collective: along which axes the result of a collective varies.
+    """
     axes = AxisSets(graph.mesh.shape)
     inputs = [axes.mask(v) for v in varying]
     jaxpr = open_jaxpr(program)
     refs = _new_refs(jaxpr.invars, inputs)
     context = _Context(axes.mask(graph.all_manual_axes), 0)
-    return Replication(axes, _Solver(axes).solve(jaxpr, inputs, refs, context))
+    return Replication(axes, _Solver(axes, of_collective).solve(jaxpr, inputs, refs, context))
 
 
 @dataclass
@@ -144,6 +156,7 @@ class _Context:
 @dataclass
 class _Solver:
     axes: AxisSets
+    of_collective: CollectiveRule
     solved: dict[Any, Frame] = field(default_factory=dict)
     writes: int = 0  # how often the set of a reference grew
 
@@ -197,7 +210,7 @@ class _Solver:
             return operands
         if name in _UNREPEATABLE:
             joined = context.manual
-        mask = result_mask(eqn, joined, self.axes)
+        mask = self.of_collective(eqn, joined, self.axes)
         if mask is None:
             mask = joined | self.of_effects(eqn, context) if eqn.effects else joined
         if eqn.effects:

@@ -26,9 +26,12 @@ from shmap_compiler import collectives as coll
 from shmap_compiler import specs
 from shmap_compiler._compat import open_jaxpr, replace_jaxpr, scan_counts
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
+from shmap_compiler.errors import BodyError, Problem
 from shmap_compiler.graph import Graph
+from shmap_compiler.misuse import shown_source
 from shmap_compiler.replication.inference import Frame
 from shmap_compiler.transforms import backward_rules
+from shmap_compiler.transforms.backward_rules import BackwardRule
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()
@@ -210,10 +213,37 @@ class _Program:
         self.define(eqn.outvars, [Value(True, axes)] * len(eqn.outvars))
 
     def custom_rule(self, eqn: Any, operands: list[Value]) -> None:
-        """A rule returns shares along the axes of its operands, and along those it adds itself."""
-        residuals = [v.axes for v in operands[: eqn.params["num_res"]]]
+        """The user's rule takes and returns cotangents as the types of the function say.
+
+        Where it returns shares of what should be whole, they are summed.
+        """
+        rule = BackwardRule(self.typer.graph, eqn)
+        count = eqn.params["num_res"]
+        residuals = [v.axes for v in operands[:count]]
+        if rule.operands is None or rule.results is None:
+            self.rule_of_shares(eqn, operands, rule, residuals)
+            return
+        if rule.sums_shares:
+            if summed := rule.sums_whole() & NONE.union(*rule.results):
+                where = shown_source(eqn.source_info)
+                raise BodyError(f"`{self.typer.graph.name}`", [_sums_in_two_ways(where, summed)])
+            self.rule_of_shares(eqn, operands, rule, residuals)
+            return
+        returned = rule.returned(residuals, rule.results)
+        moving = [
+            self.of_type(v, own | found, eqn)
+            for v, own, found in zip(eqn.invars[count:], rule.operands, returned, strict=True)
+        ]
+        self.put(eqn.replace(invars=[*eqn.invars[:count], *moving]))
+        self.define(eqn.outvars, [Value(True, axes) for axes in rule.results])
+
+    def rule_of_shares(
+        self, eqn: Any, operands: list[Value], rule: BackwardRule, residuals: list[Axes]
+    ) -> None:
+        """It returns shares along the axes of its operands, and along those it adds itself."""
         axes = NONE.union(*(v.axes for v in operands))
-        while not (found := backward_rules.varying(self.typer.graph, eqn, residuals, axes)) <= axes:
+        results = len(eqn.outvars)
+        while not (found := NONE.union(*rule.returned(residuals, [axes] * results))) <= axes:
             axes |= found
         self.together(eqn, axes)
 
@@ -369,6 +399,22 @@ class _Program:
             self.define([var], [Value(True, value.axes | missing)])
         return self.raised_vars[key]
 
+    def of_type(self, atom: Any, wanted: Axes, eqn: Any) -> Any:
+        """The value with exactly the type `wanted`, if it carries a tangent."""
+        value = self.value(atom)
+        spare = value.axes - wanted
+        if value.live and spare:
+            # It is equal along them, and so is the mean; whose transpose cuts a whole into shares.
+            summed, mean = jex_core.Var(atom.aval), jex_core.Var(atom.aval)
+            axes = self.typer.ordered(spare)
+            self.put(_sum_of_equals(atom, axes, summed, eqn))
+            share = 1 / math.prod(self.typer.sizes[a] for a in axes)
+            self.put(_times(summed, share, mean, eqn))
+            self.roots[summed] = self.roots[mean] = self.roots[atom]
+            self.define([summed, mean], [Value(True, value.axes & wanted)] * 2)
+            atom = mean
+        return self.raised(atom, wanted, [eqn])
+
 
 def _joined(rows: Sequence[Sequence[Value]]) -> list[Value]:
     return [
@@ -382,7 +428,22 @@ def _mark(x: Any, axes: tuple[str, ...], out: Any, near: Sequence[Any]) -> Any:
     return jex_core.new_jaxpr_eqn([x], [out], pvary_p, {"axes": axes}, set(), source)
 
 
-def _times(x: Any, factor: int, out: Any, eqn: Any) -> Any:
+def _sums_in_two_ways(where: str, summed: Axes) -> Problem:
+    axes = ", ".join(map(repr, sorted(summed)))
+    return Problem(
+        f"the backward rule of the custom_vjp function called at {where}",
+        f"psum of a cotangent over {axes}, and a derivative by jax.vjp of a function with psum",
+        "a rule in which either jax.vjp or the rule itself sums over devices",
+        "take the psum out of the function that jax.vjp gets, or write its derivative by hand",
+    )
+
+
+def _sum_of_equals(x: Any, axes: tuple[str, ...], out: Any, near: Any) -> Any:
+    params = {"axes": axes}
+    return jex_core.new_jaxpr_eqn([x], [out], psum_invariant_p, params, set(), near.source_info)
+
+
+def _times(x: Any, factor: float, out: Any, eqn: Any) -> Any:
     template = open_jaxpr(jax.make_jaxpr(lambda v: v * jnp.asarray(factor, v.dtype))(x.aval))
     _, literal = template.eqns[-1].invars
     return template.eqns[-1].replace(

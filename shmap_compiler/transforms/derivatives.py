@@ -21,6 +21,7 @@ from shmap_compiler.graph import Graph, equations
 from shmap_compiler.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.tracer import retrace
+from shmap_compiler.transforms import backward_rules
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
 from shmap_compiler.transforms.split import Halves, halves, save_everything, split, where
 
@@ -42,13 +43,14 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
     The constants are values for the leading inputs of the program.
     """
     moving_specs = where(moves, graph.in_specs)
+    fun = backward_rules.with_types(graph)
 
     def with_tangents(*blocks):
         values, moving = blocks[: len(moves)], blocks[len(moves) :]
 
         def of_moving(*moving_values):
             rest = iter(moving_values)
-            return graph.fun(*[next(rest) if m else x for x, m in zip(values, moves, strict=True)])
+            return fun(*[next(rest) if m else x for x, m in zip(values, moves, strict=True)])
 
         outs, out_tangents = jax.jvp(of_moving, where(moves, values), moving)
         return [*outs, *where(smooth, out_tangents)]

@@ -1,0 +1,194 @@
+"""Derivatives through `custom_vjp` functions whose rules talk to other devices.
+
+Rules mean what they mean in JAX with check_vma: cotangents are each device's own along axes along
+which a value varies, and whole along others. Those that JAX refuses, since they return shares of
+what should be whole, are summed.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+from shmap_compiler.errors import BodyError
+
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(8, 6)
+W = np.linspace(1, 2, 6, dtype=np.float32)
+
+
+def with_rule(fun, backward):
+    """`fun(w, x)` whose derivative is `backward(w, x, ct)`."""
+    wrapped = jax.custom_vjp(fun)
+    wrapped.defvjp(lambda w, x: (fun(w, x), (w, x)), lambda kept, ct: backward(*kept, ct))
+    return wrapped
+
+
+def product(w, x):
+    return w * x
+
+
+def summed(w, x):
+    return lax.psum((w * x).sum(), "i")
+
+
+# w is equal on all devices along "i", x is not.
+product_rule = with_rule(product, lambda w, x, ct: (lax.psum((ct * x).sum(0), "i"), ct * w))
+share_rule = with_rule(product, lambda w, x, ct: ((ct * x).sum(0), ct * w))
+half_rule = with_rule(product, lambda w, x, ct: (lax.psum(ct * x, "i").sum(0), jnp.zeros_like(x)))
+sum_rule = with_rule(summed, lambda w, x, ct: (lax.psum((ct * x).sum(0), "i"), ct * w + 0 * x))
+local_rule = with_rule(
+    lambda w, x: jnp.sin(w * x), lambda w, x, ct: jax.vjp(lambda w, x: jnp.sin(w * x), w, x)[1](ct)
+)
+recomputing_rule = with_rule(summed, lambda w, x, ct: jax.vjp(summed, w, x)[1](ct))
+gathering_rule = with_rule(
+    lambda w, x: lax.all_gather(w * x, "i", tiled=True),
+    lambda w, x, ct: (
+        lax.psum((lax.psum_scatter(ct, "i", tiled=True) * x).sum(0), "i"),
+        lax.psum_scatter(ct, "i", tiled=True) * w,
+    ),
+)
+
+
+def gradients(shard_map, body, **options):
+    of = shard_map(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P(), **options)
+    return jax.jit(jax.grad(of, argnums=(0, 1)))(W, X)
+
+
+def same_as_jax(body):
+    for ours, jaxs in zip(gradients(shard_map, body), gradients(jax.shard_map, body), strict=True):
+        np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
+
+
+def total(y):
+    """The sum of all that devices have."""
+    return lax.psum(jnp.sum(jnp.cos(y)), "i")
+
+
+RULES = {
+    "product": (product_rule, total),
+    "half": (half_rule, total),
+    "sum": (sum_rule, jnp.cos),
+    "local": (local_rule, total),
+    "recomputing": (recomputing_rule, jnp.cos),
+    "gathering": (gathering_rule, total),
+}
+for_each_rule = pytest.mark.parametrize(("rule", "finish"), RULES.values(), ids=RULES)
+
+
+@for_each_rule
+def test_a_rule(rule, finish):
+    same_as_jax(lambda w, x: finish(rule(w, x)))
+
+
+@for_each_rule
+def test_a_rule_in_a_call_that_uses_its_operands_elsewhere(rule, finish):
+    @jax.jit
+    def inner(w, x):
+        return finish(rule(w, x)) + total(w * x) + lax.psum((w * x).sum(), "i")
+
+    same_as_jax(lambda w, x: inner(w, x) + inner(2 * w, x))
+
+
+@for_each_rule
+def test_a_rule_in_a_loop(rule, finish):
+    def body(w, x):
+        def step(carry, k):
+            w, out = carry
+            return (w * 1.1, out + finish(rule(w, k * x))), finish(rule(w, x))
+
+        (w, out), rest = lax.scan(step, (w, jnp.float32(0)), jnp.arange(3, dtype=np.float32))
+        return out + rest.sum() + w.sum()
+
+    same_as_jax(body)
+
+
+@for_each_rule
+def test_a_rule_in_a_branch(rule, finish):
+    same_as_jax(lambda w, x: lax.cond(w[0] > 0, lambda: finish(rule(w, x)), lambda: w.sum()))
+
+
+@for_each_rule
+def test_a_rule_in_a_checkpoint(rule, finish):
+    same_as_jax(jax.checkpoint(lambda w, x: finish(rule(w, x))))
+
+
+@for_each_rule
+def test_a_rule_in_vmap(rule, finish):
+    def body(w, x):
+        return jax.vmap(lambda s: finish(rule(s * w, x)))(jnp.arange(1, 3, dtype=np.float32)).sum()
+
+    same_as_jax(body)
+
+
+@for_each_rule
+def test_a_rule_called_directly(rule, finish):
+    def body(w, x):
+        return finish(rule(w, x))
+
+    of = shard_map(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P())
+    for ours, jaxs in zip(
+        jax.grad(of, argnums=(0, 1))(W, X), gradients(jax.shard_map, body), strict=True
+    ):
+        np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
+
+
+def test_shares_that_a_rule_returns_are_summed():
+    body = lambda w, x: total(share_rule(w, x))  # noqa: E731
+    with pytest.raises(ValueError, match="must produce an output with the same type"):
+        gradients(jax.shard_map, body)
+    expected = gradients(jax.shard_map, lambda w, x: total(product_rule(w, x)))
+    for ours, jaxs in zip(gradients(shard_map, body), expected, strict=True):
+        np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
+
+
+def test_an_operand_that_is_equal_for_another_reason_than_its_type():
+    """`all_gather` gives equal values, which JAX's types take for each device's own."""
+
+    def body(w, x):
+        gathered = lax.all_gather(x, "i", tiled=True)
+        rule = with_rule(
+            lambda w, x: (w * x).sum(),
+            lambda w, x, ct: (lax.psum((ct * x).sum(0), "i"), ct * w * jnp.ones_like(x)),
+        )
+        return lax.psum(jnp.cos(rule(w, gathered)), "i")
+
+    same_as_jax(body)
+
+
+def test_a_rule_sums_once():
+    of = shard_map(
+        lambda w, x: total(product_rule(w, x)), mesh=MESH, in_specs=(P(), P("i")), out_specs=P()
+    )
+    text = jax.jit(jax.grad(of)).lower(W, X).compile().as_text()
+    assert text.count(" all-reduce(") == 1
+
+
+def mixed(fun):
+    """The derivative along `x` by `jax.vjp`, the other by hand."""
+
+    def backward(w, x, ct):
+        return lax.psum((ct * x).sum(0), "i"), jax.vjp(lambda x: fun(w, x), x)[1](ct)[0]
+
+    return with_rule(fun, backward)
+
+
+def test_a_rule_that_sums_whole_cotangents_beside_a_derivative():
+    same_as_jax(lambda w, x: jnp.cos(mixed(summed)(w, x)))
+
+
+def test_a_rule_that_sums_shares_in_two_ways_is_refused():
+    def fun(w, x):
+        return w * x + lax.psum(x, "i")
+
+    with pytest.raises(
+        BodyError,
+        match=r"(?s)the backward rule of the custom_vjp function called at .*test_backward_rules"
+        r".*found:  psum of a cotangent over 'i', and a derivative by jax.vjp of a function with "
+        r"psum\n    needed: .*\n    fix:    take the psum out",
+    ):
+        gradients(shard_map, lambda w, x: total(mixed(fun)(w, x)))
