@@ -101,7 +101,18 @@ class Executable:
 
     def __call__(self, *args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
-        if tree != self.signature.in_tree and _paths(tree) != _paths(self.signature.in_tree):
+        results = self._run(leaves, tree)
+        for k, sharding in self._empty_results:
+            results[k] = jax.device_put(results[k], sharding)
+        return jax.tree.unflatten(self.signature.out_tree, results)
+
+    def _run(self, leaves: list[Any], tree: Any) -> list[Any]:
+        if tree == self.signature.in_tree and not self.signature.static:
+            try:  # JAX checks what it is called with, and does so fast
+                return self.jax_compiled(*self._constants, *leaves)
+            except (TypeError, ValueError):
+                pass  # an argument that has to be moved, or a mistake
+        elif _paths(tree) != _paths(self.signature.in_tree):
             self._refuse_structure(tree)
         inputs = self.signature.select(leaves)
         self._check(inputs, leaves)
@@ -109,10 +120,7 @@ class Executable:
             x if isinstance(x, jax.Array) and x.sharding == s else jax.device_put(x, s)
             for x, s in zip(inputs, self.input_shardings, strict=True)
         ]
-        results = list(self.jax_compiled(*self._constants, *placed))
-        for k, sharding in self._empty_results:
-            results[k] = jax.device_put(results[k], sharding)
-        return jax.tree.unflatten(self.signature.out_tree, results)
+        return self.jax_compiled(*self._constants, *placed)
 
     @cached_property
     def _empty_results(self) -> list[tuple[int, NamedSharding]]:
