@@ -42,13 +42,15 @@ def test_type_is_refused(text):
 
 
 def test_collectives_are_counted_with_bytes():
-    hlo = """
+    hlo = """HloModule m
+ENTRY %main (x: f32[2,32]) -> f32[] {
   %a = f32[2,32]{1,0} all-reduce(%x), channel_id=1, metadata={op_name="all-reduce("}
   %b = (bf16[4]{0}, pred[3]{0}) all-reduce(%x, %y), channel_id=2
   %c = (f32[8]{0}, f32[16]{0}) all-gather-start(%x), channel_id=3
   %d = f32[16]{0:T(8,128)} all-gather-done(%c)
   %e = s4[5]{0} collective-permute(%x)
-  %f = f32[] fusion(%a), calls=%all-to-all, metadata={op_name="all-to-all(x)"}
+  ROOT %f = f32[] fusion(%a), calls=%all-to-all, metadata={op_name="all-to-all(x)"}
+}
 """
     assert collectives(hlo) == [
         Collectives("all-gather", 1, 64),
