@@ -81,6 +81,18 @@ def lower(shard_map, mesh, layers, gradient, batch=BATCH):
     return time.process_time() - start, len(lowered.as_text())
 
 
+def lower_product(shard_map, mesh):
+    def product(a, b):
+        return lax.psum(a @ b, "model")
+
+    specs = {"in_specs": (P("data", "model"), P("model")), "out_specs": P("data")}
+    program = jax.jit(shard_map(product, mesh=mesh, **specs))
+    square = jax.ShapeDtypeStruct((8192, 8192), jnp.float32)
+    start = time.process_time()
+    lowered = program.trace(square, square).lower(lowering_platforms=("cpu",))
+    return time.process_time() - start, len(lowered.as_text())
+
+
 def fastest(runs, repeat):
     """For each of the named runs the least time and the size of its module, run in turns."""
     best = {name: (float("inf"), 0) for name in runs}
@@ -104,16 +116,22 @@ def compare(name, mesh, layers, gradient, repeat):
 
 
 def compare_sizes(who, shard_map, repeat):
-    """One layer on abstract meshes of 8 devices and of 65,536."""
-    runs = {}
-    for data in (1, 8192):
-        mesh = AbstractMesh((data, 8), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-        runs[data] = partial(lower, shard_map, mesh, 1, False, batch=data)
-    (few, small), (many, large) = fastest(runs, repeat).values()
-    print(
-        f"1 layer, {who:23} 8 devices {few * 1e3:6.1f} ms   65536 devices {many * 1e3:6.1f} ms   "
-        f"ratio {many / few:.2f}   modules {small}, {large} bytes"
+    """One layer, and a matrix product, on abstract meshes of 8 devices and of 65,536."""
+    few, many = (
+        AbstractMesh((data, 8), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+        for data in (1, 8192)
     )
+    programs = {
+        "1 layer": lambda mesh: lower(shard_map, mesh, 1, False, batch=mesh.shape["data"]),
+        "a product": lambda mesh: lower_product(shard_map, mesh),
+    }
+    for name, run in programs.items():
+        runs = {"few": partial(run, few), "many": partial(run, many)}
+        (least, small), (most, large) = fastest(runs, repeat).values()
+        print(
+            f"{f'{name}, {who}':32} 8 devices {least * 1e3:6.1f} ms   65536 devices "
+            f"{most * 1e3:6.1f} ms   ratio {most / least:.2f}   modules {small}, {large} bytes"
+        )
 
 
 def main() -> None:
