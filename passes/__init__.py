@@ -28,12 +28,12 @@ from .base import (
     option_text,
     option_types,
 )
-from .body_form import BodyForm, read_body_form
 from .diagnostics import Diagnostic, diagnostics_of
-from .dialects import make_context
-from .find_ops import find_ops
 from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run
 from .pipeline_text import parse_pipeline
+from .support.body_form import BodyForm, read_body_form
+from .support.dialects import make_context
+from .support.find_ops import find_ops
 
 __all__ = [
     "PASSES",

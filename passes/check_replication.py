@@ -27,10 +27,10 @@ from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass, Problem, Refused
-from .body_form import BodyForm, Boundary, defining_op, read_body_form, terminator
-from .collective_complaints import quoted
-from .varying import Varying, infer
-from .varying_history import origin
+from .support.body_form import BodyForm, Boundary, defining_op, read_body_form, terminator
+from .support.collective_complaints import quoted
+from .support.varying import Varying, infer
+from .support.varying_history import origin
 
 
 @dataclass(frozen=True)

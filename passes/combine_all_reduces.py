@@ -33,8 +33,8 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form
-from .collective_ops import (
+from .support.body_form import read_body_form
+from .support.collective_ops import (
     ALL_REDUCE,
     CHANNEL_HANDLE,
     COLLECTIVES,
@@ -42,7 +42,7 @@ from .collective_ops import (
     reduction,
     whole_axes,
 )
-from .find_ops import find_ops
+from .support.find_ops import find_ops
 
 # Ops that may hold collectives or have effects.
 _END_OF_RUN = COLLECTIVES | {

@@ -21,9 +21,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form
-from .collective_ops import ALL_GATHER, body_collectives, whole_axes
-from .places import slices_of, takes_own_block
+from .support.body_form import read_body_form
+from .support.collective_ops import ALL_GATHER, over_whole_axes
+from .support.places import slices_of, takes_own_block
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,7 @@ class ElideGatheredSlices(Pass):
     name = "shmap-elide-gathered-slices"
 
     def run(self, module: ModuleOp) -> None:
-        gathers = [
-            (op, axes)
-            for op in body_collectives(module.operation)
-            if op.name == ALL_GATHER and (axes := whole_axes(op))
-        ]
+        gathers = over_whole_axes(module.operation, ALL_GATHER)
         if not gathers:
             return
         form = read_body_form(module)

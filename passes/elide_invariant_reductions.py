@@ -31,10 +31,10 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form
-from .collective_ops import ALL_REDUCE, body_collectives, name_group_axes, reduction, whole_axes
-from .mesh import Mesh
-from .varying import Varying, infer, passes_on
+from .support.body_form import read_body_form
+from .support.collective_ops import ALL_REDUCE, name_group_axes, over_whole_axes, reduction
+from .support.mesh import Mesh
+from .support.varying import Varying, infer, passes_on
 
 _SUM = "stablehlo.add"
 _IDEMPOTENT = frozenset({"stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or"})
@@ -47,11 +47,7 @@ class ElideInvariantReductions(Pass):
     name = "shmap-elide-invariant-reductions"
 
     def run(self, module: ModuleOp) -> None:
-        reductions = [
-            (op, axes)
-            for op in body_collectives(module.operation)
-            if op.name == ALL_REDUCE and (axes := whole_axes(op))
-        ]
+        reductions = over_whole_axes(module.operation, ALL_REDUCE)
         if not reductions:
             return
         form = read_body_form(module)

@@ -19,9 +19,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import read_body_form
-from .collective_ops import GROUPS, PAIRS, PERMUTE, body_collectives, device_ids, group_axes
-from .mesh import Mesh
+from .support.body_form import read_body_form
+from .support.collective_ops import GROUPS, PAIRS, PERMUTE, body_collectives, device_ids, group_axes
+from .support.mesh import Mesh
 
 
 @dataclass(frozen=True)

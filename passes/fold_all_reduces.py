@@ -19,8 +19,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import defining_op
-from .collective_ops import (
+from .support.body_form import defining_op
+from .support.collective_ops import (
     ALL_REDUCE,
     body_collectives,
     name_group_axes,

@@ -25,16 +25,15 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import BodyForm, read_body_form
-from .collective_ops import (
+from .support.body_form import BodyForm, read_body_form
+from .support.collective_ops import (
     ALL_REDUCE,
     GROUPS,
     REDUCE_SCATTER,
-    body_collectives,
     name_group_axes,
-    whole_axes,
+    over_whole_axes,
 )
-from .places import slices_of, takes_own_block
+from .support.places import slices_of, takes_own_block
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,7 @@ class FormReduceScatter(Pass):
     name = "shmap-form-reduce-scatter"
 
     def run(self, module: ModuleOp) -> None:
-        reductions = [
-            (op, axes)
-            for op in body_collectives(module.operation)
-            if op.name == ALL_REDUCE and (axes := whole_axes(op))
-        ]
+        reductions = over_whole_axes(module.operation, ALL_REDUCE)
         if not reductions:
             return
         form = read_body_form(module)

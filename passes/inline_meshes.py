@@ -22,7 +22,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import walk
+from .support.body_form import walk
 
 # Where Shardy and StableHLO keep shardings and groups. Looking only here spares a scan of every
 # attribute of every op.

@@ -33,10 +33,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from .axis_index import axis_index
 from .base import Pass
-from .body_form import BodyForm, read_body_form
-from .collective_ops import (
+from .support.axis_index import axis_index
+from .support.body_form import BodyForm, read_body_form
+from .support.collective_ops import (
     CHANNEL_HANDLE,
     GROUPED,
     GROUPS,
@@ -46,7 +46,7 @@ from .collective_ops import (
     group_axes,
     indexed_axes,
 )
-from .sharding_text import region_sharding
+from .support.sharding_text import region_sharding
 
 # The older partitioner needs the region's sharding on these when some axes are automatic.
 _CARRY_REGION_SHARDING = frozenset(

@@ -23,7 +23,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .collective_ops import body_collectives, reduction
+from .support.collective_ops import body_collectives, reduction
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from .base import Pass, PipelineError, Problem
 from .check_replication import CheckReplication
 from .combine_all_reduces import CombineAllReduces
 from .diagnostics import Diagnostic, diagnostics_of
-from .dialects import register_mlir_passes
 from .elide_gathered_slices import ElideGatheredSlices
 from .elide_invariant_reductions import ElideInvariantReductions
 from .elide_trivial_collectives import ElideTrivialCollectives
@@ -20,6 +19,7 @@ from .form_reduce_scatter import FormReduceScatter
 from .inline_meshes import InlineMeshes
 from .legalize_collectives import LegalizeCollectives
 from .merge_equal_collectives import MergeEqualCollectives
+from .support.dialects import register_mlir_passes
 from .verify import Verify
 from .wrap_manual import WrapManual
 

@@ -34,15 +34,15 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass, Problem, Refused
-from .body_form import BodyForm, Boundary, read_body_form
-from .collective_complaints import (
+from .support.body_form import BodyForm, Boundary, read_body_form
+from .support.collective_complaints import (
     axis_index_complaints,
     collective_complaints,
     no_such_axis,
     quoted,
 )
-from .collective_ops import axis_index_calls, body_collectives
-from .find_ops import find_ops
+from .support.collective_ops import axis_index_calls, body_collectives
+from .support.find_ops import find_ops
 
 _LARGEST_DIMENSION = 2**63 - 1
 

@@ -37,7 +37,7 @@ from jaxlib.mlir.dialects import func, sdy
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass
-from .body_form import (
+from .support.body_form import (
     MANUAL_AXES,
     OUTER_MANUAL_AXES,
     SHARDING,
@@ -47,8 +47,8 @@ from .body_form import (
     read_body_form,
     value_attributes,
 )
-from .sharding_calls import sharding_call
-from .sharding_text import full_sharding, region_sharding
+from .support.sharding_calls import sharding_call
+from .support.sharding_text import full_sharding, region_sharding
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
-from shmap_passes.mesh import Mesh
-from shmap_passes.sharding_text import full_sharding, region_sharding
+from shmap_passes.support.mesh import Mesh
+from shmap_passes.support.sharding_text import full_sharding, region_sharding
 
 NAMES = ("a", "b", "c")
 

@@ -35,6 +35,12 @@ def body_collectives(root: ir.Operation) -> list[ir.Operation]:
     return [op for op in ops if CHANNEL_HANDLE not in op.attributes]
 
 
+def over_whole_axes(root: ir.Operation, name: str) -> list[tuple[ir.Operation, tuple[str, ...]]]:
+    """The body-form collectives of a name with groups over mesh axes, each with these."""
+    named = (op for op in body_collectives(root) if op.name == name)
+    return [(op, axes) for op in named if (axes := whole_axes(op))]
+
+
 def axis_index_calls(root: ir.Operation) -> list[ir.Operation]:
     """The `stablehlo.custom_call @shmap.axis_index` inside `root`."""
     return [op for op in find_ops(root, ["stablehlo.custom_call"]) if is_axis_index(op)]

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from .base import Problem, Refused
+from ..base import Problem, Refused
 from .mesh import Mesh
 
 MANUAL_AXES = "sdy.manual_axes"
