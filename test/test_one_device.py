@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from programs import draw_program
 from test_examples import EXAMPLES, MODULES, arguments, assert_equals_reference, reference
+from test_property import check_value
 
 from shmap_compiler import PARTITIONERS, Target, load, shard_map
 from shmap_compiler.targets.apart import compile_apart
@@ -54,6 +56,36 @@ def test_examples(device, partitioner, file, name):
     results = lowered.compile()(*arguments(file, name))
     assert all(result.devices() == {device} for result in jax.tree.leaves(results))
     assert_equals_reference(results, reference(file, name))
+
+
+ONE_DEVICE = [(1,), (1, 1), (1, 1, 1)]
+
+
+def random_program(number):
+    return draw_program(f"one device {number}", 1 + number % 12, mesh_sizes=ONE_DEVICE)
+
+
+def check_random_program(program, device, run):
+    mesh = mesh_of(device, tuple(program.mesh))
+    specs = {"in_specs": program.in_specs, "out_specs": program.out_specs}
+    results = run(shard_map(program, mesh=mesh, **specs), program.arrays())
+    for result, value, rounded in zip(results, program.expected(), program.rounded(), strict=True):
+        assert result.devices() == {device}
+        check_value(result, value, rounded)
+
+
+@on_each_platform
+@pytest.mark.parametrize("number", range(40))
+def test_random_programs(device, number):
+    check_random_program(
+        random_program(number), device, lambda f, arrays: f.lower(*arrays).compile()(*arrays)
+    )
+
+
+@on_each_platform
+@pytest.mark.parametrize("number", range(40, 50))
+def test_random_programs_called_directly(device, number):
+    check_random_program(random_program(number), device, lambda f, arrays: f(*arrays))
 
 
 def loss(mesh):

@@ -79,13 +79,18 @@ def draw_transformation(choose: Choose, name: str, program: Program) -> Transfor
     return Transformation(name, tuple(in_axes))
 
 
-def draw_program(seed: Seed, size: int, derivatives: Sequence[str] = ()) -> Program:
+def draw_program(
+    seed: Seed,
+    size: int,
+    derivatives: Sequence[str] = (),
+    mesh_sizes: Sequence[tuple[int, ...]] = MESH_SIZES,
+) -> Program:
     """A program of about `size` operations, inner ones not counted.
 
     It has the `derivatives`: "grad" and "jvp" in the order in which they will be taken.
     """
     choose = Random(seed).choice
-    sizes = choose(MESH_SIZES)
+    sizes = choose(mesh_sizes)
     devices = draw_devices(choose, prod(sizes))
     mesh = dict(zip("ijk", sizes, strict=False))
     first, others = (["float32"], DERIVABLE) if derivatives else (DTYPES, DTYPES)
