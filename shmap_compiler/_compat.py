@@ -338,6 +338,11 @@ def trace_with_axes(
         return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
 
 
+def is_of_other_mesh(error: Exception) -> bool:
+    """Whether JAX refused a value whose type has a mesh with other axes manual than those here."""
+    return isinstance(error, ValueError) and "should match the aval mesh" in str(error)
+
+
 def run_with_axes(fun: Callable[[], _T], mesh: AbstractMesh, axes: Sequence[str]) -> _T:
     """Result of trace-time work `fun()` that needs the names of `axes` in scope."""
     result: list[_T] = []

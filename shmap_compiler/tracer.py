@@ -19,6 +19,7 @@ from shmap_compiler._compat import (
     AnyMesh,
     constants_to_inputs,
     enclosing_manual_axes,
+    is_of_other_mesh,
     trace_with_axes,
     type_on_mesh,
     type_split,
@@ -26,12 +27,20 @@ from shmap_compiler._compat import (
     with_manual_axes,
 )
 from shmap_compiler.asking import asks
-from shmap_compiler.errors import ShmapError
+from shmap_compiler.errors import BodyError, Problem, ShmapError
 from shmap_compiler.graph import Graph
 from shmap_compiler.normalize import normalize
 from shmap_compiler.varying_types import trace_by_need, trace_with_types, varies_outside
 
 source_info_util.register_exclusion(__file__.rpartition("tracer.py")[0])
+
+
+_CLOSED_OVER = Problem(
+    "a value of the enclosing shard_mapped function, which this one closes over",
+    "a value for a mesh with other axes manual, which JAX does not take in here",
+    "values of this function's own",
+    "pass it as an argument, with jax.sharding.PartitionSpec() as its spec",
+)
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,15 @@ def trace(
         ]
         return trace_with_types(traced, body_mesh, manual, block_types, varying)
 
-    if user_fun is None or not check_vma:
-        jaxpr = untyped()
-    else:
-        jaxpr = trace_by_need(untyped, typed, asks(user_fun), who)
+    try:
+        if user_fun is None or not check_vma:
+            jaxpr = untyped()
+        else:
+            jaxpr = trace_by_need(untyped, typed, asks(user_fun), who)
+    except ValueError as error:
+        if not is_of_other_mesh(error):
+            raise
+        raise BodyError(who, [_CLOSED_OVER]) from error
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
     results = jaxpr.out_avals
     graph = Graph(

@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler._compat import (
     is_jaxpr,
+    is_of_other_mesh,
     open_jaxpr,
     replace_jaxpr,
     trace_with_axes,
@@ -50,7 +51,8 @@ def trace_by_need(
 ) -> Any:
     """What `typed` traces if the user's function needs types, or else what `untyped` does.
 
-    A function that only asks gets no types if they refuse it.
+    A function that only asks gets no types if they refuse it. One that closes over values of an
+    enclosing shard_mapped function needs them: only operations on types bring such values in.
 
     Args:
       asks: whether the function asks along which axes values vary.
@@ -61,9 +63,14 @@ def trace_by_need(
             return typed()
         except Exception as error:  # a mistake of the user's comes up again without types
             refusal = error
-    jaxpr = untyped()
-    if not transposes(jaxpr):
-        return jaxpr
+    try:
+        jaxpr = untyped()
+    except ValueError as error:
+        if not is_of_other_mesh(error):
+            raise
+    else:
+        if not transposes(jaxpr):
+            return jaxpr
     if refusal is None:
         try:
             return typed()

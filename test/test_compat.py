@@ -81,6 +81,22 @@ def test_with_axis_types_of():
     assert list(other.devices.flat) == list(MESH.devices.flat)
 
 
+def test_is_of_other_mesh():
+    x = jax.ShapeDtypeStruct((8,), np.float32)
+
+    def body(x):
+        with jax.sharding.use_abstract_mesh(manual("i", "j")):
+            return jnp.sin(x)
+
+    with (
+        pytest.raises(ValueError, match="aval mesh") as raised,
+        jax.sharding.use_abstract_mesh(manual("i")),
+    ):
+        jax.make_jaxpr(lambda x: body(x + 1))(x)
+    assert _compat.is_of_other_mesh(raised.value)
+    assert not _compat.is_of_other_mesh(ValueError("another"))
+
+
 def test_enclosing_manual_axes():
     assert _compat.enclosing_manual_axes(MESH) == ()
     with jax.sharding.use_abstract_mesh(manual("j")):

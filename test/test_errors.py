@@ -389,6 +389,27 @@ def test_argument_reference(refused):
         jax.jit(mapped(identity))(jax.new_ref(jnp.zeros(8)))
 
 
+def test_closure_over_enclosing_body(refused):
+    def inner(x, y):
+        return x * y
+
+    def body(x):
+        y = x.sum(0)
+        inside = partial(inner, y=y[None, :3])
+        return shard_map(
+            inside, in_specs=P(None, "j"), out_specs=P(None, "j"), check_vma=False, axis_names={"j"}
+        )(x)
+
+    problem = (
+        "a value of the enclosing shard_mapped function, which this one closes over",
+        "a value for a mesh with other axes manual, which JAX does not take in here",
+        "values of this function's own",
+        "pass it as an argument, with jax.sharding.PartitionSpec() as its spec",
+    )
+    with refused(BodyError, inner, problem):
+        jax.jit(mapped(body, P("i"), P("i"), axis_names={"i"}))(X)
+
+
 def test_reference_in_body(refused):
     def body(x):
         return jax.freeze(jax.new_ref(x))

@@ -184,13 +184,14 @@ def halves(
         PartitionSpec(tuple(a for a in graph.manual_axes if a in axes)) if axes else PartitionSpec()
         for axes in varying
     ]
-    scalars = {
-        v: jex_core.Var(_vector(v.aval))
-        for v, axes in zip(new, varying, strict=True)
-        if axes and not v.aval.shape
-    }
-    widen = [_reshape(v, w) for v, w in scalars.items()]
-    narrow = [_reshape(w, v) for v, w in scalars.items()]
+    with jax.sharding.use_abstract_mesh(graph.body_mesh):  # this may be inside another body
+        scalars = {
+            v: jex_core.Var(_vector(v.aval))
+            for v, axes in zip(new, varying, strict=True)
+            if axes and not v.aval.shape
+        }
+        widen = [_reshape(v, w) for v, w in scalars.items()]
+        narrow = [_reshape(w, v) for v, w in scalars.items()]
     known = dataclasses.replace(
         known,
         jaxpr=replace_jaxpr(
