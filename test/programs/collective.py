@@ -59,7 +59,10 @@ def draw_all_reduce(scope):
 
 def draw_pmean(scope):
     # jax.lax divides by the size of the first group, which is no mean where others differ.
-    return [scope.operand()], draw_teams(scope)[0]
+    params, size = draw_teams(scope)
+    if size.bit_count() > 1:  # XLA may multiply by the reciprocal, which is rounded
+        raise Stuck
+    return [scope.operand()], params
 
 
 def draw_all_gather(scope):
