@@ -69,7 +69,15 @@ def total(y):
     return lax.psum(jnp.sum(jnp.cos(y)), "i")
 
 
+def scattered(w, x):
+    # The scattered value is equal on all devices, and JAX's types take it for each device's own.
+    return lax.psum_scatter(jnp.tile(w, 4), "i", tiled=True) * x
+
+
+scattering_rule = with_rule(scattered, lambda w, x, ct: jax.vjp(scattered, w, x)[1](ct))
+
 RULES = {
+    "scattering": (scattering_rule, total),
     "product": (product_rule, total),
     "half": (half_rule, total),
     "sum": (sum_rule, jnp.cos),

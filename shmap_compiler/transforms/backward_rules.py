@@ -173,8 +173,10 @@ class BackwardRule:
 
     @cached_property
     def sums_shares(self) -> bool:
-        """Whether `jax.vjp` made a psum in it."""
-        return any(map(_is_transposed, self._sums))
+        """Whether `jax.vjp` made a psum in it, or an all_gather, from a psum_scatter."""
+        made = (coll.psum_p, coll.all_gather_p)
+        program = equations(self._program)
+        return any(eqn.primitive in made and _is_transposed(eqn) for eqn in program)
 
     def sums_whole(self) -> Axes:
         """The axes over which it sums cotangents by itself."""
