@@ -6,9 +6,9 @@ the whole of it. So a rule that people write sums by itself, with psum over the 
 owe a weight that is equal on all of them. `with_types` notes these types before a derivative is
 taken, as they are known of the function, and not of its linear program.
 
-A rule made by `jax.vjp` of a function with psum or psum_scatter is another thing: we trace it without
-such types, and then these transpose to psum and all_gather, which is right where every cotangent is a
-share of each device's own (`sums_shares`).
+A rule made by `jax.vjp` of a function with psum or psum_scatter is another thing: we trace it
+without such types, and then these transpose to psum and all_gather, which is right where every
+cotangent is a share of each device's own (`sums_shares`).
 """
 
 from __future__ import annotations
