@@ -109,24 +109,44 @@ def _without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr
 
 
 def _wrap_in_custom_calls(form: BodyForm, module: ModuleOp) -> None:
+    """Values without elements stay outside.
+
+    XLA folds them to constants, and would give those outside the manual sharding of those inside.
+    """
     main = _new_main(form)
     body = _private_body(form, module)
     with ir.InsertionPoint(main.entry_block), main.location:
         blocks = [
             _full_to_block(form, boundary, value)
             for boundary, value in zip(form.inputs, main.arguments, strict=True)
+            if boundary.has_elements
         ]
-        call = func.CallOp(body, blocks)
+        results = iter(func.CallOp(body, blocks).results)
         fulls = [
-            _block_to_full(form, boundary, value)
-            for boundary, value in zip(form.outputs, call.results, strict=True)
+            _block_to_full(form, boundary, next(results))
+            if boundary.has_elements
+            else _empty_full(form, boundary)
+            for boundary in form.outputs
         ]
         func.ReturnOp(fulls)
 
 
 def _private_body(form: BodyForm, module: ModuleOp) -> func.FuncOp:
-    """The old @main as a private function without any word about full arrays."""
+    """The old @main as a private function without any word about full arrays.
+
+    It takes and gives only values that have elements.
+    """
     body = form.main
+    block = body.entry_block
+    terminator = block.operations[len(block.operations) - 1]
+    given = zip(terminator.operands, form.outputs, strict=True)
+    results = [value for value, boundary in given if boundary.has_elements]
+    with ir.InsertionPoint(terminator), terminator.location:
+        func.ReturnOp(results)
+    terminator.operation.erase()
+    _replace_empty_arguments(form, block)
+    type_ = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in results])
+    body.attributes["function_type"] = ir.TypeAttr.get(type_)
     body.attributes["sym_name"] = ir.StringAttr.get(_free_name(module, "shmap_body"))
     body.attributes["sym_visibility"] = ir.StringAttr.get("private")
     _drop(body, "arg_attrs", "res_attrs", MANUAL_AXES, OUTER_MANUAL_AXES)
@@ -159,6 +179,17 @@ def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
     block = sharding_call("Sharding", value, value.type, region, config)
     full_type = boundary.full_type(form.mesh)
     return sharding_call("SPMDShardToFullShape", block, full_type, cut, config)
+
+
+def _empty_full(form: BodyForm, boundary: Boundary) -> ir.Value:
+    """The full array of a result without elements."""
+    full_type = boundary.full_type(form.mesh)
+    nothing = _nothing(full_type)
+    if boundary.dims is None or _is_one_device(form):
+        return nothing
+    config = _unspecified_dims(form, boundary.dims)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer)
+    return sharding_call("Sharding", nothing, full_type, cut, config)
 
 
 def _is_one_device(form: BodyForm) -> bool:
@@ -210,10 +241,16 @@ def _replace_empty_arguments(form: BodyForm, block: ir.Block) -> None:
         if not boundary.has_elements:
             argument = block.arguments[number]
             if list(argument.uses):
-                nothing = ir.Operation.parse(f"stablehlo.constant dense<> : {argument.type}")
-                ir.InsertionPoint.at_block_begin(block).insert(nothing)
-                argument.replace_all_uses_with(nothing.result)
+                with ir.InsertionPoint.at_block_begin(block):
+                    argument.replace_all_uses_with(_nothing(argument.type))
             block.erase_argument(number)
+
+
+def _nothing(type_: ir.Type) -> ir.Value:
+    """The one value there is of a type without elements."""
+    constant = ir.Operation.parse(f"stablehlo.constant dense<> : {type_}")
+    ir.InsertionPoint.current.insert(constant)
+    return constant.result
 
 
 def _shardings(form: BodyForm, boundaries: Sequence[Boundary]) -> ir.Attribute:

@@ -66,7 +66,7 @@ def run_and_count(text, args, mesh_shape, partitioner):
     def program(*args):
         return _module_p.bind(*args, text=text, out=out)
 
-    with _partitioner(partitioner):
+    with jax_partitioner(partitioner):
         compiled = jax.jit(program, in_shardings=whole).lower(*args).compile()
     results = [np.asarray(result) for result in compiled(*jax.device_put(args, whole))]
     return results, collectives(compiled.as_text())
@@ -104,7 +104,8 @@ def _result_types(text):
 
 
 @contextmanager
-def _partitioner(name):
+def jax_partitioner(name):
+    """JAX lowers and compiles for this one of XLA's partitioners."""
     before = jax.config.jax_use_shardy_partitioner
     jax.config.update("jax_use_shardy_partitioner", name == "shardy")
     try:

@@ -91,6 +91,16 @@ def test_runs_in_a_new_process(saved, partitioner, tmp_path):
     assert in_new_process(code, path, tmp_path / "data.npz") == "i {'i': 4, 'j': 2}\n"
 
 
+@for_both_partitioners
+@for_both_kinds
+def test_results_without_elements(saved, partitioner, tmp_path):
+    empty = np.zeros((0, 3), np.float32)
+    lowered = on_rows(lambda x: x).lower(empty, partitioner=partitioner)
+    result = saved(lowered, tmp_path / "empty")(empty)
+    assert (result.shape, result.dtype) == (empty.shape, empty.dtype)
+    assert result.sharding == NamedSharding(MESH, P("i"))
+
+
 def test_runs_in_a_new_process_through_jax_export(tmp_path):
     shardings = NamedSharding(MESH, P("i", "j")), NamedSharding(MESH, P("j"))
     exported = jax.export.export(jax.jit(MATMUL, in_shardings=shardings))(A, B)

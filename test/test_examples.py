@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import run_module
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -107,10 +108,8 @@ def check(file, name, run):
 @pytest.fixture(params=["gspmd", "shardy"])
 def jax_partitioner(request):
     """Sets the partitioner of `jax.jit` itself, which a shard_map inside it has to follow."""
-    before = jax.config.jax_use_shardy_partitioner
-    jax.config.update("jax_use_shardy_partitioner", request.param == "shardy")
-    yield
-    jax.config.update("jax_use_shardy_partitioner", before)
+    with run_module.jax_partitioner(request.param):
+        yield
 
 
 def collectives(hlo: str) -> Counter:

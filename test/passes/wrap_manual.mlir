@@ -144,20 +144,33 @@ module @a_body_of_a_nested_region_keeps_its_name {
 
 // -----
 
-// SHARDY-LABEL: module @arguments_without_elements_stay_outside
-module @arguments_without_elements_stay_outside {
+// GSPMD-LABEL: module @values_without_elements_stay_outside
+// SHARDY-LABEL: module @values_without_elements_stay_outside
+module @values_without_elements_stay_outside {
   sdy.mesh @mesh = <["i"=4]>
+  // GSPMD: func.func public @main(%arg0: tensor<0x8xf32>, %arg1: tensor<8xf32>, %arg2: tensor<0xcomplex<f32>>) -> (tensor<0x8xf32>, tensor<8xf32>) {
+  // GSPMD-NEXT: %[[X:.*]] = stablehlo.custom_call @Sharding(%arg1)
+  // GSPMD-NEXT: %[[XB:.*]] = stablehlo.custom_call @SPMDFullToShardShape(%[[X]])
+  // GSPMD-NEXT: %[[R:.*]] = call @shmap_body(%[[XB]]) : (tensor<2xf32>) -> tensor<2xf32>
+  // GSPMD-NEXT: %[[NOTHING:.*]] = stablehlo.constant dense<> : tensor<0x8xf32>
+  // GSPMD-NEXT: %[[EMPTY:.*]] = stablehlo.custom_call @Sharding(%[[NOTHING]]) {backend_config = "", mhlo.sharding = "{devices=[1,4]<=[4]}"}
+  // GSPMD-NEXT: %[[RB:.*]] = stablehlo.custom_call @Sharding(%[[R]])
+  // GSPMD-NEXT: %[[RF:.*]] = stablehlo.custom_call @SPMDShardToFullShape(%[[RB]])
+  // GSPMD-NEXT: return %[[EMPTY]], %[[RF]]
+  // GSPMD: func.func private @shmap_body(%arg0: tensor<2xf32>) -> tensor<2xf32> {
+  // GSPMD-NEXT: return %arg0
   // SHARDY: func.func public @main(%arg0: tensor<0x8xf32>, %arg1: tensor<8xf32>, %arg2: tensor<0xcomplex<f32>>)
   // SHARDY-NEXT: sdy.manual_computation(%arg1)
-  // SHARDY-SAME{LITERAL}: in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{}, {"i"}]>]
+  // SHARDY-SAME{LITERAL}: in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{}, {"i"}]>, <@mesh, [{"i"}]>]
   // SHARDY-NEXT: %[[NOTHING:.*]] = stablehlo.constant dense<> : tensor<0x2xf32>
-  // SHARDY-NEXT: sdy.return %[[NOTHING]] : tensor<0x2xf32>
+  // SHARDY-NEXT: sdy.return %[[NOTHING]], %{{.*}} : tensor<0x2xf32>, tensor<2xf32>
   func.func public @main(
       %nothing: tensor<0x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}]>},
       %x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>},
       %unused: tensor<0xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
-      -> (tensor<0x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}]>})
+      -> (tensor<0x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}]>},
+          tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
-    return %nothing : tensor<0x2xf32>
+    return %nothing, %x : tensor<0x2xf32>, tensor<2xf32>
   }
 }
