@@ -94,6 +94,17 @@ def test_repr_is_what_print_shows():
     assert len(set(seen[0])) == 1
 
 
+def test_what_comes_from_constants_alone_looks_like_an_array(capsys):
+    def body(x):
+        steps = jnp.arange(3) * 2
+        print(steps, f"{steps[1]:.1f}", steps[2].item(), "abc"[steps[1]])
+        np.testing.assert_array_equal(steps, [0, 2, 4])
+        return x
+
+    mapped(body)(X)
+    assert capsys.readouterr().out == "[0 2 4] 2.0 4 c\n"
+
+
 def test_print_of_scalars_keys_and_values_of_partial_meshes(capsys):
     def body(x):
         print(jnp.sum(x))
@@ -292,6 +303,9 @@ def random_normal(x, impl):
 BODIES = {
     "arithmetic": lambda x: jnp.sin(x) * 2 - x / (x.T @ x + 1)[:2],
     "constants": lambda x: x + jnp.arange(4) * np.float32(2) + jnp.ones((2, 1)),
+    "sum of a constant over unequal groups": lambda x: (
+        x + lax.psum(jnp.float32(3), "i", axis_index_groups=[[0], [1, 2, 3]])
+    ),
     "indexing": lambda x: x.at[0].set(x[1]) + x[:, ::-1] + x[lax.axis_index("j"), 0],
     "scan": lambda x: lax.scan(lambda c, r: (c + r, c * 2), jnp.zeros(4), x)[1],
     "while": lambda x: lax.while_loop(lambda c: jnp.sum(c) < 100, lambda c: c + 1, x),

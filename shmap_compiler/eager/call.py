@@ -26,7 +26,7 @@ from shmap_compiler.eager.show import show_axes, show_names
 from shmap_compiler.eager.spread import Spread
 from shmap_compiler.eager.stacked import Stacked
 from shmap_compiler.eager.trace import Differentiates, EagerTrace, Rules
-from shmap_compiler.eager.value import EagerValue
+from shmap_compiler.eager.value import Blocks
 from shmap_compiler.errors import BodyError, Problem, ReplicationError, ShmapError, describe
 from shmap_compiler.inputs import read_inputs, refuse_types
 from shmap_compiler.region import Region
@@ -57,7 +57,7 @@ def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> 
     form = form_for(region)
     once = Once()
 
-    def run(rules: Rules) -> list[EagerValue]:
+    def run(rules: Rules) -> list[Blocks]:
         once.restart()
         trace = EagerTrace(form, who, rules, once)
         blocks = [trace.enter(x, i.spec) for x, i in zip(arrays, inputs.dynamic, strict=True)]
@@ -78,9 +78,7 @@ _DIFFERENTIATING: weakref.WeakSet[Any] = weakref.WeakSet()
 """The code of functions known to take reverse-mode derivatives."""
 
 
-def _run_by_rules(
-    mapped: ShardMapped, run: Callable[[Rules], list[EagerValue]]
-) -> list[EagerValue]:
+def _run_by_rules(mapped: ShardMapped, run: Callable[[Rules], list[Blocks]]) -> list[Blocks]:
     """Runs a body without types in its values, unless it asks for them or differentiates.
 
     That it differentiates comes to light when it takes its first derivative; then it is run again.
@@ -111,7 +109,7 @@ def _code(fun: Callable[..., Any]) -> Any:
     return getattr(fun, "__code__", type(fun))
 
 
-def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -> list[EagerValue]:
+def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -> list[Blocks]:
     """The results of `body`, run by `trace`."""
     axes = region.manual_axes
     jit_is_disabled = setting("jax_disable_jit")
@@ -154,7 +152,7 @@ def form_for(region: Region) -> Form:
 
 def _check_varying(
     who: str,
-    results: Sequence[EagerValue],
+    results: Sequence[Blocks],
     result_specs: Sequence[PartitionSpec],
     paths: Sequence[tuple[str, str]],
 ) -> None:
@@ -170,7 +168,7 @@ def _check_varying(
 
 
 def _hidden_variation(
-    value: EagerValue, spec: PartitionSpec, hidden: frozenset[str], path: str, spec_path: str
+    value: Blocks, spec: PartitionSpec, hidden: frozenset[str], path: str, spec_path: str
 ) -> Problem:
     axes = value.form.in_order(hidden)
     along = show_axes(axes)

@@ -31,7 +31,7 @@ from shmap_compiler._compat import (
 from shmap_compiler.cache import Cache
 from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
-from shmap_compiler.eager.value import EagerValue
+from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
 from shmap_compiler.keys import parameters_key, primitives_in, transposes_in, type_key
 from shmap_compiler.misuse import shown_source
@@ -79,7 +79,7 @@ class Rules:
 class EagerTrace(Trace):
     """Interprets primitives on values with one block on each device.
 
-    What a function computes from constants alone is an ordinary array, computed once.
+    What a function computes from constants alone is computed once.
 
     Args:
       form: how the values lie on the devices.
@@ -105,21 +105,21 @@ class EagerTrace(Trace):
 
     # ---------------------------------------------------------------------------------- entering
 
-    def enter(self, array: Any, spec: PartitionSpec) -> EagerValue:
+    def enter(self, array: Any, spec: PartitionSpec) -> Blocks:
         """The blocks of a full array."""
         full = jax.typeof(array)
         shape = specs.shard_shape(full.shape, spec, self.form.mesh)
         aval = shaped_array(shape, full.dtype, full.weak_type)
         varying = frozenset(a for a in specs.mentioned(spec) if self.form.mesh.shape[a] > 1)
         rows = self.form.enter(array, spec)
-        return EagerValue(self, self._typed(aval, varying), rows, varying, type_key(aval))
+        return Blocks(self, self._typed(aval, varying), rows, varying, type_key(aval))
 
-    def stage_value(self, val: Any) -> EagerValue:
+    def stage_value(self, val: Any) -> Blocks:
         """The value of which every device has the block `val`."""
-        if isinstance(val, EagerValue):
+        if isinstance(val, Blocks):
             return val
         with self.outside():
-            return self.enter(val, PartitionSpec())
+            return self.enter(_plain(val), PartitionSpec())
 
     # -------------------------------------------------------------------------------- primitives
 
@@ -133,23 +133,23 @@ class EagerTrace(Trace):
             results = [self._moved(x) for x in operands]
         elif calls_python:
             results = self._call_python(primitive, operands, params, of_mesh)
-        elif of_mesh or any(type(x) is EagerValue for x in operands):
+        elif of_mesh or any(type(x) is Blocks for x in operands):
             results = self._by_program(primitive, operands, params)
         else:
-            return self._once(primitive, operands, params)
+            results = self._once(primitive, operands, params)
         return results if primitive.multiple_results else results[0]
 
-    def _call_python(self, primitive, operands, params, of_mesh: bool) -> list[EagerValue]:
+    def _call_python(self, primitive, operands, params, of_mesh: bool) -> list[Blocks]:
         """Applies a primitive that calls Python, or takes what it gave in an earlier run."""
         alone = self.form.is_local and not of_mesh
         run = self._on_each_device if alone else self._by_program
         results = self.once.get(lambda: run(primitive, operands, params))
         return [
-            EagerValue(self, self._typed(v.aval, v.varying), v.rows, v.varying, v.type_key)
+            Blocks(self, self._typed(v.aval, v.varying), v.rows, v.varying, v.type_key)
             for v in results
         ]
 
-    def _by_program(self, primitive, operands, params) -> list[EagerValue]:
+    def _by_program(self, primitive, operands, params) -> list[Blocks]:
         """Applies a primitive to all blocks, by a program that is kept."""
         types = self._result_types(primitive, operands, params)
         key = (
@@ -159,8 +159,8 @@ class EagerTrace(Trace):
             tuple(map(_operand_key, operands)),
             lowering_config(),
         )
-        varying = tuple(x.varying if type(x) is EagerValue else _NOWHERE for x in operands)
-        arrays = [x.rows if type(x) is EagerValue else self._constant(x) for x in operands]
+        varying = tuple(x.varying if type(x) is Blocks else _NOWHERE for x in operands)
+        arrays = [x.rows if type(x) is Blocks else self._constant(x) for x in operands]
 
         def inferred():
             with self._outside_for(primitive, operands, params) as (operation, known):
@@ -182,19 +182,19 @@ class EagerTrace(Trace):
             where = f"{primitive} at {shown_source(source_info_util.current())}"
             raise FloatingPointError(f"invalid value ({special}) encountered in {where}") from None
         return [
-            EagerValue(self, *each)
+            Blocks(self, *each)
             for each in zip(types or program.types, results, axes, program.type_keys, strict=True)
         ]
 
-    def _on_each_device(self, primitive, operands, params) -> list[EagerValue]:
+    def _on_each_device(self, primitive, operands, params) -> list[Blocks]:
         """Applies a primitive to one block after the other, since it calls Python."""
-        arrays = [x.rows if type(x) is EagerValue else x for x in operands]
+        arrays = [x.rows if type(x) is Blocks else _plain(x) for x in operands]
         with self._outside_for(primitive, operands, params) as (operation, known):
             results = run_on_each_device(self.form, operation, known, arrays)
             axes = infer_varying(self.form, operation, known, False) if results else ()
         types = [shaped_array(r.shape[1:], r.dtype, r.aval.weak_type) for r in results]
         return [
-            EagerValue(self, self._typed(t, a), r, a, type_key(t))
+            Blocks(self, self._typed(t, a), r, a, type_key(t))
             for t, r, a in zip(types, results, axes, strict=True)
         ]
 
@@ -247,23 +247,24 @@ class EagerTrace(Trace):
     def _once(self, primitive, operands, params):
         """Applies a primitive to constants."""
         with eval_context(), no_mesh():
-            out = primitive.bind(*operands, **params)
+            out = primitive.bind(*map(_plain, operands), **params)
         results = out if primitive.multiple_results else [out]
         if any(is_ref(jax.typeof(r)) for r in results):
             refuse_results(self.who, primitive, shown_source(source_info_util.current()), results)
-        return out
+        return [Constant(self, r) if isinstance(r, jax.Array) else r for r in results]
 
-    def _moved(self, value: Any) -> Any:
+    def _moved(self, value: Any) -> EagerValue:
         """A value as an array, of the same type: that of a Python number is weak."""
-        if isinstance(value, (EagerValue, jax.Array)):
-            return self._constant(value)
-        with self.outside():
-            return self.form.whole(jnp.asarray(value))
-
-    def _constant(self, value: Any) -> Any:
-        """A value all devices have, where the form wants it."""
-        if isinstance(value, EagerValue):
+        if isinstance(value, Blocks):
             return value
+        if isinstance(value, (Constant, jax.Array)):
+            return Constant(self, self._constant(value))
+        with self.outside():
+            return Constant(self, self.form.whole(jnp.asarray(value)))
+
+    def _constant(self, value: Any) -> jax.Array:
+        """A value all devices have, where the form wants it."""
+        value = _plain(value)
         if isinstance(value, jax.Array):
             # The operations of one call often share constants.
             known = self._whole.get(id(value))
@@ -303,14 +304,19 @@ def _transposes_here() -> bool:
     return "transpose(" in str(source_info_util.current_name_stack())
 
 
+def _plain(x: Any) -> Any:
+    """A value without blocks, as JAX knows it outside of this trace."""
+    return x.array if type(x) is Constant else x
+
+
 def _operand_key(x: Any) -> Hashable:
-    return x.type_key if type(x) is EagerValue else ("whole", type_key(jax.typeof(x)))
+    return x.type_key if type(x) is Blocks else ("whole", type_key(jax.typeof(x)))
 
 
 def _operand(x: Any) -> Operand:
     aval = jax.typeof(x)
     block = shaped_array(aval.shape, aval.dtype, aval.weak_type)
-    if type(x) is EagerValue:
+    if type(x) is Blocks:
         return Operand(block, whole=False, varying=x.varying)
     return Operand(block, whole=True, varying=_NOWHERE)
 

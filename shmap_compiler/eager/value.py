@@ -1,4 +1,4 @@
-"""EagerValue: what a user's function holds while it runs eagerly."""
+"""Eager values: what a user's function holds while it runs eagerly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import source_info_util
 
-from shmap_compiler._compat import is_key_type
+from shmap_compiler._compat import is_key_type, shaped_array
 from shmap_compiler.eager.form import Form
 from shmap_compiler.eager.show import show_axes, show_blocks, show_names, show_value
 from shmap_compiler.errors import Problem, VaryingValueError
@@ -22,62 +22,26 @@ _Tracer: Any = Tracer
 
 
 class EagerValue(_Tracer):
-    """One block on each device, with the type of a block.
+    """A value, with the type of a block. It turns into a Python or NumPy value if devices agree."""
 
-    It prints as all its blocks, and turns into a Python or NumPy value if all blocks are equal.
+    __slots__ = ()
 
-    Attributes:
-      rows: the blocks, as the form of the call keeps them.
-      varying: the axes along which the blocks may differ.
-      type_key: key of its type.
-    """
-
-    __slots__ = ("rows", "type_key", "varying")
-
-    def __init__(
-        self, trace: Any, aval: Any, rows: jax.Array, varying: frozenset[str], type_key: Hashable
-    ):
-        super().__init__(trace, aval)
-        self.rows = rows
-        self.varying = varying
-        self.type_key = type_key
-
-    @property
-    def form(self) -> Form:
-        return self._trace.form
-
-    # ------------------------------------------------------------------------- all its blocks
-
-    def __str__(self) -> str:
-        with self._trace.outside():
-            return show_value(self.form, self.aval, self.rows)
-
-    __repr__ = __str__
-
-    def show_blocks(self) -> str:
-        """The blocks alone, each on a new line, as part of an error message."""
-        with self._trace.outside():
-            entries = show_blocks(self.form, self.rows)
-        return "".join(f"\n{entry}" for entry in entries).replace("\n", "\n      ")
-
-    def block_until_ready(self) -> EagerValue:
-        jax.block_until_ready(self.rows)
-        return self
-
-    # -------------------------------------------------------------- the value all blocks have
+    def __repr__(self) -> str:
+        return str(self)
 
     def to_concrete_value(self) -> np.ndarray | None:
         """The block, if it is the same on all devices."""
-        if is_key_type(self.aval) or not self.rows.is_fully_addressable:
-            return None
-        blocks = np.asarray(self.rows)
-        return blocks[0] if _equal(blocks, blocks[:1]) else None
+        raise NotImplementedError
 
     def _concrete(self, wanted: str) -> np.ndarray:
         value = self.to_concrete_value()
         if value is None:
             raise self._varying(wanted)
         return value
+
+    def _varying(self, wanted: str) -> VaryingValueError:
+        """The error where Python asks for the one value of what has several."""
+        raise NotImplementedError
 
     def _scalar(self, convert: Callable[[Any], Any], wanted: str) -> Any:
         if self.aval.shape != ():
@@ -127,6 +91,51 @@ class EagerValue(_Tracer):
     def tobytes(self, order: Any = "C") -> bytes:
         return self._concrete("tobytes()").tobytes(order)
 
+
+class Blocks(EagerValue):
+    """One block on each device. It prints as all its blocks.
+
+    Attributes:
+      rows: the blocks, as the form of the call keeps them.
+      varying: the axes along which the blocks may differ.
+      type_key: key of its type.
+    """
+
+    __slots__ = ("rows", "type_key", "varying")
+
+    def __init__(
+        self, trace: Any, aval: Any, rows: jax.Array, varying: frozenset[str], type_key: Hashable
+    ):
+        super().__init__(trace, aval)
+        self.rows = rows
+        self.varying = varying
+        self.type_key = type_key
+
+    @property
+    def form(self) -> Form:
+        return self._trace.form
+
+    def __str__(self) -> str:
+        with self._trace.outside():
+            return show_value(self.form, self.aval, self.rows)
+
+    def show_blocks(self) -> str:
+        """The blocks alone, each on a new line, as part of an error message."""
+        with self._trace.outside():
+            entries = show_blocks(self.form, self.rows)
+        return "".join(f"\n{entry}" for entry in entries).replace("\n", "\n      ")
+
+    def block_until_ready(self) -> Blocks:
+        jax.block_until_ready(self.rows)
+        return self
+
+    def to_concrete_value(self) -> np.ndarray | None:
+        """The block, if it is the same on all devices."""
+        if is_key_type(self.aval) or not self.rows.is_fully_addressable:
+            return None
+        blocks = np.asarray(self.rows)
+        return blocks[0] if _equal(blocks, blocks[:1]) else None
+
     def _varying(self, wanted: str) -> VaryingValueError:
         with self._trace.outside():
             axes = _varying_axes(self.form, self.rows)
@@ -139,6 +148,33 @@ class EagerValue(_Tracer):
             "print(x)",
         )
         return VaryingValueError(self._trace.who, [problem])
+
+
+class Constant(EagerValue):
+    """What a function computes from constants alone: computed once, not on each device.
+
+    It prints as an ordinary array.
+
+    Attributes:
+      array: its value.
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, trace: Any, array: jax.Array):
+        found = jax.typeof(array)
+        super().__init__(trace, shaped_array(found.shape, found.dtype, found.weak_type))
+        self.array = array
+
+    def __str__(self) -> str:
+        return str(self.array)
+
+    def block_until_ready(self) -> Constant:
+        jax.block_until_ready(self.array)
+        return self
+
+    def to_concrete_value(self) -> np.ndarray | None:
+        return None if is_key_type(self.aval) else np.asarray(self.array)
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:
