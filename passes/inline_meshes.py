@@ -17,25 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxlib.mlir import ir
+from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from .base import Pass
-from .support.body_form import walk
-
-# Where Shardy and StableHLO keep shardings and groups. Looking only here spares a scan of every
-# attribute of every op.
-_HOLDERS = (
-    "sdy.sharding",
-    "sharding",
-    "in_shardings",
-    "out_shardings",
-    "out_sharding",
-    "arg_attrs",
-    "res_attrs",
-    "replica_groups",
-)
+from .base import Pass, Problem
+from .support.collective_ops import GROUPED, GROUPS
+from .support.find_ops import find_ops
 
 
 @dataclass(frozen=True)
@@ -44,71 +32,29 @@ class InlineMeshes(Pass):
 
     name = "shmap-inline-meshes"
 
+    def add_to(self, manager: passmanager.PassManager, refused: list[Problem]) -> None:
+        """StableHLO's groups are written by `run`, and then the rest by Shardy's own pass."""
+        super().add_to(manager, refused)
+        manager.add("sdy-inline-meshes")
+
     def run(self, module: ModuleOp) -> None:
-        ops = walk(module.operation)
-        declarations = [op for op in ops if op.name == "sdy.mesh"]
         meshes = {
-            ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"]
-            for op in declarations
+            ir.StringAttr(op.sym_name).value: _stablehlo_mesh(op.mesh)
+            for op in module.body.operations
+            if isinstance(op, sdy.MeshOp)
         }
-        inlined = _Inlined(meshes)
-        for op in ops:
-            attributes = op.attributes
-            # Most ops have none, and this runs at every lowering.
-            for name in _HOLDERS if len(attributes) else ():
-                if name in attributes:
-                    attributes[name] = inlined[attributes[name]]
-        for op in declarations:
-            op.erase()
+        for op in find_ops(module.operation, GROUPED):
+            op.attributes[GROUPS] = _with_mesh(op.attributes[GROUPS], meshes)
 
 
-class _Inlined(dict[ir.Attribute, ir.Attribute]):
-    """An attribute -> the same with each mesh symbol in it replaced by the mesh.
-
-    Made once each: hundreds of arguments have few different shardings.
-    """
-
-    def __init__(self, meshes: Mapping[str, ir.Attribute]):
-        self.meshes = meshes
-
-    def __missing__(self, attribute: ir.Attribute) -> ir.Attribute:
-        self[attribute] = found = self._inline(attribute)
-        return found
-
-    def _inline(self, attribute: ir.Attribute) -> ir.Attribute:
-        if isinstance(attribute, ir.ArrayAttr):
-            return ir.ArrayAttr.get([self[element] for element in attribute])
-        if isinstance(attribute, ir.DictAttr):
-            return ir.DictAttr.get({named.name: self[named.attr] for named in attribute})
-        if sdy.TensorShardingPerValueAttr.isinstance(attribute):
-            shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
-            return sdy.TensorShardingPerValueAttr.get([self[each] for each in shardings])
-        return _with_mesh(attribute, self.meshes)
-
-
-def _with_mesh(attribute: ir.Attribute, meshes: Mapping[str, ir.Attribute]) -> ir.Attribute:
-    """A sharding or replica groups with the mesh in place of its symbol; others as they are."""
-    if sdy.TensorShardingAttr.isinstance(attribute):
-        sharding = sdy.TensorShardingAttr(attribute)
-        return sdy.TensorShardingAttr.get(
-            _mesh_of(sharding.mesh_or_ref, meshes),
-            list(sharding.dimension_shardings),
-            list(sharding.replicated_axes),
-            list(sharding.unreduced_axes),
-        )
-    if stablehlo.ReplicaGroupMeshAxesAttr.isinstance(attribute):
-        groups = stablehlo.ReplicaGroupMeshAxesAttr(attribute)
-        mesh = groups.mesh
-        if isinstance(mesh, ir.FlatSymbolRefAttr):
-            mesh = _stablehlo_mesh(meshes[mesh.value])
-        return stablehlo.ReplicaGroupMeshAxesAttr.get(mesh, groups.axes)
-    return attribute
-
-
-def _mesh_of(mesh_or_ref: ir.Attribute, meshes: Mapping[str, ir.Attribute]) -> ir.Attribute:
-    if isinstance(mesh_or_ref, ir.FlatSymbolRefAttr):
-        return meshes[mesh_or_ref.value]
-    return mesh_or_ref
+def _with_mesh(groups: ir.Attribute, meshes: Mapping[str, ir.Attribute]) -> ir.Attribute:
+    """Replica groups with the mesh in place of its symbol; others as they are."""
+    if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
+        return groups
+    groups = stablehlo.ReplicaGroupMeshAxesAttr(groups)
+    if not isinstance(groups.mesh, ir.FlatSymbolRefAttr):
+        return groups
+    return stablehlo.ReplicaGroupMeshAxesAttr.get(meshes[groups.mesh.value], groups.axes)
 
 
 def _stablehlo_mesh(mesh: ir.Attribute) -> ir.Attribute:

@@ -84,12 +84,12 @@ def run(
     passes: Iterable[Pass | str],
     *,
     print_ir_after_all: bool = False,
-    verify_each: bool = True,
+    verify: bool = True,
 ) -> None:
     """Runs `passes` on `module` in place through MLIR's own pass manager.
 
     A pass may also be given as text, for those that MLIR and its dialects bring: "canonicalize".
-    MLIR verifies the module after each pass; without `verify_each` only after the last. With
+    MLIR verifies the module after each pass; without `verify` that is left to the caller. With
     `print_ir_after_all` the module is printed to standard error after each pass; this turns
     off multithreading in the module's context.
 
@@ -103,14 +103,12 @@ def run(
                 pass_.add_to(manager, refused)
             else:
                 _add_by_name(pass_, manager)
-        manager.enable_verifier(verify_each)
+        manager.enable_verifier(verify)
         if print_ir_after_all:
             module.context.enable_multithreading(False)
             manager.enable_ir_printing()
         try:
             manager.run(module.operation)
-            if not verify_each:
-                module.operation.verify()
         except ir.MLIRError as error:
             ours = [Diagnostic.of_problem(problem) for problem in refused]
             raise PassFailure(ours or diagnostics_of(error)) from None

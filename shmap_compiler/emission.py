@@ -94,21 +94,17 @@ def _sharding_attributes(
 ) -> ir.ArrayAttr:
     # The rank is that of the MLIR type: random keys have dimensions there that JAX does not show.
     ranks = [ir.RankedTensorType(t).rank for t in types[tokens:]]
-    return ir.ArrayAttr.get(
-        [ir.DictAttr.get({})] * tokens
-        + [
-            ir.DictAttr.get({"sdy.sharding": _sharding_attribute(s, r)})
-            for s, r in zip(all_specs, ranks, strict=True)
-        ]
-    )
+    splits = [specs.dim_axes(s, r) for s, r in zip(all_specs, ranks, strict=True)]
+    made = {dims: _sharding_attribute(dims) for dims in set(splits)}  # of hundreds few differ
+    return ir.ArrayAttr.get([ir.DictAttr.get({})] * tokens + [made[dims] for dims in splits])
 
 
-def _sharding_attribute(spec: PartitionSpec, rank: int) -> ir.Attribute:
-    dims = [
+def _sharding_attribute(dims: Sequence[Sequence[str]]) -> ir.DictAttr:
+    shardings = [
         sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], is_closed=True)
-        for axes in specs.dim_axes(spec, rank)
+        for axes in dims
     ]
-    return sdy.TensorShardingAttr.get(MESH_SYMBOL, dims)
+    return ir.DictAttr.get({"sdy.sharding": sdy.TensorShardingAttr.get(MESH_SYMBOL, shardings)})
 
 
 def _mesh_attribute(graph: Graph) -> ir.Attribute:

@@ -157,7 +157,7 @@ def _run_passes(graph: Graph, module: ir.Module) -> None:
     passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", options.groups)
     observer = options.observer
     if observer is None:
-        shmap_passes.run(module, passes, verify_each=False)
+        shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it
         return
     observer("body", module)
     for each in passes:

@@ -80,10 +80,7 @@ def trace(
         outer_manual_axes = enclosing_manual_axes(mesh)
     outer = tuple(a for a in outer_manual_axes if a not in manual)
     body_mesh = with_manual_axes(mesh, (*manual, *outer))
-    block_types = [
-        _block_type(t, specs.shard_shape(t.shape, s, mesh), body_mesh)
-        for t, s in zip(in_types, in_specs, strict=True)
-    ]
+    block_types = _block_types(in_types, in_specs, mesh, body_mesh)
 
     def traced(*blocks):
         try:
@@ -131,10 +128,19 @@ def trace(
     return Traced(graph, constants)
 
 
-def _block_type(full: Any, shape: tuple[int, ...], body_mesh: AbstractMesh) -> Any:
-    """The type of a block; over axes that stay Explicit inside it is split as the full array is."""
-    weak_type = getattr(full, "weak_type", False)
-    return type_on_mesh(body_mesh, type_split(full), shape, full.dtype, weak_type)
+def _block_types(
+    full: Sequence[Any], in_specs: Sequence[PartitionSpec], mesh: AnyMesh, body_mesh: AbstractMesh
+) -> list[Any]:
+    """The types of blocks, which over axes that stay Explicit are split as the full arrays are."""
+    made: dict[Any, Any] = {}  # of hundreds few differ
+
+    def block_type(t: Any, spec: PartitionSpec) -> Any:
+        if (t, spec) not in made:
+            shape, weak = specs.shard_shape(t.shape, spec, mesh), getattr(t, "weak_type", False)
+            made[t, spec] = type_on_mesh(body_mesh, type_split(t), shape, t.dtype, weak)
+        return made[t, spec]
+
+    return [block_type(t, spec) for t, spec in zip(full, in_specs, strict=True)]
 
 
 def _in_order(axes: Sequence[str], mesh: AnyMesh) -> list[str]:

@@ -43,7 +43,8 @@ def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
 
 def transposes(jaxpr: Any) -> bool:
     """Whether a traced program holds equations that a reverse-mode derivative made."""
-    return any("transpose(" in str(eqn.source_info.name_stack) for eqn in equations(jaxpr))
+    stacks = {id(s): s for s in (eqn.source_info.name_stack for eqn in equations(jaxpr))}
+    return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
 
 
 def trace_by_need(

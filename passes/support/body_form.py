@@ -211,16 +211,15 @@ def _boundaries(
     types = list(types)
     attributes = value_attributes(main, which, len(types))
     # Reading takes long, and of a gradient's hundreds of arguments few are split differently.
-    read: dict[ir.Attribute | None, tuple[Dims, str | None]] = {}
+    read: dict[ir.DictAttr, tuple[Dims, str | None]] = {}
     for index, (type_, named) in enumerate(zip(types, attributes, strict=True)):
         name = f"{kind} {index}"
         if is_token(type_):
             yield Boundary(name, type_, None)
             continue
-        sharding = named[SHARDING] if SHARDING in named else None  # noqa: SIM401, not a dict
-        if sharding not in read:
-            read[sharding] = _read(sharding, mesh)
-        dims, complaint = read[sharding]
+        if named not in read:
+            read[named] = _read(named[SHARDING] if SHARDING in named else None, mesh)  # noqa: SIM401
+        dims, complaint = read[named]
         complaint = _type_complaint(type_) or complaint
         if complaint:
             problems.append(Problem(main.location, f"@main's {name}: {complaint}"))

@@ -66,7 +66,10 @@ class _Meeting:
 def _meetings(
     frame: Frame, path: Path, controls: tuple[_Control, ...], axes: AxisSets, everywhere: int
 ) -> Iterator[_Meeting]:
-    for position, eqn in enumerate(frame.jaxpr.eqns):
+    # Without controls all devices meet here, and what counts is deeper.
+    positions = range(len(frame.jaxpr.eqns)) if controls else sorted(frame.nested)
+    for position in positions:
+        eqn = frame.jaxpr.eqns[position]
         talking = communicates_over(eqn)
         if talking:
             # XLA's collective-permute has no groups: all devices of the program meet in it.
