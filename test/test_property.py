@@ -1,7 +1,8 @@
 """Random programs on random meshes: ours equals the NumPy oracle, and equals `jax.shard_map`.
 
-They run inside `jit`, called directly, in both partitioner forms, and under chains of one and two
-transformations. The oracle has values, derivatives in a direction, and second derivatives; all
+They run inside `jit`, called directly, in both partitioner forms, under chains of one and two
+transformations, and beside a mesh axis that is automatic or belongs to an enclosing shard_map. The
+oracle has values, derivatives in a direction, and second derivatives; all
 entries of a gradient are compared with those of JAX.
 
 A short run of 2,000 programs is part of `make test`, and is the same every time. A long run takes
@@ -15,6 +16,7 @@ process, the program that did it is in `running_program.txt` in pytest's tempora
 """
 
 import itertools
+import math
 import os
 import re
 from functools import partial
@@ -25,9 +27,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from programs import Case, Program, cases, programs, runs_in_jax
 from programs.transformation import in_one_direction
+from run_module import jax_partitioner
 
 from shmap_compiler import shard_map
 
@@ -43,8 +47,12 @@ FAST = {"xla_backend_optimization_level": 0}
 NAMES = ["jit", "grad", "jvp", "vmap", "checkpoint"]
 CHAINS = [(name,) for name in NAMES] + list(itertools.product(NAMES, NAMES))
 
-# What XLA says where JAX hands nothing but arrays without elements to a program.
-NO_ELEMENTS = re.compile("expected at least one operand of .* to be produced by")
+# What is said where `jax.shard_map` hands nothing but arrays without elements to XLA; and where JAX
+# differentiates a maximum of integers that a function with a derivative rule of its own has made.
+REFUSED_BY_JAX = re.compile(
+    "expected at least one operand of .* to be produced by"
+    "|Differentiation rule for 'pm(ax|in)' not implemented"
+)
 
 
 def examples(share: float):
@@ -72,11 +80,21 @@ def announce(tmp_path_factory):
 
 def mapped(shard_map, program: Program, **options):
     specs = {"in_specs": program.in_specs, "out_specs": program.out_specs}
-    return shard_map(program, mesh=program.jax_mesh(), **specs, **options)
+    return shard_map(program, **{"mesh": program.jax_mesh(), **specs, **options})
 
 
 def compiled(function, arrays):
     return jax.block_until_ready(jax.jit(function, compiler_options=FAST)(*arrays))
+
+
+def compiled_by_jax(function, arrays):
+    """The results of a program of `jax.shard_map`; None where that cannot give any."""
+    try:
+        return compiled(function, arrays)
+    except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
+        if not REFUSED_BY_JAX.search(str(error)):
+            raise
+    return None
 
 
 # --------------------------------------------------------------------------------------- programs
@@ -116,8 +134,9 @@ def test_random_program_in_jit_equals_oracle_and_jax(announce, batch, data):
     arrays = program.arrays()
     check(program, compiled(mapped(shard_map, program), arrays), jit=True)
     if runs_in_jax(program):
-        jaxs = mapped(jax.shard_map, program, check_vma=False)
-        check(program, compiled(jaxs, arrays), jit=True)
+        jaxs = compiled_by_jax(mapped(jax.shard_map, program, check_vma=False), arrays)
+        if jaxs is not None:
+            check(program, jaxs, jit=True)
 
 
 # A direct call compiles one operation at a time, which takes its time when each is met once.
@@ -175,12 +194,7 @@ def jax_results(case: Case):
     if not runs_in_jax(case.program, case.names):
         return None
     function = case.transformed(mapped(jax.shard_map, case.program, check_vma=False))
-    try:
-        return compiled(function, case.arrays())
-    except jax.errors.JaxRuntimeError as error:
-        if not NO_ELEMENTS.search(str(error)):
-            raise
-    return None
+    return compiled_by_jax(function, case.arrays())
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids="-".join)
@@ -205,3 +219,42 @@ def test_transformed_random_program_called_directly(announce, first, data):
     case = data.draw(st.sampled_from(chains).flatmap(partial(cases, batch="direct")))
     announce(case)
     check_items(case, case.transformed(mapped(shard_map, case.program))(*case.arrays()))
+
+
+# ----------------------------------------------------------------------------- beside another axis
+
+
+def automatic(case: Case, mesh: Mesh):
+    manual = set(case.program.mesh)
+    return case.transformed(mapped(shard_map, case.program, mesh=mesh, axis_names=manual))
+
+
+def nested(case: Case, mesh: Mesh):
+    inner = mapped(shard_map, case.program, mesh=None, axis_names=set(case.program.mesh))
+    return case.transformed(inside(lambda *args: inner(*args), mesh))
+
+
+def transformed_inside(case: Case, mesh: Mesh):
+    inner = mapped(shard_map, case.program, mesh=None, axis_names=set(case.program.mesh))
+    return inside(case.transformed(inner), mesh)
+
+
+def inside(function, mesh: Mesh):
+    """Of a shard_map over the other axis, along which nothing is split."""
+    return shard_map(function, mesh=mesh, in_specs=P(), out_specs=P(), axis_names={"other"})
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("surround", [automatic, nested, transformed_inside])
+@examples(0.01)
+@given(data=st.data())
+def test_transformed_random_program_beside_another_axis(announce, partitioner, surround, data):
+    chains = st.sampled_from(CHAINS).flatmap(partial(cases, batch=surround.__name__))
+    case = data.draw(chains.filter(lambda case: 2 * math.prod(case.program.mesh.values()) <= 8))
+    announce(case)
+    axes = {"other": 2, **case.program.mesh}
+    if data.draw(st.booleans(), label="the other axis is the last"):
+        axes = {**case.program.mesh, "other": 2}
+    devices = np.array(jax.devices()[: math.prod(axes.values())]).reshape(tuple(axes.values()))
+    with jax_partitioner(partitioner):
+        check_items(case, compiled(surround(case, Mesh(devices, tuple(axes))), case.arrays()))

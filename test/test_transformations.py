@@ -459,6 +459,19 @@ def sums_the_weights(w, x):
     return jnp.sin(x * lax.psum(w, ("i", "j")))
 
 
+def averages_what_is_equal(w, x):
+    return jnp.sin(x * w) + lax.pmean(lax.psum(jnp.sum(w), "j"), "j")
+
+
+def loops_in_steps_of_two(w, x):
+    return lax.scan(lambda c, row: (c + row, jnp.sin(c * row)), w, x, unroll=2)[1]
+
+
+def loop_over_pairs_of_rows(w, x):
+    first, second = x[::2], x[1::2]
+    return jnp.stack([jnp.sin(w * first), jnp.sin((w + first) * second)], 1).reshape(8, 6)
+
+
 NESTED = {
     "plain": (plain, plain),
     "outer": (
@@ -473,6 +486,8 @@ NESTED = {
         sums_the_weights,
         lambda w, x: jnp.sin(x * jnp.tile(4 * w.reshape(2, 3).sum(0), 2)),
     ),
+    "mean": (averages_what_is_equal, lambda w, x: jnp.sin(x * w) + w.sum()),
+    "loop": (loops_in_steps_of_two, loop_over_pairs_of_rows),
 }
 
 

@@ -75,7 +75,8 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Any, lis
     # An enclosing shard_map takes what devices owe along its axes to be their own.
     outside = frozenset(graph.outer_manual_axes)
     wanted = [typer.mentioned(spec) | outside for spec in graph.out_specs]
-    program = typer.program(graph.jaxpr, frame, inputs, wanted)
+    with jax.sharding.use_abstract_mesh(graph.body_mesh):
+        program = typer.program(graph.jaxpr, frame, inputs, wanted)
     return program.jaxpr, [v.axes for v in program.outputs]
 
 

@@ -67,13 +67,13 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
     both = traced.graph
     inputs = len(traced.constants) + len(moves)
     unknown_in = [False] * inputs + [True] * sum(moves)
-    parts = split(both.jaxpr, unknown_in, unknown_in, save_everything)
+    parts = split(both.jaxpr, both.body_mesh, unknown_in, unknown_in, save_everything)
     count = len(graph.out_specs)
     depend = parts.unknown_out[count:]
     if not all(depend):  # a tangent that does not depend on the others is zero
         kept = [True] * count + depend
         jaxpr = replace_jaxpr(both.jaxpr, outvars=list(where(kept, both.jaxpr.jaxpr.outvars)))
-        parts = split(jaxpr, unknown_in, unknown_in, save_everything)
+        parts = split(jaxpr, both.body_mesh, unknown_in, unknown_in, save_everything)
     parts = parts.with_unknown_outputs_only()
     rest = iter(depend)
     changes = [next(rest) if s else False for s in smooth]

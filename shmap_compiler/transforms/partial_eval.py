@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
@@ -21,7 +22,8 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
     graph: Graph = eqn.params["graph"]
     if not any(used_outputs) and not eqn.effects:
         return [False] * len(eqn.invars), None
-    jaxpr, used_inputs = pe.dce_jaxpr(graph.jaxpr.jaxpr, list(used_outputs))
+    with jax.sharding.use_abstract_mesh(graph.body_mesh):  # this may be inside another body
+        jaxpr, used_inputs = pe.dce_jaxpr(graph.jaxpr.jaxpr, list(used_outputs))
     if all((*used_outputs, *used_inputs)) and len(jaxpr.eqns) == len(graph.jaxpr.jaxpr.eqns):
         return list(used_inputs), eqn  # what is known of the graph stays known
     smaller = Graph(
@@ -48,7 +50,7 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
 def _partial_eval(saveable, unknown_in, instantiated_in, eqn):
     """Splits `eqn` into one that runs now and one that runs (again) in the backward pass."""
     graph: Graph = eqn.params["graph"]
-    parts = split(graph.jaxpr, unknown_in, instantiated_in, saveable)
+    parts = split(graph.jaxpr, graph.body_mesh, unknown_in, instantiated_in, saveable)
     known_in, known_out = [not u for u in unknown_in], [not u for u in parts.unknown_out]
     both = halves(
         graph,

@@ -15,7 +15,7 @@ import jax
 from jax import lax
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from shmap_compiler._compat import axis_of_effect, open_jaxpr, policy_saves, replace_jaxpr
 from shmap_compiler.graph import Graph
@@ -50,6 +50,7 @@ class Split:
 
 def split(
     closed: Any,
+    mesh: AbstractMesh,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     saveable: Callable[..., Any],
@@ -58,7 +59,20 @@ def split(
 
     A value is unknown if it depends on unknown inputs, and instantiated if the staged program has
     it, as an input or computed again; a staged equation takes other values as residuals.
+
+    Args:
+      mesh: as the program sees it.
     """
+    with jax.sharding.use_abstract_mesh(mesh):  # this may be inside another body
+        return _split(closed, unknown_in, instantiated_in, saveable)
+
+
+def _split(
+    closed: Any,
+    unknown_in: Sequence[bool],
+    instantiated_in: Sequence[bool],
+    saveable: Callable[..., Any],
+) -> Split:
     jaxpr = open_jaxpr(closed)
     state = {v: (u, i) for v, u, i in zip(jaxpr.invars, unknown_in, instantiated_in, strict=True)}
     residuals: dict[Any, None] = {}
@@ -184,7 +198,7 @@ def halves(
         PartitionSpec(tuple(a for a in graph.manual_axes if a in axes)) if axes else PartitionSpec()
         for axes in varying
     ]
-    with jax.sharding.use_abstract_mesh(graph.body_mesh):  # this may be inside another body
+    with jax.sharding.use_abstract_mesh(graph.body_mesh):
         scalars = {
             v: jex_core.Var(_vector(v.aval))
             for v, axes in zip(new, varying, strict=True)
