@@ -39,7 +39,7 @@ def normalize(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str], who: str) -> 
 
 class _Rewriter:
     def __init__(self, mesh: AbstractMesh, axes: frozenset[str]):
-        self.sizes = tuple(mesh.shape.items())
+        self.mesh = mesh
         self.axes = axes
         self.problems: list[Problem] = []
         self.rewritten: dict[int, tuple[Any, Any]] = {}
@@ -66,7 +66,7 @@ class _Rewriter:
         if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
             if not self.applies(eqn):
                 return [eqn]
-            self.problems += let_through(eqn, dict(self.sizes))
+            self.problems += let_through(eqn, dict(self.mesh.shape))
             return [] if self.problems else self.expand(eqn)
         if not jaxprs_in(eqn.params):
             return [eqn]
@@ -94,7 +94,7 @@ class _Rewriter:
         """The equations that stand for `eqn`, computing the same variables from the same."""
         params = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
         avals = tuple(v.aval for v in eqn.invars)
-        template = open_jaxpr(_template(eqn.primitive.name, params, avals, self.sizes))
+        template = open_jaxpr(_template(eqn.primitive.name, params, avals, self.mesh))
         env = dict(zip(template.invars, eqn.invars, strict=True))
         finals = dict(zip(template.outvars, eqn.outvars, strict=True))
 
@@ -120,8 +120,8 @@ class _Rewriter:
 
 
 @functools.lru_cache(maxsize=4096)
-def _template(name, params, avals, sizes) -> Any:
-    expansion = _EXPANSIONS[name](dict(params), dict(sizes))
+def _template(name, params, avals, mesh) -> Any:
+    expansion = _EXPANSIONS[name](dict(params), dict(mesh.shape))
     return jax.make_jaxpr(expansion)(*avals)
 
 

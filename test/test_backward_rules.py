@@ -120,6 +120,22 @@ def test_a_rule_in_a_branch(rule, finish):
     same_as_jax(lambda w, x: lax.cond(w[0] > 0, lambda: finish(rule(w, x)), lambda: w.sum()))
 
 
+def test_a_rule_that_only_some_devices_call():
+    """No sum over devices may stand beside it: the others would not come."""
+
+    def of(product):
+        def body(w, x):
+            first = lax.axis_index("i") < 2
+            return total(x * lax.cond(first, lambda: product(w, 2 * w), lambda: w))
+
+        return body
+
+    rule = with_rule(product, lambda w, x, ct: (ct * x, ct * w))
+    expected = gradients(shard_map, of(product))
+    for ruled, plain in zip(gradients(shard_map, of(rule)), expected, strict=True):
+        np.testing.assert_allclose(ruled, plain, rtol=1e-5, atol=1e-5)
+
+
 @for_each_rule
 def test_a_rule_in_a_checkpoint(rule, finish):
     same_as_jax(jax.checkpoint(lambda w, x: finish(rule(w, x))))

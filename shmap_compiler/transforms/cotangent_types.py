@@ -134,19 +134,30 @@ class _Typer:
         return _Sent(1, atom.aval.size * atom.aval.dtype.itemsize * (1 - 1 / devices))
 
     def program(
-        self, jaxpr: Any, frame: Frame, inputs: Sequence[Value], wanted: Sequence[Axes | None]
+        self,
+        jaxpr: Any,
+        frame: Frame,
+        inputs: Sequence[Value],
+        wanted: Sequence[Axes | None],
+        control: Axes = NONE,
     ) -> _Typed:
-        """Marks a program. `wanted` is the least type of each output that carries a tangent."""
-        return _Program(self, frame, inputs).run(jaxpr, wanted)
+        """Marks a program.
+
+        Args:
+          wanted: the least type of each output that carries a tangent.
+          control: the axes along which devices differ in whether they run it.
+        """
+        return _Program(self, frame, inputs, control).run(jaxpr, wanted)
 
 
 class _Program:
     """One (held) program while it is being marked."""
 
-    def __init__(self, typer: _Typer, frame: Frame, inputs: Sequence[Value]):
+    def __init__(self, typer: _Typer, frame: Frame, inputs: Sequence[Value], control: Axes):
         self.typer = typer
         self.frame = frame
         self.inputs = list(inputs)
+        self.control = control
         self.values: dict[Any, Value] = {}
         self.raised_vars: dict[tuple[Any, Axes], Any] = {}
         self.raised_inputs: dict[int, Axes] = {}
@@ -216,7 +227,8 @@ class _Program:
     def custom_rule(self, eqn: Any, operands: list[Value]) -> None:
         """The user's rule takes and returns cotangents as the types of the function say.
 
-        Where it returns shares of what should be whole, they are summed.
+        Where it returns shares of what should be whole, they are summed. But where not all devices
+        call it, what each of them takes and returns is its own.
         """
         rule = BackwardRule(self.typer.graph, eqn)
         count = eqn.params["num_res"]
@@ -230,13 +242,14 @@ class _Program:
                 raise BodyError(f"`{self.typer.graph.name}`", [_sums_in_two_ways(where, summed)])
             self.rule_of_shares(eqn, operands, rule, residuals)
             return
-        returned = rule.returned(residuals, rule.results)
+        results = [axes | self.control for axes in rule.results]
+        returned = rule.returned(residuals, results)
         moving = [
-            self.of_type(v, own | found, eqn)
+            self.of_type(v, own | found | self.control, eqn)
             for v, own, found in zip(eqn.invars[count:], rule.operands, returned, strict=True)
         ]
         self.put(eqn.replace(invars=[*eqn.invars[:count], *moving]))
-        self.define(eqn.outvars, [Value(True, axes) for axes in rule.results])
+        self.define(eqn.outvars, [Value(True, axes) for axes in results])
 
     def rule_of_shares(
         self, eqn: Any, operands: list[Value], rule: BackwardRule, residuals: list[Axes]
@@ -279,9 +292,8 @@ class _Program:
         _, (frame,) = self.frame.nested[position]
 
         def solve(inputs: list[Value]) -> _Typed:
-            return self.typer.program(
-                eqn.params[parameter], frame, inputs, [None] * len(eqn.outvars)
-            )
+            wanted = [None] * len(eqn.outvars)
+            return self.typer.program(eqn.params[parameter], frame, inputs, wanted, self.control)
 
         if eqn.primitive.name in ("jit", "pjit"):
             # Raise once for all uses of a value, rather than once in each call.
@@ -299,9 +311,11 @@ class _Program:
         invars = self.all_raised(eqn, [v.axes | operands[0].axes for v in operands])
         inputs = [self.value(v) for v in invars[1:]]
 
+        control = self.control | operands[0].axes
+
         def typed(wanted):
             return [
-                self.typer.program(b, f, inputs, wanted)
+                self.typer.program(b, f, inputs, wanted, control)
                 for b, f in zip(branches, frames, strict=True)
             ]
 
@@ -327,7 +341,7 @@ class _Program:
         def solve(inputs: list[Value]) -> _Typed:
             while True:
                 wanted = [v.axes for v in inputs[loop]] + free
-                typed = self.typer.program(body, frame, inputs, wanted)
+                typed = self.typer.program(body, frame, inputs, wanted, self.control)
                 grown = list(inputs)
                 grown[loop] = _joined([inputs[loop], typed.outputs[:carries]])
                 if grown == inputs:
