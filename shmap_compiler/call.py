@@ -77,6 +77,7 @@ def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: I
         out_specs=results.checked_specs,
         in_types=[i.type for i in inputs.dynamic],
         check_vma=mapped.check_vma,
+        check_hangs=mapped.check_hangs,
         user_fun=mapped.fun,
     )
     references.refuse_in_body(who, traced.graph)

@@ -48,6 +48,7 @@ class Graph:
       out_specs: one spec per output.
       check_vma: whether results that a spec replicates are known to be equal (`replication`). If
         not, each device's copy of one counts by itself in derivatives.
+      check_hangs: whether collectives that some devices would not reach are refused.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Graph:
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
     check_vma: bool = True
+    check_hangs: bool = True
 
     def __post_init__(self) -> None:
         _check(self)

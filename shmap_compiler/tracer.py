@@ -63,6 +63,7 @@ def trace(
     in_types: Sequence[Any],
     outer_manual_axes: Sequence[str] | None = None,
     check_vma: bool = True,
+    check_hangs: bool = True,
     user_fun: Callable[..., Any] | None = None,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
@@ -72,7 +73,7 @@ def trace(
       in_types: types of the full input arrays.
       out_specs: the specs, or a function from the traced output types to them.
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
-      check_vma: see `Graph`.
+      check_vma, check_hangs: see `Graph`.
       user_fun: the user's function that `fun` calls, unless `fun` is made from a Graph.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
@@ -124,6 +125,7 @@ def trace(
         in_specs=(PartitionSpec(),) * len(constants) + tuple(in_specs),
         out_specs=tuple(out_specs(results) if callable(out_specs) else out_specs),
         check_vma=check_vma,
+        check_hangs=check_hangs,
     )
     return Traced(graph, constants)
 
@@ -169,4 +171,5 @@ def retrace(
         in_types=in_types,
         outer_manual_axes=graph.outer_manual_axes,
         check_vma=graph.check_vma,
+        check_hangs=graph.check_hangs,
     )

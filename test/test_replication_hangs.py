@@ -309,6 +309,28 @@ def nested(check_inner):
     return outer
 
 
+def with_a_rule_that_sums(w, x):
+    @jax.custom_vjp
+    def twice(w):
+        return 2 * w
+
+    twice.defvjp(lambda w: (2 * w, None), lambda _, ct: (lax.psum(2 * ct, "i"),))
+    first = lax.axis_index("i") < 2
+    return lax.psum(jnp.sum(x * lax.cond(first, lambda: twice(w), lambda: w)), ("i", "j"))
+
+
+def test_R18_holds_for_what_a_backward_rule_does():
+    specs = {"in_specs": (P(), P("i")), "out_specs": P()}
+    mapped = shard_map(with_a_rule_that_sums, mesh=MESH, **specs)
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_allclose(jax.jit(mapped)(2.0, x), 2 * (4 * 6 + 2 * 22))
+    with pytest.raises(HangError, match="the gradient of `with_a_rule_that_sums`") as caught:
+        jax.jit(jax.grad(mapped)).lower(2.0, x)
+    assert "psum over 'i' at test/test_replication_hangs.py" in str(caught.value)
+    allowed = shard_map(with_a_rule_that_sums, mesh=MESH, check_hangs=False, **specs)
+    assert "all_reduce" in jax.jit(jax.grad(allowed)).lower(2.0, x).as_text()
+
+
 @pytest.mark.parametrize("check_inner", [True, False])
 def test_R18_a_nested_shard_map_is_judged_by_what_the_outer_one_hands_in(check_inner):
     def trace(flag_spec):

@@ -36,7 +36,8 @@ class Step:
 
     def __str__(self) -> str:
         role = "the predicate of " if self.decides else ""
-        return f"{role}{self.eqn.primitive.name} at {source_line(self.eqn)}"
+        line = source_line(self.eqn)  # none if a derivative has put it in
+        return f"{role}{self.eqn.primitive.name}" + (f" at {line}" if line else "")
 
 
 @dataclass(frozen=True)

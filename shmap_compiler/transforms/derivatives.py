@@ -20,6 +20,7 @@ from shmap_compiler.collectives import psum
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
+from shmap_compiler.replication.hangs import check_hangs
 from shmap_compiler.tracer import retrace
 from shmap_compiler.transforms import backward_rules
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
@@ -113,8 +114,17 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
         linear_specs,
         [jax.typeof(x) for x in (*known, *cotangents)],
     )
+    if graph.check_hangs and _branches(traced.graph):
+        names = [f"residual {k}" for k in range(len(known))]
+        names += [f"the cotangent of result [{k}]" for k in range(len(cotangents))]
+        check_hangs(traced.graph, f"the gradient of `{graph.name}`", names)
     results = iter(bind(traced.graph, *traced.constants, *known, *cotangents))
     return [next(results) if is_linear else None for is_linear in linear]
+
+
+def _branches(graph: Graph) -> bool:
+    """Whether devices may part. Collectives that they part around come from rules of the user's."""
+    return any(eqn.primitive.name in ("cond", "while") for eqn in equations(graph.jaxpr))
 
 
 def _cotangent_types(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,15 +27,11 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
         jaxpr, used_inputs = pe.dce_jaxpr(graph.jaxpr.jaxpr, list(used_outputs))
     if all((*used_outputs, *used_inputs)) and len(jaxpr.eqns) == len(graph.jaxpr.jaxpr.eqns):
         return list(used_inputs), eqn  # what is known of the graph stays known
-    smaller = Graph(
-        name=graph.name,
+    smaller = dataclasses.replace(
+        graph,
         jaxpr=close_jaxpr(jaxpr),
-        mesh=graph.mesh,
-        manual_axes=graph.manual_axes,
-        outer_manual_axes=graph.outer_manual_axes,
         in_specs=where(used_inputs, graph.in_specs),
         out_specs=where(used_outputs, graph.out_specs),
-        check_vma=graph.check_vma,
     )
     return list(used_inputs), eqn.replace(
         invars=list(where(used_inputs, eqn.invars)),
