@@ -101,7 +101,10 @@ class Executable:
 
     def __call__(self, *args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
-        return jax.tree.unflatten(self.signature.out_tree, self._run(leaves, tree))
+        results = self._run(leaves, tree)
+        for k, sharding in self._empty_results:
+            results[k] = jax.device_put(results[k], sharding)
+        return jax.tree.unflatten(self.signature.out_tree, results)
 
     def _run(self, leaves: list[Any], tree: Any) -> list[Any]:
         if tree == self.signature.in_tree and not self.signature.static:
@@ -118,6 +121,12 @@ class Executable:
             for x, s in zip(inputs, self.input_shardings, strict=True)
         ]
         return self.jax_compiled(*self._constants, *placed)
+
+    @cached_property
+    def _empty_results(self) -> list[tuple[int, NamedSharding]]:
+        """Results without elements, which XLA takes to lie anywhere, and how they should lie."""
+        typed = zip(self.signature.out_types, self.signature.out_shardings, strict=True)
+        return [(k, s) for k, (t, s) in enumerate(typed) if 0 in t.shape]
 
     def _check(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:
         expected = self.signature.in_types[len(self.signature.constants) :]

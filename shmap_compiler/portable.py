@@ -64,11 +64,7 @@ class Portable:
             )
 
         program.__name__ = signature.name
-        jitted = jax.jit(
-            program,
-            in_shardings=tuple(signature.in_shardings),
-            out_shardings=signature.demanded_out_shardings,
-        )
+        jitted = jax.jit(program, in_shardings=tuple(signature.in_shardings))
         with partitioner_is(self.partitioner):
             return jitted.trace(*signature.in_types).lower()
 

@@ -81,12 +81,3 @@ class Signature:
     def out_shardings(self) -> list[NamedSharding]:
         """One per output."""
         return [NamedSharding(self.mesh, spec) for spec in self.out_specs]
-
-    @property
-    def demanded_out_shardings(self) -> list[NamedSharding | None]:
-        """What XLA has to be told of outputs: it forgets how those without elements lie.
-
-        The others are not restricted along mesh axes that stay automatic.
-        """
-        typed = zip(self.out_types, self.out_shardings, strict=True)
-        return [s if 0 in t.shape else None for t, s in typed]

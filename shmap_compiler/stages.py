@@ -113,12 +113,8 @@ def _lower(
         return bind(graph, *inputs)
 
     program.__name__ = graph.name
-    jitted = jax.jit(
-        program,
-        in_shardings=tuple(signature.in_shardings),
-        out_shardings=signature.demanded_out_shardings,
-        keep_unused=keep_unused,
-    )
+    shardings = tuple(signature.in_shardings)
+    jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
     platforms = None if platform is None else (platform,)
     with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, observe)):
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
