@@ -105,6 +105,16 @@ def test_what_comes_from_constants_alone_looks_like_an_array(capsys):
     assert capsys.readouterr().out == "[0 2 4] 2.0 4 c\n"
 
 
+def test_keys_are_no_numpy_arrays(form):
+    def body(keys):
+        for value in (keys, jax.random.key(0)):
+            with pytest.raises(TypeError, match=r"jax\.random\.key_data"):
+                np.asarray(value)
+        return keys
+
+    mapped(body, P("i"), P("i"))(jax.random.split(jax.random.key(0), 4))
+
+
 def test_print_of_scalars_keys_and_values_of_partial_meshes(capsys):
     def body(x):
         print(jnp.sum(x))

@@ -34,13 +34,7 @@ class EagerValue(_Tracer):
         raise NotImplementedError
 
     def _concrete(self, wanted: str) -> np.ndarray:
-        value = self.to_concrete_value()
-        if value is None:
-            raise self._varying(wanted)
-        return value
-
-    def _varying(self, wanted: str) -> VaryingValueError:
-        """The error where Python asks for the one value of what has several."""
+        """The same; or an error that names what was `wanted`."""
         raise NotImplementedError
 
     def _scalar(self, convert: Callable[[Any], Any], wanted: str) -> Any:
@@ -130,11 +124,18 @@ class Blocks(EagerValue):
         return self
 
     def to_concrete_value(self) -> np.ndarray | None:
-        """The block, if it is the same on all devices."""
         if is_key_type(self.aval) or not self.rows.is_fully_addressable:
             return None
         blocks = np.asarray(self.rows)
         return blocks[0] if _equal(blocks, blocks[:1]) else None
+
+    def _concrete(self, wanted: str) -> np.ndarray:
+        if is_key_type(self.aval):
+            return np.asarray(self.rows)  # JAX refuses it, and says what to do
+        value = self.to_concrete_value()
+        if value is None:
+            raise self._varying(wanted)
+        return value
 
     def _varying(self, wanted: str) -> VaryingValueError:
         with self._trace.outside():
@@ -175,6 +176,9 @@ class Constant(EagerValue):
 
     def to_concrete_value(self) -> np.ndarray | None:
         return None if is_key_type(self.aval) else np.asarray(self.array)
+
+    def _concrete(self, wanted: str) -> np.ndarray:
+        return np.asarray(self.array)
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:
