@@ -2,8 +2,8 @@
 
 They run inside `jit`, called directly, in both partitioner forms, under chains of one and two
 transformations, and beside a mesh axis that is automatic or belongs to an enclosing shard_map. The
-oracle has values, derivatives in a direction, and second derivatives; all
-entries of a gradient are compared with those of JAX.
+oracle has values, derivatives in a direction, and second derivatives; all entries of a gradient are
+compared with those of JAX.
 
 A short run of 2,000 programs is part of `make test`, and is the same every time. A long run takes
 new programs, as many as it is told in all:
@@ -19,6 +19,7 @@ import itertools
 import math
 import os
 import re
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -30,7 +31,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from programs import Case, Program, cases, programs, runs_in_jax
-from programs.transformation import in_one_direction
+from programs.transformation import Transformation, in_one_direction
 from run_module import jax_partitioner
 
 from shmap_compiler import shard_map
@@ -230,27 +231,49 @@ def automatic(case: Case, mesh: Mesh):
 
 
 def nested(case: Case, mesh: Mesh):
-    inner = mapped(shard_map, case.program, mesh=None, axis_names=set(case.program.mesh))
-    return case.transformed(inside(lambda *args: inner(*args), mesh))
+    inner = region_inside(case.program)
+    return case.transformed(region_outside(lambda *args: inner(*args), mesh, P()))
 
 
 def transformed_inside(case: Case, mesh: Mesh):
-    inner = mapped(shard_map, case.program, mesh=None, axis_names=set(case.program.mesh))
-    return inside(case.transformed(inner), mesh)
+    return region_outside(case.transformed(region_inside(case.program)), mesh, P())
 
 
-def inside(function, mesh: Mesh):
-    """Of a shard_map over the other axis, along which nothing is split."""
-    return shard_map(function, mesh=mesh, in_specs=P(), out_specs=P(), axis_names={"other"})
+def transformed_inside_of_each(case: Case, mesh: Mesh):
+    """Devices along the other axis have arguments of their own, as under vmap, the last of all."""
+    function = replace(case, chain=case.chain[:-1]).transformed(region_inside(case.program))
+
+    def of_first(*stacked):
+        results = function(*[xs[0] for xs in stacked])
+        return jax.tree.map(lambda x: jnp.expand_dims(x, 0), results)
+
+    return region_outside(of_first, mesh, P("other"))
+
+
+def region_inside(program: Program):
+    return mapped(shard_map, program, mesh=None, axis_names=set(program.mesh))
+
+
+def region_outside(function, mesh: Mesh, spec: P):
+    return shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={"other"})
 
 
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-@pytest.mark.parametrize("surround", [automatic, nested, transformed_inside])
+@pytest.mark.parametrize(
+    "surround", [automatic, nested, transformed_inside, transformed_inside_of_each]
+)
 @examples(0.01)
 @given(data=st.data())
 def test_transformed_random_program_beside_another_axis(announce, partitioner, surround, data):
-    chains = st.sampled_from(CHAINS).flatmap(partial(cases, batch=surround.__name__))
-    case = data.draw(chains.filter(lambda case: 2 * math.prod(case.program.mesh.values()) <= 8))
+    def draw(chain):
+        return cases(chain, batch=surround.__name__)
+
+    if surround is transformed_inside_of_each:
+        found = st.sampled_from(CHAINS).flatmap(lambda chain: draw((*chain, "vmap")))
+        found = found.map(with_stacked_arguments).filter(Case.fits)
+    else:
+        found = st.sampled_from(CHAINS).flatmap(draw)
+    case = data.draw(found.filter(lambda case: math.prod(case.program.mesh.values()) <= 4))
     announce(case)
     axes = {"other": 2, **case.program.mesh}
     if data.draw(st.booleans(), label="the other axis is the last"):
@@ -258,3 +281,9 @@ def test_transformed_random_program_beside_another_axis(announce, partitioner, s
     devices = np.array(jax.devices()[: math.prod(axes.values())]).reshape(tuple(axes.values()))
     with jax_partitioner(partitioner):
         check_items(case, compiled(surround(case, Mesh(devices, tuple(axes))), case.arrays()))
+
+
+def with_stacked_arguments(case: Case) -> Case:
+    """The same under a vmap, the last of the chain, along the first dimension of all arguments."""
+    every = Transformation("vmap", (0,) * len(case.program.arguments))
+    return replace(case, chain=(*case.chain[:-1], every))
