@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,19 +101,39 @@ class Executable:
         Path(path).write_bytes(write_executable(self))
 
     def __call__(self, *args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
-        results = self._run(leaves, tree)
+        try:  # JAX checks what it is called with, and does so fast
+            if self._packed is not None:
+                return self._packed(self.jax_compiled(*args))
+            leaves, tree = jax.tree.flatten(args)
+            if tree == self.signature.in_tree and not self.signature.static:
+                return self._unflattened(self.jax_compiled(*self._constants, *leaves))
+        except (TypeError, ValueError):
+            pass  # an argument that has to be moved, or a mistake
+        return self._unflattened(self._run(*jax.tree.flatten(args)))
+
+    @cached_property
+    def _packed(self) -> Callable[[list[Any]], Any] | None:
+        """Makes of flat results what the user's function returns: one array or a tuple of some.
+
+        None where it returns something else, or takes more than an array for each argument.
+        """
+        signature = self.signature
+        arguments = jax.tree.structure((0,) * len(signature.in_paths))
+        if signature.constants or signature.in_tree != arguments or self._empty_results:
+            return None
+        if signature.out_tree == jax.tree.structure(0):
+            return operator.itemgetter(0)
+        results = jax.tree.structure((0,) * len(signature.out_types))
+        return tuple if signature.out_tree == results else None
+
+    def _unflattened(self, results: list[Any]) -> Any:
         for k, sharding in self._empty_results:
             results[k] = jax.device_put(results[k], sharding)
         return jax.tree.unflatten(self.signature.out_tree, results)
 
     def _run(self, leaves: list[Any], tree: Any) -> list[Any]:
-        if tree == self.signature.in_tree and not self.signature.static:
-            try:  # JAX checks what it is called with, and does so fast
-                return self.jax_compiled(*self._constants, *leaves)
-            except (TypeError, ValueError):
-                pass  # an argument that has to be moved, or a mistake
-        elif _paths(tree) != _paths(self.signature.in_tree):
+        """Checks and moves the arguments first."""
+        if _paths(tree) != _paths(self.signature.in_tree):
             self._refuse_structure(tree)
         inputs = self.signature.select(leaves)
         self._check(inputs, leaves)

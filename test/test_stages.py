@@ -160,6 +160,16 @@ def test_pytrees(partitioner):
     )
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_tuples_of_arrays(count):
+    mapped = shard_map(lambda *xs: xs, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    results = mapped.lower(*[A] * count).compile()(*[A] * count)
+    assert isinstance(results, tuple)
+    assert len(results) == count
+    for result in results:
+        np.testing.assert_array_equal(result, A)
+
+
 def test_values_closed_over_are_inside():
     w = jnp.asarray(B)
     mapped = shard_map(lambda a: a @ w, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
