@@ -440,6 +440,34 @@ def test_as_jax(name):
     assert_close(everything(ours(body))(W, X), everything(theirs(body))(W, X), 2e-6)
 
 
+def gathers_the_same_in_each_step(w, x):
+    total = lax.psum(w * x, "i")
+    return lax.scan(lambda c, _: (c, lax.all_gather(total, "i")), 0.0, jnp.arange(3))[1]
+
+
+def gathers_in_a_branch(w, x):
+    total = lax.psum(w * x, "i")
+    return lax.cond(w[0] > 0, lambda: lax.all_gather(total, "i"), lambda: jnp.ones((4, 2, 6)))
+
+
+@pytest.mark.parametrize("fun", [gathers_the_same_in_each_step, gathers_in_a_branch])
+def test_gradient_of_a_forward_derivative(fun):
+    """JAX may move what is the same in each step of a loop into a call before it."""
+    specs = {"mesh": MESH, "in_specs": (P(), ROWS), "out_specs": ROWS}
+
+    def derived(mapped):
+        def weighted(w, x):
+            value, tangent = jvp(mapped)(w, x)
+            weights = jnp.linspace(0, 1, value.size).reshape(value.shape)  # no two devices' alike
+            return jnp.sum(weights * (value + tangent))
+
+        return jax.jit(jax.grad(weighted, (0, 1)))(W, X)
+
+    expected = derived(jax.shard_map(fun, check_vma=False, **specs))
+    for check_vma in (True, False):
+        assert_close(derived(shard_map(fun, check_vma=check_vma, **specs)), expected, 1e-5)
+
+
 # ------------------------------------------------------------------------------- regions in regions
 
 

@@ -24,11 +24,12 @@ from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
 from shmap_compiler import specs
-from shmap_compiler._compat import open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler._compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
 from shmap_compiler.errors import BodyError, Problem
-from shmap_compiler.graph import Graph
+from shmap_compiler.graph import Graph, equations
 from shmap_compiler.misuse import shown_source
+from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.inference import Frame
 from shmap_compiler.transforms import backward_rules
 from shmap_compiler.transforms.backward_rules import BackwardRule
@@ -43,6 +44,7 @@ _CALLS = {
     "remat2": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
 }
 
 
@@ -124,6 +126,10 @@ class _Typer:
 
     def mentioned(self, spec: Any) -> Axes:
         return self.names(self.graph.replication.axes.mask(specs.mentioned(spec)))
+
+    def over(self, eqn: Any) -> Axes:
+        """The axes over which an equation communicates."""
+        return frozenset(jax_axes(eqn)).intersection(self.order)
 
     def ordered(self, axes: Axes) -> tuple[str, ...]:
         return tuple(a for a in self.order if a in axes)
@@ -215,6 +221,7 @@ class _Program:
         elif position in self.frame.nested:
             _, frames = self.frame.nested[position]
             inside = [self.typer.names(f.anything) for f in frames]
+            inside += [self.typer.over(e) for p in jaxprs_in(eqn.params) for e in equations(p)]
             self.together(eqn, NONE.union(*inside, *(v.axes for v in operands)))
         else:
             self.together(eqn, NONE.union(*(v.axes for v in operands)))

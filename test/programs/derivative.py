@@ -92,6 +92,12 @@ def check_derivable(
         raise Stuck  # in JAX, since the number of steps is not known
     if op.params.get("wrapper") == "custom_vjp" and derivatives[0] == "jvp":
         raise Stuck  # in JAX, since the rule is for grad only
+    if op.params.get("wrapper") == "custom_jvp" and _has_custom_vjp(op):
+        raise Stuck  # likewise: the rule of custom_jvp takes a forward derivative
     ruled = op.name in CONTROL or op.name in LINEAR or op.name in SLOPES or op.name == "square"
     if floats and not (ruled and op.params.get("how", "sum") == "sum"):
         raise Stuck
+
+
+def _has_custom_vjp(op: Op) -> bool:
+    return any(inner.params.get("wrapper") == "custom_vjp" for inner in op.params["body"].walk())
