@@ -115,7 +115,7 @@ def _wrap_in_custom_calls(form: BodyForm, module: ModuleOp) -> None:
     """
     main = _new_main(form)
     body = _private_body(form, module)
-    with ir.InsertionPoint(main.entry_block), main.location:
+    with ir.InsertionPoint(main.entry_block) as at, main.location:
         blocks = [
             _full_to_block(form, boundary, value)
             for boundary, value in zip(form.inputs, main.arguments, strict=True)
@@ -125,7 +125,7 @@ def _wrap_in_custom_calls(form: BodyForm, module: ModuleOp) -> None:
         fulls = [
             _block_to_full(form, boundary, next(results))
             if boundary.has_elements
-            else _empty_full(form, boundary)
+            else _empty_full(form, boundary, at)
             for boundary in form.outputs
         ]
         func.ReturnOp(fulls)
@@ -181,10 +181,10 @@ def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
     return sharding_call("SPMDShardToFullShape", block, full_type, cut, config)
 
 
-def _empty_full(form: BodyForm, boundary: Boundary) -> ir.Value:
+def _empty_full(form: BodyForm, boundary: Boundary, at: ir.InsertionPoint) -> ir.Value:
     """The full array of a result without elements."""
     full_type = boundary.full_type(form.mesh)
-    nothing = _nothing(full_type)
+    nothing = _nothing(full_type, at)
     if boundary.dims is None or _is_one_device(form):
         return nothing
     config = _unspecified_dims(form, boundary.dims)
@@ -241,15 +241,15 @@ def _replace_empty_arguments(form: BodyForm, block: ir.Block) -> None:
         if not boundary.has_elements:
             argument = block.arguments[number]
             if list(argument.uses):
-                with ir.InsertionPoint.at_block_begin(block):
-                    argument.replace_all_uses_with(_nothing(argument.type))
+                at = ir.InsertionPoint.at_block_begin(block)
+                argument.replace_all_uses_with(_nothing(argument.type, at))
             block.erase_argument(number)
 
 
-def _nothing(type_: ir.Type) -> ir.Value:
+def _nothing(type_: ir.Type, at: ir.InsertionPoint) -> ir.Value:
     """The one value there is of a type without elements."""
     constant = ir.Operation.parse(f"stablehlo.constant dense<> : {type_}")
-    ir.InsertionPoint.current.insert(constant)
+    at.insert(constant)
     return constant.result
 
 

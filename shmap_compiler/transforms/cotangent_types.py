@@ -129,7 +129,7 @@ class _Typer:
 
     def over(self, eqn: Any) -> Axes:
         """The axes over which an equation communicates."""
-        return frozenset(jax_axes(eqn)).intersection(self.order)
+        return self.names(self.graph.replication.axes.mask(jax_axes(eqn)))
 
     def ordered(self, axes: Axes) -> tuple[str, ...]:
         return tuple(a for a in self.order if a in axes)
@@ -292,8 +292,7 @@ class _Program:
     def collective(self, position: int, eqn: Any, operands: list[Value]) -> None:
         """Its result belongs to each device on its own, unless only invariant values use it."""
         axes = NONE.union(*(v.axes for v in operands))
-        over = self.typer.names(self.typer.graph.replication.axes.mask(eqn.params["axes"]))
-        self.together(eqn, axes | over)
+        self.together(eqn, axes | self.typer.over(eqn))
 
     def call(self, position: int, eqn: Any, operands: list[Value], parameter: str) -> None:
         _, (frame,) = self.frame.nested[position]
