@@ -17,6 +17,7 @@ This table is what one needs to run the passes and to write one:
     PipelineError   a pass, an option or a value that does not exist
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
     find_ops        the ops of some names inside one, as a list
+    replace_file    writes a file completely or not at all
 """
 
 from .base import (
@@ -34,6 +35,7 @@ from .pipeline_text import parse_pipeline
 from .support.body_form import BodyForm, read_body_form
 from .support.dialects import make_context
 from .support.find_ops import find_ops
+from .support.replace_file import replace_file
 
 __all__ = [
     "PASSES",
@@ -55,5 +57,6 @@ __all__ = [
     "parse_pipeline",
     "pipeline",
     "read_body_form",
+    "replace_file",
     "run",
 ]

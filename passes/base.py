@@ -51,6 +51,10 @@ class Pass:
     """A rewrite or check of one module. Subclasses set `name` and define `run`."""
 
     name: ClassVar[str]
+    needs_body_form: ClassVar[bool] = False
+    """Whether it works on what shmap-verify accepts only; `run` in pipeline.py then checks that."""
+    ends_body_form: ClassVar[bool] = False
+    """Whether what it leaves is no longer in body form."""
 
     def __post_init__(self) -> None:
         for option, values in _choices(type(self)).items():
@@ -76,17 +80,26 @@ class Pass:
         )
         return f"{self.name}{{{options}}}" if options else self.name
 
-    def add_to(self, manager: passmanager.PassManager, refused: list[Problem]) -> None:
+    def add_to(
+        self,
+        manager: passmanager.PassManager,
+        refused: list[Problem],
+        before: Pass | None = None,
+    ) -> None:
         """Appends this pass to an MLIR pass manager that runs on modules.
 
         The problems of a refusal are also appended to `refused`, because MLIR's Python bindings
-        cannot attach notes to a diagnostic.
+        cannot attach notes to a diagnostic. The check `before`, if any, runs as a part of this
+        pass.
         """
 
         def run(op: ir.Operation, pass_: Any) -> None:
             try:
                 with op.location:
-                    self.run(_module_of(op))
+                    module = _module_of(op)
+                    if before is not None:
+                        before.run(module)
+                    self.run(module)
             except Refused as refusal:
                 refused.extend(refusal.problems)
                 for problem in refusal.problems:

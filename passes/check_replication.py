@@ -38,6 +38,7 @@ class CheckReplication(Pass):
     """Refuses results that vary along a manual axis their sharding does not mention."""
 
     name = "shmap-check-replication"
+    needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)

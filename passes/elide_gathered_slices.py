@@ -31,6 +31,7 @@ class ElideGatheredSlices(Pass):
     """Uses a device's own block where it is cut out again of what was gathered."""
 
     name = "shmap-elide-gathered-slices"
+    needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:
         gathers = over_whole_axes(module.operation, ALL_GATHER)

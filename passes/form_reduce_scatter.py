@@ -41,6 +41,7 @@ class FormReduceScatter(Pass):
     """Reduces only what a device keeps: all_reduce and own slice become reduce_scatter."""
 
     name = "shmap-form-reduce-scatter"
+    needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:
         reductions = over_whole_axes(module.operation, ALL_REDUCE)

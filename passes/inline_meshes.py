@@ -31,10 +31,16 @@ class InlineMeshes(Pass):
     """Writes the mesh into every attribute that names it, and drops `sdy.mesh`."""
 
     name = "shmap-inline-meshes"
+    ends_body_form = True
 
-    def add_to(self, manager: passmanager.PassManager, refused: list[Problem]) -> None:
+    def add_to(
+        self,
+        manager: passmanager.PassManager,
+        refused: list[Problem],
+        before: Pass | None = None,
+    ) -> None:
         """StableHLO's groups are written by `run`, and then the rest by Shardy's own pass."""
-        super().add_to(manager, refused)
+        super().add_to(manager, refused, before)
         manager.add("sdy-inline-meshes")
 
     def run(self, module: ModuleOp) -> None:

@@ -33,7 +33,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from .base import Pass
+from .base import Pass, Problem, Refused
 from .support.axis_index import axis_index
 from .support.body_form import BodyForm, read_body_form
 from .support.collective_ops import (
@@ -46,6 +46,7 @@ from .support.collective_ops import (
     group_axes,
     indexed_axes,
 )
+from .support.mesh import MOST_LISTED
 from .support.sharding_text import region_sharding
 
 # The older partitioner needs the region's sharding on these when some axes are automatic.
@@ -61,12 +62,19 @@ class LegalizeCollectives(Pass):
     """Gives collectives and the axis index the form that XLA takes."""
 
     name = "shmap-legalize-collectives"
+    needs_body_form = True
 
     groups: Literal["axes", "ids"] = "axes"
     partitioner: Literal["gspmd", "shardy"] = "gspmd"
 
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)
+        if self.groups == "ids" and form.mesh.size > MOST_LISTED:
+            text = (
+                f"groups=ids lists every device, and {form.mesh} has {form.mesh.size}, more than "
+                f"{MOST_LISTED}; use groups=axes"
+            )
+            raise Refused([Problem(form.main.location, text)])
         for op in body_collectives(module.operation):
             _add_channel(op)
             if self.groups == "ids" and op.name in GROUPED:

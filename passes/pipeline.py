@@ -89,7 +89,8 @@ def run(
     """Runs `passes` on `module` in place through MLIR's own pass manager.
 
     A pass may also be given as text, for those that MLIR and its dialects bring: "canonicalize".
-    MLIR verifies the module after each pass; without `verify` that is left to the caller. With
+    MLIR verifies the module after each pass; without `verify` that is left to the caller. Passes
+    that need body form check what shmap-verify checks, unless it has run before them. With
     `print_ir_after_all` the module is printed to standard error after each pass; this turns
     off multithreading in the module's context.
 
@@ -98,11 +99,16 @@ def run(
     with module.context:
         manager = passmanager.PassManager("builtin.module")
         refused: list[Problem] = []
+        verified = False
         for pass_ in passes:
             if isinstance(pass_, Pass):
-                pass_.add_to(manager, refused)
+                must_verify = pass_.needs_body_form and not verified
+                pass_.add_to(manager, refused, before=Verify() if must_verify else None)
+                checks = pass_.needs_body_form or isinstance(pass_, Verify)
+                verified = checks and not pass_.ends_body_form
             else:
                 _add_by_name(pass_, manager)
+                verified = False
         manager.enable_verifier(verify)
         if print_ir_after_all:
             module.context.enable_multithreading(False)

@@ -21,7 +21,8 @@ is refused here is what they let through:
                permutations with ids that no device has, or that join devices along an axis that
                is not manual
     sizes      all_gather, reduce_scatter, all_to_all results that contradict the group size;
-               full dimensions beyond 64 bits
+               full dimensions and arrays beyond 64 bits; meshes beyond the 32 bits in which XLA
+               counts devices
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
@@ -45,6 +47,9 @@ from .support.collective_ops import axis_index_calls, body_collectives
 from .support.find_ops import find_ops
 
 _LARGEST_DIMENSION = 2**63 - 1
+_LARGEST_ARRAY_BYTES = 2**63 - 1
+# XLA counts partitions in 32 bits.
+_LARGEST_MESH = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,10 @@ class Verify(Pass):
 
 
 def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location, str]]:
+    too_large = list(_mesh_complaints(form))
+    if too_large:
+        yield form.main.location, too_large[0]
+        return  # what follows may count its devices
     for text in _entry_complaints(form):
         yield form.main.location, text
     for op in find_ops(module.operation, ["func.call"]):
@@ -75,6 +84,15 @@ def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location,
             yield op.location, text
 
 
+def _mesh_complaints(form: BodyForm) -> Iterator[str]:
+    if form.mesh.size > _LARGEST_MESH:
+        sizes = " * ".join(map(str, form.mesh.shape))
+        yield (
+            f"the mesh {form.mesh} has {sizes} = {form.mesh.size} devices, more than "
+            f"{_LARGEST_MESH}, the most that XLA can count; make an axis smaller"
+        )
+
+
 def _entry_complaints(form: BodyForm) -> Iterator[str]:
     for axis in (*form.manual, *form.outer):
         if axis not in form.mesh.sizes:
@@ -87,6 +105,7 @@ def _entry_complaints(form: BodyForm) -> Iterator[str]:
 
 
 def _boundary_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
+    any_too_large = False
     for dimension, axes in enumerate(boundary.dims or ()):
         if not axes:
             continue
@@ -100,7 +119,30 @@ def _boundary_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
         size = ir.RankedTensorType(boundary.type).shape[dimension]
         full = size * form.mesh.product(axes)
         if full > _LARGEST_DIMENSION:
+            any_too_large = True
             yield (
                 f"{where}: {size} per device over {form.mesh.product(axes)} devices is {full} in "
                 f"the full array, more than {_LARGEST_DIMENSION}"
             )
+    if boundary.dims is not None and not any_too_large:
+        yield from _size_complaints(boundary, form)
+
+
+def _size_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
+    block = ir.RankedTensorType(boundary.type)
+    blocks = prod(form.mesh.product(axes) for axes in boundary.dims or ())
+    bytes_ = prod(block.shape) * blocks * _element_bytes(block.element_type)
+    if bytes_ > _LARGEST_ARRAY_BYTES:
+        yield (
+            f"@main's {boundary.name}: the full array has {bytes_} bytes, more than "
+            f"{_LARGEST_ARRAY_BYTES}; make a dimension smaller"
+        )
+
+
+def _element_bytes(element: ir.Type) -> int:
+    """Of an element type; at most one byte too many for a narrow one."""
+    if isinstance(element, ir.ComplexType):
+        return 2 * _element_bytes(element.element_type)
+    if isinstance(element, ir.IntegerType | ir.FloatType):
+        return -(-element.width // 8)
+    return 1

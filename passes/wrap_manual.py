@@ -56,6 +56,8 @@ class WrapManual(Pass):
     """Wraps the per-device body into a program on full arrays, as XLA's partitioner reads it."""
 
     name = "shmap-wrap-manual"
+    needs_body_form = True
+    ends_body_form = True
 
     partitioner: Literal["gspmd", "shardy"] = "gspmd"
 

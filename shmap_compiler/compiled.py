@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from shmap_passes import replace_file
+
 from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.signature import Signature
 from shmap_compiler.targets import Target
@@ -131,7 +133,7 @@ class CompiledForTarget:
         """
         from shmap_compiler.artifacts import write_compiled
 
-        Path(path).write_bytes(write_compiled(self))
+        replace_file(path, write_compiled(self))
 
     def __call__(self, *args: Any) -> Any:
         problem = Problem(

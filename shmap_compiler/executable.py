@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
+from shmap_passes import replace_file
 
 from shmap_compiler import specs
 from shmap_compiler.errors import Problem, TargetError, show_value
@@ -98,7 +99,7 @@ class Executable:
         """
         from shmap_compiler.artifacts import write_executable
 
-        Path(path).write_bytes(write_executable(self))
+        replace_file(path, write_executable(self))
 
     def __call__(self, *args: Any) -> Any:
         try:  # JAX checks what it is called with, and does so fast

@@ -20,6 +20,7 @@ from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import Mesh
 from jaxlib.mlir.dialects import stablehlo
+from shmap_passes import replace_file
 
 from shmap_compiler._compat import partitioner as partitioner_is
 from shmap_compiler._compat import shaped_array
@@ -88,7 +89,7 @@ class Portable:
         """Saves it for `load`; see `Lowered.save`."""
         from shmap_compiler.artifacts import write_portable
 
-        Path(path).write_bytes(write_portable(self))
+        replace_file(path, write_portable(self))
 
 
 def portable(signature: Signature, module: ir.Module, partitioner: str, platform: str) -> Portable:

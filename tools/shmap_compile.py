@@ -6,10 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from . import program
+from . import output, program
 from .progress import Progress
 from .tables import print_table
-from .usage import Mistake, UsageError
 
 if TYPE_CHECKING:
     from shmap_compiler import Compiled, Lowered, Target
@@ -49,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     from shmap_compiler import Target
 
+    output.require_writable("-o", options.output)
     target = Target.parse(options.compile_for)
     work = program.load(options, needs_devices=False)
     started = time.perf_counter()
@@ -58,21 +58,12 @@ def execute(options: argparse.Namespace) -> int:
         compiled = lowered.compile(target, progress.phase)
     ended = time.perf_counter()
     if options.output is not None:
-        _save(compiled, options.output)
+        output.save("-o", options.output, lambda: compiled.save(options.output))
     _print_summary(lowered, compiled, target)
     _print_times(between - started, ended - between)
     if options.output is not None:
         print(f"\nsaved: {options.output}")
     return 0
-
-
-def _save(compiled: Compiled, path: str) -> None:
-    try:
-        compiled.save(path)
-    except OSError as error:
-        raise UsageError(
-            Mistake(f"-o {path}", error.strerror or str(error), "a file to write", "check the path")
-        ) from None
 
 
 def _print_summary(lowered: Lowered, compiled: Compiled, target: Target) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from . import program
+from . import output, program
 from .progress import Progress
-from .usage import Mistake, UsageError
 
 NAME = "explain"
 SUMMARY = "show what a program costs on a target: wire, compute, memory"
@@ -41,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     from shmap_compiler import Target
 
+    output.require_writable("--html", options.html)
     target = Target.parse(options.explain_for)
     lowered = program.load(options, needs_devices=False).lower(options.partitioner)
     with Progress(f"compiling for {target}") as progress:
@@ -48,15 +47,5 @@ def execute(options: argparse.Namespace) -> int:
     explanation = compiled.explain()
     print(explanation.to_json() if options.json else explanation)
     if options.html is not None:
-        _write(options.html, explanation.to_html())
+        output.write("--html", options.html, explanation.to_html())
     return 0
-
-
-def _write(path: str, page: str) -> None:
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        found = error.strerror or str(error)
-        raise UsageError(
-            Mistake(f"--html {path}", found, "a file to write", "check the path")
-        ) from None

@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from . import program
-from .usage import Mistake, UsageError
+from . import output, program
 
 if TYPE_CHECKING:
     from shmap_compiler import Graph, Lowered
@@ -67,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     stages = _STAGES if options.stage == "all" else (options.stage,)
+    output.require_writable("-o", options.output)
     work = program.load(options, needs_devices="hlo" in stages)
     if stages == ("graph",) and not options.print_ir_after_all:
         graph = work.trace()
@@ -101,11 +101,5 @@ def _print_passes(lowered: Lowered) -> None:
 def _write(text: str, path: str | None) -> None:
     if path is None:
         print(text, end="")
-        return
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(
-            Mistake(f"-o {path}", error.strerror or str(error), "a file to write", "check the path")
-        ) from None
+    else:
+        output.write("-o", path, text)

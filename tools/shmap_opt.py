@@ -22,7 +22,7 @@ from pathlib import Path
 
 import shmap_passes
 from jaxlib.mlir import ir
-from shmap_passes import PASSES, Diagnostic, Pass, PassFailure, PipelineError
+from shmap_passes import PASSES, Diagnostic, Pass, PassFailure, PipelineError, replace_file
 
 from ._opt_expected import mismatches
 from ._opt_help import pass_list
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             text, ok = pass_list(request.known), True
         else:
             text, ok = _process(request)
-        _write(text, request.options.output)
+        if ok or request.options.output == "-":  # a refused module leaves the file as it was
+            _write(text, request.options.output)
     except (UsageError, PipelineError, LoadError) as error:
         print(f"shmap-opt: error: {error}", file=sys.stderr)
         return 2
@@ -205,7 +206,7 @@ def _write(text: str, path: str) -> None:
         sys.stdout.flush()
         return
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        replace_file(path, text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {_reason(error)}") from None
 
@@ -224,7 +225,7 @@ def _report(diagnostics: Sequence[Diagnostic], name: str, source: str) -> None:
         for part in (diagnostic, *diagnostic.notes):
             print(_line(part, name), file=sys.stderr)
             where = part.place.rsplit(":", 2)
-            if where[0] == "-" and int(where[1]) <= len(lines):
+            if where[0] == "-" and 1 <= int(where[1]) <= len(lines):
                 print(lines[int(where[1]) - 1], file=sys.stderr)
                 print(" " * (int(where[2]) - 1) + "^", file=sys.stderr)
 

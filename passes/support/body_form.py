@@ -28,6 +28,11 @@ MANUAL_AXES = "sdy.manual_axes"
 OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
 SHARDING = "sdy.sharding"
 
+_ORIGIN = (
+    "body form is what `shmap lower --stage body` prints and what this pass needs; passes that "
+    "bring other modules into it (shmap-import-...) are planned"
+)
+
 Dims = tuple[tuple[str, ...], ...]
 """Per dimension the mesh axes that split it, major axis first."""
 
@@ -171,7 +176,10 @@ def _only_main(module: ModuleOp) -> func.FuncOp:
         if function.name.value == "main" and not function.is_external:
             return function
     have = ", ".join(f"@{function.name.value}" for function in functions) or "none"
-    raise _refusal(module, f"the module has no function @main with a body; its functions: {have}")
+    raise _refusal(
+        module,
+        f"the module has no function @main with a body; its functions: {have}",
+    )
 
 
 def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
@@ -283,4 +291,4 @@ def _strings(attribute: ir.Attribute) -> tuple[str, ...]:
 
 
 def _refusal(op: ir.OpView, message: str) -> Refused:
-    return Refused([Problem(op.location, message)])
+    return Refused([Problem(op.location, message, notes=(Problem(op.location, _ORIGIN),))])

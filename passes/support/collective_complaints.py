@@ -5,6 +5,7 @@ Each function yields one text per fault: what was found, what is needed, what to
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from jaxlib.mlir import ir
@@ -19,6 +20,8 @@ from .collective_ops import (
     indexed_axes,
     split_group_axes,
 )
+
+_MOST_NAMED = 8
 
 
 def axis_index_complaints(op: ir.Operation, form: BodyForm) -> Iterator[str]:
@@ -76,11 +79,13 @@ def _dense_complaints(name: str, groups: list[list[int]], form: BodyForm) -> Ite
     if strangers:
         yield f"{name} groups name device {_listed(strangers)}; {_ids_of(form)}"
         return
-    missing = sorted(set(range(mesh.size)) - set(ids))
+    named = set(ids)
+    missing = len(named) < mesh.size
     if missing or len(ids) != mesh.size:
+        absent = itertools.islice((d for d in range(mesh.size) if d not in named), _MOST_NAMED + 1)
         yield (
-            f"{name} groups hold {len(ids)} ids and leave out device {_listed(missing)}; they must "
-            f"name each of the {mesh.size} devices of {mesh} once"
+            f"{name} groups hold {len(ids)} ids and leave out device {_listed(list(absent))}; they "
+            f"must name each of the {mesh.size} devices of {mesh} once"
         )
         return
     for group in groups:
@@ -160,4 +165,5 @@ def _ids_of(form: BodyForm) -> str:
 
 
 def _listed(devices: Sequence[int]) -> str:
-    return ", ".join(map(str, devices)) or "none"
+    more = ["..."] if len(devices) > _MOST_NAMED else []
+    return ", ".join([*map(str, devices[:_MOST_NAMED]), *more]) or "none"

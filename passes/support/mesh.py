@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+# Beyond this many devices nothing is computed device by device, nor listed.
+MOST_LISTED = 2**20
+
 
 @dataclass(frozen=True)
 class Mesh:

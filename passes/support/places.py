@@ -15,7 +15,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from .body_form import BodyForm, defining_op
 from .collective_ops import indexed_axes, is_axis_index
-from .mesh import Mesh
+from .mesh import MOST_LISTED, Mesh
 
 DYNAMIC_SLICE = "stablehlo.dynamic_slice"
 
@@ -37,6 +37,8 @@ def takes_own_block(
     The index is that along `axes`, first axis major; the blocks are as many as there are devices.
     Other dimensions must be taken whole.
     """
+    if form.mesh.size > MOST_LISTED:
+        return False
     whole = ir.RankedTensorType(slice_.operands[0].type).shape
     sizes = ir.RankedTensorType(slice_.results[0].type).shape
     count = form.mesh.product(axes)

@@ -26,6 +26,7 @@ from .collective_ops import (
     indexed_axes,
     split_group_axes,
 )
+from .mesh import MOST_LISTED
 
 # Ops that are functions of their operands: these, and those of these dialects ...
 _FUNCTION_DIALECTS = ("stablehlo.", "chlo.", "mhlo.", "sdy.sharding_constraint")
@@ -100,6 +101,8 @@ def collective_masks(op: ir.Operation, operands: Sequence[int], bits: AxisBits) 
 def _by_device(name: str, ids: tuple[tuple[int, ...], ...], operand: int, bits: AxisBits) -> int:
     """The set of a result where `ids` lists the groups, or the (source, target) pairs."""
     mesh = bits.mesh
+    if mesh.size > MOST_LISTED:
+        return bits.everything
     varying = [axis in bits.names(operand) for axis in mesh.names]
     places = np.stack(np.unravel_index(np.arange(mesh.size), mesh.shape), axis=-1)
     blocks = [tuple(place) for place in places[:, varying].tolist()]

@@ -328,3 +328,24 @@ module @sizes {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+module @a_mesh_of_more_devices_than_XLA_counts {
+  sdy.mesh @mesh = <["i"=65536, "j"=32768]>
+  // expected-error @+1 {{the mesh @mesh [i=65536, j=32768] has 65536 * 32768 = 2147483648 devices, more than 2147483647}}
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+}
+
+// -----
+
+module @an_array_of_more_bytes_than_64_bits_count {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{@main's argument 0: the full array has 9223372036854775808 bytes, more than 9223372036854775807}}
+  func.func public @main(%x: tensor<536870912x1073741824xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+}
