@@ -151,7 +151,7 @@ def transpose(
     if _backward_pass is not None and not any(jaxprs_in(eqn.params) for eqn in jaxpr.eqns):
         unknown, others = (ad.UndefinedPrimal(t.to_ct_aval()) for t in types), iter(known)
         inputs = [next(unknown if is_linear else others) for is_linear in linear]
-        found = _backward_pass(open_jaxpr(jaxpr), True, jaxpr.consts, inputs, list(cotangents))
+        found = _backward_pass(open_jaxpr(jaxpr), False, jaxpr.consts, inputs, list(cotangents))
         return [ad.instantiate_zeros(x) for x, m in zip(found, linear, strict=True) if m]
     # This traces the program again, and so splits loops into what is known and what is linear.
     run = jex_core.jaxpr_as_fun(jaxpr)

@@ -8,6 +8,7 @@ collectives are lowered by JAX's own rules.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +20,11 @@ from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler import specs
-from shmap_compiler._compat import fresh_module_context, without_high_primitives
+from shmap_compiler._compat import fresh_module_context, shardy_is_on, without_high_primitives
 from shmap_compiler.collectives.base import MESH_SYMBOL
 from shmap_compiler.graph import Graph
 from shmap_compiler.normalize import normalize
+from shmap_compiler.scopes import within_scope
 
 
 def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> ir.Module:
@@ -31,14 +33,16 @@ def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> 
     `@main` takes and returns one token per ordered effect before its arguments and results.
     """
     context = ctx.module_context.context
+    location = ir.Location.current or ir.Location.unknown(context)
     with ir.Location.unknown(context):
         module = ir.Module.create()
         module.operation.attributes["sym_name"] = ir.StringAttr.get(graph.name)
         with ir.InsertionPoint(module.body):
             sdy.MeshOp(MESH_SYMBOL, _mesh_attribute(graph))
         _emit_main(graph, ctx, module, ordered_effects)
-        main = next(f for f in module.body.operations if _symbol(f) == "main")
+        main: Any = next(f for f in module.body.operations if _symbol(f) == "main")
         main.operation.move_before(module.body.operations[1])
+        main.operation.location = location
         _annotate(main, graph, len(ordered_effects))
     return module
 
@@ -63,7 +67,7 @@ def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Seque
             rule_ctx,
             *list(block.arguments)[len(tokens) :],
             name="main",
-            call_jaxpr=_lowerable(graph),
+            call_jaxpr=_named(_lowerable(graph), graph, ctx),
         )
     caller.operation.erase()
 
@@ -74,6 +78,17 @@ def _lowerable(graph: Graph) -> Any:
     if jaxpr is graph.jaxpr:
         return jaxpr
     return normalize(jaxpr, graph.body_mesh, axes, f"`{graph.name}`")
+
+
+def _named(jaxpr: Any, graph: Graph, ctx: Any) -> Any:
+    """The program, with full names for operations where no call of it is left that XLA names.
+
+    There is none on a mesh of one device, and Shardy removes a region whose axes have size one.
+    """
+    devices = math.prod(graph.mesh.shape[a] for a in graph.manual_axes)
+    if graph.mesh.size == 1 or (devices == 1 and shardy_is_on()):
+        return within_scope(jaxpr, ctx.name_stack.extend("shard_map"))
+    return jaxpr
 
 
 def _annotate(main: Any, graph: Graph, tokens: int) -> None:

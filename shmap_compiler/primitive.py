@@ -37,7 +37,7 @@ from shmap_compiler.keys import key
 from shmap_compiler.merging import merge
 from shmap_compiler.region import has_devices, no_devices
 
-shmap_p = Primitive("shmap")
+shmap_p = Primitive("shard_map")  # as profilers and error messages of JAX name it
 shmap_p.multiple_results = True
 
 

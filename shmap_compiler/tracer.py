@@ -65,6 +65,7 @@ def trace(
     check_vma: bool = True,
     check_hangs: bool = True,
     user_fun: Callable[..., Any] | None = None,
+    finish: Callable[[Any], Any] | None = None,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -75,6 +76,7 @@ def trace(
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
       check_vma, check_hangs: see `Graph`.
       user_fun: the user's function that `fun` calls, unless `fun` is made from a Graph.
+      finish: rewrites the traced jaxpr.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
     if outer_manual_axes is None:
@@ -114,6 +116,8 @@ def trace(
         if not is_of_other_mesh(error):
             raise
         raise BodyError(who, [_CLOSED_OVER]) from error
+    if finish is not None:
+        jaxpr = finish(jaxpr)
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
     results = jaxpr.out_avals
     graph = Graph(
@@ -155,10 +159,14 @@ def retrace(
     in_specs: Sequence[PartitionSpec],
     out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
     in_types: Sequence[Any],
+    finish: Callable[[Any], Any] | None = None,
 ) -> Traced:
     """`fun`, made from the program of `graph` by a transformation, on the same mesh.
 
     Its constants are those of derivative rules of the user's, which JAX traces only now.
+
+    Args:
+      finish: rewrites the traced jaxpr.
     """
     return trace(
         fun,
@@ -172,4 +180,5 @@ def retrace(
         outer_manual_axes=graph.outer_manual_axes,
         check_vma=graph.check_vma,
         check_hangs=graph.check_hangs,
+        finish=finish,
     )

@@ -449,7 +449,7 @@ def test_text_is_the_same_on_another_machine(tmp_path, monkeypatch):
     text = str(graph)
     assert re.findall(r"/|mesh_witness|Typed| at 0x|# *$", text, re.M) == []
     line = inner.__code__.co_firstlineno
-    assert f"shmap[  # test_graph.py:{line + 4} " in text
+    assert f"shard_map[  # test_graph.py:{line + 4} " in text
     assert "graph inner on mesh(i=4, j=2), manual outside: i:" in text
     assert f"psum[axes=('j',) size=2] b  # test_graph.py:{line + 1} " in text
 

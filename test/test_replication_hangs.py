@@ -396,3 +396,27 @@ def test_no_warning_for_branches_with_other_collectives():
         return lax.cond(equal, lambda: lax.psum(lax.pmax(x, "j"), "i"), lambda: lax.psum(x, "i"))
 
     assert found(fun) == []
+
+
+# ------------------------------------------------------------------------- loops of libraries
+
+
+def solve_for_own_part(a, b):
+    def operator(v):
+        return lax.all_gather(a @ v, "i", tiled=True)  # here
+
+    own_tolerance = 1e-3 * (1 + lax.axis_index("i"))
+    return jax.scipy.sparse.linalg.cg(operator, b, tol=own_tolerance)[0]  # loop
+
+
+def test_a_loop_of_a_library_is_named_once_by_the_line_that_calls_it():
+    """The loop is traced where no frame of the user's is left; `cg` traces its program twice."""
+    specs = {"in_specs": (P("i"), P()), "out_specs": P()}
+    solve = shard_map(solve_for_own_part, mesh=MESH, check_vma=False, **specs)
+    with pytest.raises(HangError, match="whose number of steps varies") as info:
+        solve.trace(np.eye(16, dtype=np.float32), X[:, 0])
+    (problem,) = info.value.problems
+    assert marked(solve_for_own_part, "# here") in problem.where
+    assert f"the while at {marked(solve_for_own_part, '# loop')}" in problem.found.replace(
+        "test/", ""
+    )

@@ -89,7 +89,7 @@ class Stacked(Form):
 
 
 # Operations whose meaning lies in the devices, or changes under vmap.
-_OF_DEVICES = {"ragged_all_to_all", "reshard", "sharding_constraint", "shard_map", "shmap"}
+_OF_DEVICES = {"ragged_all_to_all", "reshard", "sharding_constraint", "shard_map"}
 _OF_DEVICES |= {"layout_constraint", "mesh_cast", "psend", "precv", "rng_bit_generator"}
 
 

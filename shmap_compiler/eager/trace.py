@@ -49,7 +49,7 @@ _SCALARS: Cache[jax.Array] = Cache(maxsize=1024)
 
 _NOWHERE: Axes = frozenset()
 
-_OF_THE_MESH = COLLECTIVE_NAMES | {"shmap", "ragged_all_to_all"}
+_OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map", "ragged_all_to_all"}
 """Primitives whose results may differ between devices though their operands do not."""
 
 _MOVES = {"device_put", "reshard", "mesh_cast"}

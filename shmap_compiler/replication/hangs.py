@@ -35,36 +35,52 @@ def check_hangs(graph: Any, who: str, in_paths: Sequence[str]) -> None:
     names = ["an array closed over"] * (len(graph.in_specs) - len(in_paths)) + list(in_paths)
     replication = graph.replication
     everywhere = replication.axes.mask(graph.all_manual_axes)
-    meetings = _meetings(replication.frame, (), (), replication.axes, everywhere)
-    problems = {
-        (id(m.eqn), id(m.control.eqn)): _hang(graph, replication, m, names)
-        for m in meetings
-        if m.clash & replication.axes.mask(graph.manual_axes)
-    }
+    meetings = _meetings(replication.frame, (), (), (), replication.axes, everywhere)
+    own = replication.axes.mask(graph.manual_axes)
+    found = {(id(m.eqn), id(m.control.eqn)): m for m in meetings if m.clash & own}
+    # A program that several equations hold gives the same lines for each.
+    problems = {str(p): p for p in (_hang(graph, replication, m, names) for m in found.values())}
     if problems:
         raise HangError(who, list(problems.values()))
 
 
 @dataclass(frozen=True)
 class _Control:
-    """An equation that decides who runs the programs it holds; `place` is what it decides by."""
+    """An equation that decides who runs the programs it holds.
+
+    Attributes:
+      place: what it decides by.
+      around: the equations that hold it, the innermost last.
+    """
 
     eqn: Any
     mask: int
     place: Place
+    around: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class _Meeting:
-    """A collective under a control that varies between devices that meet in it."""
+    """A collective under a control that varies between devices that meet in it.
+
+    Attributes:
+      clash: the axes along which the control varies and devices meet.
+      around: the equations that hold it, the innermost last.
+    """
 
     eqn: Any
     control: _Control
     clash: int
+    around: tuple[Any, ...]
 
 
 def _meetings(
-    frame: Frame, path: Path, controls: tuple[_Control, ...], axes: AxisSets, everywhere: int
+    frame: Frame,
+    path: Path,
+    around: tuple[Any, ...],
+    controls: tuple[_Control, ...],
+    axes: AxisSets,
+    everywhere: int,
 ) -> Iterator[_Meeting]:
     # Without controls all devices meet here, and what counts is deeper.
     positions = range(len(frame.jaxpr.eqns)) if controls else sorted(frame.nested)
@@ -76,13 +92,16 @@ def _meetings(
             meeting = everywhere if eqn.primitive is ppermute_p else axes.mask(talking)
             for control in controls:
                 if control.mask & meeting:
-                    yield _Meeting(eqn, control, control.mask & meeting)
+                    yield _Meeting(eqn, control, control.mask & meeting, around)
         if position in frame.nested:
             wiring, frames = frame.nested[position]
             for number, (program, inner) in enumerate(zip(wiring.programs, frames, strict=True)):
+                if not program.runs:
+                    continue
                 inner_path = (*path, (position, number))
-                new = _controls(eqn, program, frame, frames, path, position)
-                yield from _meetings(inner, inner_path, (*controls, *new), axes, everywhere)
+                new = _controls(eqn, program, frame, frames, path, position, around)
+                held = (*around, eqn)
+                yield from _meetings(inner, inner_path, held, (*controls, *new), axes, everywhere)
 
 
 def _controls(
@@ -92,6 +111,7 @@ def _controls(
     frames: tuple[Frame, ...],
     path: Path,
     position: int,
+    around: tuple[Any, ...],
 ) -> Iterator[_Control]:
     for source in program.control:
         if isinstance(source, Out):
@@ -102,7 +122,7 @@ def _controls(
         else:
             mask, place = frame.mask(source), Place(path, source)
         if mask:
-            yield _Control(eqn, mask, place)
+            yield _Control(eqn, mask, place, around)
 
 
 def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequence[str]) -> Problem:
@@ -116,12 +136,19 @@ def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequen
     group = "all devices" if meeting.eqn.primitive is ppermute_p else f"the devices along {axes}"
     return Problem(
         f"{collective} over {', '.join(map(repr, communicates_over(meeting.eqn)))}"
-        f" at {source_line(meeting.eqn)}",
-        f"it stands inside the {control.primitive.name} at {source_line(control)}, {decides} along"
+        f" at {_line(meeting.eqn, meeting.around)}",
+        f"it stands inside the {control.primitive.name} at"
+        f" {_line(control, meeting.control.around)}, {decides} along"
         f" {axes}; this last became varying along {clash[0]!r} at{lines}",
         f"{group} reach it equally often: a device that does not come is waited for without end",
         _repair(collective, clash, loop),
     )
+
+
+def _line(eqn: Any, around: Sequence[Any]) -> str:
+    """The user's line; for what a library makes later, that of the nearest equation around it."""
+    lines = map(source_line, (eqn, *reversed(around)))
+    return next(filter(None, lines), "an unknown line")
 
 
 def _repair(collective: str, clash: Sequence[str], loop: bool) -> str:

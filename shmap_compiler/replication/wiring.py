@@ -6,6 +6,7 @@ its value. Inference, histories and the search for hangs all follow the same wir
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,7 @@ class Program:
     Attributes:
       inputs: for each input, the sources of its value.
       control: the sources of what decides whether, or how often, a device runs it.
+      runs: whether the equation runs it; if not, derivatives of the equation do.
       manual_axes: the manual axes inside, if they are not those outside.
     """
 
@@ -54,6 +56,7 @@ class Program:
     inputs: tuple[Sources, ...]
     control: Sources = ()
     manual_axes: tuple[str, ...] | None = None
+    runs: bool = True
 
 
 @dataclass(frozen=True)
@@ -153,13 +156,38 @@ def _shard_map(eqn: Any) -> Wiring:
 
     The inner program's results are full arrays over its own axes.
     """
-    graph = eqn.params["graph"]
+    graph = eqn.params.get("graph")
+    if graph is None:  # JAX's own
+        return _unknown(eqn, [open_jaxpr(each) for each in jaxprs_in(eqn.params)])
     inputs = tuple(
         (v, Split(specs.mentioned(s))) for v, s in zip(eqn.invars, graph.in_specs, strict=True)
     )
     program = Program(open_jaxpr(graph.jaxpr), inputs, manual_axes=graph.all_manual_axes)
     results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
     return Wiring((program,), results, ends=graph.manual_axes)
+
+
+def _linear_solve(eqn: Any) -> Wiring:
+    """R9: the results are those of `solve`, given its constants and the right-hand sides.
+
+    Derivatives apply the other programs to what is as long as these: solutions and their tangents.
+    """
+    lengths, programs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    constants = iter(eqn.invars[: sum(lengths)])
+    known = [tuple((v,) for v in itertools.islice(constants, n)) for n in lengths]
+    sides = eqn.invars[sum(lengths) :]
+    solve = programs._fields.index("solve")
+    held: list[Program] = []
+    position = sum(program is not None for program in programs[:solve])
+    for number, program in enumerate(programs):
+        if program is None:  # the transpose of an operator that nobody transposes
+            continue
+        vectors: list[Sources] = [(v,) for v in sides]
+        if number != solve:
+            vectors = [(v, Out(position, k)) for k, v in enumerate(sides)]
+        inputs = (*known[number], *vectors)
+        held.append(Program(open_jaxpr(program), inputs, runs=number == solve))
+    return Wiring(tuple(held), tuple((Out(position, k),) for k in range(len(eqn.outvars))))
 
 
 def _unknown(eqn: Any, programs: list[Any]) -> Wiring:
@@ -186,5 +214,6 @@ _WIRINGS = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,
-    "shmap": _shard_map,
+    "custom_linear_solve": _linear_solve,
+    "shard_map": _shard_map,
 }

@@ -16,6 +16,7 @@ from shmap_compiler._compat import jaxprs_in, open_jaxpr
 from shmap_compiler.errors import Problem, SpecError
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind, shmap_p
+from shmap_compiler.scopes import in_scopes_of_its_own
 from shmap_compiler.tracer import retrace
 
 
@@ -28,7 +29,7 @@ def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
         return bind(graph, *args), [None] * len(mapped_out)
     split = math.prod(graph.mesh.shape[a] for a in spmd_axes)
     batched = jax.vmap(
-        lambda *blocks: graph.fun(*blocks),
+        in_scopes_of_its_own(graph.fun),
         in_axes=tuple(dims),
         out_axes=[0 if m else None for m in mapped_out],
         axis_size=axis_data.size // split,

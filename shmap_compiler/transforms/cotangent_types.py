@@ -216,7 +216,7 @@ class _Program:
             self.call(position, eqn, operands, _CALLS[name])
         elif name == backward_rules.PRIMITIVE:
             self.custom_rule(eqn, operands)
-        elif name == "shmap":
+        elif name == "shard_map":
             self.together(eqn, frozenset(self.typer.graph.all_manual_axes))
         elif position in self.frame.nested:
             _, frames = self.frame.nested[position]

@@ -21,6 +21,7 @@ from shmap_compiler.graph import Graph, equations
 from shmap_compiler.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.hangs import check_hangs
+from shmap_compiler.scopes import in_scopes_of_its_own, without_transpose
 from shmap_compiler.tracer import retrace
 from shmap_compiler.transforms import backward_rules
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
@@ -44,7 +45,7 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
     The constants are values for the leading inputs of the program.
     """
     moving_specs = where(moves, graph.in_specs)
-    fun = backward_rules.with_types(graph)
+    fun = in_scopes_of_its_own(backward_rules.with_types(graph))
 
     def with_tangents(*blocks):
         values, moving = blocks[: len(moves)], blocks[len(moves) :]
@@ -113,6 +114,7 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
         [*known_specs, *graph.out_specs],
         linear_specs,
         [jax.typeof(x) for x in (*known, *cotangents)],
+        without_transpose,
     )
     if graph.check_hangs and _branches(traced.graph):
         names = [f"residual {k}" for k in range(len(known))]
