@@ -24,5 +24,5 @@ def test_every_folder_of_modules_is_a_package():
 
 
 def test_every_other_file_is_installed_with_its_package():
-    others = folders_with("*.css") | folders_with("*.js")
+    others = folders_with("*.css") | folders_with("*.js") | folders_with("py.typed")
     assert set(installed()["package-data"]) == others
