@@ -4,6 +4,7 @@
 #     make test        style, types, and all tests but the long random ones
 #     make lint        style and types only
 #     make test-long   all tests, with tens of thousands of random programs
+#     make fuzz        shmap-opt on 10,000 mutated modules; prints the seed
 #     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
 #     make clean       removes what the above made
 #
@@ -17,7 +18,7 @@ JAX ?=
 BIN := $(abspath $(VENV))/bin
 MATMUL := examples/matmul.py:matmul_basic
 
-.PHONY: demo test lint test-long test-gpu-compiler clean
+.PHONY: demo test lint test-long fuzz test-gpu-compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -36,6 +37,10 @@ test: lint
 
 test-long: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=20000 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# No traceback, hang or death; of the findings it prints the modules and commands.
+fuzz: $(VENV)/.with-test
+	$(BIN)/python test/fuzzing/run.py --modules 10000 --seconds 3600
 
 # In an environment of its own: a CUDA plugin without the libraries of CUDA complains wherever JAX
 # starts.

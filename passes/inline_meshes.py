@@ -21,8 +21,9 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from .base import Pass, Problem
-from .support.collective_ops import GROUPED, GROUPS
+from .base import Pass, Problem, Refused
+from .support.body_form import read_mesh
+from .support.collective_ops import GROUPED, GROUPS, group_axes
 from .support.find_ops import find_ops
 
 
@@ -44,23 +45,48 @@ class InlineMeshes(Pass):
         manager.add("sdy-inline-meshes")
 
     def run(self, module: ModuleOp) -> None:
-        meshes = {
-            ir.StringAttr(op.sym_name).value: _stablehlo_mesh(op.mesh)
-            for op in module.body.operations
-            if isinstance(op, sdy.MeshOp)
-        }
-        for op in find_ops(module.operation, GROUPED):
-            op.attributes[GROUPS] = _with_mesh(op.attributes[GROUPS], meshes)
+        ops = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+        meshes = {ir.StringAttr(op.sym_name).value: _stablehlo_mesh(op.mesh) for op in ops}
+        axes_of = {mesh.symbol: mesh.names for mesh in map(read_mesh, ops)}
+        grouped = [
+            (op, symbol) for op in find_ops(module.operation, GROUPED) if (symbol := _symbol(op))
+        ]
+        problems = [
+            Problem(
+                op.location,
+                f"the groups are on mesh @{symbol}, which the module lacks; {_have(meshes)}",
+            )
+            for op, symbol in grouped
+            if symbol not in meshes
+        ]
+        problems += [
+            Problem(
+                op.location,
+                f'the groups are over axis "{axis}", which @{symbol} lacks; name one of its axes',
+            )
+            for op, symbol in grouped
+            for axis in (group_axes(op) or ())
+            if symbol in axes_of and axis not in axes_of[symbol]
+        ]
+        if problems:
+            raise Refused(problems)
+        for op, symbol in grouped:
+            axes = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).axes
+            op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(meshes[symbol], axes)
 
 
-def _with_mesh(groups: ir.Attribute, meshes: Mapping[str, ir.Attribute]) -> ir.Attribute:
-    """Replica groups with the mesh in place of its symbol; others as they are."""
+def _symbol(op: ir.Operation) -> str | None:
+    """The symbol of the mesh by whose axes the groups of `op` are named, if they have one."""
+    groups = op.attributes[GROUPS]
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
-        return groups
-    groups = stablehlo.ReplicaGroupMeshAxesAttr(groups)
-    if not isinstance(groups.mesh, ir.FlatSymbolRefAttr):
-        return groups
-    return stablehlo.ReplicaGroupMeshAxesAttr.get(meshes[groups.mesh.value], groups.axes)
+        return None
+    mesh = stablehlo.ReplicaGroupMeshAxesAttr(groups).mesh
+    return mesh.value if isinstance(mesh, ir.FlatSymbolRefAttr) else None
+
+
+def _have(meshes: Mapping[str, ir.Attribute]) -> str:
+    names = ", ".join(f"@{name}" for name in meshes)
+    return f"name one of {names}" if names else "declare it with sdy.mesh"
 
 
 def _stablehlo_mesh(mesh: ir.Attribute) -> ir.Attribute:

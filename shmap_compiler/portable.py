@@ -8,7 +8,7 @@ which promises no such thing.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,23 @@ def portable(signature: Signature, module: ir.Module, partitioner: str, platform
         kept = _drop_unused_arguments(ir.SymbolTable(copy.operation)["main"])
     artifact = stablehlo.serialize_portable_artifact(copy, _version(), allow_other_dialects=True)
     return Portable(signature, artifact, kept, partitioner, platform)
+
+
+def module_types(artifact: bytes) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The shapes of the arguments and results of `@main` in a StableHLO artifact.
+
+    Raises:
+      ValueError: it is not a StableHLO artifact with such a function.
+    """
+    with shmap_passes.make_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, artifact)
+        main = ir.SymbolTable(module.operation)["main"]
+        types = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+        return _shapes(types.inputs), _shapes(types.results)
+
+
+def _shapes(types: Sequence[ir.Type]) -> list[tuple[int, ...]]:
+    return [tuple(ir.RankedTensorType(type_).shape) for type_ in types]
 
 
 def _copy(module: ir.Module) -> ir.Module:

@@ -17,6 +17,7 @@ from .collective_ops import (
     PERMUTE,
     device_ids,
     group_axes,
+    group_mesh,
     indexed_axes,
     split_group_axes,
 )
@@ -49,6 +50,11 @@ def collective_complaints(op: ir.Operation, form: BodyForm) -> Iterator[str]:
     else:
         groups = []
         complaints = list(_axes_complaints(name, axes, form))
+        mesh = group_mesh(op)
+        if not isinstance(mesh, ir.FlatSymbolRefAttr) or mesh.value != form.mesh.symbol:
+            complaints.append(
+                f"{name} names its groups on mesh {mesh}; name the module's, @{form.mesh.symbol}"
+            )
         for axis in split_group_axes(op):
             complaints.append(f'{name} groups over part of axis "{axis}"; name whole axes')
     yield from complaints

@@ -68,6 +68,11 @@ def group_axes(op: ir.Operation) -> tuple[str, ...] | None:
     return None if refs is None else tuple(ref.name for ref in refs)
 
 
+def group_mesh(op: ir.Operation) -> ir.Attribute:
+    """The mesh, or the symbol of it, of an op whose groups are named by mesh axes."""
+    return stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).mesh
+
+
 def split_group_axes(op: ir.Operation) -> tuple[str, ...]:
     """Those of `group_axes` of which the groups take only a part, which StableHLO can say."""
     refs = _group_axis_refs(op) or []

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import reprlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from shmap_compiler.errors import ArtifactError, Problem
+from shmap_compiler.artifacts.checks import Malformed, field
+from shmap_compiler.errors import ArtifactError, Problem, show_value
 
 _FORMAT = 1
 _HEADER = "header.json"
 _NEEDED = "a file written by save() or `shmap compile`"
+_LARGEST_HEADER = 2**28
+_LARGEST_PART = 2**40
+# No data is compressed further by DEFLATE.
+_MOST_COMPRESSION = 1032
 
 
 @dataclass(frozen=True)
@@ -55,32 +63,88 @@ def pack(container: Container) -> bytes:
     return file.getvalue()
 
 
-def unpack(path: str | Path) -> Container:
+def unpack(
+    path: str | Path,
+    parts_of: Callable[[Any], Mapping[str, int | None]] | None = None,
+) -> Container:
     """The contents of a file.
 
+    Args:
+      parts_of: given the header, the names of the parts to read, each with its size in bytes where
+        that is known. Everything that a file holds is read by default.
+
     Raises:
-      ArtifactError: there is no such file, or it is none of ours, or of a later format.
+      ArtifactError: there is no such file, or it is none of ours, or of a later format; a part is
+        missing, damaged or not of its size.
     """
-    where = f"file {str(path)!r}"
+    with reading(path) as where:
+        return _read(path, where, parts_of)
+
+
+@contextmanager
+def reading(path: str | Path, where: str | None = None) -> Iterator[str]:
+    """Turns whatever a broken file leads to into an ArtifactError; gives the file's name for it."""
+    if where is None:
+        name = os.fspath(path) if isinstance(path, os.PathLike) else path
+        where = f"file {reprlib.repr(name)}" if not isinstance(name, str) else f"file {name!r}"
     try:
-        return _read(path, where)
+        yield where
+        return
     except ArtifactError:
         raise
+    except Malformed as error:
+        problem = Problem(where, error.found, error.needed, "save it again")
     except OSError as error:
         problem = Problem(where, error.strerror or str(error), _NEEDED, "check the path")
-    except (zipfile.BadZipFile, KeyError, ValueError):
+    except Exception as error:  # a broken file may lead anywhere
         found = "something else, or a part of such a file"
+        if not isinstance(error, zipfile.BadZipFile | KeyError):
+            found += f" ({type(error).__name__}: {error!s:.200})"
         problem = Problem(where, found, _NEEDED, "save it again")
     raise ArtifactError(None, [problem])
 
 
-def _read(path: str | Path, where: str) -> Container:
+def _read(
+    path: str | Path, where: str, parts_of: Callable[[Any], Mapping[str, int | None]] | None
+) -> Container:
+    if not isinstance(path, str | os.PathLike):
+        raise Malformed(show_value(path), "the path of a file written by save()")
     with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    header = json.loads(parts.pop(_HEADER))
-    found = header["format"]
-    if found != _FORMAT:
-        needed = f"format {_FORMAT}, the one that this version reads"
-        fix = f"use the versions that wrote it: {header['versions']}"
-        raise ArtifactError(None, [Problem(where, f"format {found}", needed, fix)])
-    return Container(header["kind"], header, parts, where)
+        infos = {info.filename: info for info in archive.infolist()}
+        if len(infos) < len(archive.infolist()):
+            raise Malformed("two parts of one name", _NEEDED)
+        if _HEADER not in infos:
+            raise zipfile.BadZipFile
+        header = json.loads(_part(archive, infos, _HEADER, None, _LARGEST_HEADER))
+        kind, version = field(header, "kind", str), field(header, "format", int)
+        if version != _FORMAT:
+            needed = f"format {_FORMAT}, the one that this version reads"
+            fix = f"use the versions that wrote it: {header.get('versions')}"
+            raise ArtifactError(None, [Problem(where, f"format {version}", needed, fix)])
+        rest = {name: None for name in infos if name != _HEADER}
+        wanted = rest if parts_of is None else parts_of(header)
+        parts = {name: _part(archive, infos, name, size) for name, size in wanted.items()}
+    return Container(kind, header, parts, where)
+
+
+def _part(
+    archive: zipfile.ZipFile,
+    infos: Mapping[str, zipfile.ZipInfo],
+    name: str,
+    size: int | None,
+    most: int = _LARGEST_PART,
+) -> bytes:
+    """A part of the file, whose size is checked before it is read."""
+    if name not in infos:
+        raise Malformed(f"no part {name!r}", f"a file that holds {name!r}, as save() writes it")
+    declared = infos[name].file_size
+    if size is not None and declared != size:
+        raise Malformed(f"a part {name!r} of {declared} bytes", f"{size} bytes, as its type says")
+    if declared > min(most, infos[name].compress_size * _MOST_COMPRESSION + 1024):
+        raise Malformed(
+            f"a part {name!r} that claims {declared} bytes", f"what save() writes, at most {most}"
+        )
+    data = archive.read(name)
+    if len(data) != declared:
+        raise Malformed(f"{len(data)} bytes in the part {name!r}", f"{declared}, as it claims")
+    return data

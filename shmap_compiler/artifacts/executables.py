@@ -6,6 +6,7 @@ files only from those you trust.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -14,11 +15,13 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
+from shmap_compiler.artifacts.checks import entries, field, numbers
 from shmap_compiler.artifacts.container import Container, pack, versions
-from shmap_compiler.artifacts.signatures import read_signature, write_signature
+from shmap_compiler.artifacts.signatures import constant_sizes, read_signature, write_signature
 from shmap_compiler.compiled import CompiledForTarget, MemoryAnalysis
 from shmap_compiler.errors import ArtifactError, Problem
 from shmap_compiler.executable import Executable
+from shmap_compiler.signature import Signature
 from shmap_compiler.targets import Target
 
 KIND = "executable"
@@ -65,15 +68,23 @@ def write_compiled(compiled: CompiledForTarget) -> bytes:
     return pack(Container(KIND, header, {**contents.parts, **constants}))
 
 
+def parts_of_executable(header: Any) -> dict[str, int | None]:
+    """The parts of such a file, with the sizes that are known."""
+    return {PROGRAM: None, HLO: None, **constant_sizes(field(header, "signature", dict))}
+
+
 def read_executable(container: Container) -> Executable:
-    """The compiled program of a file, on the devices here.
+    """The compiled program of a file whose parts are those of `parts_of_executable`.
 
     Raises:
       ArtifactError: other versions compiled it, or its devices are not here.
+      Malformed: what the file says does not fit together.
     """
     header = container.header
     signature = read_signature(header["signature"], container.parts)
-    devices = _devices(container, signature.who)
+    text = field(header, "target", str, type(None))
+    target = None if text is None else Target.parse(text)
+    devices = _devices(container, signature)
     shape = tuple(signature.mesh.shape.values())
     mesh = Mesh(
         np.array(devices, dtype=object).reshape(shape),
@@ -90,7 +101,6 @@ def read_executable(container: Container) -> Executable:
         backend=devices[0].client,
         execution_devices=devices,
     )
-    target = None if header["target"] is None else Target.parse(header["target"])
     return Executable(signature.on(mesh), compiled, target)
 
 
@@ -107,10 +117,13 @@ def _serialized(executable: Executable) -> bytes:
         raise ArtifactError(executable.signature.who, [problem]) from error
 
 
-def _devices(container: Container, who: str) -> list[Any]:
-    header = container.header
-    here = {d.id: d for d in jax.devices() if d.device_kind == header["device_kind"]}
-    there = [here.get(i) for i in header["device_ids"]]
+def _devices(container: Container, signature: Signature) -> list[Any]:
+    header, who = container.header, signature.who
+    kind = field(header, "device_kind", str)
+    here = {d.id: d for d in jax.devices() if d.device_kind == kind}
+    count = math.prod(signature.mesh.shape.values())
+    ids = numbers("device_ids", entries(header, "device_ids", int), count, 2**31)
+    there = [here.get(i) for i in ids]
     problems = []
     if None in there:
         kinds = sorted({d.device_kind for d in jax.devices()})
@@ -124,19 +137,19 @@ def _devices(container: Container, who: str) -> list[Any]:
                 "compiles for any devices: lower(...).save(path)",
             )
         )
-    found = dict(header["versions"], backend=header["backend"])
+    found = dict(field(header, "versions", dict), backend=field(header, "backend", str))
     wanted = dict(versions(), backend=jax.devices()[0].client.platform_version)
     wanted = wanted if not problems else {k: v for k, v in wanted.items() if k != "backend"}
     problems += [
         Problem(
             container.where,
-            f"compiled by {package} {found[package]}",
+            f"compiled by {package} {found.get(package)}",
             f"{package} {wanted[package]}, as here: compiled programs fit one version only",
             "compile it again here; the lowered program may be saved for all versions: "
             "lower(...).save(path)",
         )
         for package in wanted
-        if found[package] != wanted[package]
+        if found.get(package) != wanted[package]
     ]
     if problems:
         raise ArtifactError(who, problems)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
+from shmap_passes import Partitioner
+
+from shmap_compiler.artifacts.checks import Malformed, choice, entries, field, numbers
 from shmap_compiler.artifacts.container import Container, pack
-from shmap_compiler.artifacts.signatures import read_signature, write_signature
-from shmap_compiler.portable import Portable
+from shmap_compiler.artifacts.signatures import (
+    constant_sizes,
+    is_key,
+    read_signature,
+    write_signature,
+)
+from shmap_compiler.portable import Portable, module_types
 
 KIND = "portable"
 _MODULE = "module.stablehlo"
@@ -26,12 +36,45 @@ def write_portable(program: Portable) -> bytes:
     return pack(Container(KIND, header, {_MODULE: program.module, **parts}))
 
 
+def parts_of_portable(header: Any) -> dict[str, int | None]:
+    """The parts of such a file, with the sizes that are known."""
+    return {_MODULE: None, **constant_sizes(field(header, "signature", dict))}
+
+
 def read_portable(container: Container) -> Portable:
+    """The program of a file whose parts are those of `parts_of_portable`.
+
+    Raises:
+      Malformed: what the file says does not fit together.
+    """
     header = container.header
-    return Portable(
-        signature=read_signature(header["signature"], container.parts),
+    signature = read_signature(header["signature"], container.parts)
+    inputs = len(signature.in_types)
+    kept = entries(header, "kept", int)
+    program = Portable(
+        signature=signature,
         module=container.parts[_MODULE],
-        kept=tuple(header["kept"]),
-        partitioner=header["partitioner"],
-        platform=header["platform"],
+        kept=numbers("kept", kept, len(kept), inputs),
+        partitioner=choice("partitioner", header.get("partitioner"), get_args(Partitioner)),
+        platform=field(header, "platform", str),
     )
+    _check_module(program)
+    return program
+
+
+def _check_module(program: Portable) -> None:
+    """Raises Malformed if the module is not one of the program's signature."""
+    signature = program.signature
+    inputs, outputs = module_types(program.module)
+    for what, found, types in (
+        ("arguments", inputs, [signature.in_types[i] for i in program.kept]),
+        ("results", outputs, signature.out_types),
+    ):
+        if len(found) != len(types) or not all(map(_fits, found, types)):
+            raise Malformed(f"a module with {what} of shapes {found}", "those in its header")
+
+
+def _fits(found: tuple[int, ...], type_: Any) -> bool:
+    """A random key is an array of its words in a module."""
+    words = len(found) - len(type_.shape) if is_key(type_.dtype) else 0
+    return found[: len(found) - words] == type_.shape

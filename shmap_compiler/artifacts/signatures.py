@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from shmap_compiler._compat import abstract_mesh
+from shmap_compiler.artifacts import checks
 from shmap_compiler.artifacts.structures import (
     read_structure,
     structure_problems,
@@ -20,6 +23,7 @@ from shmap_compiler.errors import ArtifactError, Problem
 from shmap_compiler.signature import Signature
 
 _CONSTANT = "constants/{}"
+_STATIC = (str, int, float, bool, type(None))
 
 
 def write_signature(signature: Signature) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -55,28 +59,54 @@ def write_signature(signature: Signature) -> tuple[dict[str, Any], dict[str, byt
     return header, parts
 
 
+def constant_sizes(header: Mapping[str, Any]) -> dict[str, int]:
+    """The parts that hold the constants of a signature, and their sizes in bytes."""
+    count, types = checks.field(header, "constants", int), checks.entries(header, "in_types", list)
+    if not 0 <= count <= len(types):
+        raise checks.Malformed(f"{count} constants of {len(types)} inputs", "at most as many")
+    return {_CONSTANT.format(i): _size(_decode_type(types[i])) for i in range(count)}
+
+
 def read_signature(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> Signature:
-    """The signature that `write_signature` described, on a mesh without devices."""
-    types = tuple(AxisType[name] for name in header["axis_types"])
-    names, sizes = tuple(header["mesh"]), tuple(header["mesh"].values())
-    in_types = tuple(_decode_type(t) for t in header["in_types"])
+    """The signature that `write_signature` described, on a mesh without devices.
+
+    Raises:
+      Malformed: the description does not fit together.
+    """
+    names, sizes, types = checks.mesh_sizes(header)
+    in_types = tuple(_decode_type(t) for t in checks.entries(header, "in_types", list))
     constants = [
-        _array_of(parts[_CONSTANT.format(i)], in_types[i]) for i in range(header["constants"])
+        _array_of(parts[name], in_types[i]) for i, name in enumerate(constant_sizes(header))
     ]
-    return Signature(
-        who=header["who"],
-        name=header["name"],
+    signature = Signature(
+        who=checks.field(header, "who", str),
+        name=checks.field(header, "name", str),
         mesh=AbstractMesh(sizes, names, axis_types=types),
-        in_tree=read_structure(header["in_tree"]),
-        in_paths=tuple(header["in_paths"]),
-        static=tuple((position, path, value) for position, path, value in header["static"]),
+        in_tree=_read_tree(header, "in_tree"),
+        in_paths=tuple(checks.entries(header, "in_paths", str)),
+        static=tuple(map(_read_static, checks.entries(header, "static", list))),
         constants=tuple(constants),
         in_types=in_types,
-        in_specs=tuple(_decode_spec(s) for s in header["in_specs"]),
-        out_tree=read_structure(header["out_tree"]),
-        out_types=tuple(_decode_type(t) for t in header["out_types"]),
-        out_specs=tuple(_decode_spec(s) for s in header["out_specs"]),
+        in_specs=tuple(_decode_spec(s) for s in checks.entries(header, "in_specs", list)),
+        out_tree=_read_tree(header, "out_tree"),
+        out_types=tuple(_decode_type(t) for t in checks.entries(header, "out_types", list)),
+        out_specs=tuple(_decode_spec(s) for s in checks.entries(header, "out_specs", list)),
     )
+    checks.signature(signature)
+    return signature
+
+
+def _read_tree(header: Mapping[str, Any], name: str) -> Any:
+    text = checks.field(header, name, list, bool)
+    checks.tree_depth(text)
+    return read_structure(text)
+
+
+def _read_static(entry: list[Any]) -> tuple[int, str, Any]:
+    if len(entry) != 3 or type(entry[0]) is not int or type(entry[1]) is not str:
+        raise checks.Malformed(f"{entry!r:.60} as 'static'", "[position, path, value]")
+    checks.choice("static", type(entry[2]), _STATIC)
+    return entry[0], entry[1], entry[2]
 
 
 def _static_problems(signature: Signature) -> list[Problem]:
@@ -88,7 +118,7 @@ def _static_problems(signature: Signature) -> list[Problem]:
             "close over it instead of passing it",
         )
         for _, path, value in signature.static
-        if type(value) not in (str, int, float, bool, type(None))
+        if type(value) not in _STATIC
     ]
 
 
@@ -102,14 +132,29 @@ def _encode_type(type_: Any) -> list[Any]:
 
 
 def _decode_type(text: list[Any]) -> jax.ShapeDtypeStruct:
-    name, *shape = text
+    name, shape = checks.type_text(text)
     dtype = next((d for d in map(_key_dtype, _KEYS) if str(d) == name), None)
-    return jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(name) if dtype is None else dtype)
+    return jax.ShapeDtypeStruct(shape, checks.element_type(name) if dtype is None else dtype)
 
 
+@cache
 def _key_dtype(implementation: str) -> Any:
     """The element type of random keys."""
     return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether an element type is that of random keys."""
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def _size(type_: jax.ShapeDtypeStruct) -> int:
+    """The bytes of a constant."""
+    if not is_key(type_.dtype):
+        return math.prod(type_.shape) * type_.dtype.itemsize
+    implementation = next(each for each in _KEYS if _key_dtype(each) == type_.dtype)
+    words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=implementation)))
+    return math.prod(type_.shape) * math.prod(words.shape) * 4
 
 
 def _encode_spec(spec: PartitionSpec) -> list[Any]:
@@ -117,6 +162,10 @@ def _encode_spec(spec: PartitionSpec) -> list[Any]:
 
 
 def _decode_spec(text: list[Any]) -> PartitionSpec:
+    for entry in text:
+        names = entry if isinstance(entry, list) else [] if entry is None else [entry]
+        if not all(type(name) is str for name in names):
+            raise checks.Malformed(f"{text!r:.60} as a spec", "names of axes, or null")
     return PartitionSpec(*[tuple(e) if isinstance(e, list) else e for e in text])
 
 
@@ -124,7 +173,7 @@ def _decode_spec(text: list[Any]) -> PartitionSpec:
 
 
 def _bytes_of(value: Any) -> bytes:
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if is_key(value.dtype):
         value = jax.random.key_data(value)
     return np.ascontiguousarray(np.asarray(value)).tobytes()
 

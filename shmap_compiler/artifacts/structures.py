@@ -8,11 +8,13 @@ takes any arguments whose arrays have the same paths, so the user's own class fi
 from __future__ import annotations
 
 from collections import namedtuple
+from keyword import iskeyword
 from typing import Any
 
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
+from shmap_compiler.artifacts.checks import MOST_LEVELS
 from shmap_compiler.errors import Problem
 
 _LEAF = object()
@@ -68,24 +70,36 @@ def _read(text: Any) -> Any:
     return namedtuple(kind.removeprefix("class "), keys)(*values)
 
 
-def _check(tree: Any, path: str, problems: list[Problem]) -> None:
+def _check(tree: Any, path: str, problems: list[Problem], depth: int = 0) -> None:
     if tree is None or tree is _LEAF:
         return
     level = _level(tree)
+    if depth > MOST_LEVELS:
+        problems.append(
+            Problem(
+                f"{path[:60]}...",
+                f"a structure of more than {MOST_LEVELS} levels",
+                f"at most {MOST_LEVELS} levels of containers in each other",
+                "flatten it at the border of the function that is saved",
+            )
+        )
+        return
     if type(tree) not in (list, tuple) and not all(_has_name(key) for key, _ in level):
         problems.append(
             Problem(
                 path,
                 f"a {type(tree).__name__}",
                 "tuples, lists, dicts with strings or whole numbers as keys, or classes whose "
-                "parts JAX knows by name, as those of named tuples",
+                "parts JAX knows by name, as those of named tuples: without a leading _",
                 "convert it at the border of the function that is saved",
             )
         )
         return
     for key, child in level:
-        _check(child, path + jax.tree_util.keystr((key,)), problems)
+        _check(child, path + jax.tree_util.keystr((key,)), problems, depth + 1)
 
 
 def _has_name(key: Any) -> bool:
-    return isinstance(key, GetAttrKey) or (isinstance(key, DictKey) and type(key.key) in (str, int))
+    if isinstance(key, GetAttrKey):  # the name of a field of a named tuple, once it is read
+        return key.name.isidentifier() and not iskeyword(key.name) and key.name[0] != "_"
+    return isinstance(key, DictKey) and type(key.key) in (str, int)

@@ -349,3 +349,19 @@ module @an_array_of_more_bytes_than_64_bits_count {
     return
   }
 }
+
+// -----
+
+module @groups_on_another_mesh {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    // expected-error @+1 {{all_reduce names its groups on mesh @main; name the module's, @mesh}}
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @main, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return
+  }
+}

@@ -1,0 +1,1 @@
+"""Mutated modules for shmap-opt: see run.py."""
