@@ -480,6 +480,24 @@ def special_value(error: Exception) -> str | None:
     return error.args[1] if type(error).__name__ == "InternalFloatingPointError" else None
 
 
+def ahead_of_time(jitted: Any, types: Sequence[Any]) -> Callable[..., Any]:
+    """A function made by jit, compiled for arguments of these types.
+
+    JAX 0.10 refuses to call what is compiled ahead of time on types of less than a byte: it takes
+    their layout to be another one.
+    """
+    if any(bits_of(t.dtype) < 8 for t in types if not is_key_type(t)):
+        return jitted
+    return jitted.lower(*types).compile()
+
+
+def bits_of(dtype: Any) -> int:
+    """How many bits an element has; a boolean counts as a byte."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return 8
+    return (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits
+
+
 def is_key_type(aval: Any) -> bool:
     """Whether an array type is that of random keys, or another one NumPy does not know."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.extended)

@@ -28,14 +28,10 @@ from shmap_compiler._compat import (
     varying_type,
     with_manual_axes,
 )
-from shmap_compiler.cache import Cache
 from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.emission import emit
-from shmap_compiler.errors import TargetError
 from shmap_compiler.graph import Graph, equations
-from shmap_compiler.keys import key
 from shmap_compiler.merging import merge
-from shmap_compiler.region import has_devices, no_devices
 
 shmap_p = Primitive("shard_map")  # as profilers and error messages of JAX name it
 shmap_p.multiple_results = True
@@ -97,17 +93,6 @@ def _type(*in_types, graph, mesh_witness):
     return types, graph.effects
 
 
-_PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
-"""Compiled graphs, by structure: outside of jit, every derivative makes its graphs anew."""
-
-
-def _impl(*args, graph, mesh_witness):
-    if not has_devices(graph.mesh, args):
-        raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
-    program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(bind, graph)))
-    return program(*args)
-
-
 # ------------------------------------------------------------------------------------ lowering
 
 
@@ -166,5 +151,4 @@ def _run_passes(graph: Graph, module: ir.Module) -> None:
 
 
 shmap_p.def_effectful_abstract_eval(_type)
-shmap_p.def_impl(_impl)
 mlir.register_lowering(shmap_p, _lowering, cacheable=False)

@@ -528,6 +528,22 @@ def test_derivative_that_the_types_refuse():
     np.testing.assert_array_equal(mapped(body, check_vma=False)(X), np.ones_like(X))
 
 
+def test_closures_of_one_code_do_not_depend_on_each_other():
+    """Types refuse the body that does not differentiate, and needs none."""
+
+    def make(differentiates):
+        def body(x):
+            if differentiates:
+                return jax.grad(lambda x: jnp.sum(x * x))(x)
+            return x * lax.scan(lambda c, r: (c + r, None), jnp.zeros(4), x)[0]
+
+        return mapped(body)
+
+    before = np.asarray(make(False)(X))
+    np.testing.assert_array_equal(make(True)(X), 2 * X)
+    np.testing.assert_array_equal(make(False)(X), before)
+
+
 def test_references_are_refused():
     def from_value(x):
         ref = jax.new_ref(x)
@@ -550,6 +566,36 @@ def test_debug_nans_points_at_the_users_line():
     place = rf"log at test/test_eager.py:{body.__code__.co_firstlineno + 2} "
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match=place):
         mapped(body)(X)
+
+
+TRANSFORMED = {
+    "grad": lambda f, x: jax.grad(lambda x: jnp.sum(f(x)))(x),
+    "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
+    "vmap": lambda f, x: jax.vmap(f)(jnp.stack([x, x])),
+    "vjp of checkpoint": lambda f, x: jax.vjp(jax.checkpoint(f), x)[1](x),
+    "jit of grad": lambda f, x: jax.jit(jax.grad(lambda x: jnp.sum(f(x))))(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transformations_without_jit_or_nans(name):
+    function = mapped(lambda x: lax.psum(jnp.sin(x), "j") * x)
+    expected = TRANSFORMED[name](function, jnp.asarray(X))
+    for context in (jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(True)):
+        with context:
+            found = TRANSFORMED[name](function, jnp.asarray(X))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
+@pytest.mark.parametrize("name", ["grad", "jvp", "vmap"])
+def test_debug_nans_points_at_the_users_line_under_a_transformation(name):
+    def body(x):
+        y = x - 100
+        return lax.psum(lax.log(y), "j") * x
+
+    place = rf"log at test/test_eager.py:{body.__code__.co_firstlineno + 2} "
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=place):
+        TRANSFORMED[name](mapped(body), jnp.asarray(X))
 
 
 @pytest.mark.parametrize("setting", [jax.checking_leaks, jax.enable_checks, jax.enable_x64])

@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 from jaxlib.mlir import ir
 
+from shmap_compiler._compat import bits_of
 from shmap_compiler.collectives.all_reduce import psum
 from shmap_compiler.collectives.axis_index import axis_index
 from shmap_compiler.collectives.base import define, replica_groups, same_dimension_batcher
@@ -56,7 +57,7 @@ def _masked_sum(x, *, axes, source, size):
     if x.dtype == jnp.bool_:
         bits = x.astype(jnp.uint8)
     else:  # as integers, so that also -0.0 arrives as it is
-        bits = lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+        bits = lax.bitcast_convert_type(x, f"uint{bits_of(x.dtype)}")
     mine = axis_index(axes=axes) == source
     bits = psum(jnp.where(mine, bits, jnp.zeros_like(bits)), axes=axes, groups=None, size=size)
     return bits.astype(x.dtype) if x.dtype == jnp.bool_ else lax.bitcast_convert_type(bits, x.dtype)

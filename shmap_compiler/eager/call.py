@@ -74,32 +74,66 @@ def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> 
     return jax.tree.unflatten(results.tree, outs)
 
 
+def run_on_mesh(
+    body: Callable[..., Sequence[Any]],
+    who: str,
+    region: Region,
+    rules: Rules,
+    args: Sequence[Any],
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Sequence[PartitionSpec],
+) -> list[jax.Array]:
+    """The results of a function from flat blocks to flat blocks, run primitive by primitive."""
+    form = form_for(region)
+    trace = EagerTrace(form, who, rules, Once())
+    with no_devices_in_scope():
+        blocks = [trace.enter(x, s) for x, s in zip(args, in_specs, strict=True)]
+        values = _run(lambda: body(*blocks), trace, region)
+        return [form.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+
+
 _DIFFERENTIATING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The code of functions known to take reverse-mode derivatives."""
+"""The code of functions known to take reverse-mode derivatives.
+
+It decides what is tried first, and never what comes of a call: functions of one code may differ in
+what they close over.
+"""
 
 
 def _run_by_rules(mapped: ShardMapped, run: Callable[[Rules], list[Blocks]]) -> list[Blocks]:
     """Runs a body without types in its values, unless it asks for them or differentiates.
 
     That it differentiates comes to light when it takes its first derivative; then it is run again.
-    If it only asks and types refuse it, it is run again without. What called Python is not called
+    If types refuse a body that only asks, it is run again without. What called Python is not called
     again.
     """
+    typed = Rules(mapped.check_hangs, typed=True, watch=False)
+    untyped = Rules(mapped.check_hangs, typed=False, watch=mapped.check_vma)
     code = _code(mapped.fun)
-    differentiates = mapped.check_vma and code in _DIFFERENTIATING
-    if differentiates or (mapped.check_vma and asks(mapped.fun)):
+    refusal = None
+    if mapped.check_vma and (code in _DIFFERENTIATING or asks(mapped.fun)):
         try:
-            return run(Rules(mapped.check_hangs, typed=True, watch=False))
+            return run(typed)
         except (TypeError, ValueError) as error:
-            if isinstance(error, ShmapError) or "vary" not in str(error):
-                raise
-            if differentiates:
-                raise BodyError(describe(mapped.fun), [refused_by_types(error)]) from error
+            refusal = _refusal_by_types(error)
     try:
-        return run(Rules(mapped.check_hangs, typed=False, watch=mapped.check_vma))
+        return run(untyped)
     except Differentiates:
         _DIFFERENTIATING.add(code)
-    return _run_by_rules(mapped, run)
+    if refusal is None:
+        try:
+            return run(typed)
+        except (TypeError, ValueError) as error:
+            refusal = _refusal_by_types(error)
+    raise BodyError(describe(mapped.fun), [refused_by_types(refusal)]) from refusal
+
+
+def _refusal_by_types(error: Exception) -> Exception:
+    """What JAX's types of varying values refuse in a body; raises what has another reason."""
+    refusal = error.__cause__ if isinstance(error, ShmapError) else error
+    if not isinstance(refusal, (TypeError, ValueError)) or "vary" not in str(refusal):
+        raise error
+    return refusal
 
 
 def _code(fun: Callable[..., Any]) -> Any:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shmap_compiler._compat import is_key_type
+from shmap_compiler._compat import ahead_of_time, is_key_type
 from shmap_compiler.eager.form import Form, Operand, Operation, Program, stacked_type
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind
@@ -90,7 +90,7 @@ def _compiled(graph: Graph) -> Callable[..., Sequence[jax.Array]]:
     ]
     shardings = [NamedSharding(graph.mesh, s) for s in graph.out_specs]
     program = jax.jit(functools.partial(bind, graph), out_shardings=shardings)
-    compiled = program.lower(*types).compile()
+    compiled = ahead_of_time(program, types)
     empty = {
         k: np.zeros(t.shape, t.dtype)
         for k, t in enumerate(graph.out_types)

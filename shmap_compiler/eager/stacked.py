@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from shmap_compiler import specs
-from shmap_compiler._compat import is_key_type, no_mesh
-from shmap_compiler.collectives import COLLECTIVES
+from shmap_compiler._compat import ahead_of_time, is_key_type, no_mesh
+from shmap_compiler.collectives import COLLECTIVES, pmax_p, pmin_p, psum_scatter_p
 from shmap_compiler.eager.callbacks import is_callback
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
 from shmap_compiler.eager.spread import Spread
@@ -72,7 +72,7 @@ class Stacked(Form):
             )
             for t, d in zip(graph.body_in_types, dims, strict=True)
         ]
-        return jax.jit(program).lower(*types).compile()
+        return ahead_of_time(jax.jit(program), types)
 
     def _compile_spread(self, operation: Operation, operands: Sequence[Operand]) -> Program:
         """The operation in the spread form, between moves of its operands and results."""
@@ -106,10 +106,18 @@ def _needs_devices(graph: Graph) -> bool:
             eqn.primitive.name in _OF_DEVICES
             or is_callback(eqn.primitive)
             or (eqn.primitive in COLLECTIVES and eqn.primitive not in RULES)
+            or _is_refused(eqn)
             for eqn in equations(graph.jaxpr)
         )
         or any(is_key_type(t) and "fry" not in str(t.dtype) for t in types)
     )
+
+
+def _is_refused(eqn: Any) -> bool:
+    """Whether XLA refuses a collective that rows could carry out, to let it say so here, too."""
+    if eqn.primitive in (pmax_p, pmin_p):
+        return jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.complexfloating)
+    return eqn.primitive is psum_scatter_p and 0 in eqn.outvars[0].aval.shape
 
 
 # ------------------------------------------------------------------- full arrays to rows and back

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.sharding import AbstractMesh
@@ -61,14 +62,74 @@ def _members(axis: DeviceAxis, axes: tuple[str, ...], groups: Groups) -> _Member
 # Each rule takes and gives stacked blocks.
 
 
-def _reduction(reduce: Callable[..., Any]):
+@dataclass(frozen=True)
+class _Fold:
+    """A reduction in the order, and with the intermediate type, of XLA's collectives on CPUs.
+
+    It starts from the identity and goes through a group in its order. So rounding, the sign of
+    zeros and what becomes of NaN (pmax and pmin skip it) are those of the compiled program.
+    """
+
+    combine: Callable[[Any, Any], Any]
+    identity: Callable[[Any], Any]
+    from_zero: bool = False
+
+    def __call__(self, members: Any) -> Any:
+        """`[groups, place, ...] -> [groups, ...]`"""
+        dtype = _accumulator(members.dtype)
+        parts = jnp.moveaxis(members, 1, 0).astype(dtype)
+        start = jnp.full(parts.shape[1:], self.identity(dtype), dtype)
+        fold = lambda total, part: (self.combine(total, part), None)  # noqa: E731
+        total, _ = lax.scan(fold, start, parts, unroll=8)
+        if self.from_zero:
+            total = _with_positive_zeros(total)
+        return total.astype(members.dtype)
+
+
+def _with_positive_zeros(total: Any) -> Any:
+    """Undoes that XLA takes 0 + x for x, where x is -0."""
+    if jnp.issubdtype(total.dtype, jnp.complexfloating):
+        return lax.complex(*map(_with_positive_zeros, (total.real, total.imag)))
+    return jnp.where(total == 0, jnp.zeros_like(total), total)
+
+
+def _accumulator(dtype: Any) -> Any:
+    """The type in which XLA reduces values of type `dtype` on CPUs."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return dtype
+    if jnp.finfo(dtype).bits <= 8:
+        return jnp.float16
+    return jnp.float32 if dtype == jnp.bfloat16 else dtype
+
+
+def _lowest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf
+    return False if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.inf
+    return True if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).max
+
+
+_SUM = _Fold(lax.add, lambda dtype: 0, from_zero=True)
+_MAX = _Fold(lambda total, part: jnp.where(total < part, part, total), _lowest)
+_MIN = _Fold(lambda total, part: jnp.where(part < total, part, total), _highest)
+
+
+def _reduction(fold: _Fold):
     def rule(axis, x, *, axes, groups, size):
         m = _members(axis, axes, groups)
-        if len({len(ids) for ids in m.ids}) == 1:
-            totals = reduce(m.gathered(x), axis=1)
+        sizes = {len(ids) for ids in m.ids}
+        if sizes == {1}:
+            return x  # XLA removes it
+        if len(sizes) == 1:
+            totals = fold(m.gathered(x))
         else:
-            totals = jnp.stack([reduce(x[ids], axis=0) for ids in m.ids])
-        return totals.astype(x.dtype)[m.group]
+            totals = jnp.concatenate([fold(x[ids][None]) for ids in m.ids])
+        return totals[m.group]
 
     return rule
 
@@ -80,7 +141,9 @@ def _all_gather(axis, x, *, axes, dimension, groups, size):
 
 def _psum_scatter(axis, x, *, axes, dimension, groups, size):
     m = _members(axis, axes, groups)
-    total = jnp.sum(m.gathered(x), axis=1).astype(x.dtype)
+    if size == 1:
+        return x
+    total = _SUM(m.gathered(x))
     parts = jnp.moveaxis(_split(total, dimension + 1, size), dimension + 1, 1)
     return parts[m.group, m.place]
 
@@ -128,9 +191,9 @@ def _join(x: Any, dimension: int) -> Any:
 
 
 RULES: dict[Primitive, Callable[..., Any]] = {
-    coll.psum_p: _reduction(jnp.sum),
-    coll.pmax_p: _reduction(jnp.max),
-    coll.pmin_p: _reduction(jnp.min),
+    coll.psum_p: _reduction(_SUM),
+    coll.pmax_p: _reduction(_MAX),
+    coll.pmin_p: _reduction(_MIN),
     coll.all_gather_p: _all_gather,
     coll.psum_scatter_p: _psum_scatter,
     coll.all_to_all_p: _all_to_all,

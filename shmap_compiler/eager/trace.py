@@ -21,6 +21,7 @@ from shmap_compiler._compat import (
     is_ref,
     lowering_config,
     no_mesh,
+    setting,
     shaped_array,
     special_value,
     varies_along,
@@ -51,6 +52,8 @@ _NOWHERE: Axes = frozenset()
 
 _OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map", "ragged_all_to_all"}
 """Primitives whose results may differ between devices though their operands do not."""
+
+_CHECKS_OF_VALUES = {jax.debug_nans: "jax_debug_nans", jax.debug_infs: "jax_debug_infs"}
 
 _MOVES = {"device_put", "reshard", "mesh_cast"}
 
@@ -96,6 +99,8 @@ class EagerTrace(Trace):
         self.rules = rules
         self.once = once
         self._whole: dict[int, tuple[Any, jax.Array]] = {}
+        # JAX turns these off where it evaluates a jaxpr.
+        self._checks = [check for check, name in _CHECKS_OF_VALUES.items() if setting(name)]
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
@@ -173,7 +178,11 @@ class EagerTrace(Trace):
         axes = VARYING.get((key, varying, self.rules.refuse_hangs), inferred)
         program = PROGRAMS.get(key, compiled)
         try:
-            with eval_context(), jax.disable_jit(False):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(eval_context())
+                stack.enter_context(jax.disable_jit(False))
+                for check in self._checks:
+                    stack.enter_context(check(True))
                 results = program.run(*arrays)
         except Exception as error:
             special = special_value(error)

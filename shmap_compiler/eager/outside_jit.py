@@ -1,0 +1,52 @@
+"""What the primitive does outside of `jit`: its Graph is compiled, kept and run.
+
+Derivatives and vmapped programs of an eager call arrive here, after their trace has ended.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from shmap_compiler._compat import is_tracing
+from shmap_compiler.cache import Cache
+from shmap_compiler.eager.call import run_on_mesh
+from shmap_compiler.eager.trace import Rules
+from shmap_compiler.errors import TargetError
+from shmap_compiler.graph import Graph
+from shmap_compiler.keys import key
+from shmap_compiler.primitive import bind, shmap_p
+from shmap_compiler.region import Region, has_devices, no_devices, region_of
+
+_PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
+"""Compiled graphs, by structure: outside of jit, every derivative makes its graphs anew."""
+
+
+def _impl(*args, graph, mesh_witness):
+    if not has_devices(graph.mesh, args):
+        raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
+    program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(_program, graph)))
+    with jax.disable_jit(False):  # else the program would come here again
+        return program(*args)
+
+
+def _program(graph: Graph, *args: Any) -> Sequence[Any]:
+    """What jit traces.
+
+    If it computed a value that jax_debug_nans forbids, jit calls it on arrays, to find where.
+    """
+    return bind(graph, *args) if is_tracing() else _operation_by_operation(graph, args)
+
+
+def _operation_by_operation(graph: Graph, args: Sequence[Any]) -> list[jax.Array]:
+    who = f"`{graph.name}`"
+    mesh = region_of(who, graph.mesh, frozenset(graph.manual_axes), args).mesh
+    region = Region(mesh, graph.manual_axes)
+    rules = Rules(refuse_hangs=False, typed=False, watch=False)
+    return run_on_mesh(graph.fun, who, region, rules, args, graph.in_specs, graph.out_specs)
+
+
+shmap_p.def_impl(_impl)
