@@ -86,12 +86,13 @@ def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
         arguments={k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")},
     )
     dtypes = [getattr(v.aval, "dtype", None) for v in eqn.invars]
-    if not _refusals(use, dtypes):
+    if not refusals(use, dtypes):
         return []  # the usual case: looking up the line takes longer than all checks
-    return _refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
+    return refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
 
 
-def _refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
+def refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
+    """The same for one use, on operands of these types."""
     return [*_repeated_axes(use)] or [
         *_wrong_groups(use),
         *_wrong_perm(use),

@@ -65,7 +65,7 @@ class _Rewriter:
     def equation(self, eqn: Any) -> list[Any]:
         if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
             if not self.applies(eqn):
-                return [eqn]
+                return [_left_alone(eqn)]
             self.problems += let_through(eqn, dict(self.mesh.shape))
             return [] if self.problems else self.expand(eqn)
         if not jaxprs_in(eqn.params):
@@ -123,6 +123,14 @@ class _Rewriter:
 def _template(name, params, avals, mesh) -> Any:
     expansion = _EXPANSIONS[name](dict(params), dict(mesh.shape))
     return jax.make_jaxpr(expansion)(*avals)
+
+
+def _left_alone(eqn: Any) -> Any:
+    """A collective that also names an axis of an enclosing vmap."""
+    if eqn.primitive.name == "all_to_all" and not eqn.params["tiled"]:
+        # To the primitive both are one, but JAX's transpose of the untiled form has a wrong type.
+        return eqn.replace(params={**eqn.params, "tiled": True})
+    return eqn
 
 
 # ---------------------------------------------------------- one expansion per primitive of JAX

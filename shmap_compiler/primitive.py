@@ -57,17 +57,17 @@ def _varying_together(graph: Graph, args: Sequence[Any]) -> list[Any]:
 
 def _varies_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
     """The axes of an enclosing shard_map along which results vary, as JAX's types have it."""
-    return _named_axes(graph).intersection(graph.outer_manual_axes).union(*inputs)
+    return named_axes(graph).intersection(graph.outer_manual_axes).union(*inputs)
 
 
-def _named_axes(graph: Graph) -> frozenset[str]:
-    """The axes that collectives of a program name."""
+def named_axes(graph: Graph) -> frozenset[str]:
+    """The mesh axes that collectives of a program name."""
     named: set[str] = set()
     for eqn in equations(graph.jaxpr):
         if eqn.primitive in COLLECTIVES:
             named.update(eqn.params["axes"])
         elif eqn.primitive is shmap_p:
-            named |= _named_axes(eqn.params["graph"])
+            named |= named_axes(eqn.params["graph"])
     return frozenset(named)
 
 

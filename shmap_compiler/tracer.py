@@ -27,6 +27,7 @@ from shmap_compiler._compat import (
     with_manual_axes,
 )
 from shmap_compiler.asking import asks
+from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.errors import BodyError, Problem, ShmapError
 from shmap_compiler.graph import Graph
 from shmap_compiler.normalize import normalize
@@ -87,7 +88,8 @@ def trace(
 
     def traced(*blocks):
         try:
-            return fun(*blocks)
+            with vmapped_axes.body(who):
+                return fun(*blocks)
         except ShmapError:
             raise
         except Exception as error:

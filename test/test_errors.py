@@ -35,6 +35,7 @@ HERE = "test/test_errors.py"
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = jnp.zeros((8, 16))
 ON_I = P("i")
+WHOLE = P()
 
 
 def table_of_errors():
@@ -1021,6 +1022,110 @@ def test_choice_unknown(refused, use, where, choices, first):
         use(mapped(identity))
 
 
+# ------------------------------------------------------------------------------------------- vmap
+
+
+def vmap_refused(kind, fun, *problem, error=SpecError, spec=WHOLE, x=X):
+    """`fun` of examples along the first dimension of `x`, which lie along 'i'."""
+    text = "\n".join(text_of(identity, [problem]).splitlines()[1:])
+    assert kind is None or TABLE[kind] in text
+    batched = jax.vmap(mapped(fun, spec, spec), axis_name="b", spmd_axis_name="i")
+    with pytest.raises(error, match=re.escape(text)) as raised:
+        batched(x)
+    assert raised.type is error
+
+
+BY_VMAP = "an axis with 2 positions on each device, by vmap"
+
+
+def test_vmap_axis_in_spec():
+    vmap_refused(
+        "vmap_axis_in_spec",
+        identity,
+        "vmap with spmd_axis_name=('i',)",
+        "axis 'i', which in_specs or out_specs split arrays over already",
+        "an axis that no spec of the mapped function mentions",
+        "take 'i' out of the specs, or choose another spmd_axis_name",
+        spec=P("i"),
+    )
+
+
+def test_vmap_axis_in_collective():
+    def body(x):
+        return lax.psum(x, "i")
+
+    vmap_refused(
+        "vmap_axis_in_collective",
+        body,
+        "vmap with spmd_axis_name=('i',)",
+        "axis 'i', along which collectives of the mapped function communicate",
+        "an axis that no collective of the mapped function names: devices along it work on"
+        " different examples",
+        "take 'i' out of the collectives, or choose another spmd_axis_name",
+    )
+
+
+def test_vmap_not_divisible():
+    vmap_refused(
+        "vmap_not_divisible",
+        identity,
+        "vmap with spmd_axis_name=('i',)",
+        "6 examples",
+        "a multiple of 4, the number of devices along 'i'",
+        "pad the examples to 8",
+        x=X[:6],
+    )
+
+
+def test_vmapped_groups():
+    def body(x):
+        return lax.psum(x, "b", axis_index_groups=[[0, 1, 2, 3], [4, 5, 6, 7]])
+
+    vmap_refused(
+        "vmapped_groups",
+        body,
+        f"psum over 'b' at {place(body)}",
+        f"axis_index_groups=[[0, 1, 2, 3], [4, 5, 6, 7]] along {BY_VMAP}",
+        "groups of whole devices, or a collective over the whole axis",
+        "use two axes instead of groups, or place one position on each device",
+        error=BodyError,
+    )
+
+
+def test_vmapped_ragged_all_to_all():
+    def body(x):
+        ones, starts = jnp.ones(8, jnp.int32), jnp.arange(8, dtype=jnp.int32)
+        return lax.ragged_all_to_all(x, x, starts, ones, starts, ones, axis_name="b")
+
+    vmap_refused(
+        "vmapped_ragged_all_to_all",
+        body,
+        f"ragged_all_to_all over 'b' at {place(body)}",
+        BY_VMAP,
+        "an axis with one position on each device: slices go from device to device",
+        "place one position on each device, or use all_to_all on padded slices",
+        error=BodyError,
+    )
+
+
+@pytest.mark.parametrize(("axes", "size"), [("b", 8), (("j", "b"), 16)])
+def test_ppermute_out_of_range__over_a_vmapped_axis(axes, size):
+    def body(x):
+        return lax.ppermute(x, axes, [(0, size)])
+
+    names = ", ".join(map(repr, (axes,) if isinstance(axes, str) else axes))
+    vmap_refused(
+        None,
+        body,
+        f"ppermute over {names} at {place(body)}",
+        f"target {size}",
+        f"each target in 0..{size - 1}: {size} devices lie along the axis",
+        f"take indices modulo the axis size, e.g. (i + 1) % {size}",
+        error=BodyError,
+        spec=P("j"),
+    )
+
+
 # ------------------------------------------------------------------------------------ all at once
 
 
@@ -1141,10 +1246,10 @@ def test_collective_over_an_axis_of_a_vmap_inside_the_function_is_jaxs_affair():
 
     def body(x):
         return jax.vmap(
-            lambda row: lax.psum_scatter(row, ("rows", "i"), tiled=True), axis_name="rows"
+            lambda row: lax.all_gather(row, "rows", axis_index_groups=[[0], [1]]), axis_name="rows"
         )(x)
 
-    with pytest.raises(BodyError, match="arguments that JAX accepts for psum_scatter") as raised:
+    with pytest.raises(BodyError, match="arguments that JAX accepts for all_gather") as raised:
         mapped(body)(X)
     assert raised.type is BodyError
 

@@ -20,6 +20,7 @@ from shmap_compiler._compat import (
     varying_types,
 )
 from shmap_compiler.asking import asks
+from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.form import Form
 from shmap_compiler.eager.show import show_axes, show_names
@@ -153,6 +154,7 @@ def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -
             jex_core.set_current_trace(trace),
             jax.disable_jit(jit_is_disabled),
             varying_types(trace.rules.typed),
+            vmapped_axes.body(trace.who),
         ):
             try:
                 return [trace.stage_value(x) for x in body()]

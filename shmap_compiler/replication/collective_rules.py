@@ -38,7 +38,7 @@ def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
     """The axes of the result, given those of the operand; None if `eqn` is no collective."""
     primitive = eqn.primitive
     if primitive not in RULED:
-        return _jax_collective(eqn, operand, axes)
+        return _jax_collective(eqn, operand, axes, _JAX_SAME_FOR_ALL | {"pbroadcast"})
     names = eqn.params["axes"]
     own = axes.mask(names)
     elsewhere = operand & ~own
@@ -63,7 +63,7 @@ def mask_of_type(eqn: Any, operand: int, axes: AxisSets) -> int | None:
     """The same as JAX's types of varying values have it, which know sums and extrema only."""
     primitive = eqn.primitive
     if primitive not in RULED:
-        return _jax_collective(eqn, operand, axes)
+        return _jax_collective(eqn, operand, axes, _JAX_SAME_FOR_ALL)
     own = axes.mask(eqn.params["axes"])
     if primitive is coll.axis_index_p:
         return own
@@ -81,12 +81,13 @@ def communicates_over(eqn: Any) -> tuple[str, ...]:
     return jax_axes(eqn) if eqn.primitive.name in _JAX_COLLECTIVES else ()
 
 
-def _jax_collective(eqn: Any, operand: int, axes: AxisSets) -> int | None:
+def _jax_collective(eqn: Any, operand: int, axes: AxisSets, same: set[str]) -> int | None:
+    """For a collective in JAX's own form; results of those in `same` are equal on all devices."""
     if eqn.primitive.name not in _JAX_COLLECTIVES:
         return None
     own = axes.mask(jax_axes(eqn))
     one_group = eqn.params.get("axis_index_groups") is None
-    if eqn.primitive.name in _JAX_SAME_FOR_ALL and one_group:
+    if eqn.primitive.name in same and one_group:
         return operand & ~own
     return operand | own
 

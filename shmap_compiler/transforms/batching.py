@@ -7,46 +7,90 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex_core
+from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
-from shmap_compiler._compat import jaxprs_in, open_jaxpr
+from shmap_compiler.collectives.vmapped_axes import SplitName
 from shmap_compiler.errors import Problem, SpecError
-from shmap_compiler.graph import Graph
-from shmap_compiler.primitive import bind, shmap_p
+from shmap_compiler.graph import Graph, equations
+from shmap_compiler.normalize import COLLECTIVE_NAMES
+from shmap_compiler.primitive import bind, named_axes, shmap_p
+from shmap_compiler.replication.hangs import check_hangs
 from shmap_compiler.scopes import in_scopes_of_its_own
 from shmap_compiler.tracer import retrace
 
 
 def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
-    spmd_axes = _manual_axes_of_mapped_dimension(axis_data, graph)
-    _check_spmd_axes(graph, spmd_axes)
-    mapped_out = _mapped_outputs(graph, dims, axis_data.name)
-    if not any(mapped_out):
-        args = [x if d is None else jnp.take(x, 0, axis=d) for x, d in zip(args, dims, strict=True)]
-        return bind(graph, *args), [None] * len(mapped_out)
-    split = math.prod(graph.mesh.shape[a] for a in spmd_axes)
+    if all(d is None for d in dims) and not _mentions(graph, axis_data.name):
+        return bind(graph, *args), [None] * len(graph.out_specs)
+    mesh_axes = _manual_axes_of_mapped_dimension(axis_data, graph)
+    _check_mesh_axes(graph, mesh_axes, axis_data)
+    split = math.prod(graph.mesh.shape[a] for a in mesh_axes)
+    others = tuple(a for a in _tuple(axis_data.spmd_name) if a not in mesh_axes)
+    mapped_out: list[bool] = []
+
+    body = in_scopes_of_its_own(graph.fun)
+
+    def fun(*blocks):
+        mapped_out.clear()
+        return [leave_p.bind(x, mapped=mapped_out) for x in body(*blocks)]
+
     batched = jax.vmap(
-        in_scopes_of_its_own(graph.fun),
+        fun,
         in_axes=tuple(dims),
-        out_axes=[0 if m else None for m in mapped_out],
+        out_axes=None,
         axis_size=axis_data.size // split,
-        axis_name=axis_data.name,
-        spmd_axis_name=axis_data.spmd_name,
+        axis_name=SplitName(axis_data.name, mesh_axes) if mesh_axes else axis_data.name,
+        spmd_axis_name=others or None,
     )
+
+    def out_specs(_):
+        new_dims = [0 if m else None for m in mapped_out]
+        return [_insert(s, d, mesh_axes) for s, d in zip(graph.out_specs, new_dims, strict=True)]
+
     traced = retrace(
         graph,
         batched,
-        [_insert(s, d, spmd_axes) for s, d in zip(graph.in_specs, dims, strict=True)],
-        [
-            _insert(s, 0 if m else None, spmd_axes)
-            for s, m in zip(graph.out_specs, mapped_out, strict=True)
-        ],
+        [_insert(s, d, mesh_axes) for s, d in zip(graph.in_specs, dims, strict=True)],
+        out_specs,
         [jax.typeof(x) for x in args],
     )
+    if mesh_axes and graph.check_hangs:
+        names = [f"args[{k}]" for k in range(len(args))]
+        check_hangs(traced.graph, f"the vmap of `{graph.name}`", names)
     return bind(traced.graph, *traced.constants, *args), [0 if m else None for m in mapped_out]
+
+
+leave_p = Primitive("shmap_leave_vmap")
+"""Marks a result of a vmapped body. Its rule returns the stacked value as one that is not vmapped.
+
+`jax.vmap` must be told beforehand which results are vmapped, which depends on the rules of all
+primitives. The rule appends to the list `mapped` whether this result is.
+"""
+
+
+def _leave(axis_data, args, dims, *, mapped):
+    (x,), (d,) = args, dims
+    mapped.append(d is not None)
+    return (x if d is None else jnp.moveaxis(x, d, 0)), None
+
+
+batching.fancy_primitive_batchers[leave_p] = _leave
+
+
+def _mentions(graph: Graph, axis_name: Any) -> bool:
+    """Whether a collective of the program names the vmapped axis."""
+    for eqn in equations(graph.jaxpr):
+        if eqn.primitive is shmap_p:
+            if _mentions(eqn.params["graph"], axis_name):
+                return True
+        elif eqn.primitive.name in COLLECTIVE_NAMES:
+            named = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+            if axis_name in _tuple(named):
+                return True
+    return False
 
 
 def _manual_axes_of_mapped_dimension(axis_data: Any, graph: Graph) -> tuple[str, ...]:
@@ -64,37 +108,50 @@ def _insert(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...]) -> Part
     return PartitionSpec(*entries)
 
 
-def _mapped_outputs(graph: Graph, dims: list[int | None], axis_name: Any) -> list[bool]:
-    """Which outputs depend on a mapped input, or on the position along the mapped axis."""
-    jaxpr = graph.jaxpr.jaxpr
-    mapped = {v for v, d in zip(jaxpr.invars, dims, strict=True) if d is not None}
-    for eqn in jaxpr.eqns:
-        if any(v in mapped for v in eqn.invars if isinstance(v, jex_core.Var)) or (
-            isinstance(axis_name, str) and _asks_position(eqn, axis_name)
-        ):
-            mapped.update(eqn.outvars)
-    return [isinstance(v, jex_core.Var) and v in mapped for v in jaxpr.outvars]
+# ------------------------------------------------------------------------------------- mistakes
 
 
-def _asks_position(eqn: Any, axis_name: str) -> bool:
-    if eqn.primitive.name == "axis_index" and axis_name in _tuple(eqn.params.get("axis_name")):
-        return True
-    inner = (e for held in jaxprs_in(eqn.params) for e in open_jaxpr(held).eqns)
-    return any(_asks_position(e, axis_name) for e in inner)
-
-
-def _check_spmd_axes(graph: Graph, axes: tuple[str, ...]) -> None:
-    used = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.mentioned(s)}
-    clash = [a for a in axes if a in used]
+def _check_mesh_axes(graph: Graph, axes: tuple[str, ...], axis_data: Any) -> None:
+    """The axes that split the mapped dimension are used for nothing else."""
+    source = "spmd_axis_name" if axis_data.spmd_name else "a dimension split, by its type, over"
+    where = f"vmap with {source}={axes}" if axis_data.spmd_name else f"vmap over {source} {axes}"
+    split = math.prod(graph.mesh.shape[a] for a in axes)
+    problems = []
+    in_specs = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.mentioned(s)}
+    clash = [a for a in axes if a in in_specs]
     if clash:
         names = ", ".join(map(repr, clash))
-        problem = Problem(
-            f"vmap with spmd_axis_name={axes}",
-            f"axis {names}, which in_specs or out_specs split arrays over already",
-            "an axis that no spec of the mapped function mentions",
-            f"take {names} out of the specs, or choose another spmd_axis_name",
+        problems.append(
+            Problem(
+                where,
+                f"axis {names}, which in_specs or out_specs split arrays over already",
+                "an axis that no spec of the mapped function mentions",
+                f"take {names} out of the specs, or choose another spmd_axis_name",
+            )
         )
-        raise SpecError(f"`{graph.name}`", [problem])
+    clash = [a for a in axes if a in named_axes(graph)]
+    if clash:
+        names = ", ".join(map(repr, clash))
+        problems.append(
+            Problem(
+                where,
+                f"axis {names}, along which collectives of the mapped function communicate",
+                "an axis that no collective of the mapped function names: devices along it work on"
+                " different examples",
+                f"take {names} out of the collectives, or choose another spmd_axis_name",
+            )
+        )
+    if axis_data.size % split:
+        problems.append(
+            Problem(
+                where,
+                f"{axis_data.size} examples",
+                f"a multiple of {split}, the number of devices along {', '.join(map(repr, axes))}",
+                f"pad the examples to {-(-axis_data.size // split) * split}",
+            )
+        )
+    if problems:
+        raise SpecError(f"`{graph.name}`", problems)
 
 
 def _tuple(names: Any) -> tuple[Any, ...]:
