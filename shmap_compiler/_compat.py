@@ -8,6 +8,7 @@ A new JAX release should break this file and `test/test_compat.py`, and nothing 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -237,13 +238,27 @@ def shaped_array(
 # ----------------------------------------------------------------------------------- lowering
 
 
-def fresh_module_context(module_context: Any, module: Any, mesh: AnyMesh, manual: Iterable[str]):
+def fresh_module_context(
+    module_context: Any,
+    module: Any,
+    mesh: AnyMesh,
+    manual: Iterable[str],
+    rules: Sequence[tuple[Any, Callable[..., Any]]] = (),
+):
     """The lowering context of an enclosing jit, redirected into the empty `module`.
 
     Callbacks, ordered effects and objects to keep alive stay those of the enclosing jit.
+
+    Args:
+      rules: primitives of JAX and the lowering rules that take the place of their own.
     """
     ir = mlir.ir
+    parameters = module_context.lowering_parameters
+    if rules:
+        rules = (*rules, *(parameters.override_lowering_rules or ()))
+        parameters = dataclasses.replace(parameters, override_lowering_rules=rules)
     return module_context.replace(
+        lowering_parameters=parameters,
         module=module,
         ip=ir.InsertionPoint(module.body),
         symbol_table=ir.SymbolTable(module.operation),

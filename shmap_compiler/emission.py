@@ -9,7 +9,7 @@ collectives are lowered by JAX's own rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -20,9 +20,17 @@ from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler import specs
-from shmap_compiler._compat import fresh_module_context, shardy_is_on, without_high_primitives
+from shmap_compiler._compat import (
+    eval_context,
+    fresh_module_context,
+    run_with_axes,
+    shardy_is_on,
+    without_high_primitives,
+)
+from shmap_compiler.collectives.axis_index import lower_axis_index_of_jax
 from shmap_compiler.collectives.base import MESH_SYMBOL
-from shmap_compiler.graph import Graph
+from shmap_compiler.graph import Graph, equations
+from shmap_compiler.held_programs import KERNELS
 from shmap_compiler.normalize import normalize
 from shmap_compiler.scopes import within_scope
 
@@ -49,7 +57,8 @@ def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> 
 
 def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any]) -> None:
     """Lets JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
-    body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, graph.all_manual_axes)
+    axes = graph.all_manual_axes
+    body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, _RULES)
     in_types = [mlir.aval_to_ir_type(body_ctx, t) for t in graph.body_in_types]
     tokens = [mlir.token_type()] * len(ordered_effects)
     caller = func_dialect.FuncOp("caller", ([*tokens, *in_types], []), ip=body_ctx.ip)
@@ -63,13 +72,34 @@ def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Seque
             tokens_in=mlir.TokenSet(token_values),
             tokens_out=None,
         )
-        mlir.core_call_lowering(
-            rule_ctx,
-            *list(block.arguments)[len(tokens) :],
-            name="main",
-            call_jaxpr=_named(_lowerable(graph), graph, ctx),
-        )
+        arguments = list(block.arguments)[len(tokens) :]
+        program = _named(_lowerable(graph), graph, ctx)
+
+        def lower() -> None:
+            mlir.core_call_lowering(rule_ctx, *arguments, name="main", call_jaxpr=program)
+
+        if _holds_kernel(program):
+            _with_axes(lower, graph)
+        else:
+            lower()
     caller.operation.erase()
+
+
+_RULES = ((jex_core.primitives.axis_index_p, lower_axis_index_of_jax),)
+
+
+def _holds_kernel(program: Any) -> bool:
+    return any(eqn.primitive.name in KERNELS for eqn in equations(program))
+
+
+def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
+    """Runs `lower` where the names of the manual axes are known, as the rules of kernels ask."""
+
+    def run() -> None:
+        with eval_context():
+            lower()
+
+    run_with_axes(run, graph.body_mesh, graph.all_manual_axes)
 
 
 def _lowerable(graph: Graph) -> Any:

@@ -2,7 +2,9 @@
 
 Nested programs (loops, branches, inner jit, custom derivatives) are rewritten in place and keep
 their structure. A collective that also names an axis of an enclosing vmap is left alone: JAX's
-batching rule removes that axis first, and the program is then traced and normalised again.
+batching rule removes that axis first, and the program is then traced and normalised again. Kernels
+are left alone too: their own compiler knows JAX's collectives. A collective of JAX that is in no
+table here is refused.
 """
 
 from __future__ import annotations
@@ -19,9 +21,18 @@ from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh
 
 from shmap_compiler import collectives as coll
-from shmap_compiler._compat import is_axis_effect, is_jaxpr, jaxprs_in, open_jaxpr, replace_jaxpr
+from shmap_compiler._compat import (
+    axis_of_effect,
+    is_axis_effect,
+    is_jaxpr,
+    jaxprs_in,
+    open_jaxpr,
+    replace_jaxpr,
+)
 from shmap_compiler.errors import BodyError, Problem
-from shmap_compiler.misuse import let_through
+from shmap_compiler.held_programs import KERNELS
+from shmap_compiler.misuse import let_through, source_line
+from shmap_compiler.replication.collective_rules import RULED
 
 
 def normalize(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Any:
@@ -68,7 +79,10 @@ class _Rewriter:
                 return [_left_alone(eqn)]
             self.problems += let_through(eqn, dict(self.mesh.shape))
             return [] if self.problems else self.expand(eqn)
+        if eqn.primitive.name in KERNELS:
+            return [eqn.replace(effects=self.effects(eqn.effects))]
         if not jaxprs_in(eqn.params):
+            self.refuse_unknown(eqn)
             return [eqn]
         params = {key: self.value(value) for key, value in eqn.params.items()}
         if all(params[key] is value for key, value in eqn.params.items()):
@@ -82,6 +96,21 @@ class _Rewriter:
             make = getattr(value, "_make", type(value))  # named tuples are made otherwise
             return make(self.value(v) for v in value)
         return value
+
+    def refuse_unknown(self, eqn: Any) -> None:
+        named = {axis_of_effect(e) for e in eqn.effects}
+        if "axes" in eqn.params or "axis_name" in eqn.params:
+            named.update(a for a in _axes(eqn.params) if isinstance(a, str))
+        axes = [a for a in sorted(self.axes) if a in named]
+        if axes and eqn.primitive not in RULED and eqn.primitive.name not in _LOWERED_BY_JAX:
+            self.problems.append(
+                Problem(
+                    f"{eqn.primitive} over {', '.join(map(repr, axes))} at {source_line(eqn)}",
+                    "a collective that shmap_compiler does not know",
+                    f"one of {', '.join(sorted(_EXPANSIONS))}",
+                    "write it with these collectives, or use jax.shard_map for this function",
+                )
+            )
 
     def effects(self, effects: Any) -> Any:
         return {e for e in effects if not is_axis_effect(e, self.axes)}
@@ -255,6 +284,9 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "shmap_pvary": _identity,
     "shmap_psum_invariant": _psum_invariant,
 }
+
+_LOWERED_BY_JAX = {"psend", "precv"}
+"""Collectives without a form of ours: GPUs only, and known to the checks by their names."""
 
 COLLECTIVE_NAMES = frozenset(_EXPANSIONS)
 """Names of JAX's primitives for collectives, on all the versions we support."""

@@ -27,6 +27,12 @@ def _type(*, axes):
     return shaped_array((), np.dtype(np.int32), weak_type=False)
 
 
+def lower_axis_index_of_jax(ctx: Any, *, axis_name: Any) -> Any:
+    """Lowering rule for JAX's own primitive: kernels that JAX interprets use it."""
+    axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    return _lowering(ctx, axes=axes)
+
+
 def _lowering(ctx, *, axes):
     i32 = ir.IntegerType.get_signless(32)
     op = hlo.CustomCallOp(

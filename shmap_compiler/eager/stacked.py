@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from shmap_compiler import specs
-from shmap_compiler._compat import ahead_of_time, is_key_type, no_mesh
+from shmap_compiler._compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
 from shmap_compiler.collectives import COLLECTIVES, pmax_p, pmin_p, psum_scatter_p
 from shmap_compiler.eager.callbacks import is_callback
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
@@ -97,7 +97,7 @@ def _needs_devices(graph: Graph) -> bool:
     """Whether an operation cannot be carried out on rows.
 
     Callbacks in a branch would run for rows that do not take it. Generators other than threefry
-    draw other numbers for several keys at once.
+    draw other numbers for several keys at once. Kernels may talk to other devices.
     """
     types = [v.aval for eqn in equations(graph.jaxpr) for v in (*eqn.invars, *eqn.outvars)]
     return (
@@ -107,6 +107,8 @@ def _needs_devices(graph: Graph) -> bool:
             or is_callback(eqn.primitive)
             or (eqn.primitive in COLLECTIVES and eqn.primitive not in RULES)
             or _is_refused(eqn)
+            or any(axis_of_effect(e) is not None for e in eqn.effects)
+            or eqn.primitive.name.startswith(("dma_", "semaphore_"))
             for eqn in equations(graph.jaxpr)
         )
         or any(is_key_type(t) and "fry" not in str(t.dtype) for t in types)

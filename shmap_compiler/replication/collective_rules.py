@@ -28,6 +28,7 @@ _INVARIANT_IN_JAX = {coll.psum_p, coll.pmax_p, coll.pmin_p}
 # our family lacks.
 _JAX_SAME_FOR_ALL = {"psum", "pmax", "pmin", "all_gather"}
 _JAX_OWN_FOR_EACH = {"ppermute", "all_to_all", "ragged_all_to_all", "reduce_scatter", "pbroadcast"}
+_JAX_OWN_FOR_EACH |= {"psend", "precv"}
 _JAX_COLLECTIVES = _JAX_SAME_FOR_ALL | _JAX_OWN_FOR_EACH
 
 RULED = {*coll.COLLECTIVES, assume_replicated_p}

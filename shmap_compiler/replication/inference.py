@@ -158,19 +158,21 @@ class _Solver:
     axes: AxisSets
     of_collective: CollectiveRule
     solved: dict[Any, Frame] = field(default_factory=dict)
-    writes: int = 0  # how often the set of a reference grew
 
     def solve(
         self, jaxpr: Any, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
     ) -> Frame:
         """Solves a program. `refs` are the references among its inputs."""
-        if refs:
-            return self.run(jaxpr, inputs, dict(refs), context)
-        # Control matters for writing to references from outside only.
-        key = (id(jaxpr), tuple(inputs), context.manual)
-        if key not in self.solved:
-            self.solved[key] = self.run(jaxpr, inputs, {}, _Context(context.manual, 0))
-        return self.solved[key]
+        if not refs:  # control matters for writing to references from outside only
+            context = _Context(context.manual, 0)
+        masks = [ref.mask for ref in refs.values()]
+        key = (id(jaxpr), tuple(inputs), tuple(masks), context)
+        frame = self.solved.get(key)
+        if frame is None:
+            frame = self.run(jaxpr, inputs, dict(refs), context)
+            if masks == [ref.mask for ref in refs.values()]:  # else a second run may differ
+                self.solved[key] = frame
+        return frame
 
     def run(
         self, jaxpr: Any, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
@@ -238,9 +240,7 @@ class _Solver:
                     self.grow(refs[var], mask | context.control)
 
     def grow(self, ref: _Ref, mask: int) -> None:
-        if mask & ~ref.mask:
-            ref.mask |= mask
-            self.writes += 1
+        ref.mask |= mask
 
     def flow(
         self,
@@ -250,10 +250,15 @@ class _Solver:
         refs: dict[Any, _Ref],
         context: _Context,
     ) -> tuple[Frame, ...]:
-        """Solves the held programs together: the least sets that agree with the wires."""
+        """Solves the held programs together: the least sets that agree with the wires.
+
+        The sets of their inputs and of the references handed to them only grow from one round to
+        the next. References that a program makes itself start anew in each round, and count by what
+        they give to these.
+        """
         inner_refs = [self.bound_refs(p, read, refs) for p in wiring.programs]
         frames: tuple[Frame, ...] = ()
-        given, writes = None, self.writes
+        given = None
         while True:
             wanted = [
                 (
@@ -262,9 +267,10 @@ class _Solver:
                 )
                 for program in wiring.programs
             ]
-            if given == wanted and writes == self.writes:
+            written = [ref.mask for inner in inner_refs for ref in inner.values()]
+            if given == (wanted, written):
                 break
-            given, writes = wanted, self.writes
+            given = wanted, written
             frames = tuple(
                 self.solve(program.jaxpr, inputs, inner, self.inside(program, context, control))
                 for program, inner, (inputs, control) in zip(

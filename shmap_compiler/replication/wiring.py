@@ -12,6 +12,7 @@ from typing import Any
 
 from shmap_compiler import specs
 from shmap_compiler._compat import jaxprs_in, open_jaxpr, scan_counts
+from shmap_compiler.held_programs import ALWAYS_RUN, KERNELS, called_program
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,18 @@ def wiring_of(eqn: Any) -> Wiring | None:
     name = eqn.primitive.name
     if name in _WIRINGS:
         return _WIRINGS[name](eqn)
+    parameter = called_program(eqn)
+    if parameter is not None:
+        return _call(eqn, parameter)
     programs = [open_jaxpr(each) for each in jaxprs_in(eqn.params)]
     return _unknown(eqn, programs) if programs else None
 
 
-def _call(parameter: str):
+def _call(eqn: Any, parameter: str) -> Wiring:
     """R9: inputs are the operands, results are the program's."""
-
-    def wiring(eqn: Any) -> Wiring:
-        program = open_jaxpr(eqn.params[parameter])
-        results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
-        return Wiring((Program(program, tuple((v,) for v in eqn.invars)),), results)
-
-    return wiring
+    program = open_jaxpr(eqn.params[parameter])
+    results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
+    return Wiring((Program(program, tuple((v,) for v in eqn.invars)),), results)
 
 
 def _scan(eqn: Any) -> Wiring:
@@ -191,26 +191,18 @@ def _linear_solve(eqn: Any) -> Wiring:
 
 
 def _unknown(eqn: Any, programs: list[Any]) -> Wiring:
-    """R14: everything may flow everywhere."""
+    """R14: everything may flow everywhere, and decide which programs run, and how often."""
     anything: Sources = (*eqn.invars, *(Anything(n) for n in range(len(programs))))
+    outs = (Out(n, k) for n, program in enumerate(programs) for k in range(len(program.outvars)))
+    always = eqn.primitive.name in ALWAYS_RUN or eqn.primitive.name in KERNELS
+    control = () if always else (*eqn.invars, *outs)
     return Wiring(
-        tuple(Program(p, (anything,) * len(p.invars)) for p in programs),
+        tuple(Program(p, (anything,) * len(p.invars), control) for p in programs),
         (anything,) * len(eqn.outvars),
     )
 
 
 _WIRINGS = {
-    "jit": _call("jaxpr"),
-    "pjit": _call("jaxpr"),
-    "core_call": _call("call_jaxpr"),
-    "closed_call": _call("call_jaxpr"),
-    "eval_jaxpr": _call("call_jaxpr"),
-    "remat2": _call("jaxpr"),
-    "checkpoint": _call("jaxpr"),
-    "custom_jvp_call": _call("call_jaxpr"),
-    "custom_vjp_call": _call("call_jaxpr"),
-    "custom_vmap_call": _call("call"),
-    "composite": _call("jaxpr"),
     "scan": _scan,
     "while": _while,
     "cond": _cond,

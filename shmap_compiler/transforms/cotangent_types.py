@@ -28,6 +28,7 @@ from shmap_compiler._compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_co
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
 from shmap_compiler.errors import BodyError, Problem
 from shmap_compiler.graph import Graph, equations
+from shmap_compiler.held_programs import called_program
 from shmap_compiler.misuse import shown_source
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.inference import Frame
@@ -36,16 +37,6 @@ from shmap_compiler.transforms.backward_rules import BackwardRule
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()
-
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "checkpoint": "jaxpr",
-    "remat2": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "eval_jaxpr": "call_jaxpr",
-}
 
 
 @dataclass(frozen=True)
@@ -212,8 +203,8 @@ class _Program:
             self.scan(position, eqn, operands)
         elif name == "cond":
             self.cond(position, eqn, operands)
-        elif name in _CALLS:
-            self.call(position, eqn, operands, _CALLS[name])
+        elif (parameter := called_program(eqn)) is not None:
+            self.call(position, eqn, operands, parameter)
         elif name == backward_rules.PRIMITIVE:
             self.custom_rule(eqn, operands)
         elif name == "shard_map":
