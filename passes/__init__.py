@@ -17,6 +17,7 @@ This table is what one needs to run the passes and to write one:
     PipelineError   a pass, an option or a value that does not exist
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
     find_ops        the ops of some names inside one, as a list
+    reference       a stable code and its place in the documentation, for the end of a message
     replace_file    writes a file completely or not at all
 """
 
@@ -28,6 +29,7 @@ from .base import (
     option_fields,
     option_text,
     option_types,
+    reference,
 )
 from .diagnostics import Diagnostic, diagnostics_of
 from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run
@@ -57,6 +59,7 @@ __all__ = [
     "parse_pipeline",
     "pipeline",
     "read_body_form",
+    "reference",
     "replace_file",
     "run",
 ]

@@ -42,6 +42,11 @@ class Refused(Exception):
         super().__init__("\n".join(problem.message for problem in self.problems))
 
 
+def reference(code: str) -> str:
+    """The end of a message: its stable code, and where the documentation describes it."""
+    return f"[{code}: docs/errors.md#{code.lower()}]"
+
+
 class PipelineError(ValueError):
     """A pipeline names a pass or an option that does not exist, or a value it does not take."""
 
@@ -51,6 +56,8 @@ class Pass:
     """A rewrite or check of one module. Subclasses set `name` and define `run`."""
 
     name: ClassVar[str]
+    code: ClassVar[str] = ""
+    """Stands in each of its diagnostics, and in docs/errors.md; stable between versions."""
     needs_body_form: ClassVar[bool] = False
     """Whether it works on what shmap-verify accepts only; `run` in pipeline.py then checks that."""
     ends_body_form: ClassVar[bool] = False
@@ -101,12 +108,19 @@ class Pass:
                         before.run(module)
                     self.run(module)
             except Refused as refusal:
-                refused.extend(refusal.problems)
-                for problem in refusal.problems:
+                problems = [_with_code(problem, self.code) for problem in refusal.problems]
+                refused.extend(problems)
+                for problem in problems:
                     problem.location.emit_error(problem.message)
                 pass_.signal_pass_failure()
 
         manager.add(run, name=self.name, argument=self.name, description=self.summary())
+
+
+def _with_code(problem: Problem, code: str) -> Problem:
+    if not code:
+        return problem
+    return dataclasses.replace(problem, message=f"{problem.message} {reference(code)}")
 
 
 def option_fields(pass_: Pass | type[Pass]) -> tuple[dataclasses.Field[Any], ...]:

@@ -38,6 +38,7 @@ class CheckReplication(Pass):
     """Refuses results that vary along a manual axis their sharding does not mention."""
 
     name = "shmap-check-replication"
+    code = "SHM-P02"
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

@@ -65,6 +65,7 @@ class CombineAllReduces(Pass):
     """Sends neighbouring small reductions together: one all_reduce of the values side by side."""
 
     name = "shmap-combine-all-reduces"
+    code = "SHM-P09"
     needs_body_form = True
 
     limit: int = 4096

@@ -31,6 +31,7 @@ class ElideGatheredSlices(Pass):
     """Uses a device's own block where it is cut out again of what was gathered."""
 
     name = "shmap-elide-gathered-slices"
+    code = "SHM-P06"
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

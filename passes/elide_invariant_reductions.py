@@ -45,6 +45,7 @@ class ElideInvariantReductions(Pass):
     """Reduces values that are equal along an axis without sending anything along it."""
 
     name = "shmap-elide-invariant-reductions"
+    code = "SHM-P04"
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

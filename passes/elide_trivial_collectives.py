@@ -29,6 +29,7 @@ class ElideTrivialCollectives(Pass):
     """Removes collectives in which every device speaks to itself only."""
 
     name = "shmap-elide-trivial-collectives"
+    code = "SHM-P03"
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

@@ -38,6 +38,7 @@ class FoldAllReduces(Pass):
     """Reduces once where the result of a reduction is reduced again, over other axes."""
 
     name = "shmap-fold-all-reduces"
+    code = "SHM-P08"
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

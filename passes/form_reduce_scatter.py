@@ -41,6 +41,7 @@ class FormReduceScatter(Pass):
     """Reduces only what a device keeps: all_reduce and own slice become reduce_scatter."""
 
     name = "shmap-form-reduce-scatter"
+    code = "SHM-P07"
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

@@ -32,6 +32,7 @@ class InlineMeshes(Pass):
     """Writes the mesh into every attribute that names it, and drops `sdy.mesh`."""
 
     name = "shmap-inline-meshes"
+    code = "SHM-P12"
     ends_body_form = True
 
     def add_to(

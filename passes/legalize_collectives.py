@@ -62,6 +62,7 @@ class LegalizeCollectives(Pass):
     """Gives collectives and the axis index the form that XLA takes."""
 
     name = "shmap-legalize-collectives"
+    code = "SHM-P10"
     needs_body_form = True
 
     groups: Literal["axes", "ids"] = "axes"

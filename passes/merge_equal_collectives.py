@@ -31,6 +31,7 @@ class MergeEqualCollectives(Pass):
     """Sends once what is sent twice: equal collectives on one value become one."""
 
     name = "shmap-merge-equal-collectives"
+    code = "SHM-P05"
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

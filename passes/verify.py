@@ -57,6 +57,7 @@ class Verify(Pass):
     """Refuses modules whose specs, mesh or groups do not fit, before XLA can abort on them."""
 
     name = "shmap-verify"
+    code = "SHM-P01"
 
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)

@@ -56,6 +56,7 @@ class WrapManual(Pass):
     """Wraps the per-device body into a program on full arrays, as XLA's partitioner reads it."""
 
     name = "shmap-wrap-manual"
+    code = "SHM-P11"
     needs_body_form = True
     ends_body_form = True
 

@@ -1,5 +1,7 @@
 """shmap_compiler: a compiler for per-device JAX programs with explicit collectives."""
 
+from importlib.metadata import version as _version
+
 import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
 from shmap_compiler.api import ShardMapped, shard_map, smap
 from shmap_compiler.artifacts import load
@@ -15,6 +17,7 @@ from shmap_compiler.errors import (
     SpecError,
     TargetError,
     UnknownAxisError,
+    VaryingValueError,
 )
 from shmap_compiler.executable import Executable
 from shmap_compiler.graph import Graph
@@ -22,6 +25,8 @@ from shmap_compiler.portable import Portable
 from shmap_compiler.replication import Replication, assume_replicated
 from shmap_compiler.stages import PARTITIONERS, STAGES, Lowered
 from shmap_compiler.targets import Target
+
+__version__ = _version("shmap_compiler")
 
 __all__ = [
     "PARTITIONERS",
@@ -45,6 +50,8 @@ __all__ = [
     "Target",
     "TargetError",
     "UnknownAxisError",
+    "VaryingValueError",
+    "__version__",
     "assume_replicated",
     "load",
     "shard_map",

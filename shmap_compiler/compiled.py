@@ -79,7 +79,7 @@ class Compiled(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompiledForTarget:
     """A program compiled for devices that are not here. It can be looked at and saved, not called.
 
@@ -92,6 +92,10 @@ class CompiledForTarget:
     signature: Signature
     target: Target
     container: Container
+
+    def __repr__(self) -> str:
+        """One line; `as_text` gives the program."""
+        return f"<CompiledForTarget of {self.signature.summary}, target {self.target}>"
 
     @property
     def device_ids(self) -> tuple[int, ...]:

@@ -8,7 +8,9 @@ import os
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from shmap_passes import reference
 
 
 @dataclass(frozen=True)
@@ -28,55 +30,79 @@ class Problem:
 
 
 class ShmapError(Exception):
-    """Base of all errors of this package; `problems` holds every mistake found in the call."""
+    """Base of all errors of this package; `problems` holds every mistake found in the call.
+
+    `code` is stable between versions, and the last line of the message, with the place in the
+    documentation that describes it.
+    """
+
+    code: ClassVar[str] = "SHM-E001"
 
     def __init__(self, who: str | None, problems: Sequence[Problem]):
         """`who` is the user's function, as `describe` names it; None if no function is at hand."""
         self.who = who
         self.problems = tuple(problems)
         if who is None:
-            super().__init__("\n".join(map(str, self.problems)))
-            return
-        count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
-        super().__init__(
-            f"shard_map of {who}{count}:\n" + "\n".join(f"  {p}" for p in self.problems)
-        )
+            lines = [*map(str, self.problems), reference(self.code)]
+        else:
+            count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
+            lines = [f"shard_map of {who}{count}:", *(f"  {p}" for p in self.problems)]
+            lines.append(f"  {reference(self.code)}")
+        super().__init__("\n".join(lines))
 
 
 class SpecError(ShmapError, ValueError):
     """Mesh, specs and arguments or results do not fit together."""
 
+    code = "SHM-E101"
+
 
 class BodyError(ShmapError, ValueError):
     """The user's function uses a collective wrongly."""
+
+    code = "SHM-E201"
 
 
 class UnknownAxisError(BodyError, NameError):
     """The user's function names a mesh axis that is not there."""
 
+    code = "SHM-E202"
+
 
 class HangError(BodyError):
     """Some devices would wait in a collective for others that never come."""
+
+    code = "SHM-E203"
 
 
 class ReplicationError(ShmapError, ValueError):
     """A result differs between devices along an axis that its spec does not mention."""
 
+    code = "SHM-E204"
+
 
 class ResultTypeError(ShmapError, TypeError):
     """The user's function returned something that is no array."""
+
+    code = "SHM-E205"
 
 
 class VaryingValueError(ShmapError, TypeError):
     """Python asked for one value where the devices have different ones, in an eager call."""
 
+    code = "SHM-E301"
+
 
 class TargetError(ShmapError, ValueError):
     """The devices needed are not here, or an executable was called with unfitting arguments."""
 
+    code = "SHM-E401"
+
 
 class ArtifactError(ShmapError, ValueError):
     """A program cannot be saved, or a file holds none that can be loaded here."""
+
+    code = "SHM-E501"
 
 
 def describe(fun: Callable[..., Any]) -> str:

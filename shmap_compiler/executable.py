@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shmap_compiler.explain import Explanation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Executable:
     """A compiled program: call it on arrays, NumPy arrays and pytrees of them.
 
@@ -41,6 +41,10 @@ class Executable:
     signature: Signature
     jax_compiled: Any
     target: Target | None = None
+
+    def __repr__(self) -> str:
+        """One line; `as_text` gives the program."""
+        return f"<Executable of {self.signature.summary}, target {self.target or 'of its mesh'}>"
 
     @cached_property
     def _flat_input_shardings(self) -> list[NamedSharding]:

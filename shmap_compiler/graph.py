@@ -132,7 +132,15 @@ class Graph:
 
         return print_graph(self, varying_axes(self))
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        """One line; `str` gives the whole program."""
+        counts = [
+            (len(self.in_specs), "input"),
+            (len(self.out_specs), "output"),
+            (len(self.jaxpr.jaxpr.eqns), "equation"),
+        ]
+        listed = ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts)
+        return f"<Graph of `{self.name}` on {specs.show_mesh(self.mesh)}: {listed}>"
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

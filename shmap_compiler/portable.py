@@ -34,7 +34,7 @@ from shmap_compiler.targets import Target
 _GROUPS_BY_MESH_AXES = "1.16.0"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Portable:
     """A lowered program that compiles for any mesh of its axes on its platform.
 
@@ -51,6 +51,12 @@ class Portable:
     kept: tuple[int, ...]
     partitioner: str
     platform: str
+
+    def __repr__(self) -> str:
+        return (
+            f"<Portable of {self.signature.summary}, partitioner {self.partitioner!r}, platform "
+            f"{self.platform!r}>"
+        )
 
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
         """Lowers for the devices of `mesh`, as a function of the flat inputs."""

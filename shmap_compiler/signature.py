@@ -10,6 +10,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from shmap_compiler._compat import AnyMesh, axis_types
+from shmap_compiler.specs import show_mesh
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Signature:
     out_types: tuple[jax.ShapeDtypeStruct, ...]
     out_specs: tuple[PartitionSpec, ...]
     callbacks: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """A few words for the `repr` of a program: the function and the mesh."""
+        return f"{self.who} on {show_mesh(self.mesh)}"
 
     def on(self, mesh: Mesh) -> Signature:
         """The same on the devices of another mesh of the same axes."""

@@ -31,7 +31,7 @@ PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
 GROUPS: tuple[Groups, ...] = get_args(Groups)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Call:
     """A traced call: the graph, and how the user's arguments and results map to it.
 
@@ -51,6 +51,9 @@ class Call:
     in_paths: tuple[str, ...]
     static: tuple[tuple[int, str, Any], ...]
     out_tree: Any
+
+    def __repr__(self) -> str:
+        return f"<Call of {describe(self.fun)}: {self.graph!r}>"
 
     @cached_property
     def signature(self) -> Signature:
@@ -131,7 +134,7 @@ def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -
     return TargetError(describe(call.fun), [problem])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lowered:
     """A program lowered to StableHLO, not yet compiled.
 
@@ -148,6 +151,13 @@ class Lowered:
     groups: Groups
     jax_lowered: Any
     passes: tuple[tuple[str, str], ...]
+
+    def __repr__(self) -> str:
+        """One line; `as_text` gives the program at each stage."""
+        return (
+            f"<Lowered of {describe(self.call.fun)}, partitioner {self.partitioner!r}, "
+            f"groups {self.groups!r}: {self.graph!r}>"
+        )
 
     @property
     def graph(self) -> Graph:

@@ -62,7 +62,9 @@ def refused(request):
 
     @contextmanager
     def expectation(error, fun, *problems):
-        text = text_of(who(fun), problems)
+        text = (
+            f"{text_of(who(fun), problems)}\n  [{error.code}: docs/errors.md#{error.code.lower()}]"
+        )
         assert excerpt in text
         with pytest.raises(error, match=re.escape(text)) as raised:
             yield

@@ -27,10 +27,10 @@ import sys
 sys.argv = ["run.py", "--modules", "60", "--seed", "20"]
 sys.path.insert(0, {str(RUN.parent.parent)!r})
 from fuzzing import run
-import shmap_passes.pipeline as pipeline
+from shmap_passes.verify import Verify
 def stumble(self, module):
     raise KeyError("stumbled")
-pipeline.Verify.run = stumble
+Verify.run = stumble
 sys.exit(run.main())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -364,7 +364,8 @@ keep each device's own: out_specs['b']=P(('j', 'i'))
     needed: blocks known to be equal along axis 'i', which out_specs['w'] does not mention; blocks \
 that are equal for a reason not seen here are declared with assume_replicated
     fix:    keep each device's own: out_specs['w']=P('i', 'j'); or make the blocks equal with \
-jax.lax.psum, pmean or all_gather over 'i'"""
+jax.lax.psum, pmean or all_gather over 'i'
+  [SHM-E204: docs/errors.md#shm-e204]"""
     )
 
 

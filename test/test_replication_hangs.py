@@ -285,7 +285,8 @@ along 'i'; this last became varying along 'i' at
     needed: the devices along 'i' reach it equally often: a device that does not come is waited \
 for without end
     fix:    run psum before the branches and pick its result with jnp.where, or decide alike on \
-all devices: jax.lax.pmax(predicate, 'i'); check_hangs=False allows it"""
+all devices: jax.lax.pmax(predicate, 'i'); check_hangs=False allows it
+  [SHM-E203: docs/errors.md#shm-e203]"""
     )
 
 

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from types import ModuleType
 
 from . import program, shmap_compile, shmap_explain, shmap_lower, shmap_run
-from .usage import UsageError
+from .usage import USER_CODE, Parser, UsageError
 
 COMMANDS = (shmap_lower, shmap_run, shmap_compile, shmap_explain)
 
@@ -57,14 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _message(error: Exception) -> str:
     """Errors that speak to users as they are; with its traceback what is our own defect."""
     import jax
-    from shmap_passes import PassFailure
+    from shmap_passes import PassFailure, reference
 
     from shmap_compiler import ShmapError
 
     from .targets_of_files import UserCodeError
 
-    if isinstance(error, (ShmapError, UserCodeError)):
+    if isinstance(error, ShmapError):
         return str(error)
+    if isinstance(error, UserCodeError):
+        return f"{error}\n{reference(USER_CODE)}"
     if isinstance(error, PassFailure):
         return f"a pass refused the module\n{error}"
     if isinstance(error, jax.errors.JaxRuntimeError):
@@ -78,7 +80,7 @@ def _fail(command: ModuleType, message: str, status: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "shmap",
         description=_DESCRIPTION,
         epilog=_EPILOG,

@@ -18,16 +18,26 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import shmap_passes
 from jaxlib.mlir import ir
-from shmap_passes import PASSES, Diagnostic, Pass, PassFailure, PipelineError, replace_file
+from shmap_passes import (
+    PASSES,
+    Diagnostic,
+    Pass,
+    PassFailure,
+    PipelineError,
+    reference,
+    replace_file,
+)
 
 from ._opt_expected import mismatches
 from ._opt_help import pass_list
 from ._opt_load import LoadError, load_passes
 from ._opt_split import SEPARATOR, split_input
+from .usage import USAGE, Parser
 
 _OPTIONS = (
     "--pass-pipeline",
@@ -71,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if ok or request.options.output == "-":  # a refused module leaves the file as it was
             _write(text, request.options.output)
     except (UsageError, PipelineError, LoadError) as error:
-        print(f"shmap-opt: error: {error}", file=sys.stderr)
+        print(f"shmap-opt: error: {error} {reference(USAGE)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output is gone. Keep Python from complaining again while it exits.
@@ -84,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="shmap-opt",
         description="Reads a module in MLIR text, runs passes on it, prints it.",
         epilog=EPILOG,
@@ -92,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
+    add("--version", action="version", version=_version())
     add("input", nargs="?", default="-", metavar="FILE", help="the module; '-' is standard input")
     add("-o", dest="output", default="-", metavar="FILE", help="where to write the result")
     add("--pass-pipeline", metavar="TEXT", help="passes to run, as in 'builtin.module(cse,...)'")
@@ -115,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
         help="also know every subclass of shmap_passes.Pass that FILE.py defines",
     )
     return parser
+
+
+def _version() -> str:
+    return f"shmap-opt {version('shmap_compiler')} (jaxlib {version('jaxlib')})"
 
 
 def _parse(argv: tuple[str, ...]) -> Request:

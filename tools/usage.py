@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
+
+USAGE, USER_CODE = "SHM-U01", "SHM-U02"
+"""The codes of a wrong command line, and of an exception in the user's file."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors carry the code of a wrong command line."""
+
+    def error(self, message: str) -> NoReturn:
+        from shmap_passes import reference
+
+        super().error(f"{message} {reference(USAGE)}")
 
 
 @dataclass(frozen=True)
@@ -27,8 +40,10 @@ class UsageError(Exception):
     """A command line that asks for something that is not there or cannot be read."""
 
     def __init__(self, *mistakes: Mistake):
+        from shmap_passes import reference  # which starts jaxlib
+
         self.mistakes = mistakes
-        super().__init__("\n".join(map(str, mistakes)))
+        super().__init__("\n".join([*map(str, mistakes), reference(USAGE)]))
 
 
 def read_all(*readers: Callable[[], Any]) -> list[Any]:
