@@ -20,6 +20,7 @@ from jax.sharding import Mesh, PartitionSpec, Sharding
 
 from shmap_compiler import references
 from shmap_compiler._compat import shaped_array
+from shmap_compiler.eager.placing import place
 from shmap_compiler.keys import type_key
 from shmap_compiler.tracer import Traced, trace
 
@@ -145,7 +146,7 @@ class Form(ABC):
         return traced
 
     def whole(self, value: Any) -> jax.Array:
-        return jax.device_put(value, self.whole_sharding())
+        return place(value, self.whole_sharding())
 
     def local_blocks(self, rows: jax.Array) -> Iterator[tuple[int, jax.Array]]:
         """(position, block) for each block that lies in this process, in order of position."""

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shmap_compiler._compat import ahead_of_time, is_key_type
 from shmap_compiler.eager.form import Form, Operand, Operation, Program, stacked_type
+from shmap_compiler.eager.placing import place
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind
 
@@ -28,7 +29,7 @@ class Spread(Form):
         return NamedSharding(self.mesh, PartitionSpec())
 
     def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
-        array = jax.device_put(array, NamedSharding(self.mesh, spec))
+        array = place(array, NamedSharding(self.mesh, spec))
         return _relabelled(self, array.aval, spec, self._rows_spec, _add_row)(array)
 
     def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
@@ -103,7 +104,7 @@ def _compiled(graph: Graph) -> Callable[..., Sequence[jax.Array]]:
     def run(*arrays):
         results = compiled(*arrays)
         return [
-            jax.device_put(empty[k], shardings[k]) if k in empty else result
+            place(empty[k], shardings[k]) if k in empty else result
             for k, result in enumerate(results)
         ]
 

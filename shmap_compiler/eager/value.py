@@ -124,8 +124,11 @@ class Blocks(EagerValue):
         return self
 
     def to_concrete_value(self) -> np.ndarray | None:
-        if is_key_type(self.aval) or not self.rows.is_fully_addressable:
+        if is_key_type(self.aval):
             return None
+        if not self.rows.is_fully_addressable:  # of other processes only the inference tells
+            shards = self.rows.addressable_shards
+            return None if self.varying or not shards else np.asarray(shards[0].data)[0]
         blocks = np.asarray(self.rows)
         return blocks[0] if _equal(blocks, blocks[:1]) else None
 
@@ -138,11 +141,14 @@ class Blocks(EagerValue):
         return value
 
     def _varying(self, wanted: str) -> VaryingValueError:
-        with self._trace.outside():
-            axes = _varying_axes(self.form, self.rows)
+        if self.rows.is_fully_addressable:
+            with self._trace.outside():
+                axes, differs = _varying_axes(self.form, self.rows), "differs"
+        else:
+            axes, differs = self.form.in_order(self.varying), "may differ"
         problem = Problem(
             f"{wanted} at {_users_line()}",
-            f"a value that differs along {show_axes(axes)}:{self.show_blocks()}",
+            f"a value that {differs} along {show_axes(axes)}:{self.show_blocks()}",
             "the same value on all devices: Python runs once for all of them",
             f"make it equal first, for example by jax.lax.pmax(x, {show_names(axes)}); or let each "
             "device decide for itself, by jnp.where or jax.lax.cond; or only look at it, by "
@@ -189,8 +195,6 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
 def _varying_axes(form: Form, rows: jax.Array) -> tuple[str, ...]:
     if is_key_type(rows):
         rows = jax.random.key_data(rows)
-    if not rows.is_fully_addressable:
-        return form.axes
     blocks = np.asarray(rows).reshape(*form.sizes, *rows.shape[1:])
     return (
         tuple(

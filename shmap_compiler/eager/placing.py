@@ -1,0 +1,29 @@
+"""Puts a value that every process has on devices, some of which may belong to other processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+from shmap_compiler._compat import is_key_type
+
+
+def place(value: Any, sharding: Sharding) -> jax.Array:
+    """`value` with this sharding.
+
+    Args:
+      value: a global array, or one that is equal in all processes: each puts its parts on its own
+        devices, and nothing is sent.
+    """
+    is_global = isinstance(value, jax.Array) and not value.is_fully_addressable
+    if is_global or sharding.is_fully_addressable:
+        return jax.device_put(value, sharding)
+    aval = jax.typeof(value)
+    if is_key_type(aval):
+        data = place(jax.random.key_data(value), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+    host = np.asarray(value, aval.dtype)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])

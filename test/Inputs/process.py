@@ -1,0 +1,169 @@
+"""One of several processes that run the same programs on one mesh: see test_processes.py.
+
+    python process.py RANK COUNT PORT FOLDER
+
+Writes FOLDER/RANK.json: the name of each check, with None or its error.
+"""
+
+import json
+import os
+import sys
+import traceback
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import load, shard_map  # before JAX knows of other processes
+from shmap_compiler.errors import VaryingValueError
+
+RANK, COUNT, PORT = map(int, sys.argv[1:4])
+FOLDER = sys.argv[4]
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"127.0.0.1:{PORT}", COUNT, RANK, initialization_timeout=60)
+
+MESH = Mesh(np.array(jax.devices()).reshape(COUNT, 2), ("i", "j"))
+X = np.arange(COUNT * 2 * 4, dtype=np.float32).reshape(COUNT * 2, 4)
+SPLIT = P("i", "j")
+
+
+def on_mesh(array, spec):
+    sharding = NamedSharding(MESH, spec)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def mapped(f, in_specs=SPLIT, out_specs=SPLIT):
+    return shard_map(f, mesh=MESH, in_specs=in_specs, out_specs=out_specs)
+
+
+def whole(array):
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def assert_equal(found, expected):
+    np.testing.assert_allclose(whole(found), expected, rtol=1e-5)
+
+
+def assert_same(f, *args):
+    """An eager call gives what the compiled one gives."""
+    assert_equal(f(*args), whole(jax.jit(f)(*args)))
+
+
+XS = on_mesh(X, SPLIT)
+SQUARES = mapped(lambda x: lax.psum(x, "i") * x)
+EXPECTED = X * np.tile(X.reshape(COUNT, 2, 4).sum(0), (COUNT, 1))
+
+
+def compiled():
+    assert_equal(jax.jit(SQUARES)(XS), EXPECTED)
+
+
+def gradient():
+    loss = jax.jit(jax.grad(lambda x: mapped(lambda x: lax.psum(x, "i") * x)(x).sum()))
+    assert_equal(loss(XS), 2 * np.tile(X.reshape(COUNT, 2, 4).sum(0), (COUNT, 1)))
+
+
+def eager():
+    assert_equal(SQUARES(XS), EXPECTED)
+    assert_equal(SQUARES(X), EXPECTED)  # an array that every process has
+
+
+def eager_constants():
+    local = jnp.float32(3)
+    assert_same(mapped(lambda x: x * 2.5 + jnp.arange(2.0) * np.float32(3) + local), XS)
+    one = mapped(lambda x: (x, 1.0, jax.random.key(0)), out_specs=(SPLIT, P(), P()))(XS)[1]
+    assert float(one.addressable_shards[0].data) == 1.0
+
+
+def eager_loops_and_keys():
+    assert_same(mapped(lambda x: lax.scan(lambda c, r: (c + r, c * 2.0), jnp.zeros(2), x)[1]), XS)
+    key = jax.random.key(0)
+
+    def noise(x):
+        return x + jax.random.normal(jax.random.fold_in(key, lax.axis_index("i")), x.shape)
+
+    assert_same(mapped(noise), XS)
+
+
+def eager_derivatives():
+    def scaled(x):
+        loss = lambda w: lax.psum(jnp.sum((w * x) ** 2), ("i", "j"))  # noqa: E731
+        return x * jax.grad(loss)(jnp.float32(2))
+
+    assert_same(mapped(scaled), XS)
+    assert_equal(jax.grad(lambda x: jnp.sum(mapped(lambda x: x * x)(x)))(XS), 2 * X)
+
+
+def eager_if():
+    def body(x):
+        total = lax.psum(jnp.sum(x), ("i", "j"))
+        assert float(total) == X.sum()
+        return x + 1 if total > 3 else x
+
+    assert_equal(mapped(body)(XS), X + 1)
+
+
+def eager_if_of_what_varies():
+    with pytest.raises(VaryingValueError, match="that may differ along axis 'i'") as raised:
+        mapped(lambda x: x if lax.axis_index("i") == 0 else -x)(XS)
+    shown = [line for line in str(raised.value).splitlines() if line.strip().startswith("i=")]
+    assert len(shown) == 2, shown  # this process' own
+
+
+def eager_print(capture=[]):  # noqa: B006
+    mapped(lambda x: capture.append(str(x)) or x)(XS)
+    (text,) = capture
+    assert text.count("i=") == 3, text  # of the mesh, and of two devices
+    assert f"i={RANK}, j=1" in text
+
+
+def stages():
+    lowered = SQUARES.lower(XS)
+    assert "stablehlo.all_reduce" in lowered.as_text("body")
+    executable = lowered.compile()
+    assert_equal(executable(XS), EXPECTED)
+    assert "all-reduce" in executable.as_text()
+    assert "all-reduce" in str(executable.explain())
+
+
+def saved_programs():
+    lowered = SQUARES.lower(XS)
+    path = os.path.join(FOLDER, f"program.{RANK}")
+    lowered.compile().save(path)
+    assert_equal(load(path)(XS), EXPECTED)
+    lowered.save(path)
+    assert_equal(load(path).compile()(XS), EXPECTED)
+
+
+CHECKS = [
+    compiled,
+    gradient,
+    eager,
+    eager_constants,
+    eager_loops_and_keys,
+    eager_derivatives,
+    eager_if,
+    eager_if_of_what_varies,
+    eager_print,
+    stages,
+    saved_programs,
+]
+
+if __name__ == "__main__":
+    results = {}
+    for check in CHECKS:
+        try:
+            check()
+            results[check.__name__] = None
+        except Exception:
+            results[check.__name__] = traceback.format_exc()
+        with open(os.path.join(FOLDER, f"{RANK}.json"), "w") as file:
+            json.dump(results, file)
