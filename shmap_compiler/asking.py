@@ -1,21 +1,30 @@
-"""Whether the user's function asks along which axes a value varies.
+"""Whether the user's function asks along which axes a value varies, or says so.
 
 `jax.typeof(x).manual_axis_type.varying` tells it, but is right only under JAX's types of varying
 values (`varying_types`). These cost time and refuse correct programs, so only functions that ask
 are traced under them. It is read from the code that a function may reach: what it defines, closes
 over, or names in its module and in modules named there. Code reached in another way, as an argument
 or by an import when it is called, is not seen; what asks in vain costs time only.
+
+`jax.lax.pcast` and `all_gather(..., to="invarying")` say it. That has a meaning for the backward
+rules of `custom_vjp` functions only.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 _QUESTIONS = frozenset({"manual_axis_type", "mat"})
 """The attributes of a type that tell it."""
+
+_CASTS = frozenset({"pcast", "pvary", "invarying"})
+"""What changes the type of a value: two functions, and an argument of `all_gather`."""
+
+_MOST_HELD = 256
 
 _SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
 """Packages that ask nothing, or do with any answer."""
@@ -23,6 +32,19 @@ _SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
 
 def asks(fun: Any) -> bool:
     """Whether code that `fun` may reach names one of the attributes."""
+    return _reaches(fun, _QUESTIONS, _reached)
+
+
+def casts(fun: Any) -> bool:
+    """Whether code that `fun` may reach, also through containers, gives a value another type."""
+    return _reaches(fun, _CASTS, _reached_or_held)
+
+
+def _reaches(fun: Any, words: frozenset[str], reached: Callable[[Any], Iterator[Any]]) -> bool:
+    """
+    Args:
+      reached: what is followed from a value.
+    """
     seen: dict[int, Any] = {}
     waiting = [fun]
     while waiting:
@@ -30,9 +52,9 @@ def asks(fun: Any) -> bool:
         if id(value) in seen or (isinstance(value, (FunctionType, type)) and _is_silent(value)):
             continue
         seen[id(value)] = value  # keeps it, and so its id
-        if isinstance(value, FunctionType) and not _QUESTIONS.isdisjoint(_names(value.__code__)):
+        if isinstance(value, FunctionType) and not words.isdisjoint(_names(value.__code__)):
             return True
-        waiting += _reached(value)
+        waiting += reached(value)
     return False
 
 
@@ -65,6 +87,17 @@ def _reached(value: Any) -> Iterator[Any]:
         yield from (f for f in vars(value).values() if isinstance(f, FunctionType))
     else:
         yield type(value)
+
+
+def _reached_or_held(value: Any) -> Iterator[Any]:
+    """The same, and what a container or an object holds, so far as that is not too much."""
+    yield from _reached(value)
+    if isinstance(value, dict):
+        yield from itertools.islice(value.values(), _MOST_HELD)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from itertools.islice(value, _MOST_HELD)
+    elif not isinstance(value, (type, ModuleType)):
+        yield from itertools.islice(getattr(value, "__dict__", {}).values(), _MOST_HELD)
 
 
 def _contents(cell: CellType) -> Iterator[Any]:

@@ -26,7 +26,6 @@ from shmap_compiler._compat import (
     varying_types,
     with_manual_axes,
 )
-from shmap_compiler.asking import asks
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.errors import BodyError, Problem, ShmapError
 from shmap_compiler.graph import Graph
@@ -113,7 +112,7 @@ def trace(
         if user_fun is None or not check_vma:
             jaxpr = untyped()
         else:
-            jaxpr = trace_by_need(untyped, typed, asks(user_fun), who)
+            jaxpr = trace_by_need(untyped, typed, user_fun, who)
     except ValueError as error:
         if not is_of_other_mesh(error):
             raise

@@ -10,9 +10,11 @@ and either way the Graph is on types that say nothing of varying.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax import lax
 from jax.extend import core as jex_core
 from jax.extend import linear_util
@@ -21,6 +23,7 @@ from jax.sharding import AbstractMesh
 from shmap_compiler._compat import (
     is_jaxpr,
     is_of_other_mesh,
+    jaxprs_in,
     open_jaxpr,
     replace_jaxpr,
     trace_with_axes,
@@ -30,8 +33,11 @@ from shmap_compiler._compat import (
     varying_types,
     without_varying_type,
 )
-from shmap_compiler.errors import BodyError, Problem, ShmapError
+from shmap_compiler.asking import asks, casts
+from shmap_compiler.errors import BodyError, Problem
 from shmap_compiler.graph import equations
+from shmap_compiler.normalize import normalize
+from shmap_compiler.replication.typed import typed_p
 
 
 def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
@@ -42,24 +48,46 @@ def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
 
 
 def transposes(jaxpr: Any) -> bool:
-    """Whether a traced program holds equations that a reverse-mode derivative made."""
-    stacks = {id(s): s for s in (eqn.source_info.name_stack for eqn in equations(jaxpr))}
+    """Whether a traced program holds equations that a reverse-mode derivative made.
+
+    JAX itself transposes the operator of each `custom_linear_solve`, whether or not anybody takes a
+    derivative.
+    """
+    stacks: dict[int, Any] = {}
+
+    def collect(program: Any) -> None:
+        for eqn in open_jaxpr(program).eqns:
+            stack = eqn.source_info.name_stack
+            stacks[id(stack)] = stack
+            for held in jaxprs_in(_as_the_user_gave_it(eqn)):
+                collect(held)
+
+    collect(jaxpr)
     return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
 
 
+def _as_the_user_gave_it(eqn: Any) -> dict[str, Any]:
+    """The parameters of an equation without what JAX made of them by transposition."""
+    if eqn.primitive.name != "custom_linear_solve":
+        return eqn.params
+    programs = eqn.params["jaxprs"]
+    return {"matvec": programs.matvec, "solve": programs.solve}
+
+
 def trace_by_need(
-    untyped: Callable[[], Any], typed: Callable[[], Any], asks: bool, who: str
+    untyped: Callable[[], Any], typed: Callable[[], Any], fun: Callable[..., Any], who: str
 ) -> Any:
     """What `typed` traces if the user's function needs types, or else what `untyped` does.
 
-    A function that only asks gets no types if they refuse it. One that closes over values of an
-    enclosing shard_mapped function needs them: only operations on types bring such values in.
+    A function that only asks, or only casts, gets no types if they refuse it. One that closes over
+    values of an enclosing shard_mapped function needs them: only operations on types bring such
+    values in.
 
     Args:
-      asks: whether the function asks along which axes values vary.
+      fun: the user's function, whose code shows what it asks for.
     """
     refusal = None
-    if asks:
+    if asks(fun):
         try:
             return typed()
         except Exception as error:  # a mistake of the user's comes up again without types
@@ -71,15 +99,21 @@ def trace_by_need(
             raise
     else:
         if not transposes(jaxpr):
-            return jaxpr
+            return jaxpr if refusal else _with_casts(jaxpr, typed, fun)
     if refusal is None:
         try:
             return typed()
-        except ShmapError:
-            raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, NotImplementedError) as error:
             refusal = error
     raise BodyError(who, [refused_by_types(refusal)]) from refusal
+
+
+def _with_casts(jaxpr: Any, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
+    """What `typed` traces if types that the function gives values matter to a backward rule."""
+    if any(eqn.primitive.name == _FUNCTION for eqn in equations(jaxpr)) and casts(fun):
+        with contextlib.suppress(Exception):  # JAX refuses the function; its casts mean nothing
+            return typed()
+    return jaxpr
 
 
 def trace_with_types(
@@ -135,19 +169,21 @@ def _erase(jaxpr: Any) -> Any:
             replaced[old] = type(old)(aval)
         return atom(old)
 
+    def erased(eqn: Any) -> Any:
+        params = {k: _RULES[k](v) if k in _RULES else _erase_in(v) for k, v in eqn.params.items()}
+        if eqn.primitive.name == _FUNCTION:
+            axes = [varies_along(v.aval) for v in eqn.outvars]
+            params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], axes)
+        return eqn.replace(
+            invars=[atom(v) for v in eqn.invars],
+            outvars=[define(v) for v in eqn.outvars],
+            params=params,
+        )
+
     fields = {
         "constvars": [define(v) for v in inner.constvars],
         "invars": [define(v) for v in inner.invars],
-        "eqns": [
-            eqn.replace(
-                invars=[atom(v) for v in eqn.invars],
-                outvars=[define(v) for v in eqn.outvars],
-                params={
-                    k: _RULES[k](v) if k in _RULES else _erase_in(v) for k, v in eqn.params.items()
-                },
-            )
-            for eqn in inner.eqns
-        ],
+        "eqns": [erased(eqn) for eqn in inner.eqns],
     }
     return replace_jaxpr(jaxpr, **fields, outvars=[atom(v) for v in inner.outvars])
 
@@ -161,13 +197,29 @@ def _erase_in(value: Any) -> Any:
     return value
 
 
+def _with_types_of_results(jaxpr: Any, axes: Sequence[frozenset[str]]) -> Any:
+    """The program of a `custom_vjp` function, whose results keep their types."""
+    inner = open_jaxpr(jaxpr)
+    marks = [
+        jex_core.new_jaxpr_eqn(
+            [atom], [jex_core.Var(atom.aval)], typed_p, {"along": tuple(sorted(varying))}, set()
+        )
+        for atom, varying in zip(inner.outvars, axes, strict=True)
+    ]
+    return replace_jaxpr(
+        jaxpr, eqns=[*inner.eqns, *marks], outvars=[mark.outvars[0] for mark in marks]
+    )
+
+
 def _erase_late(rule: Any) -> Any:
     """A rule that JAX traces on the types that it traced the function on."""
 
     def trace(*args):
         with varying_types():
             jaxpr, *rest = rule.call_wrapped(*args)
-        return _erase(jaxpr), *rest
+        # JAX evaluates it, and its casts would give types again.
+        mesh = jax.sharding.get_abstract_mesh()
+        return normalize(_erase(jaxpr), mesh, mesh.manual_axes, "a derivative rule"), *rest
 
     return linear_util.wrap_init(trace, debug_info=rule.debug_info)
 
@@ -181,6 +233,8 @@ def _unchecked(rule: Any) -> Any:
 
     return linear_util.wrap_init(run, debug_info=rule.debug_info)
 
+
+_FUNCTION = "custom_vjp_call"
 
 _RULES = {"jvp_jaxpr_fun": _erase_late, "fwd_jaxpr_thunk": _erase_late, "bwd": _unchecked}
 """Parameters that are derivative rules of the user's, to which JAX comes when types are gone."""

@@ -922,6 +922,33 @@ def test_scattered_booleans(refused):
         mapped(body)(X)
 
 
+def test_rule_combines_whole_cotangents():
+    @jax.custom_vjp
+    def copied(x):
+        return x
+
+    def backward(_, ct):
+        return (lax.psum(ct, ("i", "j")),)
+
+    def body(x):
+        return copied(x)
+
+    copied.defvjp(lambda x: (x, None), backward)
+    problem = (
+        f"psum over 'i', 'j' at {place(backward)}, in the backward rule of the custom_vjp function"
+        f" called at {place(body)}",
+        "a cotangent that is equal on all 8 devices along 'i', 'j', as is the result of the"
+        " function: a sum over them is 8 times the cotangent",
+        "a rule that takes the cotangent of such a result as it is: the devices' shares are summed"
+        " before the rule is called",
+        "drop this psum; or make the cotangent a share of each device's own: let the function and"
+        " its forward rule return jax.lax.pcast(result, ('i', 'j'), to='varying')",
+    )
+    with pytest.raises(BodyError, match=TABLE["rule_combines_whole_cotangents"]) as raised:
+        jax.grad(lambda x: mapped(body, P(), P())(x).sum())(X)
+    assert str(raised.value).startswith(text_of("`body`", [problem]))
+
+
 def test_collective_refused_by_jax(refused):
     def body(x):
         return lax.psum({"w": x, "name": "layer"}, "i")

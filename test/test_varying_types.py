@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import shard_map
+from shmap_compiler import BodyError, shard_map
 from shmap_compiler.asking import asks
 from shmap_compiler.graph import equations
 
@@ -178,8 +178,66 @@ TRACES = {
     "would be refused": (carry_too_small, 1),
     "asks and is refused": (carry_too_small_and_asks, 2),
     "differentiates": (lambda w, x: jax.grad(lambda x: (w * x).sum())(x), 2),
+    "solves": (lambda w, x: x * jnp.linalg.solve(jnp.diag(w), w), 1),
+    "differentiates in a solve": (
+        lambda w, x: (
+            x
+            * lax.custom_linear_solve(
+                jax.grad(lambda v: v @ v), w, lambda _, b: b / 2, symmetric=True
+            )
+        ),
+        2,
+    ),
     "asks and differentiates": (lambda w, x: jax.grad(lambda x: as_varying(w, x).sum())(x), 1),
 }
+
+
+def operator(w):
+    return jnp.diag(w) + 0.1
+
+
+SOLVERS = {
+    "solve": lambda w: jnp.linalg.solve(operator(w), w),
+    "inv": lambda w: jnp.linalg.inv(operator(w)) @ w,
+    "cho_solve": lambda w: jax.scipy.linalg.solve(operator(w), w, assume_a="pos"),
+    "cg": lambda w: jax.scipy.sparse.linalg.cg(lambda v: operator(w) @ v, w, tol=1e-7)[0],
+    "bicgstab": lambda w: jax.scipy.sparse.linalg.bicgstab(operator(w), w, tol=1e-7)[0],
+    "root": lambda w: lax.custom_root(
+        lambda v: operator(w) @ v - w,
+        w,
+        lambda f, _: jnp.linalg.solve(operator(w), w),
+        lambda g, y: jnp.linalg.solve(jax.jacobian(g)(y), y),
+    ),
+}
+
+
+def summed_in_pairs(w, x):
+    return lax.psum(x, "i", axis_index_groups=[[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_solver_beside_what_types_refuse(name):
+    """JAX transposes its operator, but nobody takes a derivative inside."""
+    for beside in (carry_too_small, summed_in_pairs):
+        of = mapped(shard_map, lambda w, x, beside=beside: SOLVERS[name](w) * beside(w, x))
+        jax.jit(jax.grad(lambda w, x, of=of: of(w, x).sum())).trace(W, X)
+
+
+def test_the_values_of_solvers_beside_what_types_refuse():
+    def body(w, x):
+        return sum(solver(w) for solver in SOLVERS.values()) * carry_too_small(w, x)
+
+    found = jax.jit(mapped(shard_map, body))(W, X)
+    expected = jax.jit(mapped(jax.shard_map, body, check_vma=False))(W, X)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_what_types_refuse_beside_a_derivative_inside():
+    def body(w, x):
+        return jax.grad(lambda w: (w * x).sum())(w) * summed_in_pairs(w, x)
+
+    with pytest.raises(BodyError, match=r"(?s)a derivative taken inside the function.*psum over"):
+        jax.jit(mapped(shard_map, body)).trace(W, X)
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -16,6 +16,7 @@ import numpy as np
 from shmap_compiler import collectives as coll
 from shmap_compiler.replication.assume import assume_replicated_p
 from shmap_compiler.replication.axis_sets import AxisSets
+from shmap_compiler.replication.typed import typed_p
 
 # Every device of a group is reached by all blocks of the group, in the order of the group ...
 _SAME_FOR_GROUP = {coll.psum_p, coll.pmax_p, coll.pmin_p, coll.all_gather_p}
@@ -63,6 +64,8 @@ def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
 def mask_of_type(eqn: Any, operand: int, axes: AxisSets) -> int | None:
     """The same as JAX's types of varying values have it, which know sums and extrema only."""
     primitive = eqn.primitive
+    if primitive is typed_p:
+        return axes.mask(eqn.params["along"])
     if primitive not in RULED:
         return _jax_collective(eqn, operand, axes, _JAX_SAME_FOR_ALL)
     own = axes.mask(eqn.params["axes"])

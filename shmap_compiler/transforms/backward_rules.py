@@ -1,10 +1,9 @@
 """What the backward rules of `custom_vjp` functions take and return.
 
-In JAX with check_vma such a rule works on values as their types say: along an axis along which an
+A rule works on cotangents as the types of JAX say (`rule_types`): along an axis along which an
 operand or a result varies, its cotangent is each device's own; along all others every device has
 the whole of it. So a rule that people write sums by itself, with psum over the devices, what they
-owe a weight that is equal on all of them. `with_types` notes these types before a derivative is
-taken, as they are known of the function, and not of its linear program.
+owe a weight that is equal on all of them.
 
 A rule made by `jax.vjp` of a function with psum or psum_scatter is another thing: we trace it
 without such types, and then these transpose to psum and all_gather, which is right where every
@@ -13,110 +12,26 @@ cotangent is a share of each device's own (`sums_shares`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
-from jax.extend import linear_util
 
 from shmap_compiler import collectives as coll
-from shmap_compiler import specs
-from shmap_compiler._compat import (
-    is_jaxpr,
-    open_jaxpr,
-    replace_jaxpr,
-    trace_with_axes,
-    with_manual_axes,
-)
+from shmap_compiler._compat import open_jaxpr, trace_with_axes, varying_types
 from shmap_compiler.graph import Graph, equations
+from shmap_compiler.misuse import source_line
 from shmap_compiler.normalize import normalize
 from shmap_compiler.replication.collective_rules import mask_of_type
-from shmap_compiler.replication.inference import Frame, Replication, infer_program
+from shmap_compiler.replication.inference import Replication, infer_program
+from shmap_compiler.transforms.rule_types import CALLED, TypedRule
 
 Axes = frozenset[str]
 
-PRIMITIVE = "custom_lin"
-"""What a forward derivative puts where the rule will be called."""
-
-_FUNCTION = "custom_vjp_call"
-
-
-# ------------------------------------------------------------------------------- noting the types
-
-
-@dataclass(frozen=True)
-class _TypedRule:
-    """A backward rule, and along which axes the function's operands and results vary."""
-
-    rule: Any
-    operands: tuple[Axes, ...]
-    results: tuple[Axes, ...]
-
-    def __call__(self, *args: Any) -> Any:
-        return self.rule.call_wrapped(*args)
-
-
-def with_types(graph: Graph) -> Callable[..., list[Any]]:
-    """`graph.fun`, in which each backward rule knows its types."""
-    if not any(eqn.primitive.name == _FUNCTION for eqn in equations(graph.jaxpr)):
-        return graph.fun
-    outside = set(graph.outer_manual_axes)
-    inputs = [{*specs.mentioned(s), *outside} for s in graph.in_specs]
-    types = infer_program(graph, graph.jaxpr, inputs, mask_of_type)
-    return jex_core.jaxpr_as_fun(_noted(graph.jaxpr, types.frame, types, {}))
-
-
-def _noted(jaxpr: Any, frame: Frame, types: Replication, known: dict[int, Any]) -> Any:
-    """
-    Args:
-      known: by the identity of its frame, a program held by several equations alike.
-    """
-    if id(frame) not in known:
-        eqns = [
-            _noted_in(eqn, frame, *frame.nested.get(position, (None, ())), types, known)
-            for position, eqn in enumerate(open_jaxpr(jaxpr).eqns)
-        ]
-        known[id(frame)] = replace_jaxpr(jaxpr, eqns=eqns)
-    return known[id(frame)]
-
-
-def _noted_in(
-    eqn: Any,
-    frame: Frame,
-    wiring: Any,
-    frames: Sequence[Frame],
-    types: Replication,
-    known: dict[int, Any],
-) -> Any:
-    if eqn.primitive.name == _FUNCTION:
-        return eqn.replace(params={**eqn.params, "bwd": _typed(eqn, frame, types)})
-    if wiring is None:
-        return eqn
-    inner = {id(p.jaxpr): f for p, f in zip(wiring.programs, frames, strict=True)}
-
-    def noted(value: Any) -> Any:
-        if is_jaxpr(value) and id(open_jaxpr(value)) in inner:
-            return _noted(value, inner[id(open_jaxpr(value))], types, known)
-        if isinstance(value, tuple) and any(map(is_jaxpr, value)):
-            return tuple(map(noted, value))
-        return value
-
-    return eqn.replace(params={k: noted(v) for k, v in eqn.params.items()})
-
-
-def _typed(eqn: Any, frame: Frame, types: Replication) -> Any:
-    def axes(atoms: Sequence[Any]) -> tuple[Axes, ...]:
-        return tuple(frozenset(types.axes.names(frame.mask(v))) for v in atoms)
-
-    rule = eqn.params["bwd"]
-    typed = _TypedRule(rule, axes(eqn.invars), axes(eqn.outvars))
-    return linear_util.wrap_init(typed, debug_info=rule.debug_info)
-
-
-# ------------------------------------------------------------------------------ reading the rules
+PRIMITIVE = CALLED
 
 
 @dataclass(frozen=True)
@@ -138,11 +53,34 @@ class BackwardRule:
             types = [v.aval for v in eqn.invars[count:]]
             return jax.linear_transpose(linear, *types)(list(blocks[count:]))
 
-        axes = self.graph.all_manual_axes
-        mesh = with_manual_axes(self.graph.mesh, axes)
-        types = [v.aval for v in (*eqn.invars[:count], *eqn.outvars)]
-        traced = trace_with_axes(backward, mesh, self.graph.manual_axes, types)
-        return normalize(traced, mesh, axes, f"`{self.graph.name}`")
+        return self._traced(backward)
+
+    def line(self, eqn: Any) -> str:
+        """The user's line of a collective of the rule."""
+
+        def backward(*blocks):
+            self.eqn.params["bwd"].call_wrapped(*blocks)
+            return ()
+
+        def traced():
+            with varying_types(False):
+                return self._traced(backward)
+
+        # While JAX transposes, all equations of a thread get the line of the call; and in it the
+        # rule is called directly.
+        with ThreadPoolExecutor(1) as thread:
+            called = _collectives(thread.submit(traced).result())
+        own = _collectives(self._program)
+        if [e.primitive for e in called] != [e.primitive for e in own]:
+            return "an unknown line"
+        return next(source_line(c) for c, e in zip(called, own, strict=True) if e is eqn)
+
+    def _traced(self, backward: Callable[..., Any]) -> Any:
+        """The program of a function of residuals and cotangents."""
+        graph, count = self.graph, self.eqn.params["num_res"]
+        types = [v.aval for v in (*self.eqn.invars[:count], *self.eqn.outvars)]
+        traced = trace_with_axes(backward, graph.body_mesh, graph.manual_axes, types)
+        return normalize(traced, graph.body_mesh, graph.all_manual_axes, f"`{graph.name}`")
 
     def returned(self, residuals: Sequence[Axes], cotangents: Sequence[Axes]) -> tuple[Axes, ...]:
         """The axes along which the cotangents vary that it returns.
@@ -167,9 +105,15 @@ class BackwardRule:
         return None if self._typed is None else list(self._typed.results)
 
     @property
-    def _typed(self) -> _TypedRule | None:
+    def residuals(self) -> list[Axes]:
+        """The axes along which, by their types, the residuals vary; call it if types are known."""
+        assert self._typed is not None
+        return list(self._typed.residuals)
+
+    @property
+    def _typed(self) -> TypedRule | None:
         rule = self.eqn.params["bwd"].f
-        return rule if isinstance(rule, _TypedRule) else None
+        return rule if isinstance(rule, TypedRule) else None
 
     @cached_property
     def sums_shares(self) -> bool:
@@ -180,16 +124,43 @@ class BackwardRule:
 
     def sums_whole(self) -> Axes:
         """The axes over which it sums cotangents by itself."""
-        count = self.eqn.params["num_res"]
-        mark = frozenset(self.graph.all_manual_axes[:1])
-        inputs = [frozenset()] * count + [mark] * len(self.eqn.outvars)
-        marked = infer_program(self.graph, self._program, inputs, lambda eqn, mask, axes: mask)
-        own = (eqn for eqn in self._sums if not _is_transposed(eqn) and marked.of(eqn.invars[0]))
+        own = (
+            eqn
+            for eqn in equations(self._program)
+            if eqn.primitive is coll.psum_p
+            and not _is_transposed(eqn)
+            and self.depends_on_cotangents(eqn.invars[0])
+        )
         return frozenset(axis for eqn in own for axis in eqn.params["axes"])
 
+    def equations(self) -> Iterator[Any]:
+        """All equations of the rule."""
+        return equations(self._program)
+
     @property
-    def _sums(self) -> list[Any]:
-        return [eqn for eqn in equations(self._program) if eqn.primitive is coll.psum_p]
+    def returns(self) -> list[Any]:
+        """The cotangents of operands that move, as variables of the rule."""
+        return open_jaxpr(self._program).outvars
+
+    def types(self, cotangents: Sequence[Axes]) -> Replication:
+        """The types of all values in it, as JAX has them."""
+        inputs = [*self.residuals, *cotangents]
+        return infer_program(self.graph, self._program, inputs, mask_of_type)
+
+    def depends_on_cotangents(self, atom: Any) -> bool:
+        return bool(self._marked.of(atom))
+
+    @cached_property
+    def _marked(self) -> Replication:
+        """What depends on cotangents varies here along every axis, and nothing else does."""
+        mark = frozenset(self.graph.all_manual_axes)
+        residuals = [frozenset[str]()] * self.eqn.params["num_res"]
+        inputs = [*residuals, *[mark] * len(self.eqn.outvars)]
+        return infer_program(self.graph, self._program, inputs, lambda eqn, mask, axes: mask)
+
+
+def _collectives(program: Any) -> list[Any]:
+    return [eqn for eqn in equations(program) if eqn.primitive in coll.COLLECTIVES]
 
 
 def _is_transposed(eqn: Any) -> bool:

@@ -34,6 +34,7 @@ from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.inference import Frame
 from shmap_compiler.transforms import backward_rules
 from shmap_compiler.transforms.backward_rules import BackwardRule
+from shmap_compiler.transforms.whole_cotangents import refuse_sums_of_whole
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()
@@ -241,6 +242,7 @@ class _Program:
             self.rule_of_shares(eqn, operands, rule, residuals)
             return
         results = [axes | self.control for axes in rule.results]
+        refuse_sums_of_whole(rule, results)
         returned = rule.returned(residuals, results)
         moving = [
             self.of_type(v, own | found | self.control, eqn)

@@ -23,7 +23,7 @@ from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.hangs import check_hangs
 from shmap_compiler.scopes import in_scopes_of_its_own, without_transpose
 from shmap_compiler.tracer import retrace
-from shmap_compiler.transforms import backward_rules
+from shmap_compiler.transforms import rule_types
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
 from shmap_compiler.transforms.split import Halves, halves, save_everything, split, where
 
@@ -45,7 +45,7 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
     The constants are values for the leading inputs of the program.
     """
     moving_specs = where(moves, graph.in_specs)
-    fun = in_scopes_of_its_own(backward_rules.with_types(graph))
+    fun = in_scopes_of_its_own(rule_types.with_types(graph))
 
     def with_tangents(*blocks):
         values, moving = blocks[: len(moves)], blocks[len(moves) :]
@@ -66,7 +66,7 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
         [*graph.out_specs, *smooth_specs],
         [*graph.in_types, *[_tangent_type(t) for t in where(moves, graph.in_types)]],
     )
-    both = traced.graph
+    both = rule_types.with_residual_types(traced.graph)
     inputs = len(traced.constants) + len(moves)
     unknown_in = [False] * inputs + [True] * sum(moves)
     parts = split(both.jaxpr, both.body_mesh, unknown_in, unknown_in, save_everything)

@@ -1,0 +1,127 @@
+"""The types by which the backward rules of `custom_vjp` functions take their cotangents.
+
+In JAX with check_vma the type of a value says along which axes it varies, and a backward rule takes
+and returns cotangents of the types of the function's results and operands. These types are noted in
+a program before its derivative is taken, because they are those of the function, and not of its
+linear program (`with_types`); the types of residuals are noted in what JAX makes of it
+(`with_residual_types`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend import core as jex_core
+from jax.extend import linear_util
+
+from shmap_compiler import specs
+from shmap_compiler._compat import is_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.graph import Graph, equations
+from shmap_compiler.replication.collective_rules import mask_of_type
+from shmap_compiler.replication.inference import Frame, Replication, infer_program
+
+Axes = frozenset[str]
+
+FUNCTION = "custom_vjp_call"
+"""The primitive of an equation that calls a function with a backward rule."""
+
+CALLED = "custom_lin"
+"""What a forward derivative puts where the rule will be called."""
+
+
+@dataclass(frozen=True)
+class TypedRule:
+    """A backward rule, and along which axes operands, results and residuals vary."""
+
+    rule: Any
+    operands: tuple[Axes, ...]
+    results: tuple[Axes, ...]
+    residuals: tuple[Axes, ...] = ()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.rule.call_wrapped(*args)
+
+
+def with_types(graph: Graph) -> Callable[..., list[Any]]:
+    """`graph.fun`, in which each backward rule knows the types of operands and results."""
+    noted = _noted_program(graph, FUNCTION, _with_operand_types)
+    return graph.fun if noted is graph.jaxpr else jex_core.jaxpr_as_fun(noted)
+
+
+def with_residual_types(graph: Graph) -> Graph:
+    """A forward derivative, in which each rule to be called knows the types of its residuals."""
+    noted = _noted_program(graph, CALLED, _with_residual_types)
+    return graph if noted is graph.jaxpr else dataclasses.replace(graph, jaxpr=noted)
+
+
+def _with_operand_types(eqn: Any, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> TypedRule:
+    return TypedRule(eqn.params["bwd"], axes(eqn.invars), axes(eqn.outvars))
+
+
+def _with_residual_types(eqn: Any, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> Any:
+    rule = eqn.params["bwd"].f
+    if not isinstance(rule, TypedRule):
+        return None
+    residuals = axes(eqn.invars[: eqn.params["num_res"]])
+    return dataclasses.replace(rule, residuals=residuals)
+
+
+# -------------------------------------------------------------------------------- the programs
+
+
+def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule | None]) -> Any:
+    """The program of a graph, in which equations of `primitive` have other rules.
+
+    Args:
+      note: from such an equation, and from variables to their types, to its rule; None keeps it.
+    """
+    if not any(eqn.primitive.name == primitive for eqn in equations(graph.jaxpr)):
+        return graph.jaxpr
+    outside = set(graph.outer_manual_axes)
+    inputs = [{*specs.mentioned(s), *outside} for s in graph.in_specs]
+    types = infer_program(graph, graph.jaxpr, inputs, mask_of_type)
+    return _Noter(primitive, note, types).program(graph.jaxpr, types.frame)
+
+
+class _Noter:
+    def __init__(self, primitive: str, note: Callable[..., TypedRule | None], types: Replication):
+        self.primitive = primitive
+        self.note = note
+        self.types = types
+        # By the identity of its frame, a program held by several equations alike.
+        self.known: dict[int, Any] = {}
+
+    def program(self, jaxpr: Any, frame: Frame) -> Any:
+        if id(frame) not in self.known:
+            eqns = [
+                self.equation(eqn, frame, *frame.nested.get(position, (None, ())))
+                for position, eqn in enumerate(open_jaxpr(jaxpr).eqns)
+            ]
+            self.known[id(frame)] = replace_jaxpr(jaxpr, eqns=eqns)
+        return self.known[id(frame)]
+
+    def equation(self, eqn: Any, frame: Frame, wiring: Any, frames: Sequence[Frame]) -> Any:
+        if eqn.primitive.name == self.primitive:
+            typed = self.note(eqn, lambda atoms: self.axes(atoms, frame))
+            if typed is None:
+                return eqn
+            rule = linear_util.wrap_init(typed, debug_info=eqn.params["bwd"].debug_info)
+            return eqn.replace(params={**eqn.params, "bwd": rule})
+        if wiring is None:
+            return eqn
+        inner = {id(p.jaxpr): f for p, f in zip(wiring.programs, frames, strict=True)}
+
+        def noted(value: Any) -> Any:
+            if is_jaxpr(value) and id(open_jaxpr(value)) in inner:
+                return self.program(value, inner[id(open_jaxpr(value))])
+            if isinstance(value, tuple) and any(map(is_jaxpr, value)):
+                return tuple(map(noted, value))
+            return value
+
+        return eqn.replace(params={k: noted(v) for k, v in eqn.params.items()})
+
+    def axes(self, atoms: Sequence[Any], frame: Frame) -> tuple[Axes, ...]:
+        return tuple(frozenset(self.types.axes.names(frame.mask(v))) for v in atoms)
