@@ -20,6 +20,7 @@ from .inline_meshes import InlineMeshes
 from .legalize_collectives import LegalizeCollectives
 from .merge_equal_collectives import MergeEqualCollectives
 from .support.dialects import register_mlir_passes
+from .support.remembering import remembering
 from .verify import Verify
 from .wrap_manual import WrapManual
 
@@ -114,7 +115,8 @@ def run(
             module.context.enable_multithreading(False)
             manager.enable_ir_printing()
         try:
-            manager.run(module.operation)
+            with remembering():
+                manager.run(module.operation)
         except ir.MLIRError as error:
             ours = [Diagnostic.of_problem(problem) for problem in refused]
             raise PassFailure(ours or diagnostics_of(error)) from None

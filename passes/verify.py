@@ -36,7 +36,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from .base import Pass, Problem, Refused
-from .support.body_form import BodyForm, Boundary, read_body_form
+from .support.body_form import BodyForm, Boundary, Dims, read_body_form
 from .support.collective_complaints import (
     axis_index_complaints,
     collective_complaints,
@@ -101,8 +101,14 @@ def _entry_complaints(form: BodyForm) -> Iterator[str]:
     for axis, count in Counter((*form.manual, *form.outer)).items():
         if count > 1:
             yield f'axis "{axis}" is made manual {count} times; name it once'
+    good: set[tuple[ir.Type, Dims | None]] = set()  # of hundreds few differ
     for boundary in (*form.inputs, *form.outputs):
-        yield from _boundary_complaints(boundary, form)
+        kind = boundary.type, boundary.dims
+        if kind not in good:
+            complaints = list(_boundary_complaints(boundary, form))
+            yield from complaints
+            if not complaints:
+                good.add(kind)
 
 
 def _boundary_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:

@@ -99,15 +99,31 @@ def is_jaxpr(value: object) -> bool:
     return isinstance(value, _JAXPRS)
 
 
-def jaxprs_in(params: dict[str, Any]) -> list[Any]:
+class _Kinds(dict[type, int]):
+    """Of each type of value: 1 for a program, 2 for what may list some, 0 for all others."""
+
+    def __missing__(self, type_: type) -> int:
+        kind = 1 if issubclass(type_, _JAXPRS) else 2 if issubclass(type_, (tuple, list)) else 0
+        self[type_] = kind
+        return kind
+
+
+# Every walk asks this of every parameter; looking up the exact type is the fastest answer.
+_kinds = _Kinds()
+
+
+def jaxprs_in(params: dict[str, Any]) -> Sequence[Any]:
     """The programs that an equation holds: parameters that are one, or a list with some in it."""
-    found = []
+    found: list[Any] | None = None
     for value in params.values():
-        if isinstance(value, _JAXPRS):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            found += [each for each in value if isinstance(each, _JAXPRS)]
-    return found
+        kind = _kinds[type(value)]
+        if kind == 1:
+            found = [*(found or ()), value]
+        elif kind == 2:
+            for each in value:
+                if _kinds[type(each)] == 1:
+                    found = [*(found or ()), each]
+    return found or ()
 
 
 def is_closed(jaxpr: Any) -> bool:

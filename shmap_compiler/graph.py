@@ -115,7 +115,14 @@ class Graph:
     def _full_types(self, types, type_specs) -> list[Any]:
         outside = with_manual_axes(self.mesh, self.outer_manual_axes)
 
+        made: dict[Any, Any] = {}  # of hundreds few differ
+
         def full(block, spec):
+            if (block, spec) not in made:
+                made[block, spec] = full_type(block, spec)
+            return made[block, spec]
+
+        def full_type(block, spec):
             # A dimension is split first over the axes of the spec, then as the block's type says.
             inside = type_split(block) or ((),) * len(block.shape)
             splits = [
@@ -162,32 +169,31 @@ def _check(graph: Graph) -> None:
     axes = abstract_mesh(graph.mesh).axis_names
     _require(set(graph.manual_axes) <= set(axes), "manual axes are mesh axes")
     _require(not set(graph.manual_axes) & set(graph.outer_manual_axes), "an axis is manual once")
-    for atom, spec in zip(
-        (*jaxpr.invars, *jaxpr.outvars), (*graph.in_specs, *graph.out_specs), strict=True
-    ):
+    all_specs = (*graph.in_specs, *graph.out_specs)
+    for spec in {id(spec): spec for spec in all_specs}.values():  # of hundreds few are others
         used = specs.mentioned(spec)
         _require(set(used) <= set(graph.manual_axes), "{} mentions manual axes only", spec)
         _require(len(set(used)) == len(used), "{} mentions an axis once", spec)
-        _require(len(spec) <= len(atom.aval.shape), "{} fits the rank of {}", spec, atom.aval)
+    for atom, spec in zip((*jaxpr.invars, *jaxpr.outvars), all_specs, strict=True):
+        if len(spec) > len(atom.aval.shape):
+            _require(False, "{} fits the rank of {}", spec, atom.aval)
     _check_jaxpr(jaxpr, graph)
 
 
 def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
     defined = {*jaxpr.constvars, *jaxpr.invars}
-
-    def check_defined(atoms):
-        for atom in atoms:
-            is_set = isinstance(atom, jex_core.Literal) or atom in defined
-            _require(is_set, "{} is set before it is used", atom)
-
     for eqn in jaxpr.eqns:
-        check_defined(eqn.invars)
+        for atom in eqn.invars:
+            if not isinstance(atom, jex_core.Literal) and atom not in defined:
+                _require(False, "{} is set before it is used", atom)
         defined.update(eqn.outvars)
         if eqn.primitive in collectives.COLLECTIVES:
             _check_collective(eqn, graph)
         for inner in jaxprs_in(eqn.params):
             _check_jaxpr(open_jaxpr(inner), graph)
-    check_defined(jaxpr.outvars)
+    for atom in jaxpr.outvars:
+        if not isinstance(atom, jex_core.Literal) and atom not in defined:
+            _require(False, "{} is set before it is used", atom)
 
 
 def _check_collective(eqn: Any, graph: Graph) -> None:

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
-from shmap_passes import Groups
+from shmap_passes import Groups, Pass
 
 from shmap_compiler._compat import (
     AnyMesh,
@@ -102,13 +102,12 @@ class LoweringOptions:
 
     Attributes:
       groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
-      observer: called as `observer(stage, module)` for each graph, at stage "body", as emitted, and
-        then at the name of each pass of the pipeline, as it left the module. Graphs nested in
-        another come before it.
+      observer: called as `observer(module, passes)` for each graph, with the emitted module and the
+        passes that will change it. Graphs nested in another come before it.
     """
 
     groups: Groups = "axes"
-    observer: Callable[[str, ir.Module], None] | None = None
+    observer: Callable[[ir.Module, Sequence[Pass]], None] | None = None
 
 
 _DEFAULT = LoweringOptions()
@@ -140,14 +139,9 @@ def _lowering(ctx, *args, graph, mesh_witness):
 def _run_passes(graph: Graph, module: ir.Module) -> None:
     options = _options.get()
     passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", options.groups)
-    observer = options.observer
-    if observer is None:
-        shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it
-        return
-    observer("body", module)
-    for each in passes:
-        shmap_passes.run(module, (each,))
-        observer(each.name, module)
+    if options.observer is not None:
+        options.observer(module, passes)
+    shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it
 
 
 shmap_p.def_effectful_abstract_eval(_type)

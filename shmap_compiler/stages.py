@@ -22,6 +22,7 @@ from shmap_compiler.portable import Portable, portable
 from shmap_compiler.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.region import no_devices
 from shmap_compiler.signature import Signature
+from shmap_compiler.snapshots import Snapshots
 from shmap_compiler.targets import Target
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
@@ -87,8 +88,8 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
     if groups not in GROUPS:
         raise _no_such_choice(call, "groups", groups, GROUPS)
     platform = "cpu" if isinstance(call.graph.mesh, AbstractMesh) else None
-    jax_lowered, passes = _lower(call, partitioner, groups, platform)
-    return Lowered(call, partitioner, groups, jax_lowered, passes)
+    jax_lowered, snapshots = _lower(call, partitioner, groups, platform)
+    return Lowered(call, partitioner, groups, jax_lowered, snapshots)
 
 
 def _lower(
@@ -97,7 +98,7 @@ def _lower(
     groups: Groups,
     platform: str | None,
     keep_unused: bool = False,
-) -> tuple[Any, tuple[tuple[str, str], ...]]:
+) -> tuple[Any, Snapshots]:
     """(the program as a `jax.stages.Lowered`, its module after emission and each pass).
 
     Args:
@@ -105,12 +106,7 @@ def _lower(
       keep_unused: whether the module takes also those inputs that it does not use.
     """
     graph, signature = call.graph, call.signature
-    snapshots: list[tuple[str, str]] = []
-
-    def observe(stage, module):
-        if stage == "body":  # What came before was of graphs nested in this one.
-            snapshots.clear()
-        snapshots.append((stage, str(module)))
+    snapshots = Snapshots()
 
     def program(*inputs):
         return bind(graph, *inputs)
@@ -119,9 +115,9 @@ def _lower(
     shardings = tuple(signature.in_shardings)
     jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
     platforms = None if platform is None else (platform,)
-    with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, observe)):
+    with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, snapshots.emitted)):
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
-    return jax_lowered, tuple(snapshots)
+    return jax_lowered, snapshots
 
 
 def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -> TargetError:
@@ -143,14 +139,19 @@ class Lowered:
       partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (manual computation).
       groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
       jax_lowered: the same program as a `jax.stages.Lowered`.
-      passes: the module after emission ("body") and after each pass, as (name, text).
+      snapshots: the module after emission and after each pass.
     """
 
     call: Call
     partitioner: Partitioner
     groups: Groups
     jax_lowered: Any
-    passes: tuple[tuple[str, str], ...]
+    snapshots: Snapshots
+
+    @property
+    def passes(self) -> tuple[tuple[str, str], ...]:
+        """The module after emission ("body") and after each pass, as (name, text)."""
+        return self.snapshots.texts
 
     def __repr__(self) -> str:
         """One line; `as_text` gives the program at each stage."""
@@ -174,7 +175,7 @@ class Lowered:
         if stage == "graph":
             return str(self.graph)
         if stage == "body":
-            return self.passes[0][1]
+            return self.snapshots.body
         if stage == "stablehlo":
             return self.jax_lowered.as_text()
         if stage == "hlo":

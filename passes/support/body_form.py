@@ -23,6 +23,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Problem, Refused
 from .mesh import Mesh
+from .remembering import remembered
 
 MANUAL_AXES = "sdy.manual_axes"
 OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
@@ -81,17 +82,11 @@ class BodyForm:
     @cached_property
     def _boundaries(self) -> tuple[tuple[Boundary, ...], tuple[Boundary, ...]]:
         """Read when asked for: most passes do not. Raises `Refused` if they cannot be read."""
-        main, problems = self.main, []
-        both = (
-            tuple(_boundaries(kind, main, which, types, self.mesh, problems))
-            for kind, which, types in (
-                ("argument", "arg_attrs", main.type.inputs),
-                ("result", "res_attrs", main.type.results),
-            )
-        )
-        inputs, outputs = both
-        if problems:
-            raise Refused(problems)
+        main = self.main
+        attributes = (main.attributes.get(each) for each in ("arg_attrs", "res_attrs"))
+        inputs, outputs, complaints = _both_boundaries(main.type, *attributes, self.mesh)
+        if complaints:
+            raise Refused(Problem(main.location, text) for text in complaints)
         return inputs, outputs
 
     @property
@@ -159,9 +154,13 @@ def is_token(type_: ir.Type) -> bool:
 
 def value_attributes(main: func.FuncOp, which: str, count: int) -> list[ir.DictAttr]:
     """The attributes of each argument (`arg_attrs`) or result (`res_attrs`) of a function."""
-    if which not in main.attributes:
+    return _entries(main.attributes.get(which), count)
+
+
+def _entries(attributes: ir.Attribute | None, count: int) -> list[ir.DictAttr]:
+    if attributes is None:
         return [ir.DictAttr.get({})] * count
-    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[which])]
+    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(attributes)]
 
 
 def read_mesh(op: sdy.MeshOp) -> Mesh:
@@ -208,16 +207,29 @@ def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
     return mesh
 
 
+@remembered
+def _both_boundaries(
+    type_: ir.FunctionType,
+    arg_attrs: ir.Attribute | None,
+    res_attrs: ir.Attribute | None,
+    mesh: Mesh,
+) -> tuple[tuple[Boundary, ...], tuple[Boundary, ...], tuple[str, ...]]:
+    """(the arguments, the results, why some of them cannot be read)."""
+    complaints: list[str] = []
+    inputs = tuple(_boundaries("argument", type_.inputs, arg_attrs, mesh, complaints))
+    outputs = tuple(_boundaries("result", type_.results, res_attrs, mesh, complaints))
+    return inputs, outputs, tuple(complaints)
+
+
 def _boundaries(
     kind: str,
-    main: func.FuncOp,
-    which: str,
     types: Iterable[ir.Type],
+    named_attributes: ir.Attribute | None,
     mesh: Mesh,
-    problems: list[Problem],
+    complaints: list[str],
 ) -> Iterator[Boundary]:
     types = list(types)
-    attributes = value_attributes(main, which, len(types))
+    attributes = _entries(named_attributes, len(types))
     # Reading takes long, and of a gradient's hundreds of arguments few are split differently.
     read: dict[ir.DictAttr, tuple[Dims, str | None]] = {}
     for index, (type_, named) in enumerate(zip(types, attributes, strict=True)):
@@ -230,7 +242,7 @@ def _boundaries(
         dims, complaint = read[named]
         complaint = _type_complaint(type_) or complaint
         if complaint:
-            problems.append(Problem(main.location, f"@main's {name}: {complaint}"))
+            complaints.append(f"@main's {name}: {complaint}")
         yield Boundary(name, type_, dims)
 
 

@@ -13,6 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .find_ops import find_ops
+from .remembering import remembered
 
 AXIS_INDEX = "shmap.axis_index"
 
@@ -64,8 +65,8 @@ def indexed_axes(axis_index: ir.Operation) -> tuple[str, ...]:
 
 def group_axes(op: ir.Operation) -> tuple[str, ...] | None:
     """The mesh axes that name the op's groups, major axis first; None if it lists device ids."""
-    refs = _group_axis_refs(op)
-    return None if refs is None else tuple(ref.name for ref in refs)
+    refs = _group_axis_refs(op.attributes[GROUPS])
+    return None if refs is None else tuple(name for name, _ in refs)
 
 
 def group_mesh(op: ir.Operation) -> ir.Attribute:
@@ -75,16 +76,18 @@ def group_mesh(op: ir.Operation) -> ir.Attribute:
 
 def split_group_axes(op: ir.Operation) -> tuple[str, ...]:
     """Those of `group_axes` of which the groups take only a part, which StableHLO can say."""
-    refs = _group_axis_refs(op) or []
-    return tuple(ref.name for ref in refs if ref.sub_axis_info is not None)
+    refs = _group_axis_refs(op.attributes[GROUPS]) or ()
+    return tuple(name for name, is_part in refs if is_part)
 
 
-def _group_axis_refs(op: ir.Operation) -> list[stablehlo.AxisRefAttr] | None:
-    groups = op.attributes[GROUPS]
+@remembered
+def _group_axis_refs(groups: ir.Attribute) -> tuple[tuple[str, bool], ...] | None:
+    """Each mesh axis of named groups, and whether they take only a part of it."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
         return None
     axes = stablehlo.ReplicaGroupMeshAxesAttr(groups).axes
-    return [stablehlo.AxisRefAttr(axis) for axis in ir.ArrayAttr(axes)]
+    refs = (stablehlo.AxisRefAttr(axis) for axis in ir.ArrayAttr(axes))
+    return tuple((ref.name, ref.sub_axis_info is not None) for ref in refs)
 
 
 def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:
@@ -99,10 +102,10 @@ def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
     """
     if len(op.operands) != 1 or GROUPS not in op.attributes:
         return None
-    refs = _group_axis_refs(op)
-    if refs is None or any(ref.sub_axis_info is not None for ref in refs):
+    refs = _group_axis_refs(op.attributes[GROUPS])
+    if refs is None or any(is_part for _, is_part in refs):
         return None
-    return tuple(ref.name for ref in refs)
+    return tuple(name for name, _ in refs)
 
 
 def name_group_axes(op: ir.Operation, axes: Sequence[str]) -> None:

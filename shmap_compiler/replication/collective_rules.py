@@ -36,6 +36,11 @@ RULED = {*coll.COLLECTIVES, assume_replicated_p}
 """The primitives `result_mask` knows by themselves."""
 
 
+def is_collective(primitive: Any) -> bool:
+    """Whether the results of a primitive may vary along other axes than its operands do."""
+    return primitive in RULED or primitive.name in _JAX_COLLECTIVES
+
+
 def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
     """The axes of the result, given those of the operand; None if `eqn` is no collective."""
     primitive = eqn.primitive

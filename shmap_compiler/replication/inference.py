@@ -15,10 +15,17 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from shmap_compiler import specs
-from shmap_compiler._compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
+from shmap_compiler._compat import (
+    axis_of_effect,
+    is_ref,
+    is_ref_effect,
+    jaxprs_in,
+    open_jaxpr,
+)
 from shmap_compiler.replication.axis_sets import AxisSets
-from shmap_compiler.replication.collective_rules import result_mask
+from shmap_compiler.replication.collective_rules import is_collective, result_mask
 from shmap_compiler.replication.wiring import (
+    HOLDERS,
     Anything,
     Out,
     Program,
@@ -37,6 +44,19 @@ _ELEMENT_BY_ELEMENT = {"optimization_barrier", "device_put"}
 _UNREPEATABLE = {"rng_uniform", "infeed"}
 # R16: equations with references that write nothing.
 _READS = {"get", "freeze", "new_ref"}
+
+
+class _Plain(dict[Any, bool]):
+    """Of each primitive, whether R3 alone holds for its equations without programs and effects."""
+
+    def __missing__(self, primitive: Any) -> bool:
+        ruled = HOLDERS | _ELEMENT_BY_ELEMENT | _UNREPEATABLE
+        self[primitive] = primitive.name not in ruled and not is_collective(primitive)
+        return self[primitive]
+
+
+# Nearly all equations are plain. They take this way, which is the shortest.
+_PLAIN = _Plain()
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +148,7 @@ def infer_program(
     """Solves a program on the mesh of a Graph, given the axes along which its inputs vary.
 
     Args:
-      of_collective: along which axes the result of a collective varies.
+      of_collective: along which axes the result of a collective varies (`is_collective`).
     """
     axes = AxisSets(graph.mesh.shape)
     inputs = [axes.mask(v) for v in varying]
@@ -186,6 +206,14 @@ class _Solver:
             return refs[atom].mask if atom in refs else masks.get(atom, 0)
 
         for position, eqn in enumerate(jaxpr.eqns):
+            if _PLAIN[eqn.primitive] and not (eqn.effects or refs or jaxprs_in(eqn.params)):  # R3
+                mask = 0
+                for atom in eqn.invars:
+                    if not isinstance(atom, jex_core.Literal):
+                        mask |= masks.get(atom, 0)
+                if mask:
+                    masks.update(dict.fromkeys(eqn.outvars, mask))
+                continue
             operands = [read(v) for v in eqn.invars]
             wiring = wiring_of(eqn)
             if wiring is None:

@@ -209,3 +209,6 @@ _WIRINGS = {
     "custom_linear_solve": _linear_solve,
     "shard_map": _shard_map,
 }
+
+HOLDERS = frozenset(_WIRINGS)
+"""Names of the primitives whose equations hold programs, in wirings of their own."""

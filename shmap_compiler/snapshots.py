@@ -1,0 +1,42 @@
+"""The module of a program as it is emitted and as each pass leaves it, printed when asked for.
+
+Printing a module after each of eleven passes takes as long as lowering it, and most programs are
+never looked at. Passes are deterministic: a copy of the emitted module is enough to run them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import shmap_passes
+from jax.interpreters.mlir import ir
+from shmap_passes import Pass
+
+
+class Snapshots:
+    """The modules of one program; of nested programs only the outermost, which comes last."""
+
+    def __init__(self) -> None:
+        self._emitted: Any = None
+        self._passes: tuple[Pass, ...] = ()
+
+    def emitted(self, module: ir.Module, passes: Sequence[Pass]) -> None:
+        """Takes a copy of a module in body form, before the passes run over it."""
+        self._emitted, self._passes = module.operation.clone(ip=False), tuple(passes)
+
+    @cached_property
+    def body(self) -> str:
+        """The text of the emitted module."""
+        return str(self._emitted)
+
+    @cached_property
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """The module at "body" and after each pass, as (name, text). MLIR verifies each."""
+        texts = [("body", self.body)]
+        module = self._emitted.operation.clone(ip=False)
+        for each in self._passes:
+            shmap_passes.run(module, (each,))
+            texts.append((each.name, str(module)))
+        return tuple(texts)
