@@ -7,6 +7,7 @@ from shmap_compiler.api import ShardMapped, shard_map, smap
 from shmap_compiler.artifacts import load
 from shmap_compiler.compiled import Compiled, CompiledForTarget
 from shmap_compiler.errors import (
+    ArgumentTypeError,
     ArtifactError,
     BodyError,
     HangError,
@@ -31,6 +32,7 @@ __version__ = _version("shmap_compiler")
 __all__ = [
     "PARTITIONERS",
     "STAGES",
+    "ArgumentTypeError",
     "ArtifactError",
     "BodyError",
     "Compiled",

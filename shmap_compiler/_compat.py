@@ -335,6 +335,17 @@ def without_varying_type(aval: Any) -> Any:
     return aval.update(manual_axis_type=ManualAxisType())
 
 
+def is_readable_name(axis: str) -> bool:
+    """Whether XLA can read an axis of this name in Shardy's form.
+
+    XLA of jaxlib 0.10 reads names back from their escaped form and ends the process at what it does
+    not know, or finds no such axis. Later ones mistake a last backslash only.
+    """
+    if jax.__version_info__ < (0, 11):
+        return axis.isascii() and axis.isprintable() and not set(axis) & {'"', "\\"}
+    return not axis.endswith("\\") and not any("\ud800" <= c <= "\udfff" for c in axis)
+
+
 def shardy_is_on() -> bool:
     return bool(setting("jax_use_shardy_partitioner"))
 

@@ -235,15 +235,21 @@ def _not_one_axis(axis_name: Any) -> Problem:
     )
 
 
+_MOST_DIMENSIONS = 1000
+"""No array has so many. The spec of a wrong dimension may not fit in memory."""
+
+
 def _axes_problems(axes: Any, root: str) -> list[Problem]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(axes, is_leaf=lambda axis: axis is None)
     return [
         Problem(
             root + jax.tree_util.keystr(path),
             show_value(axis),
-            "a dimension, counted from the first (0), or None",
+            "a dimension, counted from the first (0), or None"
+            if type(axis) is not int or axis < 0
+            else f"a dimension below {_MOST_DIMENSIONS}, more than any array has",
             "write 0 to split the first dimension, or None for equal blocks on all devices",
         )
         for path, axis in leaves
-        if axis is not None and not (type(axis) is int and axis >= 0)
+        if axis is not None and not (type(axis) is int and 0 <= axis < _MOST_DIMENSIONS)
     ]

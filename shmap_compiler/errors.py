@@ -29,6 +29,10 @@ class Problem:
         )
 
 
+class TypeProblem(Problem):
+    """A mistake in the type of an argument, rather than in its value."""
+
+
 class ShmapError(Exception):
     """Base of all errors of this package; `problems` holds every mistake found in the call.
 
@@ -61,6 +65,12 @@ class BodyError(ShmapError, ValueError):
     """The user's function uses a collective wrongly."""
 
     code = "SHM-E201"
+
+
+class ArgumentTypeError(BodyError, TypeError):
+    """The user's function calls a collective with an argument of the wrong type."""
+
+    code = "SHM-E206"
 
 
 class UnknownAxisError(BodyError, NameError):
@@ -103,6 +113,12 @@ class ArtifactError(ShmapError, ValueError):
     """A program cannot be saved, or a file holds none that can be loaded here."""
 
     code = "SHM-E501"
+
+
+def body_error(who: str, problems: Sequence[Problem]) -> BodyError:
+    """The error for mistakes in using collectives: a TypeError if they are all about types."""
+    only_types = all(isinstance(problem, TypeProblem) for problem in problems)
+    return (ArgumentTypeError if only_types else BodyError)(who, problems)
 
 
 def describe(fun: Callable[..., Any]) -> str:

@@ -9,17 +9,29 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.extend import source_info_util
 
-from shmap_compiler.errors import BodyError, Problem, ShmapError, UnknownAxisError, shown_path
+from shmap_compiler.errors import (
+    Problem,
+    ShmapError,
+    TypeProblem,
+    UnknownAxisError,
+    body_error,
+    show_value,
+    shown_path,
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ def refused(error: Exception, who: str, sizes: Mapping[str, int]) -> ShmapError 
         return UnknownAxisError(who, unknown)
     # An axis that is unknown to us but not to JAX belongs to a vmap inside the function.
     problems = [] if unknown else list(_problems(use))
-    return BodyError(who, problems or [_as_jax_says(use, error)])
+    return body_error(who, problems or [_as_jax_says(use, error)])
 
 
 def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
@@ -85,19 +97,37 @@ def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
         sizes=sizes,
         arguments={k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")},
     )
+    positional = [a for a in named if isinstance(a, int)]
+    if positional and use.name not in _POSITIONAL:
+        return list(_no_names(dataclasses.replace(use, place=source_line(eqn)), positional))
     dtypes = [getattr(v.aval, "dtype", None) for v in eqn.invars]
     if not refusals(use, dtypes):
         return []  # the usual case: looking up the line takes longer than all checks
     return refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
 
 
+_POSITIONAL = {"psum", "pmax", "pmin"}
+"""The primitives that also reduce over dimensions of the block."""
+
+
+def _no_names(use: Use, dimensions: Sequence[int]) -> Iterator[Problem]:
+    known = ", ".join(map(repr, use.sizes))
+    yield Problem(
+        f"{use.name} over {_listed(dimensions)} at {use.place}",
+        f"dimension {_listed(dimensions)} of the block",
+        f"names of manual axes of the mesh: {known}",
+        "write the name of a mesh axis",
+    )
+
+
 def refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
     """The same for one use, on operands of these types."""
-    return [*_repeated_axes(use)] or [
+    return [*_wrong_types(use), *_repeated_axes(use)] or [
         *_wrong_groups(use),
         *_wrong_perm(use),
         *_wrong_source(use),
         *_scattered_booleans(use, dtypes),
+        *_unordered_numbers(use, dtypes),
     ]
 
 
@@ -110,6 +140,21 @@ def _scattered_booleans(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
             "numbers: booleans have no sum",
             "convert first, e.g. x.astype(jnp.int32), as psum does",
         )
+
+
+def _unordered_numbers(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
+    if use.name in ("pmax", "pmin") and any(np.dtype(d).kind == "c" for d in dtypes if _numeric(d)):
+        yield Problem(
+            use.where,
+            "an operand of complex numbers",
+            "numbers with an order",
+            f"apply {use.name} to the absolute values, or to real and imaginary parts",
+        )
+
+
+def _numeric(dtype: Any) -> bool:
+    """Not so are the types of random keys, which NumPy does not know."""
+    return dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def source_line(eqn: Any) -> str:
@@ -176,8 +221,9 @@ def _place(frame: FrameType, line: int) -> str:
 
 
 def _problems(use: Use) -> Iterator[Problem]:
-    yield from _repeated_axes(use)
-    if len(set(use.axes)) < len(use.axes):
+    at_first = [*_wrong_types(use), *_repeated_axes(use)]
+    if at_first:
+        yield from at_first
         return
     groups = list(_wrong_groups(use))
     yield from groups
@@ -207,6 +253,64 @@ def _repeated_axes(use: Use) -> Iterator[Problem]:
             "each axis at most once in a collective",
             f"name {axis!r} once",
         )
+
+
+def _wrong_types(use: Use) -> Iterator[Problem]:
+    """Positions that are no integers. A float such as 1.0 would count as equal to one."""
+    perm, groups = use.arguments.get("perm"), use.arguments.get("axis_index_groups")
+    if perm is not None and use.name == "ppermute":
+        yield from _no_lists_of_integers(
+            use,
+            "perm",
+            perm,
+            "a list of (source, target) pairs of integers",
+            "write it as in [(0, 1), (1, 0)]",
+            length=2,
+        )
+    if perm is not None and use.name == "pshuffle":
+        yield from _no_lists_of_integers(
+            use, "perm", [perm], "a list of integers", "write it as in [1, 0]"
+        )
+    if groups is not None:
+        yield from _no_lists_of_integers(
+            use,
+            "axis_index_groups",
+            groups,
+            "a list of lists of integers",
+            "write it as in [[0, 1], [2, 3]]",
+        )
+
+
+def _no_lists_of_integers(
+    use: Use, argument: str, lists: Any, needed: str, fix: str, length: int | None = None
+) -> Iterator[Problem]:
+    for each in lists if _is_sequence(lists) else [lists]:
+        if not _is_sequence(each) or (length is not None and len(each) != length):
+            found = show_value(each)
+        else:
+            wrong = next((entry for entry in each if not _is_integer(entry)), None)
+            if wrong is None:
+                continue
+            traced = isinstance(wrong, Tracer)
+            found = "a value being traced" if traced else show_value(wrong)
+        yield TypeProblem(use.where, f"{argument} with {found}", needed, fix)
+        return
+
+
+def _is_sequence(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, Tracer):
+        return False
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _wrong_groups(use: Use) -> Iterator[Problem]:
@@ -252,7 +356,7 @@ def _wrong_ends(use: Use, pairs: Sequence[tuple[int, int]], position: int, role:
             f"each {role} in 0..{size - 1}: {size} devices lie along the axis",
             f"take indices modulo the axis size, e.g. (i + 1) % {size}",
         )
-    repeated = sorted({e for e in ends if ends.count(e) > 1})
+    repeated = sorted(e for e, count in Counter(ends).items() if count > 1)
     if repeated:
         yield Problem(
             use.where,
@@ -317,7 +421,8 @@ def _not_shared_out(use: Use, argument: str, d: int, shape, tiled: bool) -> Iter
 
 
 def _as_jax_says(use: Use, error: Exception) -> Problem:
-    return Problem(
+    kind = TypeProblem if isinstance(error, TypeError) else Problem
+    return kind(
         use.where,
         f"{error}" or type(error).__name__,
         f"arguments that JAX accepts for {use.name} on blocks of shape "

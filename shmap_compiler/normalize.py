@@ -29,7 +29,7 @@ from shmap_compiler._compat import (
     open_jaxpr,
     replace_jaxpr,
 )
-from shmap_compiler.errors import BodyError, Problem
+from shmap_compiler.errors import Problem, body_error
 from shmap_compiler.held_programs import KERNELS
 from shmap_compiler.misuse import let_through, source_line
 from shmap_compiler.replication.collective_rules import RULED
@@ -44,7 +44,7 @@ def normalize(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str], who: str) -> 
     with jax.sharding.use_abstract_mesh(mesh):
         result = rewriter.jaxpr(jaxpr)
     if rewriter.problems:
-        raise BodyError(who, rewriter.problems)
+        raise body_error(who, rewriter.problems)
     return result
 
 
@@ -176,7 +176,7 @@ def _group(params: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
     groups = params.get("axis_index_groups")
     if groups is None:
         return {"axes": axes, "groups": None, "size": math.prod(sizes[a] for a in axes)}
-    groups = tuple(tuple(g) for g in groups)
+    groups = tuple(tuple(map(int, g)) for g in groups)
     return {"axes": axes, "groups": groups, "size": len(groups[0])}
 
 
@@ -220,6 +220,8 @@ def _all_to_all(params, sizes):
     group = _group(params, sizes)
 
     def fun(x):
+        if not group["axes"]:
+            return x
         split, concat = params["split_axis"] % x.ndim, params["concat_axis"] % x.ndim
         return coll.all_to_all(x, split=split, concat=concat, **group)
 
@@ -232,14 +234,17 @@ def _ragged_all_to_all(params, sizes):
 
 def _ppermute(params, sizes):
     perm = tuple((int(source), int(target)) for source, target in params["perm"])
+    if not _axes(params):  # each device by itself
+        return (lambda x: x) if perm else jnp.zeros_like
     return functools.partial(coll.ppermute, axes=_axes(params), perm=perm)
 
 
 def _pbroadcast(params, sizes):
     group = _group(params, sizes)
-    return functools.partial(
-        coll.pbroadcast, axes=group["axes"], source=params["source"], size=group["size"]
-    )
+    if not group["axes"]:
+        return lambda x: x
+    source = int(params["source"])  # True is a source too
+    return functools.partial(coll.pbroadcast, axes=group["axes"], source=source, size=group["size"])
 
 
 def _pbroadcast_dynamic(params, sizes):

@@ -7,6 +7,8 @@ call that is traced inside `jit` needs none.
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,9 @@ from shmap_compiler._compat import (
     concrete_mesh_in_scope,
     enclosing_manual_axes,
     explicit_axes,
+    is_readable_name,
     mesh_in_scope,
+    shardy_is_on,
     with_axis_types_of,
     without_manual_axes,
 )
@@ -164,6 +168,20 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
             "make one with jax.make_mesh((4, 2), ('i', 'j'))",
         )
         return
+    if "" in mesh.axis_names:
+        yield Problem(
+            "mesh",
+            f"{specs.show_mesh(mesh)}, with an axis whose name is empty",
+            "a name for each axis: PartitionSpec('') is PartitionSpec(None)",
+            "name the axis, e.g. 'i'",
+        )
+    for name in _unreadable(mesh.axis_names) if shardy_is_on() else ():
+        yield Problem(
+            "mesh",
+            f"axis {name!a}",
+            "a name that XLA can read: printable ASCII characters, no quotes or backslashes",
+            "rename the axis, e.g. to 'i'",
+        )
     for name in sorted(axis_names - set(mesh.axis_names), key=str):
         yield Problem(
             f"axis_names={set(axis_names)}",
@@ -172,7 +190,7 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
             f"use some of {', '.join(map(repr, mesh.axis_names))}",
         )
     devices = list(mesh.devices.flat) if isinstance(mesh, Mesh) else []
-    repeated = sorted({d for d in devices if devices.count(d) > 1}, key=str)
+    repeated = sorted((d for d, count in Counter(devices).items() if count > 1), key=str)
     if repeated:
         yield Problem(
             "mesh",
@@ -180,6 +198,11 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
             f"{len(devices)} different devices",
             f"make a smaller mesh: it has {len(set(devices))} different devices",
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _unreadable(names: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(n for n in names if isinstance(n, str) and not is_readable_name(n))
 
 
 def no_devices(mesh: AbstractMesh) -> Problem:

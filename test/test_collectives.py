@@ -4,13 +4,15 @@ All devices hold different numbers, and the result of each of them is looked at:
 with a new leading dimension that the whole mesh shares.
 """
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from shmap_compiler import ShmapError, shard_map
 
@@ -158,3 +160,60 @@ def test_axis_size_is_a_python_integer():
 
     f = shard_map(body, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec())
     np.testing.assert_array_equal(np.asarray(f(np.float32([1]))), np.ones(8))
+
+
+@pytest.mark.parametrize("partitioner", [None, "gspmd"])
+def test_collectives_over_no_axes(partitioner):
+    """Each device by itself, as for JAX."""
+
+    def body(x):
+        return [
+            lax.psum(x, ()),
+            lax.all_gather(x, (), tiled=True),
+            lax.psum_scatter(x, (), tiled=True),
+            lax.all_to_all(x, (), 0, 0, tiled=True),
+            lax.ppermute(x, (), [(0, 0)]),
+            lax.pbroadcast(x, (), 0),
+            x + lax.ppermute(x, (), []) + lax.axis_index(()),
+        ]
+
+    mesh = Mesh(np.array(jax.devices()), ("i",))
+    f = shard_map(body, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"))
+    x = np.arange(8, dtype=np.float32)
+    results = f(x) if partitioner is None else f.lower(x, partitioner=partitioner).compile()(x)
+    for result in results:
+        np.testing.assert_array_equal(result, x)
+
+
+@pytest.mark.parametrize("partitioner", [None, "gspmd"])
+@pytest.mark.parametrize("source", [True, 5])
+def test_pbroadcast_from_a_source_that_is_no_plain_integer(source, partitioner):
+    mesh = Mesh(np.array(jax.devices()), ("i",))
+    f = shard_map(
+        lambda x: lax.pbroadcast(x, "i", source),
+        mesh=mesh,
+        in_specs=PartitionSpec("i"),
+        out_specs=PartitionSpec(),
+    )
+    x = np.arange(8, dtype=np.float32)
+    result = f(x) if partitioner is None else f.lower(x, partitioner=partitioner).compile()(x)
+    np.testing.assert_array_equal(result, [int(source)])
+
+
+def test_time_of_a_ppermute_grows_as_the_number_of_its_pairs():
+    """Tracing, all checks and lowering; four times the pairs took sixteen times as long."""
+
+    def seconds(count):
+        perm = [(k, (k + 1) % count) for k in range(count)]
+        f = shard_map(
+            lambda x: lax.ppermute(x, "i", perm),
+            mesh=AbstractMesh((count,), ("i",)),
+            in_specs=PartitionSpec("i"),
+            out_specs=PartitionSpec("i"),
+        )
+        start = time.process_time()
+        f.lower(jax.ShapeDtypeStruct((count,), np.float32))
+        return time.process_time() - start
+
+    seconds(256)
+    assert seconds(32768) < 9 * max(seconds(8192), 0.1)

@@ -20,12 +20,14 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import (
+    ArgumentTypeError,
     BodyError,
     ResultTypeError,
     ShmapError,
     SpecError,
     TargetError,
     UnknownAxisError,
+    _compat,
     shard_map,
     smap,
 )
@@ -189,6 +191,46 @@ NO_DEVICES = (
     "a jax.sharding.Mesh to compile for",
     "use a mesh of devices, e.g. jax.make_mesh(...)",
 )
+
+
+@pytest.mark.parametrize("call", ["direct", "jit", "lower"])
+def test_mesh_axis_unnamed(refused, call):
+    mesh = jax.make_mesh((4, 2), ("", "j"), axis_types=(AxisType.Auto,) * 2)
+    problem = (
+        "mesh",
+        "mesh(=4, j=2), with an axis whose name is empty",
+        "a name for each axis: PartitionSpec('') is PartitionSpec(None)",
+        "name the axis, e.g. 'i'",
+    )
+    function = mapped(identity, P("j"), P("j"), mesh)
+    with refused(SpecError, identity, problem):
+        {"direct": function, "jit": jax.jit(function), "lower": function.lower}[call](X)
+
+
+NAMES = ["a\\b", 'a"b', "a\nb", "é", "日", "\t", "a b", "@x", "%", "a\\", "\udc80"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_mesh_axis_unreadable(refused, name):
+    """Such a name works, or is refused before XLA sees it, which would end the process."""
+    mesh = jax.make_mesh((4, 2), (name, "j"), axis_types=(AxisType.Auto,) * 2)
+    function = mapped(lambda x: lax.psum(x, name), P((name, "j")), P("j"), mesh)
+    calls = [function, jax.jit(function), lambda x: function.lower(x, partitioner="shardy")]
+    if _compat.is_readable_name(name):
+        for call in calls[1:]:
+            result = call(X)
+            result = result.compile()(X) if call is calls[2] else result
+            np.testing.assert_array_equal(result, np.zeros((2, 16)))
+        return
+    problem = (
+        "mesh",
+        f"axis {name!a}",
+        "a name that XLA can read: printable ASCII characters, no quotes or backslashes",
+        "rename the axis, e.g. to 'i'",
+    )
+    for call in calls:
+        with refused(SpecError, function.fun, problem):
+            call(X)
 
 
 def test_mesh_no_devices(refused):
@@ -468,6 +510,17 @@ def test_smap_axis_no_dimension(refused):
     problems = [("in_axes[1]", "-1, a int", needed, fix), ("out_axes", "'i', a str", needed, fix)]
     with refused(SpecError, identity, *problems):
         smap(identity, in_axes=(0, -1), out_axes="i", axis_name="i")
+
+
+def test_smap_axis_too_large(refused):
+    problem = (
+        "in_axes",
+        "1000000000, a int",
+        "a dimension below 1000, more than any array has",
+        "write 0 to split the first dimension, or None for equal blocks on all devices",
+    )
+    with refused(SpecError, identity, problem):
+        smap(identity, in_axes=10**9, out_axes=0, axis_name="i")
 
 
 def test_smap_axis_name_not_one(refused):
@@ -908,6 +961,88 @@ def test_groups_of_unequal_sizes(refused):
         mapped(body)(X)
 
 
+PAIRS = "a list of (source, target) pairs of integers", "write it as in [(0, 1), (1, 0)]"
+GROUPS = "a list of lists of integers", "write it as in [[0, 1], [2, 3]]"
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value", "found", "repair"),
+    [
+        ("ppermute", "perm", [(0.0, 1.0)], "0.0, a float", PAIRS),
+        ("ppermute", "perm", [(1, "2")], "'2', a str", PAIRS),
+        ("ppermute", "perm", [(0, 1, 2)], "(0, 1, 2), a tuple", PAIRS),
+        ("ppermute", "perm", [0, 1], "0, a int", PAIRS),
+        ("psum", "axis_index_groups", [[0.0, 1.0], [2.0, 3.0]], "0.0, a float", GROUPS),
+        ("psum", "axis_index_groups", [0, 1, 2, 3], "0, a int", GROUPS),
+        ("all_gather", "axis_index_groups", ["01", "23"], "'01', a str", GROUPS),
+    ],
+)
+@pytest.mark.parametrize("call", [lambda f: f(X), lambda f: f.trace(X)], ids=["eager", "trace"])
+def test_collective_argument_type(name, argument, value, found, repair, call):
+    def body(x):
+        return getattr(lax, name)(x, "i", **{argument: value})
+
+    problem = (f"{name} over 'i' at {place(body)}", f"{argument} with {found}", *repair)
+    text = text_of(body, [problem]).splitlines()[1:]
+    with pytest.raises(ArgumentTypeError, match=re.escape("\n".join(text))) as raised:
+        call(mapped(body, P("i", "j"), P("i", "j")))
+    assert isinstance(raised.value, (TypeError, BodyError))
+
+
+def test_collective_argument_type__of_a_value_being_traced(refused):
+    def body(x):
+        return lax.ppermute(x, "i", [(lax.axis_index("i"), 0)])
+
+    problem = (f"ppermute over 'i' at {place(body)}", "perm with a value being traced", *PAIRS)
+    with refused(ArgumentTypeError, body, problem):
+        mapped(body).trace(X)
+
+
+def test_collective_argument_type__floats_do_not_stand_for_equal_integers():
+    """What was refused leaves no program behind that counts as that of the integers."""
+    x = np.arange(8.0, dtype=np.float32)
+    for groups in ([[0.0, 1.0], [2.0, 3.0]], [[0, 1], [2, 3]], np.array([[0, 1], [2, 3]])):
+
+        def body(x, groups=groups):
+            return lax.psum(x, "i", axis_index_groups=groups)
+
+        if isinstance(groups, list) and isinstance(groups[0][0], float):
+            with pytest.raises(TypeError, match=r"0\.0, a float"):
+                mapped(body).lower(x)
+        else:
+            found = mapped(body).lower(x).compile()(x)
+            np.testing.assert_array_equal(found, [2, 4, 2, 4, 10, 12, 10, 12])
+
+
+def test_collective_over_a_dimension(refused):
+    def body(x):
+        return x + lax.axis_index(0)
+
+    problem = (
+        f"axis_index over 0 at {place(body)}",
+        "dimension 0 of the block",
+        "names of manual axes of the mesh: 'i', 'j'",
+        "write the name of a mesh axis",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body).trace(X)
+
+
+@pytest.mark.parametrize("name", ["pmax", "pmin"])
+def test_unordered_numbers(refused, name):
+    def body(x):
+        return getattr(lax, name)(x + 1j, "i").real
+
+    problem = (
+        f"{name} over 'i' at {place(body)}",
+        "an operand of complex numbers",
+        "numbers with an order",
+        f"apply {name} to the absolute values, or to real and imaginary parts",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body).trace(X)
+
+
 def test_scattered_booleans(refused):
     def body(x):
         return lax.psum_scatter(x > 0, "i", tiled=True, scatter_dimension=1)
@@ -959,7 +1094,7 @@ def test_collective_refused_by_jax(refused):
         "arguments that JAX accepts for psum on blocks of shape (2, 16)",
         "see the documentation of jax.lax.psum",
     )
-    with refused(BodyError, body, problem):
+    with refused(ArgumentTypeError, body, problem):
         mapped(body)(X)
 
 

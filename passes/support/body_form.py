@@ -89,13 +89,13 @@ class BodyForm:
             raise Refused(Problem(main.location, text) for text in complaints)
         return inputs, outputs
 
-    @property
+    @cached_property
     def region(self) -> tuple[str, ...]:
         """All axes that are manual in the body, in mesh order."""
         here = {*self.manual, *self.outer}
         return tuple(axis for axis in self.mesh.names if axis in here)
 
-    @property
+    @cached_property
     def automatic(self) -> tuple[str, ...]:
         """The axes that XLA's partitioner still owns inside the body, in mesh order."""
         return self.mesh.without(self.region)

@@ -99,9 +99,12 @@ def _dense_complaints(name: str, groups: list[list[int]], form: BodyForm) -> Ite
 
 
 def _permute_complaints(op: ir.Operation, form: BodyForm) -> Iterator[str]:
+    size = form.mesh.size
     for pair in device_ids(op, PAIRS):
+        strangers = [device for device in pair if not 0 <= device < size]
+        if not (strangers or form.automatic):
+            continue
         what = f"collective_permute {pair[0]} -> {pair[1]}"
-        strangers = [device for device in pair if not 0 <= device < form.mesh.size]
         if strangers:
             yield f"{what} names device {_listed(strangers)}; {_ids_of(form)}"
         else:
@@ -110,9 +113,8 @@ def _permute_complaints(op: ir.Operation, form: BodyForm) -> Iterator[str]:
 
 def _crossing(what: str, devices: Sequence[int], form: BodyForm) -> Iterator[str]:
     """Devices that talk to each other may differ along manual axes only."""
-    places = [form.mesh.coordinates(device) for device in devices]
     for axis in form.automatic:
-        if len({place[axis] for place in places}) > 1:
+        if len({form.mesh.position(device, axis) for device in devices}) > 1:
             yield (
                 f'{what} joins devices along axis "{axis}", which is not manual here '
                 f"(manual: {quoted(form.region)})"

@@ -28,15 +28,15 @@ class Mesh:
         """Axis name -> size, major axis first."""
         return dict(self.axes)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(self.sizes)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.sizes.values())
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of devices."""
         return prod(self.shape)
@@ -65,7 +65,11 @@ class Mesh:
 
     def coordinates(self, device: int) -> dict[str, int]:
         """Axis name -> position of `device` along it."""
-        return {axis: device // self.stride(axis) % size for axis, size in self.axes}
+        return {axis: self.position(device, axis) for axis in self.names}
+
+    def position(self, device: int, axis: str) -> int:
+        """The position of `device` along an axis."""
+        return device // self.stride(axis) % self.sizes[axis]
 
     def _offsets(self, axes: Sequence[str]) -> list[int]:
         steps = [range(0, self.sizes[axis] * self.stride(axis), self.stride(axis)) for axis in axes]
