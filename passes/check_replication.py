@@ -60,9 +60,8 @@ def _hidden(
     """The manual axes along which a result varies and that its sharding does not mention."""
     if boundary.dims is None or 0 in ir.RankedTensorType(boundary.type).shape:
         return ()
-    mentioned = {axis for dim in boundary.dims for axis in dim}
     return tuple(
-        axis for axis in varying.of(value) if axis in form.manual and axis not in mentioned
+        axis for axis in varying.of(value) if axis in form.manual and axis not in boundary.varying
     )
 
 

@@ -54,7 +54,7 @@ class ElideInvariantReductions(Pass):
             return
         form = read_body_form(module)
         arguments = {
-            value: frozenset(axis for dim in boundary.dims or () for axis in dim)
+            value: frozenset(boundary.varying)
             for value, boundary in zip(form.main.arguments, form.inputs, strict=True)
         }
         if all(_plainly_varies(op.operands[0], axes, arguments) for op, axes in reductions):

@@ -112,6 +112,9 @@ def _entry_complaints(form: BodyForm) -> Iterator[str]:
 
 
 def _boundary_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
+    for axis in boundary.unreduced.axes:
+        if axis not in form.mesh.sizes:
+            yield f'@main\'s {boundary.name} is unreduced over "{axis}": {no_such_axis(form)}'
     any_too_large = False
     for dimension, axes in enumerate(boundary.dims or ()):
         if not axes:

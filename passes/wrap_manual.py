@@ -30,7 +30,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
@@ -44,6 +44,7 @@ from .support.body_form import (
     BodyForm,
     Boundary,
     Dims,
+    Unreduced,
     read_body_form,
     value_attributes,
 )
@@ -167,7 +168,7 @@ def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
     if boundary.dims is None or _is_one_device(form):
         return value
     config = _unspecified_dims(form, boundary.dims)
-    cut = full_sharding(form.mesh, boundary.dims, form.outer)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
     region = region_sharding(form.mesh, len(boundary.dims), form.region)
     full = sharding_call("Sharding", value, value.type, cut, config)
     return sharding_call("SPMDFullToShardShape", full, boundary.type, region, config)
@@ -177,7 +178,7 @@ def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
     if boundary.dims is None or _is_one_device(form):
         return value
     config = _unspecified_dims(form, boundary.dims)
-    cut = full_sharding(form.mesh, boundary.dims, form.outer)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
     region = region_sharding(form.mesh, len(boundary.dims), form.region)
     block = sharding_call("Sharding", value, value.type, region, config)
     full_type = boundary.full_type(form.mesh)
@@ -191,7 +192,7 @@ def _empty_full(form: BodyForm, boundary: Boundary, at: ir.InsertionPoint) -> ir
     if boundary.dims is None or _is_one_device(form):
         return nothing
     config = _unspecified_dims(form, boundary.dims)
-    cut = full_sharding(form.mesh, boundary.dims, form.outer)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
     return sharding_call("Sharding", nothing, full_type, cut, config)
 
 
@@ -257,20 +258,29 @@ def _nothing(type_: ir.Type, at: ir.InsertionPoint) -> ir.Value:
 
 
 def _shardings(form: BodyForm, boundaries: Sequence[Boundary]) -> ir.Attribute:
-    """Dimensions stay open where the partitioner may split them further, over automatic axes."""
-    closed = not form.automatic
-
-    def sharding(dims: Dims) -> ir.Attribute:
-        return sdy.TensorShardingAttr.get(
-            form.mesh.symbol,
-            [
-                sdy.DimensionShardingAttr.get(
-                    [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=closed
-                )
-                for axes in dims
-            ],
-        )
-
     # Of hundreds of boundaries few are split differently.
-    made = {dims: sharding(dims or ()) for dims in {boundary.dims for boundary in boundaries}}
-    return sdy.TensorShardingPerValueAttr.get([made[boundary.dims] for boundary in boundaries])
+    keys = [(boundary.dims, boundary.unreduced) for boundary in boundaries]
+    made = {key: _sharding(form, *key) for key in set(keys)}
+    return sdy.TensorShardingPerValueAttr.get([made[key] for key in keys])
+
+
+def _sharding(form: BodyForm, dims: Dims | None, unreduced: Unreduced) -> ir.Attribute:
+    """Dimensions stay open where the partitioner may split them further, over automatic axes.
+
+    It must not split them over an axis over which the array is unreduced.
+    """
+    is_closed = not form.automatic or any(axis in form.automatic for axis in unreduced.axes)
+    kind: dict[str, Any] = {}
+    if unreduced.reduction is not None:
+        kind = {"reduction_op": unreduced.reduction}
+    return sdy.TensorShardingAttr.get(
+        form.mesh.symbol,
+        [
+            sdy.DimensionShardingAttr.get(
+                [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=is_closed
+            )
+            for axes in dims or ()
+        ],
+        unreduced_axes=[sdy.AxisRefAttr.get(axis) for axis in unreduced.axes],
+        **kind,
+    )

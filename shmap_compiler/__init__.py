@@ -18,6 +18,7 @@ from shmap_compiler.errors import (
     SpecError,
     TargetError,
     UnknownAxisError,
+    UnreducedError,
     VaryingValueError,
 )
 from shmap_compiler.executable import Executable
@@ -52,6 +53,7 @@ __all__ = [
     "Target",
     "TargetError",
     "UnknownAxisError",
+    "UnreducedError",
     "VaryingValueError",
     "__version__",
     "assume_replicated",

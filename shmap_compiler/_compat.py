@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import jax
@@ -28,6 +29,7 @@ from jax.sharding import (
     NamedSharding,
     PartitionSpec,
 )
+from jaxlib.mlir.dialects import sdy
 
 AnyMesh = Mesh | AbstractMesh
 _T = TypeVar("_T")
@@ -284,6 +286,49 @@ def fresh_module_context(
     )
 
 
+def keep_unreduced(
+    values: Sequence[Any], avals: Sequence[Any], mesh_symbol: str | None = None
+) -> list[Any]:
+    """Values in a module, with a constraint on those that are unreduced by their types.
+
+    JAX asks this of all operations, and the partitioner then reduces at none of them.
+
+    Args:
+      mesh_symbol: the mesh's name in the module, if it has one.
+    """
+    kept = []
+    for value, aval in zip(values, avals, strict=True):
+        reduces = type_reductions(aval) if hasattr(aval, "sharding") else Reductions()
+        if reduces.unreduced and shardy_is_on():
+            mesh = aval.sharding.mesh
+            shown = mesh_symbol or sdy.MeshAttr.get(
+                [sdy.MeshAxisAttr.get(a, n) for a, n in mesh.shape.items()]
+            )
+            dims = [
+                sdy.DimensionShardingAttr.get(
+                    [sdy.AxisRefAttr.get(a) for a in axes],
+                    is_closed=AxisType.Auto not in axis_types(mesh).values(),
+                )
+                for axes in type_split(aval)
+            ]
+            sharding = tensor_sharding(shown, dims, reduces, mesh)
+            value = sdy.ShardingConstraintOp(value, sharding).result
+        kept.append(value)
+    return kept
+
+
+def tensor_sharding(
+    mesh_symbol: Any, dims: Sequence[Any], reduces: Reductions, mesh: AnyMesh
+) -> Any:
+    """A `#sdy.sharding` that splits dimensions by `dims` and has unreduced axes, in mesh order."""
+    unreduced = [sdy.AxisRefAttr.get(a) for a in mesh.axis_names if a in reduces.unreduced]
+    kind: dict[str, Any] = {}
+    if reduces.kind is not None:  # from JAX 0.12 on
+        kinds: Any = getattr(sdy, "ReductionOp")  # noqa: B009, not there in JAX 0.10
+        kind = {"reduction_op": getattr(kinds, reduces.kind.name.upper())}
+    return sdy.TensorShardingAttr.get(mesh_symbol, dims, unreduced_axes=unreduced, **kind)
+
+
 def lowering_mesh(ctx: Any) -> AnyMesh:
     """The mesh given to `fresh_module_context`, read back inside a lowering rule."""
     return ctx.module_context.axis_context.mesh
@@ -380,6 +425,23 @@ def trace_with_axes(
         return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
 
 
+def refuses_unreduced(error: Exception) -> bool:
+    """Whether JAX refused an operation on values that its types call unreduced or reduced."""
+    trace, module = error.__traceback__, ""
+    while trace is not None:
+        trace, module = trace.tb_next, trace.tb_frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] == "jax" and "reduced" in str(error)
+
+
+def needs_varying_types(error: BaseException | None) -> bool:
+    """Whether JAX refused a cast as it does outside of `varying_types`, where all are invariant."""
+    while error is not None:
+        if str(error).startswith("Unsupported pcast from="):
+            return True
+        error = error.__cause__
+    return False
+
+
 def is_of_other_mesh(error: Exception) -> bool:
     """Whether JAX refused a value whose type has a mesh with other axes manual than those here."""
     return isinstance(error, ValueError) and "should match the aval mesh" in str(error)
@@ -411,8 +473,74 @@ def type_split(aval: Any) -> tuple[tuple[str, ...], ...]:
     if not isinstance(sharding, NamedSharding):
         return ()
     explicit = explicit_axes(sharding.mesh)
-    entries = ((e,) if isinstance(e, str) else tuple(e or ()) for e in sharding.spec)
+    entries = ((e,) if isinstance(e, str) else tuple(e or ()) for e in sharding.spec.partitions)
     return tuple(tuple(a for a in axes if a in explicit) for axes in entries)
+
+
+@dataclass(frozen=True)
+class Reductions:
+    """The axes over which an array is yet to be reduced, and those over which its gradient is.
+
+    Attributes:
+      unreduced: each device along these axes holds a summand of the array.
+      reduced: each device holds the whole array, whose cotangent is unreduced.
+      kind: what combines the summands, from JAX 0.12 on; None for an empty `unreduced`.
+    """
+
+    unreduced: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
+    kind: Any = None
+
+    def __bool__(self) -> bool:
+        return bool(self.unreduced or self.reduced)
+
+    def over(self, axes: Iterable[str]) -> Reductions:
+        """Those over some of the axes."""
+        unreduced = self.unreduced.intersection(axes)
+        kind = self.kind if unreduced else None
+        return Reductions(unreduced, self.reduced.intersection(axes), kind)
+
+    def __or__(self, other: Reductions) -> Reductions:
+        return Reductions(
+            self.unreduced | other.unreduced, self.reduced | other.reduced, self.kind or other.kind
+        )
+
+
+PARTLY_MANUAL_REDUCTIONS = hasattr(jax.sharding, "UnreducedKind")
+"""Whether XLA takes arrays that are unreduced over one axis where another is manual."""
+
+
+def reductions(spec: PartitionSpec) -> Reductions:
+    """What a spec says besides how dimensions are split."""
+    return Reductions(spec.unreduced, spec.reduced, getattr(spec, "unreduced_kind", None))
+
+
+def reduction_kind(name: str | None) -> Any:
+    """What combines summands, by its name: "sum", "max" or "min"; None in JAX 0.10, for a sum."""
+    kinds = getattr(jax.sharding, "UnreducedKind", None)
+    if kinds is None and name not in (None, "sum"):
+        raise ValueError(f"this version of JAX has no arrays that are unreduced as a {name}")
+    return None if name is None or kinds is None else kinds[name]
+
+
+def with_reductions(spec: PartitionSpec, found: Reductions) -> PartitionSpec:
+    """The spec that splits dimensions as `spec` does."""
+    if not found:
+        return PartitionSpec(*spec.partitions)
+    kind: dict[str, Any] = {} if found.kind is None else {"unreduced_kind": found.kind}
+    return PartitionSpec(*spec.partitions, unreduced=found.unreduced, reduced=found.reduced, **kind)
+
+
+def type_reductions(aval: Any) -> Reductions:
+    """What the type of an array says besides how dimensions are split."""
+    sharding = getattr(aval, "sharding", None)
+    return reductions(sharding.spec) if isinstance(sharding, NamedSharding) else Reductions()
+
+
+def manual_type_reductions(aval: Any) -> Reductions:
+    """What the type of a block says, under `varying_types`."""
+    found = getattr(aval, "manual_axis_type", None) or ManualAxisType()
+    return Reductions(found.unreduced, found.reduced, getattr(found, "unreduced_kind", None))
 
 
 def split_type(
@@ -421,6 +549,7 @@ def split_type(
     shape: Sequence[int],
     dtype: Any,
     weak_type: bool,
+    reduces: Reductions = Reductions(),
 ) -> ShapedArray:
     """Type of an array whose dimensions are split over axes of `mesh`.
 
@@ -428,7 +557,7 @@ def split_type(
     """
     if not explicit_axes(mesh):
         return shaped_array(shape, dtype, weak_type)
-    return type_on_mesh(mesh, splits, shape, dtype, weak_type)
+    return type_on_mesh(mesh, splits, shape, dtype, weak_type, reduces)
 
 
 def type_on_mesh(
@@ -437,14 +566,15 @@ def type_on_mesh(
     shape: Sequence[int],
     dtype: Any,
     weak_type: bool,
+    reduces: Reductions = Reductions(),
 ) -> ShapedArray:
     """The same with the mesh as part of the type also if none of its axes is Explicit."""
     explicit = explicit_axes(mesh)
     kept = [tuple(a for a in axes if a in explicit) for axes in splits]
     entries = [axes[0] if len(axes) == 1 else axes or None for axes in kept]
     entries += [None] * (len(shape) - len(entries))
-    sharding = NamedSharding(abstract_mesh(mesh), PartitionSpec(*entries))
-    return shaped_array(shape, dtype, weak_type, sharding)
+    spec = with_reductions(PartitionSpec(*entries), reduces.over(explicit))
+    return shaped_array(shape, dtype, weak_type, NamedSharding(abstract_mesh(mesh), spec))
 
 
 # -------------------------------------------------------------------------------------- eager

@@ -12,14 +12,22 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, PartitionSpec
 from shmap_passes import Groups, Partitioner
 
-from shmap_compiler import reuse, stages
-from shmap_compiler._compat import AnyMesh, is_tracing
+from shmap_compiler import reuse, specs, stages
+from shmap_compiler._compat import AnyMesh, is_tracing, needs_varying_types
+from shmap_compiler.asking import casts_to_reduced
 from shmap_compiler.cache import Cache
 from shmap_compiler.call import trace_call
 from shmap_compiler.eager import call_eagerly
-from shmap_compiler.errors import Problem, SpecError, TargetError, describe, show_value
+from shmap_compiler.errors import (
+    BodyError,
+    Problem,
+    SpecError,
+    TargetError,
+    describe,
+    show_value,
+)
 from shmap_compiler.graph import Graph
-from shmap_compiler.inputs import INFER, refuse_types
+from shmap_compiler.inputs import INFER, reduces, refuse_types
 from shmap_compiler.keys import Identity
 from shmap_compiler.primitive import bind
 from shmap_compiler.region import Region, no_devices, region_of
@@ -148,9 +156,28 @@ class ShardMapped:
             return self._bound(region, args)
         if region.has_types_inside:
             return self._bound(region, args)  # the types of eager values have no split
+        if self._has_reductions or any(map(reduces, leaves)):
+            return self._placed(region, args)  # only types know what may be done with summands
         if isinstance(region.mesh, AbstractMesh):
             raise TargetError(describe(self.fun), [no_devices(region.mesh)])
-        return call_eagerly(self, region, args)
+        try:
+            return call_eagerly(self, region, args)
+        except BodyError as error:
+            if not needs_varying_types(error):
+                raise
+            return self._placed(region, args)
+
+    @functools.cached_property
+    def _has_reductions(self) -> bool:
+        said = specs.has_reductions((self.in_specs, self.out_specs))
+        return said or (self.check_vma and casts_to_reduced(self.fun))
+
+    def _placed(self, region: Region, args: tuple[Any, ...]) -> Any:
+        """The result with the shardings that out_specs say, word for word."""
+        call, inputs = trace_call(self, region, args)
+        outs = bind(call.graph, *call.constants, *inputs)
+        placed = zip(outs, call.signature.out_shardings, strict=True)
+        return jax.tree.unflatten(call.out_tree, [jax.device_put(x, s) for x, s in placed])
 
     def _bound(self, region: Region, args: tuple[Any, ...]) -> Any:
         call, inputs = trace_call(self, region, args)
@@ -166,16 +193,18 @@ class ShardMapped:
         return self._call(args).graph
 
     def lower(
-        self, *args: Any, partitioner: Partitioner = "gspmd", groups: Groups = "axes"
+        self, *args: Any, partitioner: Partitioner | None = None, groups: Groups = "axes"
     ) -> Lowered:
         """Lowers for these arguments: arrays, or `jax.ShapeDtypeStruct`s.
 
         Args:
-          partitioner: "gspmd", the full-to-shard custom calls, or "shardy".
+          partitioner: "gspmd", the full-to-shard custom calls, or "shardy". By default the first;
+            for unreduced results, which JAX lowers for Shardy only, the second.
           groups: collectives name their groups by mesh "axes", or list the device "ids" of each,
             for a compiler that does not read mesh axes.
         """
         call = self._call(args)
+        partitioner = partitioner or ("shardy" if call.has_unreduced_results else "gspmd")
         if call.constants:
             return stages.lower(call, partitioner, groups)
         key = Identity(call), partitioner, groups

@@ -1,10 +1,11 @@
 """Whether the user's function asks along which axes a value varies, or says so.
 
 `jax.typeof(x).manual_axis_type.varying` tells it, but is right only under JAX's types of varying
-values (`varying_types`). These cost time and refuse correct programs, so only functions that ask
-are traced under them. It is read from the code that a function may reach: what it defines, closes
-over, or names in its module and in modules named there. Code reached in another way, as an argument
-or by an import when it is called, is not seen; what asks in vain costs time only.
+values (`varying_types`), as are casts to unreduced and reduced values. These types cost time and
+refuse correct programs, so only functions that ask are traced under them. It is read from the code
+that a function may reach: what it defines, closes over, or names in its module and in modules named
+there. Code reached in another way, as an argument or by an import when it is called, is not seen;
+what asks in vain costs time only.
 
 `jax.lax.pcast` and `all_gather(..., to="invarying")` say it. That has a meaning for the backward
 rules of `custom_vjp` functions only.
@@ -18,8 +19,11 @@ from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-_QUESTIONS = frozenset({"manual_axis_type", "mat"})
-"""The attributes of a type that tell it."""
+_REDUCTIONS = frozenset({"unreduced", "reduced"})
+"""The casts that have no meaning without such types."""
+
+_QUESTIONS = _REDUCTIONS | {"manual_axis_type", "mat"}
+"""The attributes of a type that tell it, and these casts."""
 
 _CASTS = frozenset({"pcast", "pvary", "invarying"})
 """What changes the type of a value: two functions, and an argument of `all_gather`."""
@@ -31,8 +35,13 @@ _SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
 
 
 def asks(fun: Any) -> bool:
-    """Whether code that `fun` may reach names one of the attributes."""
+    """Whether code that `fun` may reach names one of the attributes, or casts to reduced."""
     return _reaches(fun, _QUESTIONS, _reached)
+
+
+def casts_to_reduced(fun: Any) -> bool:
+    """Whether code that `fun` may reach casts to unreduced or reduced."""
+    return _reaches(fun, _REDUCTIONS, _reached)
 
 
 def casts(fun: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from shmap_compiler import keys, references, reuse
+from shmap_compiler import keys, references, reuse, specs
 from shmap_compiler._compat import tracing_context
 from shmap_compiler.errors import describe, function_name
 from shmap_compiler.graph import Graph
@@ -79,6 +79,7 @@ def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: I
         check_vma=mapped.check_vma,
         check_hangs=mapped.check_hangs,
         user_fun=mapped.fun,
+        has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
     )
     references.refuse_in_body(who, traced.graph)
     _check_replication(mapped, traced.graph, inputs, results)

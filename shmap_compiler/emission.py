@@ -21,10 +21,15 @@ from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler import specs
 from shmap_compiler._compat import (
+    AnyMesh,
+    Reductions,
     eval_context,
     fresh_module_context,
+    reductions,
     run_with_axes,
     shardy_is_on,
+    tensor_sharding,
+    type_reductions,
     without_high_primitives,
 )
 from shmap_compiler.collectives.axis_index import lower_axis_index_of_jax
@@ -130,26 +135,43 @@ def _annotate(main: Any, graph: Graph, tokens: int) -> None:
         main.attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
             [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
         )
-    main.arg_attrs = _sharding_attributes(graph.in_specs, main.type.inputs, tokens)
-    main.attributes["res_attrs"] = _sharding_attributes(graph.out_specs, main.type.results, tokens)
+    # An array may also be unreduced over axes that are not manual here.
+    inputs = [
+        (s, reductions(s) | type_reductions(t))
+        for s, t in zip(graph.in_specs, graph.body_in_types, strict=True)
+    ]
+    outputs = [
+        (s, reductions(s) | type_reductions(t))
+        for s, t in zip(graph.out_specs, graph.body_out_types, strict=True)
+    ]
+    main.arg_attrs = _sharding_attributes(graph.mesh, inputs, main.type.inputs, tokens)
+    main.attributes["res_attrs"] = _sharding_attributes(
+        graph.mesh, outputs, main.type.results, tokens
+    )
 
 
 def _sharding_attributes(
-    all_specs: Sequence[PartitionSpec], types: Sequence[ir.Type], tokens: int
+    mesh: AnyMesh,
+    arrays: Sequence[tuple[PartitionSpec, Reductions]],
+    types: Sequence[ir.Type],
+    tokens: int,
 ) -> ir.ArrayAttr:
     # The rank is that of the MLIR type: random keys have dimensions there that JAX does not show.
     ranks = [ir.RankedTensorType(t).rank for t in types[tokens:]]
-    splits = [specs.dim_axes(s, r) for s, r in zip(all_specs, ranks, strict=True)]
-    made = {dims: _sharding_attribute(dims) for dims in set(splits)}  # of hundreds few differ
-    return ir.ArrayAttr.get([ir.DictAttr.get({})] * tokens + [made[dims] for dims in splits])
+    keys = [(specs.dim_axes(s, r), found) for (s, found), r in zip(arrays, ranks, strict=True)]
+    made = {key: _sharding_attribute(mesh, *key) for key in set(keys)}  # of hundreds few differ
+    return ir.ArrayAttr.get([ir.DictAttr.get({})] * tokens + [made[key] for key in keys])
 
 
-def _sharding_attribute(dims: Sequence[Sequence[str]]) -> ir.DictAttr:
+def _sharding_attribute(
+    mesh: AnyMesh, dims: Sequence[Sequence[str]], reduces: Reductions
+) -> ir.DictAttr:
     shardings = [
         sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], is_closed=True)
         for axes in dims
     ]
-    return ir.DictAttr.get({"sdy.sharding": sdy.TensorShardingAttr.get(MESH_SYMBOL, shardings)})
+    sharding = tensor_sharding(MESH_SYMBOL, shardings, reduces, mesh)
+    return ir.DictAttr.get({"sdy.sharding": sharding})
 
 
 def _mesh_attribute(graph: Graph) -> ir.Attribute:

@@ -79,6 +79,12 @@ class UnknownAxisError(BodyError, NameError):
     code = "SHM-E202"
 
 
+class UnreducedError(BodyError, NotImplementedError):
+    """The user's function does with summands what can only be done with their sum."""
+
+    code = "SHM-E207"
+
+
 class HangError(BodyError):
     """Some devices would wait in a collective for others that never come."""
 

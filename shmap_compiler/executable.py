@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from shmap_passes import replace_file
 
 from shmap_compiler import specs
+from shmap_compiler._compat import reductions, type_reductions
 from shmap_compiler.errors import Problem, TargetError, show_value
 from shmap_compiler.inputs import is_hashable
 from shmap_compiler.signature import Signature
@@ -112,7 +113,7 @@ class Executable:
             leaves, tree = jax.tree.flatten(args)
             if tree == self.signature.in_tree and not self.signature.static:
                 return self._unflattened(self.jax_compiled(*self._constants, *leaves))
-        except (TypeError, ValueError):
+        except (NotImplementedError, TypeError, ValueError):
             pass  # an argument that has to be moved, or a mistake
         return self._unflattened(self._run(*jax.tree.flatten(args)))
 
@@ -167,6 +168,17 @@ class Executable:
             )
             for x, t, path in zip(inputs, expected, self.signature.in_paths, strict=True)
             if not _fits(x, t)
+        ]
+        placed = zip(inputs, self.input_shardings, self.signature.in_paths, strict=True)
+        problems += [
+            Problem(
+                path,
+                f"{_found(x)} that is not unreduced as the program needs it",
+                f"an array with the spec {specs.show(sharding.spec)}",
+                "reshard it inside jit, or call the shard_mapped function that makes such an array",
+            )
+            for x, sharding, path in placed
+            if sharding.spec.unreduced and type_reductions(x) != reductions(sharding.spec)
         ]
         problems += [
             Problem(

@@ -21,7 +21,9 @@ from shmap_compiler._compat import (
     is_axis_effect,
     jaxprs_in,
     open_jaxpr,
+    reductions,
     split_type,
+    type_reductions,
     type_split,
     with_manual_axes,
 )
@@ -130,7 +132,8 @@ class Graph:
                 for s, t in zip(specs.dim_axes(spec, len(block.shape)), inside, strict=True)
             ]
             shape = specs.global_shape(block.shape, spec, self.mesh)
-            return split_type(outside, splits, shape, block.dtype, block.weak_type)
+            reduces = reductions(spec) | type_reductions(block)
+            return split_type(outside, splits, shape, block.dtype, block.weak_type, reduces)
 
         return [full(t, s) for t, s in zip(types, type_specs, strict=True)]
 
@@ -174,6 +177,8 @@ def _check(graph: Graph) -> None:
         used = specs.mentioned(spec)
         _require(set(used) <= set(graph.manual_axes), "{} mentions manual axes only", spec)
         _require(len(set(used)) == len(used), "{} mentions an axis once", spec)
+        summed = spec.unreduced | spec.reduced
+        _require(summed <= set(graph.manual_axes), "{} reduces over manual axes only", spec)
     for atom, spec in zip((*jaxpr.invars, *jaxpr.outvars), all_specs, strict=True):
         if len(spec) > len(atom.aval.shape):
             _require(False, "{} fits the rank of {}", spec, atom.aval)

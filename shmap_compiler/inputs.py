@@ -10,7 +10,14 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
-from shmap_compiler._compat import explicit_axes, type_split
+from shmap_compiler._compat import (
+    PARTLY_MANUAL_REDUCTIONS,
+    explicit_axes,
+    reductions,
+    type_reductions,
+    type_split,
+    with_reductions,
+)
 from shmap_compiler.errors import Problem, SpecError, show_value
 from shmap_compiler.region import Region
 
@@ -81,6 +88,8 @@ def read_inputs(
         aval = type_of(leaf)
         if aval is None:
             problems.append(_not_an_array(path, leaf, spec_path))
+        elif _reduces_elsewhere(aval, region):
+            problems.append(specs.only_fully_manual(path, specs.show_split(aval)))
         elif spec is INFER:
             split = _inferred(aval, region.manual_axes)
             if split is None:
@@ -163,7 +172,7 @@ def _inferred(aval: Any, manual: Sequence[str]) -> PartitionSpec | None:
         if axes[: len(mine)] != mine:
             return None
         entries.append(mine[0] if len(mine) == 1 else mine or None)
-    return PartitionSpec(*entries)
+    return with_reductions(PartitionSpec(*entries), type_reductions(aval).over(manual))
 
 
 def _cannot_infer(region: Region) -> Iterator[Problem]:
@@ -191,7 +200,16 @@ def _not_inferable(path: str, aval: Any, region: Region) -> Problem:
 def _not_as_typed(
     aval: Any, path: str, spec: PartitionSpec, spec_path: str, region: Region
 ) -> Iterator[Problem]:
-    """Over Explicit axes nothing moves unless the program says so."""
+    """Over Explicit axes nothing moves, and nothing is summed, unless the program says so."""
+    if _reduces_otherwise(aval, spec, region):
+        yield Problem(
+            f"{path} with {spec_path}={specs.show(spec)}",
+            specs.show_split(aval),
+            "the unreduced and reduced axes of the argument's type",
+            "leave in_specs out, write the axes of the type, or change them with "
+            f"jax.sharding.reshard(x, {specs.show(spec)})",
+        )
+        return
     split = type_split(aval)
     if not split:
         return
@@ -211,3 +229,31 @@ def _not_as_typed(
                 f"jax.sharding.reshard(x, {specs.show(spec)})",
             )
             return
+
+
+def _reduces_otherwise(aval: Any, spec: PartitionSpec, region: Region) -> bool:
+    """Whether a spec and a type differ in what is yet to be summed over axes that it makes manual.
+
+    A `ShapeDtypeStruct` without sharding stands for an argument as the spec has it.
+    """
+    if getattr(aval, "sharding", None) is None:
+        return False
+    axes = [a for a in region.manual_axes if region.mesh.shape[a] > 1]
+    return type_reductions(aval).over(axes) != reductions(spec).over(axes)
+
+
+def reduces(leaf: Any) -> bool:
+    """Whether an argument is an unreduced or reduced array."""
+    return isinstance(leaf, jax.Array) and bool(type_reductions(leaf))
+
+
+def _reduces_elsewhere(aval: Any, region: Region) -> bool:
+    """Whether an argument is yet to be summed over an axis that is not manual here, and cannot be.
+
+    With JAX 0.12 it can, if no such axis splits it.
+    """
+    elsewhere = {a for a in region.mesh.axis_names if a not in region.manual_axes}
+    found = type_reductions(aval).over(elsewhere)
+    if PARTLY_MANUAL_REDUCTIONS:
+        return bool(found.unreduced) and any(elsewhere.intersection(d) for d in type_split(aval))
+    return bool(found)

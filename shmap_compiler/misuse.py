@@ -157,6 +157,16 @@ def _numeric(dtype: Any) -> bool:
     return dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
+def user_line(error: BaseException) -> str:
+    """The user's line in the traceback of an error: `file.py:12 (f)`."""
+    trace, place = error.__traceback__, "an unknown line"
+    while trace is not None:
+        if not _is_internal(trace.tb_frame):
+            place = _place(trace.tb_frame, trace.tb_lineno)
+        trace = trace.tb_next
+    return place
+
+
 def source_line(eqn: Any) -> str:
     """The user's line that made an equation: `file.py:12 (f)`."""
     return shown_source(eqn.source_info)

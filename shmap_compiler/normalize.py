@@ -29,6 +29,7 @@ from shmap_compiler._compat import (
     open_jaxpr,
     replace_jaxpr,
 )
+from shmap_compiler.collectives.to_reduced import to_reduced
 from shmap_compiler.errors import Problem, body_error
 from shmap_compiler.held_programs import KERNELS
 from shmap_compiler.misuse import let_through, source_line
@@ -271,6 +272,10 @@ def _psum_invariant(params, sizes):
     return functools.partial(coll.psum, **_group(params, sizes))
 
 
+def _to_reduced(params, sizes):
+    return functools.partial(to_reduced, axes=_axes(params))
+
+
 _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "psum": _reduction(coll.psum, lambda x, dims: jnp.sum(x, dims, dtype=x.dtype)),
     "pmax": _reduction(coll.pmax, jnp.max),
@@ -286,6 +291,17 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "pvary": _identity,
     "psum_invariant": _psum_invariant,
     "all_gather_invariant": _all_gather,
+    # What JAX makes of collectives and casts on unreduced and reduced values.
+    "unreduced_psum": _psum_invariant,
+    "unreduced_pmax": _reduction(coll.pmax, jnp.max),
+    "unreduced_pmin": _reduction(coll.pmin, jnp.min),
+    "unreduced_reduce_scatter": _reduce_scatter,
+    "all_gather_reduced": _all_gather,
+    "preduced": _to_reduced,
+    "vary_unreduced_cast": _identity,
+    "vary_unreduced_cast_p": _identity,  # in JAX 0.10
+    "reduced_vary_cast": _identity,
+    "reduced_vary_cast_p": _identity,  # in JAX 0.10
     "shmap_pvary": _identity,
     "shmap_psum_invariant": _psum_invariant,
 }

@@ -21,6 +21,7 @@ from shmap_passes import Groups, Pass
 
 from shmap_compiler._compat import (
     AnyMesh,
+    keep_unreduced,
     replace_jaxpr,
     shardy_is_on,
     tracks_varying_types,
@@ -30,6 +31,7 @@ from shmap_compiler._compat import (
 )
 from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.emission import emit
+from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.merging import merge
 
@@ -124,7 +126,17 @@ def lowering_with(options: LoweringOptions) -> Iterator[None]:
         _options.reset(token)
 
 
+_UNREDUCED_NEEDS_SHARDY = Problem(
+    "out_specs",
+    "unreduced results, lowered for GSPMD",
+    "the partitioner Shardy: JAX lowers unreduced results for no other",
+    'write partitioner="shardy"; inside jit, leave jax_use_shardy_partitioner on',
+)
+
+
 def _lowering(ctx, *args, graph, mesh_witness):
+    if not shardy_is_on() and any(spec.unreduced for spec in graph.out_specs):
+        raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     module = emit(graph, ctx, effects)
     _run_passes(graph, module)
@@ -133,7 +145,7 @@ def _lowering(ctx, *args, graph, mesh_witness):
     if effects:
         new_tokens = dict(zip(effects, results, strict=False))
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet(new_tokens)))
-    return results[len(effects) :]
+    return keep_unreduced(results[len(effects) :], ctx.avals_out)
 
 
 def _run_passes(graph: Graph, module: ir.Module) -> None:

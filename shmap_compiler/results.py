@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
+from shmap_compiler._compat import (
+    Reductions,
+    manual_type_reductions,
+    reductions,
+    tracks_varying_types,
+    varies_along,
+    with_reductions,
+)
 from shmap_compiler.errors import Problem, ResultTypeError, SpecError, show_value
 from shmap_compiler.inputs import type_of
 from shmap_compiler.region import Region
@@ -55,6 +63,11 @@ class Results:
         ]
         if no_arrays:
             raise ResultTypeError(self._who, no_arrays)
+        if tracks_varying_types():
+            manual = self._region.manual_axes
+            wrong = [p for match in matched for p in _other_reductions(*match, manual)]
+            if wrong:
+                raise SpecError(self._who, wrong)
         self.matched = [(path, spec_path, spec) for path, _, spec_path, spec in matched]
         return leaves
 
@@ -68,3 +81,39 @@ class Results:
         if problems:
             raise SpecError(self._who, problems)
         return [spec for _, _, spec in self.matched]
+
+
+def _other_reductions(
+    path: str, leaf: Any, spec_path: str, spec: PartitionSpec, manual: Sequence[str]
+) -> Iterator[Problem]:
+    """How the type of a result differs from its spec in what is yet to be summed.
+
+    A varying result may be taken for unreduced: its devices hold summands if the spec says so.
+    """
+    type_ = type_of(leaf)
+    found, said = manual_type_reductions(type_).over(manual), reductions(spec)
+    taken = said.unreduced & varies_along(type_)
+    if (found.unreduced | taken, found.reduced) == (said.unreduced, said.reduced):
+        return
+    is_, does = (specs.show(with_reductions(PartitionSpec(), r)) for r in (found, said))
+    yield Problem(
+        f"{path} with {spec_path}={specs.show(spec)}",
+        f"a result {specs.show_type(type_)} whose type has {is_}: out_specs passed to shard_map "
+        "should be equal to the unreduced and reduced axes of the result",
+        f"a result whose type has {does}, as {spec_path} says",
+        _cast(path, found, said),
+    )
+
+
+def _cast(path: str, found: Reductions, said: Reductions) -> str:
+    """What makes a result of a type one of another type."""
+    if surplus := sorted(found.unreduced - said.unreduced):
+        return f"reduce it, with jax.lax.psum({path}, {tuple(surplus)}); or name them in the spec"
+    if missing := sorted(said.unreduced - found.unreduced):
+        return (
+            f"leave them out of the spec: all devices hold the same; or, if {path} is meant as a "
+            f'summand, jax.lax.pcast({path}, {tuple(missing)}, to="varying"), then to="unreduced"'
+        )
+    if missing := sorted(said.reduced - found.reduced):
+        return f'jax.lax.pcast({path}, {tuple(missing)}, to="reduced"), or leave them out'
+    return "name the reduced axes in the spec"

@@ -2,6 +2,11 @@
 
 A spec names, for each dimension of an array, the mesh axes that split it (major axis first). The
 block on one device has `shape[d] / (product of the sizes of the axes of d)` elements along d.
+
+Over Explicit axes a spec may also say that an array is unreduced, or reduced. Each device along an
+unreduced axis holds a summand of the array. All devices along a reduced axis hold the whole array,
+and each of them a summand of its cotangent: the cotangent of a reduced array is unreduced, that of
+an unreduced array reduced.
 """
 
 from __future__ import annotations
@@ -12,9 +17,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from shmap_compiler._compat import AnyMesh, type_split
+from shmap_compiler._compat import (
+    PARTLY_MANUAL_REDUCTIONS,
+    AnyMesh,
+    Reductions,
+    axis_types,
+    reductions,
+    type_reductions,
+    type_split,
+    with_reductions,
+)
 from shmap_compiler.errors import Problem, show_value
 
 Shape = tuple[int, ...]
@@ -22,13 +36,37 @@ Shape = tuple[int, ...]
 
 def dim_axes(spec: PartitionSpec, rank: int) -> tuple[tuple[str, ...], ...]:
     """The axes of each of `rank` dimensions: `P('i', ('j', 'k'))` -> `(('i',), ('j', 'k'))`."""
-    entries = [_names(e) for e in spec]
+    entries = [_names(e) for e in spec.partitions]
     return tuple(entries) + ((),) * (rank - len(entries))
 
 
 def mentioned(spec: PartitionSpec) -> tuple[str, ...]:
-    """All axes in a spec, in order, repeated ones repeated."""
-    return tuple(a for entry in spec for a in _names(entry))
+    """All axes that split a dimension, in order, repeated ones repeated."""
+    return tuple(a for entry in spec.partitions for a in _names(entry))
+
+
+def varying_axes(spec: PartitionSpec) -> tuple[str, ...]:
+    """The axes along which devices hold different blocks."""
+    return (*mentioned(spec), *sorted(spec.unreduced))
+
+
+def own_cotangent_axes(spec: PartitionSpec) -> frozenset[str]:
+    """The axes along which the cotangent of a block is each device's own, and not whole."""
+    return frozenset((*mentioned(spec), *spec.unreduced, *spec.reduced))
+
+
+def cotangent_spec(spec: PartitionSpec) -> PartitionSpec:
+    """The spec of the cotangent of an array.
+
+    Raises:
+      NotImplementedError: the array is unreduced in another way than as a sum.
+    """
+    found = reductions(spec)
+    if not found:
+        return spec
+    if found.kind is not None and found.kind.name != "sum":
+        raise NotImplementedError(f"the gradient of an array with the spec {show(spec)}")
+    return PartitionSpec(*spec.partitions, unreduced=spec.reduced, reduced=spec.unreduced)
 
 
 def shard_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
@@ -43,11 +81,25 @@ def global_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
     return tuple(n * k for n, k in zip(shape, splits, strict=True))
 
 
+def has_reductions(tree: Any) -> bool:
+    """Whether some spec of a tree has unreduced or reduced axes."""
+    leaves = jax.tree.leaves(tree)
+    return any(isinstance(s, PartitionSpec) and reductions(s) for s in leaves)
+
+
 def show(spec: Any) -> str:
     """A spec as users write it: `P('i', None)`."""
     if not isinstance(spec, PartitionSpec):
         return repr(spec)
-    return f"P({', '.join(repr(e) for e in spec)})"
+    return f"P({', '.join([*map(repr, spec.partitions), *_shown_reductions(reductions(spec))])})"
+
+
+def _shown_reductions(found: Reductions) -> Iterator[str]:
+    for name, axes in (("unreduced", found.unreduced), ("reduced", found.reduced)):
+        if axes:
+            yield f"{name}={{{', '.join(map(repr, sorted(axes)))}}}"
+    if found.kind is not None and found.kind.name != "sum":
+        yield f"unreduced_kind={found.kind}"
 
 
 def show_mesh(mesh: AnyMesh) -> str:
@@ -70,7 +122,8 @@ def show_type(aval: Any) -> str:
 def show_split(aval: Any) -> str:
     """A type and the axes over which it says it is split: `f32[8,2] split as P('i', None)`."""
     split = [axes[0] if len(axes) == 1 else axes or None for axes in type_split(aval)]
-    return f"{show_type(aval)} split as {show(PartitionSpec(*split))}"
+    spec = with_reductions(PartitionSpec(*split), type_reductions(aval))
+    return f"{show_type(aval)} split as {show(spec)}"
 
 
 # ----------------------------------------------------------------------- specs against pytrees
@@ -159,17 +212,13 @@ def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) ->
     if not isinstance(spec, PartitionSpec):
         yield no_spec(spec, path, manual)
         return
-    if spec.unreduced or spec.reduced:
-        yield Problem(
-            f"{path}={spec!r}",
-            "a spec with unreduced or reduced axes",
-            "a spec that says only how dimensions are split",
-            "reduce inside the function, with psum over these axes",
-        )
-        return
     at = f"{path}={show(spec)}"
+    if reductions(spec) and len(manual) < len(mesh.axis_names) and not PARTLY_MANUAL_REDUCTIONS:
+        yield only_fully_manual(at, "unreduced or reduced axes")
+        return
     names = mentioned(spec)
-    for name in dict.fromkeys(names):
+    summed = (*sorted(spec.unreduced, key=str), *sorted(spec.reduced, key=str))
+    for name in dict.fromkeys((*names, *summed)):
         if not isinstance(name, str):
             yield Problem(
                 at,
@@ -191,6 +240,13 @@ def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) ->
                 f"only manual axes: {', '.join(map(repr, manual)) or 'none'}",
                 f"add {name!r} to axis_names, or leave it out of the spec",
             )
+        elif name in summed and axis_types(mesh)[name] != AxisType.Explicit:
+            yield Problem(
+                at,
+                f"axis {name!r} of type {axis_types(mesh)[name].name}, unreduced or reduced",
+                "an axis of type Explicit: the types of arrays say what is yet to be summed",
+                f"make the mesh with AxisType.Explicit for {name!r}, or reduce inside the function",
+            )
         if names.count(name) > 1:
             yield Problem(
                 at,
@@ -198,6 +254,15 @@ def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) ->
                 "each axis at most once in a spec",
                 f"keep {name!r} at one dimension: its devices can split an array only once",
             )
+
+
+def only_fully_manual(where: str, found: str) -> Problem:
+    return Problem(
+        where,
+        f"{found}, where not all axes of the mesh are manual",
+        "all axes manual; from JAX 0.12 on, or that no other axis splits the array",
+        "leave axis_names out, and do not nest; or reduce the array before",
+    )
 
 
 def no_spec(spec: Any, path: str, manual: Sequence[str]) -> Problem:

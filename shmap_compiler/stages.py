@@ -56,6 +56,10 @@ class Call:
     def __repr__(self) -> str:
         return f"<Call of {describe(self.fun)}: {self.graph!r}>"
 
+    @property
+    def has_unreduced_results(self) -> bool:
+        return any(spec.unreduced for spec in self.graph.out_specs)
+
     @cached_property
     def signature(self) -> Signature:
         """How the program is called, without the program."""

@@ -7,7 +7,7 @@ tracers that the function closes over become inputs, equal on all devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from shmap_compiler._compat import (
     is_of_other_mesh,
     trace_with_axes,
     type_on_mesh,
+    type_reductions,
     type_split,
     varying_types,
     with_manual_axes,
@@ -30,7 +31,13 @@ from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.errors import BodyError, Problem, ShmapError
 from shmap_compiler.graph import Graph
 from shmap_compiler.normalize import normalize
-from shmap_compiler.varying_types import trace_by_need, trace_with_types, varies_outside
+from shmap_compiler.varying_types import (
+    ManualType,
+    trace_by_need,
+    trace_unreduced,
+    trace_with_types,
+    varies_outside,
+)
 
 source_info_util.register_exclusion(__file__.rpartition("tracer.py")[0])
 
@@ -66,6 +73,7 @@ def trace(
     check_hangs: bool = True,
     user_fun: Callable[..., Any] | None = None,
     finish: Callable[[Any], Any] | None = None,
+    has_reductions: bool = False,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -77,6 +85,8 @@ def trace(
       check_vma, check_hangs: see `Graph`.
       user_fun: the user's function that `fun` calls, unless `fun` is made from a Graph.
       finish: rewrites the traced jaxpr.
+      has_reductions: whether specs have unreduced or reduced axes. What a program may do with such
+        values is up to JAX's types.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
     if outer_manual_axes is None:
@@ -102,15 +112,21 @@ def trace(
             return trace_with_axes(traced, body_mesh, manual, block_types)
 
     def typed():
-        varying = [
-            (*_in_order(specs.mentioned(s), mesh), *varies_outside(t, outer))
+        blocks = [
+            ManualType(
+                varying=(*_in_order(specs.mentioned(s), mesh), *varies_outside(t, outer)),
+                unreduced=tuple(_in_order(s.unreduced, mesh)),
+                reduced=tuple(_in_order(s.reduced, mesh)),
+            )
             for t, s in zip(in_types, in_specs, strict=True)
         ]
-        return trace_with_types(traced, body_mesh, manual, block_types, varying)
+        return trace_with_types(traced, body_mesh, manual, block_types, blocks)
 
     try:
         if user_fun is None or not check_vma:
             jaxpr = untyped()
+        elif has_reductions:
+            jaxpr = trace_unreduced(typed, who)
         else:
             jaxpr = trace_by_need(untyped, typed, user_fun, who)
     except ValueError as error:
@@ -144,13 +160,15 @@ def _block_types(
     def block_type(t: Any, spec: PartitionSpec) -> Any:
         if (t, spec) not in made:
             shape, weak = specs.shard_shape(t.shape, spec, mesh), getattr(t, "weak_type", False)
-            made[t, spec] = type_on_mesh(body_mesh, type_split(t), shape, t.dtype, weak)
+            made[t, spec] = type_on_mesh(
+                body_mesh, type_split(t), shape, t.dtype, weak, type_reductions(t)
+            )
         return made[t, spec]
 
     return [block_type(t, spec) for t, spec in zip(full, in_specs, strict=True)]
 
 
-def _in_order(axes: Sequence[str], mesh: AnyMesh) -> list[str]:
+def _in_order(axes: Collection[str], mesh: AnyMesh) -> list[str]:
     return [a for a in mesh.axis_names if a in axes]
 
 

@@ -12,19 +12,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax import lax
 from jax.extend import core as jex_core
 from jax.extend import linear_util
+from jax.interpreters import ad
 from jax.sharding import AbstractMesh
 
 from shmap_compiler._compat import (
     is_jaxpr,
     is_of_other_mesh,
     jaxprs_in,
+    manual_type_reductions,
+    needs_varying_types,
     open_jaxpr,
+    refuses_unreduced,
     replace_jaxpr,
     trace_with_axes,
     tracks_varying_types,
@@ -34,8 +39,9 @@ from shmap_compiler._compat import (
     without_varying_type,
 )
 from shmap_compiler.asking import asks, casts
-from shmap_compiler.errors import BodyError, Problem
+from shmap_compiler.errors import BodyError, Problem, ShmapError, UnreducedError
 from shmap_compiler.graph import equations
+from shmap_compiler.misuse import user_line
 from shmap_compiler.normalize import normalize
 from shmap_compiler.replication.typed import typed_p
 
@@ -95,6 +101,8 @@ def trace_by_need(
     try:
         jaxpr = untyped()
     except ValueError as error:
+        if needs_varying_types(error):  # a cast to unreduced
+            return trace_unreduced(typed, who)
         if not is_of_other_mesh(error):
             raise
     else:
@@ -116,30 +124,70 @@ def _with_casts(jaxpr: Any, typed: Callable[[], Any], fun: Callable[..., Any]) -
     return jaxpr
 
 
+def trace_unreduced(typed: Callable[[], Any], who: str) -> Any:
+    """What `typed` traces: a function of values that are unreduced or reduced.
+
+    Few operations make sense on summands, and JAX's types know which.
+    """
+    try:
+        return typed()
+    except ShmapError:
+        raise
+    except Exception as error:
+        if not refuses_unreduced(error):
+            raise  # the user's own
+        raise UnreducedError(who, [_no_operation_on_summands(error)]) from error
+
+
+@dataclass(frozen=True)
+class ManualType:
+    """The axes along which a block varies, and those along which it is unreduced or reduced."""
+
+    varying: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+    def cast(self, block: Any) -> Any:
+        """A block of this type, of one that is equal on all devices by its type."""
+        for axes, to in (
+            (self.varying + self.unreduced, "varying"),
+            (self.unreduced, "unreduced"),
+            (self.reduced, "reduced"),
+        ):
+            block = lax.pcast(block, axes, to=to) if axes else block
+        return block
+
+
 def trace_with_types(
     fun: Callable[..., Any],
     mesh: AbstractMesh,
     axes: Sequence[str],
     types: Sequence[Any],
-    varying: Sequence[Sequence[str]],
+    manual_types: Sequence[ManualType],
 ) -> Any:
     """ClosedJaxpr of `fun` under JAX's typing of varying values, from which the types are erased.
 
     Args:
-      varying: the axes along which each input varies.
+      types, manual_types: of the inputs.
     """
 
     def typed(*blocks):
-        return fun(
-            *[
-                lax.pcast(x, tuple(v), to="varying") if v else x
-                for x, v in zip(blocks, varying, strict=True)
-            ]
-        )
+        return fun(*[m.cast(x) for x, m in zip(blocks, manual_types, strict=True)])
 
     with varying_types():
         jaxpr = trace_with_axes(typed, mesh, axes, types)
     return _erase(jaxpr)
+
+
+def _no_operation_on_summands(error: Exception) -> Problem:
+    return Problem(
+        user_line(error),
+        f"an operation on values that are unreduced or reduced: {error}",
+        "on an unreduced value, operations that give the same for the sum as for the sum of what "
+        "they give: add, neg, mul by a reduced value, psum",
+        "reduce the value first, with jax.lax.psum or psum_scatter; or cast a reduced one, with "
+        'jax.lax.pcast(x, axes, to="varying")',
+    )
 
 
 def refused_by_types(error: Exception) -> Problem:
@@ -172,7 +220,7 @@ def _erase(jaxpr: Any) -> Any:
     def erased(eqn: Any) -> Any:
         params = {k: _RULES[k](v) if k in _RULES else _erase_in(v) for k, v in eqn.params.items()}
         if eqn.primitive.name == _FUNCTION:
-            axes = [varies_along(v.aval) for v in eqn.outvars]
+            axes = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
             params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], axes)
         return eqn.replace(
             invars=[atom(v) for v in eqn.invars],
@@ -195,6 +243,12 @@ def _erase_in(value: Any) -> Any:
         make = getattr(value, "_make", type(value))
         return make(_erase_in(v) for v in value)
     return value
+
+
+def _own_cotangent_axes(aval: Any) -> frozenset[str]:
+    """The axes along which a value of this type has a cotangent of each device's own."""
+    reduces = manual_type_reductions(aval)
+    return varies_along(aval) | reduces.unreduced | reduces.reduced
 
 
 def _with_types_of_results(jaxpr: Any, axes: Sequence[frozenset[str]]) -> Any:
@@ -225,13 +279,49 @@ def _erase_late(rule: Any) -> Any:
 
 
 def _unchecked(rule: Any) -> Any:
-    """A backward rule, for which JAX does not compare types of cotangents with those before."""
+    """A backward rule, for which JAX does not compare types of cotangents with those before.
+
+    Zeros that it returns for None have the types of the operands.
+    """
+
+    def erased(found: Any) -> Any:
+        if isinstance(found, (tuple, list)):
+            return type(found)(map(erased, found))
+        return ad.Zero(without_varying_type(found.aval)) if _is_zero(found) else found
 
     def run(*args):
         with unchecked_backward_rules():
-            return rule.call_wrapped(*args)
+            try:
+                return erased(rule.call_wrapped(*args))
+            except ValueError as error:
+                if not needs_varying_types(error):
+                    raise
+            return erased(_call_with_types(rule, args))
 
     return linear_util.wrap_init(run, debug_info=rule.debug_info)
+
+
+def _call_with_types(rule: Any, args: Sequence[Any]) -> Any:
+    """Calls a rule that casts what varies to unreduced. All that it is given varies."""
+    mesh = jax.sharding.get_abstract_mesh()
+    found: list[Any] = []
+
+    def arrays_of(*blocks):
+        varying = [lax.pcast(x, mesh.manual_axes, to="varying") for x in blocks]
+        found[:], tree = jax.tree.flatten(rule.call_wrapped(*varying), is_leaf=_is_zero)
+        found.append(tree)
+        return [x for x in found[:-1] if not _is_zero(x)]
+
+    with varying_types():
+        jaxpr = trace_with_axes(arrays_of, mesh, mesh.manual_axes, [jax.typeof(x) for x in args])
+    *leaves, tree = found
+    program = normalize(_erase(jaxpr), mesh, mesh.manual_axes, "a derivative rule")
+    arrays = iter(jex_core.jaxpr_as_fun(program)(*args))
+    return jax.tree.unflatten(tree, [x if _is_zero(x) else next(arrays) for x in leaves])
+
+
+def _is_zero(cotangent: Any) -> bool:
+    return type(cotangent) is ad.Zero
 
 
 _FUNCTION = "custom_vjp_call"

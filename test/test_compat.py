@@ -18,8 +18,9 @@ from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
-from shmap_compiler import _compat
+from shmap_compiler import _compat, shard_map
 
 ROOT = Path(__file__).parents[1]
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -535,6 +536,99 @@ def test_special_value(numerator, kind):
             compiled(numerator, 0.0)
     assert _compat.special_value(raised.value) == kind
     assert _compat.special_value(ValueError("nan")) is None
+
+
+SUMS = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+SUMMED = P("i", unreduced={"j"})
+
+
+def test_reductions():
+    found = _compat.reductions(SUMMED)
+    assert (found.unreduced, found.reduced) == ({"j"}, set())
+    assert found.over(["j"]) == found
+    assert not found.over(["i"])
+    assert not _compat.reductions(P("i"))
+    other = _compat.reductions(P(reduced={"i"}))
+    assert (found | other) == _compat.reductions(P(unreduced={"j"}, reduced={"i"}))
+
+
+def test_with_reductions():
+    assert _compat.with_reductions(P("i"), _compat.reductions(SUMMED)) == SUMMED
+    assert _compat.with_reductions(SUMMED, _compat.Reductions()) == P("i")
+
+
+def test_type_reductions():
+    aval = jax.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(SUMS, SUMMED))
+    assert _compat.type_reductions(aval) == _compat.reductions(SUMMED)
+    assert not _compat.type_reductions(np.float32(1))
+    full = _compat.type_on_mesh(
+        SUMS, [("i",)], (8,), np.dtype(np.float32), False, _compat.reductions(SUMMED)
+    )
+    assert full.sharding.spec == SUMMED
+
+
+def test_manual_type_reductions():
+    found = []
+
+    def body(x):
+        found.append(_compat.manual_type_reductions(jax.typeof(x)))
+        return lax.psum(x, "j")
+
+    aval = jax.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(SUMS, SUMMED))
+    jax.eval_shape(jax.shard_map(body, mesh=SUMS, in_specs=SUMMED, out_specs=P("i")), aval)
+    assert found == [_compat.reductions(SUMMED)]
+    assert not _compat.manual_type_reductions(jax.typeof(1.0))
+
+
+def test_reduction_kind():
+    assert _compat.reduction_kind(None) is None
+    assert _compat.reduction_kind("sum") == _compat.reductions(SUMMED).kind
+    if not hasattr(jax.sharding, "UnreducedKind"):
+        with pytest.raises(ValueError, match="unreduced as a max"):
+            _compat.reduction_kind("max")
+
+
+def test_refuses_unreduced():
+    aval = jax.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(SUMS, SUMMED))
+    with pytest.raises(Exception, match="unreduced") as raised:
+        jax.eval_shape(jnp.sin, aval)
+    assert _compat.refuses_unreduced(raised.value)
+    with pytest.raises(ValueError, match="unreduced") as own:
+        raise ValueError("unreduced")
+    assert not _compat.refuses_unreduced(own.value)
+
+
+def test_needs_varying_types():
+    with pytest.raises(ValueError) as raised:  # noqa: PT011, the message is what is tested
+        _compat.run_with_axes(
+            lambda: lax.pcast(jnp.ones(2), "i", to="unreduced"),
+            _compat.with_manual_axes(SUMS, ("i", "j")),
+            ("i", "j"),
+        )
+    assert _compat.needs_varying_types(raised.value)
+    assert not _compat.needs_varying_types(ValueError("another"))
+
+
+def test_tensor_sharding():
+    with ir.Context() as context:
+        sdy.register_dialect(context)
+        dims = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get("i")], is_closed=True)]
+        made = _compat.tensor_sharding("mesh", dims, _compat.reductions(SUMMED), SUMS)
+        assert str(made) == '#sdy.sharding<@mesh, [{"i"}], unreduced={"j"}>'
+
+
+def test_keep_unreduced():
+    """JAX refuses to lower what makes an unreduced value without the constraint."""
+
+    def text(spec):
+        f = shard_map(lambda x: x, mesh=SUMS, in_specs=spec, out_specs=spec)
+        sharding = NamedSharding(SUMS, spec)
+        return jax.jit(f).lower(jax.ShapeDtypeStruct((8,), np.float32, sharding=sharding)).as_text()
+
+    last = text(SUMMED).rpartition("return")[0].splitlines()[-2]
+    assert "sdy.sharding_constraint" in last
+    assert 'unreduced={"j"}' in last
+    assert "unreduced" not in text(P("i"))
 
 
 def test_every_function_has_a_test():

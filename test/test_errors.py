@@ -27,6 +27,7 @@ from shmap_compiler import (
     SpecError,
     TargetError,
     UnknownAxisError,
+    UnreducedError,
     _compat,
     shard_map,
     smap,
@@ -326,16 +327,17 @@ def test_spec_entry_no_axis(refused):
         mapped(identity, P(3))(X)
 
 
-def test_spec_unreduced(refused):
-    spec = P("i", unreduced={"j"})
+@pytest.mark.parametrize("spec", [P("i", unreduced={"j"}), P("i", reduced={"j"})])
+def test_spec_unreduced_over_auto_axis(refused, spec):
+    kind = "unreduced" if spec.unreduced else "reduced"
     problem = (
-        f"in_specs={spec!r}",
-        "a spec with unreduced or reduced axes",
-        "a spec that says only how dimensions are split",
-        "reduce inside the function, with psum over these axes",
+        f"out_specs=P('i', {kind}={{'j'}})",
+        "axis 'j' of type Auto, unreduced or reduced",
+        "an axis of type Explicit: the types of arrays say what is yet to be summed",
+        "make the mesh with AxisType.Explicit for 'j', or reduce inside the function",
     )
     with refused(SpecError, identity, problem):
-        mapped(identity, spec)(X)
+        mapped(identity, out_specs=spec)(X)
 
 
 @pytest.mark.parametrize(
@@ -502,6 +504,128 @@ def test_in_spec_not_as_typed(refused):
     )
     with refused(SpecError, identity, problem):
         mapped(identity, P("j"), P("j"), EXPLICIT)(on_explicit(P("i")))
+
+
+def on_explicit_summands(axis="j", split=(), mesh=EXPLICIT):
+    spec = P(*split, axis)
+    cast = jax.shard_map(
+        lambda x: lax.pcast(x, axis, to="unreduced"),
+        mesh=mesh,
+        in_specs=spec,
+        out_specs=P(*split, unreduced={axis}),
+    )
+    ones = np.ones((8,) * len(spec), np.float32)
+    return jax.jit(cast)(jax.device_put(ones, NamedSharding(mesh, spec)))
+
+
+@pytest.mark.parametrize(("spec", "shown"), [(P(), "P()"), (P(reduced={"j"}), "P(reduced={'j'})")])
+def test_in_spec_unreduced_otherwise(refused, spec, shown):
+    problem = (
+        f"args[0] with in_specs={shown}",
+        "f32[4] split as P(None, unreduced={'j'})",
+        "the unreduced and reduced axes of the argument's type",
+        "leave in_specs out, write the axes of the type, or change them with "
+        f"jax.sharding.reshard(x, {shown})",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, spec, P(), EXPLICIT)(on_explicit_summands())
+
+
+def test_argument_unreduced_elsewhere(refused):
+    mesh = jax.make_mesh((2, 2, 2), ("i", "j", "k"), axis_types=(AxisType.Explicit,) * 3)
+    problem = (
+        "args[0]",
+        "f32[8,4] split as P('j', None, unreduced={'k'}), "
+        "where not all axes of the mesh are manual",
+        "all axes manual; from JAX 0.12 on, or that no other axis splits the array",
+        "leave axis_names out, and do not nest; or reduce the array before",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, P(), P(), mesh, axis_names={"i"})(on_explicit_summands("k", ("j",), mesh))
+
+
+def test_result_unreduced_otherwise(refused):
+    def body(x):
+        return lax.pcast(x, "j", to="unreduced")
+
+    problem = (
+        "result with out_specs=P('j')",
+        "a result f32[4] whose type has P(unreduced={'j'}): out_specs passed to shard_map should "
+        "be equal to the unreduced and reduced axes of the result",
+        "a result whose type has P(), as out_specs says",
+        "reduce it, with jax.lax.psum(result, ('j',)); or name them in the spec",
+    )
+    with refused(SpecError, body, problem):
+        mapped(body, P("j"), P("j"), EXPLICIT)(on_explicit(P("j"), (8,)))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown", "fix"),
+    [
+        (
+            P(unreduced={"j"}),
+            "P(unreduced={'j'})",
+            "leave them out of the spec: all devices hold the same; or, if result is meant as a "
+            'summand, jax.lax.pcast(result, (\'j\',), to="varying"), then to="unreduced"',
+        ),
+        (
+            P(reduced={"j"}),
+            "P(reduced={'j'})",
+            "jax.lax.pcast(result, ('j',), to=\"reduced\"), or leave them out",
+        ),
+    ],
+)
+def test_result_unreduced_otherwise__whole(refused, said, shown, fix):
+    problem = (
+        f"result with out_specs={shown}",
+        "a result f32[8] whose type has P(): out_specs passed to shard_map should be "
+        "equal to the unreduced and reduced axes of the result",
+        f"a result whose type has {shown}, as out_specs says",
+        fix,
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity, P(), said, EXPLICIT)(on_explicit(P(), (8,)))
+
+
+def test_operation_on_summands():
+    def body(u):
+        return u * u
+
+    with pytest.raises(UnreducedError) as raised:
+        mapped(body, P(unreduced={"j"}), P(), EXPLICIT)(on_explicit_summands())
+    (problem,) = raised.value.problems
+    assert problem.where == place(body)
+    excerpt = TABLE["operation_on_summands"]
+    assert problem.found.startswith(f"{excerpt}: ")
+    assert "bilinear" in problem.found  # what JAX says of it
+    assert "psum" in problem.fix
+    assert isinstance(raised.value, (ValueError, NotImplementedError))
+
+
+def test_unreduced_results_for_gspmd():
+    def body(x):
+        return lax.pcast(x, "j", to="unreduced")
+
+    f = mapped(body, P("j"), P(unreduced={"j"}), EXPLICIT)
+    with pytest.raises(TargetError, match=TABLE["unreduced_results_for_gspmd"]):
+        f.lower(on_explicit(P("j"), (8,)), partitioner="gspmd")
+
+
+def test_executable_argument_not_unreduced(refused):
+    def body(u):
+        return lax.psum(u, "j")
+
+    program = (
+        mapped(body, P(unreduced={"j"}), P(), EXPLICIT).lower(on_explicit_summands()).compile()
+    )
+    problem = (
+        "args[0]",
+        "f32[4] that is not unreduced as the program needs it",
+        "an array with the spec P(unreduced={'j'})",
+        "reshard it inside jit, or call the shard_mapped function that makes such an array",
+    )
+    with refused(TargetError, body, problem):
+        program(np.zeros(4, np.float32))
 
 
 def test_smap_axis_no_dimension(refused):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
@@ -39,6 +40,17 @@ Dims = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
+class Unreduced:
+    """The axes along which each device holds a summand of an array, and what combines these.
+
+    `reduction` is the `sdy.ReductionOp` of a `#sdy.sharding`; None where Shardy knows sums only.
+    """
+
+    axes: tuple[str, ...] = ()
+    reduction: Any = None
+
+
+@dataclass(frozen=True)
 class Boundary:
     """An argument or result of @main: its per-device type, and how the full array is cut."""
 
@@ -46,6 +58,12 @@ class Boundary:
     type: ir.Type
     dims: Dims | None
     """None for a token, which has no sharding."""
+    unreduced: Unreduced = Unreduced()
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The axes along which devices hold different blocks."""
+        return (*(axis for dim in self.dims or () for axis in dim), *self.unreduced.axes)
 
     @property
     def has_elements(self) -> bool:
@@ -231,7 +249,7 @@ def _boundaries(
     types = list(types)
     attributes = _entries(named_attributes, len(types))
     # Reading takes long, and of a gradient's hundreds of arguments few are split differently.
-    read: dict[ir.DictAttr, tuple[Dims, str | None]] = {}
+    read: dict[ir.DictAttr, tuple[Dims, Unreduced, str | None]] = {}
     for index, (type_, named) in enumerate(zip(types, attributes, strict=True)):
         name = f"{kind} {index}"
         if is_token(type_):
@@ -239,11 +257,11 @@ def _boundaries(
             continue
         if named not in read:
             read[named] = _read(named[SHARDING] if SHARDING in named else None, mesh)  # noqa: SIM401
-        dims, complaint = read[named]
+        dims, unreduced, complaint = read[named]
         complaint = _type_complaint(type_) or complaint
         if complaint:
             complaints.append(f"@main's {name}: {complaint}")
-        yield Boundary(name, type_, dims)
+        yield Boundary(name, type_, dims, unreduced)
 
 
 def _type_complaint(type_: ir.Type) -> str | None:
@@ -253,16 +271,19 @@ def _type_complaint(type_: ir.Type) -> str | None:
     return f"type {type_} is no tensor of static shape; the full shape cannot be computed from it"
 
 
-def _read(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, str | None]:
-    """(how a sharding splits, or why that cannot be read)."""
+def _read(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, Unreduced, str | None]:
+    """(how a sharding splits, what it leaves unreduced, or why that cannot be read)."""
     if sharding is None:
-        return (), (
+        complaint = (
             f"no {SHARDING}; say how its blocks lie in the full array, with {{}} for a dimension "
             "that is not split"
         )
+        return (), Unreduced(), complaint
     sharding = sdy.TensorShardingAttr(sharding)
     complaint = _complaint(sharding, mesh)
-    return ((), complaint) if complaint else (_dims(sharding), None)
+    if complaint:
+        return (), Unreduced(), complaint
+    return _dims(sharding), _unreduced(sharding), None
 
 
 def _complaint(sharding: sdy.TensorShardingAttr, mesh: Mesh) -> str | None:
@@ -272,14 +293,16 @@ def _complaint(sharding: sdy.TensorShardingAttr, mesh: Mesh) -> str | None:
         return (
             f"{SHARDING} speaks of mesh {symbol}, the module's mesh is {mesh}; name @{mesh.symbol}"
         )
-    if list(sharding.replicated_axes) or list(sharding.unreduced_axes):
+    if list(sharding.replicated_axes):
         return (
-            f"{SHARDING} has replicated or unreduced axes; leave them out, a spec only says which "
-            "axes split a dimension"
+            f"{SHARDING} has replicated axes; leave them out, all axes that it does not mention "
+            "are replicated"
         )
     refs = [ref for dim in _refs(sharding) for ref in dim]
     if any(ref.sub_axis_info is not None for ref in refs):
         return f"{SHARDING} splits a dimension over part of an axis; only whole axes can be manual"
+    if any(sdy.AxisRefAttr(ref).sub_axis_info is not None for ref in sharding.unreduced_axes):
+        return f"{SHARDING} is unreduced over part of an axis; only whole axes can be manual"
     return None
 
 
@@ -290,6 +313,11 @@ def _refs(sharding: sdy.TensorShardingAttr) -> list[list[sdy.AxisRefAttr]]:
 
 def _dims(sharding: sdy.TensorShardingAttr) -> Dims:
     return tuple(tuple(axis.name for axis in dim) for dim in _refs(sharding))
+
+
+def _unreduced(sharding: sdy.TensorShardingAttr) -> Unreduced:
+    axes = tuple(sdy.AxisRefAttr(axis).name for axis in sharding.unreduced_axes)
+    return Unreduced(axes, getattr(sharding, "reduction_op", None)) if axes else Unreduced()
 
 
 def manual_axes(attribute: ir.Attribute) -> tuple[str, ...]:

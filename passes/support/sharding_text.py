@@ -8,6 +8,9 @@
                                                       iota reshaped to 4x2 and transposed
     {devices=[1,4,2]<=[8] last_tile_dims={manual, replicated}}
                                                       manual over 4 devices, automatic over 2
+    {unreduced}                                       every device holds a summand
+    {devices=[2,1,4]<=[8] last_tile_dims={unreduced}}
+                                                      2 tiles, each the sum of what 4 devices hold
 
 The device order is canonical, so that equal shardings have equal texts: axes of size one are left
 out, and axes that stay neighbours in the transposed order are merged.
@@ -21,29 +24,45 @@ from .mesh import Mesh
 
 FULLY_MANUAL = "{manual}"
 REPLICATED = "{replicated}"
+UNREDUCED = "{unreduced}"
 
 
-def full_sharding(mesh: Mesh, dims: Sequence[Sequence[str]], outer: Sequence[str] = ()) -> str:
+def full_sharding(
+    mesh: Mesh,
+    dims: Sequence[Sequence[str]],
+    outer: Sequence[str] = (),
+    unreduced: Sequence[str] = (),
+) -> str:
     """The sharding of a full array whose dimension d is split over the axes `dims[d]`.
 
-    `outer` are the axes that are manual already around this value (a nested region).
+    Args:
+      outer: the axes that are manual already around this value (a nested region).
+      unreduced: those along which each device holds a summand of the array.
     """
     tiles = [mesh.product(axes) for axes in dims]
     used = [axis for axes in dims for axis in axes]
-    outer = [axis for axis in mesh.names if axis in outer]
-    rest = mesh.without([*used, *outer])
-    order = _iota(mesh, [*used, *outer, *rest])
+    groups = {
+        "manual": [axis for axis in mesh.names if axis in outer],
+        "unreduced": [axis for axis in mesh.names if axis in unreduced],
+    }
+    groups = {kind: axes for kind, axes in groups.items() if mesh.product(axes) > 1}
+    special = [axis for axes in groups.values() for axis in axes]
+    rest = mesh.without([*used, *special])
+    order = _iota(mesh, [*used, *special, *rest])
     copies = mesh.product(rest)
-    if mesh.product(outer) > 1:
-        if copies == 1:
-            return _tiled([*tiles, mesh.product(outer)], order, " last_tile_dims={manual}")
-        subgroups = " last_tile_dims={manual, replicated}"
-        return _tiled([*tiles, mesh.product(outer), copies], order, subgroups)
-    if mesh.product(used) == 1:
-        return REPLICATED
-    if copies == 1:
-        return _tiled(tiles, order, "")
-    return _tiled([*tiles, copies], order, " last_tile_dim_replicate")
+    if not groups:
+        if mesh.product(used) == 1:
+            return REPLICATED
+        return (
+            _tiled(tiles, order, "")
+            if copies == 1
+            else _tiled([*tiles, copies], order, " last_tile_dim_replicate")
+        )
+    if list(groups) == ["unreduced"] and mesh.product(used) == copies == 1:
+        return UNREDUCED
+    kinds = [*groups, *(["replicated"] if copies > 1 else [])]
+    sizes = [*map(mesh.product, groups.values()), *([copies] if copies > 1 else [])]
+    return _tiled([*tiles, *sizes], order, f" last_tile_dims={{{', '.join(kinds)}}}")
 
 
 def region_sharding(mesh: Mesh, rank: int, manual: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ def _of_argument(boundary: Boundary, form: BodyForm, bits: AxisBits) -> int:
     """An enclosing region may hand in values that vary along any axis of its own."""
     if is_token(boundary.type):
         return 0
-    return bits.mask(form.outer) | bits.mask(axis for dim in boundary.dims or () for axis in dim)
+    return bits.mask(form.outer) | bits.mask(boundary.varying)
 
 
 class _Solver:

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from shmap_compiler._compat import abstract_mesh
+from shmap_compiler._compat import (
+    Reductions,
+    abstract_mesh,
+    reduction_kind,
+    reductions,
+    with_reductions,
+)
 from shmap_compiler.artifacts import checks
 from shmap_compiler.artifacts.structures import (
     read_structure,
@@ -158,15 +164,40 @@ def _size(type_: jax.ShapeDtypeStruct) -> int:
 
 
 def _encode_spec(spec: PartitionSpec) -> list[Any]:
-    return [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
+    """One entry for each dimension; after them, if there are any, the axes yet to be reduced."""
+    entries = [list(e) if isinstance(e, tuple) else e for e in spec.partitions]
+    found = reductions(spec)
+    if not found:
+        return entries
+    kind = None if found.kind is None else found.kind.name
+    summed = {"unreduced": sorted(found.unreduced), "reduced": sorted(found.reduced), "kind": kind}
+    return [*entries, summed]
 
 
 def _decode_spec(text: list[Any]) -> PartitionSpec:
-    for entry in text:
+    summed = text[-1] if text and isinstance(text[-1], dict) else None
+    entries = text if summed is None else text[:-1]
+    for entry in entries:
         names = entry if isinstance(entry, list) else [] if entry is None else [entry]
-        if not all(type(name) is str for name in names):
-            raise checks.Malformed(f"{text!r:.60} as a spec", "names of axes, or null")
-    return PartitionSpec(*[tuple(e) if isinstance(e, list) else e for e in text])
+        _check_names(names, text)
+    spec = PartitionSpec(*[tuple(e) if isinstance(e, list) else e for e in entries])
+    if summed is None:
+        return spec
+    if set(summed) != {"unreduced", "reduced", "kind"} or not (
+        isinstance(summed["unreduced"], list) and isinstance(summed["reduced"], list)
+    ):
+        raise checks.Malformed(f"{summed!r:.60} in a spec", "unreduced and reduced axes")
+    _check_names([*summed["unreduced"], *summed["reduced"]], text)
+    unreduced, reduced = frozenset(summed["unreduced"]), frozenset(summed["reduced"])
+    try:
+        return with_reductions(spec, Reductions(unreduced, reduced, reduction_kind(summed["kind"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise checks.Malformed(f"{summed!r:.60} in a spec", "a spec of this JAX") from error
+
+
+def _check_names(names: list[Any], text: list[Any]) -> None:
+    if not all(type(name) is str for name in names):
+        raise checks.Malformed(f"{text!r:.60} as a spec", "names of axes, or null")
 
 
 # ----------------------------------------------------------------------------------- constants

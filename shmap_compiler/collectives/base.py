@@ -12,7 +12,7 @@ from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from shmap_compiler._compat import AnyMesh, lowering_mesh
+from shmap_compiler._compat import AnyMesh, keep_unreduced, lowering_mesh
 
 Groups = tuple[tuple[int, ...], ...] | None
 
@@ -28,9 +28,19 @@ def define(
 ) -> None:
     """Registers the rules every collective has; derivatives differ and are registered apart."""
     primitive.def_abstract_eval(abstract_eval)
-    mlir.register_lowering(primitive, lowering)
+    mlir.register_lowering(primitive, _keeping_unreduced(lowering))
     if batcher is not None:
         batching.primitive_batchers[primitive] = batcher
+
+
+def _keeping_unreduced(lowering: Callable[..., Any]) -> Callable[..., Any]:
+    """The lowering, with what results need that are unreduced over axes not manual here."""
+
+    def rule(ctx, *operands, **params):
+        results = lowering(ctx, *operands, **params)
+        return keep_unreduced(results, ctx.avals_out, MESH_SYMBOL)
+
+    return rule
 
 
 def with_dimension(aval: Any, dimension: int, size: int) -> Any:

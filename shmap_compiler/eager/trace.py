@@ -38,7 +38,7 @@ from shmap_compiler.keys import parameters_key, primitives_in, transposes_in, ty
 from shmap_compiler.misuse import shown_source
 from shmap_compiler.normalize import COLLECTIVE_NAMES, normalize
 from shmap_compiler.references import refuse_results
-from shmap_compiler.varying_types import trace_with_types
+from shmap_compiler.varying_types import ManualType, trace_with_types
 
 PROGRAMS: Cache[Program] = Cache(maxsize=4096)
 """Compiled operations, by form, primitive, parameters and types of operands."""
@@ -250,7 +250,8 @@ class EagerTrace(Trace):
         axes = self.form.axes
         types = [_operand(x).type for x in operands]
         varying = [self.form.in_order(varies_along(jax.typeof(x))) for x in operands]
-        jaxpr = trace_with_types(fun, self.body_mesh, axes, types, varying)
+        manual_types = [ManualType(tuple(v)) for v in varying]
+        jaxpr = trace_with_types(fun, self.body_mesh, axes, types, manual_types)
         return jex_core.jaxpr_as_fun(normalize(jaxpr, self.body_mesh, axes, self.who))
 
     def _once(self, primitive, operands, params):

@@ -268,7 +268,7 @@ def _holds(rank: int, spec: Any, mesh: Mapping[str, int]) -> tuple[tuple[int, ..
     """Which block each device holds along each dimension; the first axis of an entry is major."""
     shape = tuple(mesh.values())
     coordinates = dict(zip(mesh, np.indices(shape).reshape(len(shape), -1), strict=True))
-    entries = [*spec, *[None] * (rank - len(spec))]
+    entries = [*spec.partitions, *[None] * (rank - len(spec))]
     blocks = []
     for entry in entries[:rank]:
         axes = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)

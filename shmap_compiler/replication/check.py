@@ -42,8 +42,9 @@ def check_outputs(
 def told(graph: Any, found: History, names: Sequence[str]) -> Iterator[str]:
     """A history in lines, the middle of a long one left out."""
     if found.input is not None:
-        spec = specs.show(graph.in_specs[found.input])
-        yield f"{names[found.input]}, which its spec {spec} splits"
+        spec = graph.in_specs[found.input]
+        does = "splits or leaves unreduced" if spec.unreduced else "splits"
+        yield f"{names[found.input]}, which its spec {specs.show(spec)} {does}"
     lines = list(dict.fromkeys(map(str, found.steps)))
     if len(lines) > _LONGEST_HISTORY:
         yield from lines[:2]
@@ -57,7 +58,7 @@ def _problems(
     graph: Any, index: int, path: str, spec_path: str, names: Sequence[str]
 ) -> Iterator[Problem]:
     replication, spec = graph.replication, graph.out_specs[index]
-    mentioned = specs.mentioned(spec)
+    mentioned = specs.varying_axes(spec)
     missing = [
         axis
         for axis in graph.manual_axes
@@ -121,8 +122,9 @@ def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: His
     if found.input is not None:
         shape = graph.body_in_types[found.input].shape
         split = specs.dim_axes(graph.in_specs[found.input], len(shape))
-        (d,) = (d for d, axes in enumerate(split) if missing[0] in axes)
-        d = _followed(d, shape, found)
+        # An unreduced input is split nowhere.
+        d = next((d for d, axes in enumerate(split) if missing[0] in axes), None)
+        d = None if d is None else _followed(d, shape, found)
         if d is not None:
             return d
     return next((d for d, axes in enumerate(dims) if not axes), 0)

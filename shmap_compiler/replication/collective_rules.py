@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shmap_compiler import collectives as coll
+from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.replication.assume import assume_replicated_p
 from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.typed import typed_p
@@ -32,7 +33,7 @@ _JAX_OWN_FOR_EACH = {"ppermute", "all_to_all", "ragged_all_to_all", "reduce_scat
 _JAX_OWN_FOR_EACH |= {"psend", "precv"}
 _JAX_COLLECTIVES = _JAX_SAME_FOR_ALL | _JAX_OWN_FOR_EACH
 
-RULED = {*coll.COLLECTIVES, assume_replicated_p}
+RULED = {*coll.COLLECTIVES, assume_replicated_p, to_reduced_p}
 """The primitives `result_mask` knows by themselves."""
 
 
@@ -48,6 +49,8 @@ def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
         return _jax_collective(eqn, operand, axes, _JAX_SAME_FOR_ALL | {"pbroadcast"})
     names = eqn.params["axes"]
     own = axes.mask(names)
+    if primitive is to_reduced_p:
+        return operand
     elsewhere = operand & ~own
     if primitive in (assume_replicated_p, coll.pbroadcast_p):  # R5
         return elsewhere

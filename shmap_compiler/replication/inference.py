@@ -129,13 +129,13 @@ class Frame:
 
 
 def infer(graph: Any) -> Replication:
-    """Solves a Graph. R1: an input varies along the axes that its spec splits it over.
+    """Solves a Graph. R1: an input varies along the axes that split it, or its spec has unreduced.
 
     An enclosing shard_map may hand in values that vary along any of its own axes.
     """
     outside = set(graph.outer_manual_axes)
     return infer_program(
-        graph, graph.jaxpr, [{*specs.mentioned(s), *outside} for s in graph.in_specs]
+        graph, graph.jaxpr, [{*specs.varying_axes(s), *outside} for s in graph.in_specs]
     )
 
 

@@ -160,7 +160,7 @@ def _shard_map(eqn: Any) -> Wiring:
     if graph is None:  # JAX's own
         return _unknown(eqn, [open_jaxpr(each) for each in jaxprs_in(eqn.params)])
     inputs = tuple(
-        (v, Split(specs.mentioned(s))) for v, s in zip(eqn.invars, graph.in_specs, strict=True)
+        (v, Split(specs.varying_axes(s))) for v, s in zip(eqn.invars, graph.in_specs, strict=True)
     )
     program = Program(open_jaxpr(graph.jaxpr), inputs, manual_axes=graph.all_manual_axes)
     results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))

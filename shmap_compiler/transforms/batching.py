@@ -12,6 +12,7 @@ from jax.interpreters import batching
 from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
+from shmap_compiler._compat import reductions, with_reductions
 from shmap_compiler.collectives.vmapped_axes import SplitName
 from shmap_compiler.errors import Problem, SpecError
 from shmap_compiler.graph import Graph, equations
@@ -103,9 +104,9 @@ def _insert(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...]) -> Part
     """The spec of an array with a new dimension at `dim`, split over `axes`."""
     if dim is None:
         return spec
-    entries = list(spec) + [None] * (dim - len(spec))
+    entries = list(spec.partitions) + [None] * (dim - len(spec))
     entries.insert(dim, axes or None)
-    return PartitionSpec(*entries)
+    return with_reductions(PartitionSpec(*entries), reductions(spec))
 
 
 # ------------------------------------------------------------------------------------- mistakes
@@ -117,7 +118,7 @@ def _check_mesh_axes(graph: Graph, axes: tuple[str, ...], axis_data: Any) -> Non
     where = f"vmap with {source}={axes}" if axis_data.spmd_name else f"vmap over {source} {axes}"
     split = math.prod(graph.mesh.shape[a] for a in axes)
     problems = []
-    in_specs = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.mentioned(s)}
+    in_specs = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.own_cotangent_axes(s)}
     clash = [a for a in axes if a in in_specs]
     if clash:
         names = ", ".join(map(repr, clash))

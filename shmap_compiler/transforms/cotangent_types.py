@@ -1,11 +1,12 @@
 """Prepares a linear program for transposition, so that its transpose sends as little as possible.
 
 Every value that carries a tangent gets a type: the mesh axes along which its cotangent is a share
-of each device's own. Inputs have the axes of their specs. Where a value meets one of a larger type,
-`pvary` raises it; its transpose is the one psum that collects the shares. Loop constants are raised
-before the loop, so that the psum comes once, after the backward loop, if that sends no more and
-changes the type of no result. A psum ends its axes; over an axis along which its operand is
-invariant it is a multiplication.
+of each device's own. Inputs have the axes of their specs, those that are unreduced or reduced
+included. Where a value meets one of a larger type, and where the user casts it to reduced, `pvary`
+raises it; its transpose is the one psum that collects the shares. Loop constants are raised before
+the loop, so that the psum comes once, after the backward loop, if that sends no more and changes
+the type of no result. A psum ends its axes; over an axis along which its operand is invariant it is
+a multiplication.
 
 Branches raise their operands before the branch: a psum inside one might be reached by some devices
 only.
@@ -25,6 +26,7 @@ from jax.extend import core as jex_core
 from shmap_compiler import collectives as coll
 from shmap_compiler import specs
 from shmap_compiler._compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
 from shmap_compiler.errors import BodyError, Problem
 from shmap_compiler.graph import Graph, equations
@@ -63,12 +65,12 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Any, lis
     typer = _Typer(graph)
     frame = graph.replication.frame
     inputs = [
-        Value(is_linear, typer.names(frame.mask(v)))
-        for v, is_linear in zip(frame.jaxpr.invars, linear, strict=True)
+        Value(is_linear, typer.names(frame.mask(v)) | (typer.reduced(spec) if is_linear else NONE))
+        for v, is_linear, spec in zip(frame.jaxpr.invars, linear, graph.in_specs, strict=True)
     ]
     # An enclosing shard_map takes what devices owe along its axes to be their own.
     outside = frozenset(graph.outer_manual_axes)
-    wanted = [typer.mentioned(spec) | outside for spec in graph.out_specs]
+    wanted = [typer.own(spec) | outside for spec in graph.out_specs]
     with jax.sharding.use_abstract_mesh(graph.body_mesh):
         program = typer.program(graph.jaxpr, frame, inputs, wanted)
     return program.jaxpr, [v.axes for v in program.outputs]
@@ -116,8 +118,11 @@ class _Typer:
     def names(self, mask: int) -> Axes:
         return frozenset(self.graph.replication.axes.names(mask))
 
-    def mentioned(self, spec: Any) -> Axes:
-        return self.names(self.graph.replication.axes.mask(specs.mentioned(spec)))
+    def own(self, spec: Any) -> Axes:
+        return self.names(self.graph.replication.axes.mask(specs.own_cotangent_axes(spec)))
+
+    def reduced(self, spec: Any) -> Axes:
+        return self.names(self.graph.replication.axes.mask(spec.reduced))
 
     def over(self, eqn: Any) -> Axes:
         """The axes over which an equation communicates."""
@@ -206,6 +211,8 @@ class _Program:
             self.cond(position, eqn, operands)
         elif (parameter := called_program(eqn)) is not None:
             self.call(position, eqn, operands, parameter)
+        elif eqn.primitive is to_reduced_p:
+            self.together(eqn, operands[0].axes | self.typer.over(eqn))
         elif name == backward_rules.PRIMITIVE:
             self.custom_rule(eqn, operands)
         elif name == "shard_map":

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
+from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
 from shmap_compiler._compat import replace_jaxpr, transpose
@@ -99,20 +100,20 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
     def backward(*blocks):
         known_blocks, cts = blocks[: len(known)], blocks[len(known) :]
         shares = [
-            _share(ct, axes - set(specs.mentioned(s)), graph)
+            _share(ct, axes - _whole_or_split(s, graph), graph)
             for ct, axes, s in zip(cts, out_axes, graph.out_specs, strict=True)
         ]
         results = transpose(program, linear, known_blocks, shares)
         return [
-            _sum(x, axes - set(specs.mentioned(s)), graph)
+            _sum(x, axes - _whole_or_split(s, graph), graph)
             for x, axes, s in zip(results, in_axes, linear_specs, strict=True)
         ]
 
     traced = retrace(
         graph,
         backward,
-        [*known_specs, *graph.out_specs],
-        linear_specs,
+        [*known_specs, *map(specs.cotangent_spec, graph.out_specs)],
+        [specs.cotangent_spec(s) for s in linear_specs],
         [jax.typeof(x) for x in (*known, *cotangents)],
         without_transpose,
     )
@@ -148,13 +149,23 @@ def _cotangent_types(
     return (
         program,
         [axes & manual for axes in out_axes],
-        [frozenset(specs.mentioned(s)) for s in linear_specs],
+        [specs.own_cotangent_axes(s) for s in linear_specs],
     )
+
+
+def _whole_or_split(spec: PartitionSpec, graph: Graph) -> frozenset[str]:
+    """The axes along which the cotangent of an array need not be made of the devices' shares.
+
+    With check_vma it is each device's own also where the array is unreduced. Without, nothing is
+    known of that, and as in JAX the array counts as one that its spec replicates.
+    """
+    own = specs.own_cotangent_axes(spec)
+    return own if graph.check_vma else own - spec.unreduced
 
 
 def _used_axes(graph: Graph) -> set[str]:
     """The axes that specs mention, and those that collectives name."""
-    used = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.mentioned(s)}
+    used = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.own_cotangent_axes(s)}
     for eqn in equations(graph.jaxpr):
         used.update(jax_axes(eqn))
         if eqn.primitive is shmap_p:

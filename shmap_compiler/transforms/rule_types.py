@@ -81,7 +81,8 @@ def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule |
     if not any(eqn.primitive.name == primitive for eqn in equations(graph.jaxpr)):
         return graph.jaxpr
     outside = set(graph.outer_manual_axes)
-    inputs = [{*specs.mentioned(s), *outside} for s in graph.in_specs]
+    # Cotangents of unreduced and reduced values are each device's own, like those of varying ones.
+    inputs = [specs.own_cotangent_axes(s) | outside for s in graph.in_specs]
     types = infer_program(graph, graph.jaxpr, inputs, mask_of_type)
     return _Noter(primitive, note, types).program(graph.jaxpr, types.frame)
 

@@ -258,3 +258,13 @@ module @a_nested_region_ends_what_varies_along_its_axes {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+// CHECK-LABEL: module @summands_may_differ_where_the_result_is_unreduced
+module @summands_may_differ_where_the_result_is_unreduced {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}], unreduced={"i"}>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    return %x : tensor<4xf32>
+  }
+}

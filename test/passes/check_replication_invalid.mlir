@@ -370,3 +370,14 @@ module @a_sum_in_groups_of_unequal_sizes {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+module @summands_differ {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+2 {{@main's result 0, tensor<4xf32>: may differ between devices along "i"}}
+  // expected-note @+1 {{it varies along "i" since argument 0, which devices along the axis hold parts of}}
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}], unreduced={"i"}>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return %x : tensor<4xf32>
+  }
+}

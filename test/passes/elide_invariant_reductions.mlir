@@ -391,3 +391,20 @@ module @only_some_devices_come_to_a_branch {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+// The sum of summands stays.
+// CHECK-LABEL: module @summands_are_not_equal
+module @summands_are_not_equal {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK: "stablehlo.all_reduce"(%arg0)
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}], unreduced={"i"}>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}

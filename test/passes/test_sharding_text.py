@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from shmap_passes.support.mesh import Mesh
 from shmap_passes.support.sharding_text import full_sharding, region_sharding
 
@@ -69,6 +69,25 @@ def test_strings_equal_those_of_jax(case):
 def test_axes_that_are_manual_around_the_region_are_a_subgroup(dims, outer, text):
     mesh = Mesh("mesh", (("a", 2), ("b", 2), ("c", 2)))
     assert full_sharding(mesh, dims, outer) == text
+
+
+@pytest.mark.parametrize(
+    ("split", "unreduced"),
+    [("", "b"), ("", "bc"), ("", "abc"), ("a", "b"), ("a", "bc"), ("c", "b"), ("ca", "b")],
+)
+def test_unreduced_axes_are_a_subgroup_as_in_jax(split, unreduced):
+    mesh = jax.make_mesh((2, 2, 2), NAMES, axis_types=(AxisType.Explicit,) * 3)
+    spec = PartitionSpec(tuple(split) or None, unreduced=set(unreduced))
+    jitted = jax.jit(lambda x: 0, in_shardings=NamedSharding(mesh, spec), keep_unused=True)
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        text = jitted.lower(jax.ShapeDtypeStruct((8, 8), np.float32)).as_text()
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
+    (found,) = re.findall(r'%arg0: [^)]*mhlo.sharding = "([^"]*)"', text)
+    ours = Mesh("mesh", tuple(zip(NAMES, (2, 2, 2), strict=True)))
+    assert full_sharding(ours, [split, ()], unreduced=unreduced) == found
 
 
 def test_groups_count_the_first_axis_as_major():

@@ -65,7 +65,7 @@ module @every_fault_of_a_boundary_at_once {
   sdy.mesh @mesh = <["i"=4, "j"=2]>
   // expected-error @+4 {{@main's argument 0: no sdy.sharding; say how its blocks lie in the full array}}
   // expected-error @+3 {{@main's argument 1: type tensor<?xf32> is no tensor of static shape}}
-  // expected-error @+2 {{@main's argument 2: sdy.sharding has replicated or unreduced axes}}
+  // expected-error @+2 {{@main's argument 2: sdy.sharding has replicated axes; leave them out}}
   // expected-error @+1 {{@main's result 0: sdy.sharding splits a dimension over part of an axis}}
   func.func public @main(
       %arg0: tensor<4xf32>,
@@ -74,6 +74,18 @@ module @every_fault_of_a_boundary_at_once {
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i":(1)2}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
     return %arg0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+module @summands_along_part_of_an_axis {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{@main's argument 0: sdy.sharding is unreduced over part of an axis; only whole axes can be manual}}
+  func.func public @main(
+      %arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}], unreduced={"i":(1)2}>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
   }
 }
 

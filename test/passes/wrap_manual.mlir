@@ -174,3 +174,21 @@ module @values_without_elements_stay_outside {
     return %nothing, %x : tensor<0x2xf32>, tensor<2xf32>
   }
 }
+
+// -----
+
+// GSPMD-LABEL: module @summands
+// SHARDY-LABEL: module @summands
+module @summands {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // GSPMD: stablehlo.custom_call @Sharding(%arg0) {backend_config = "", mhlo.sharding = "{devices=[4,2]<=[8] last_tile_dims={unreduced}}"}
+  // GSPMD: stablehlo.custom_call @SPMDShardToFullShape({{.*}}) {backend_config = "", mhlo.sharding = "{unreduced}"}
+  // SHARDY: sdy.manual_computation(%arg0)
+  // SHARDY-SAME{LITERAL}: in_shardings=[<@mesh, [{"i"}], unreduced={"j"}>] out_shardings=[<@mesh, [{}], unreduced={"i", "j"}>] manual_axes={"i", "j"}
+  func.func public @main(
+      %x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}], unreduced={"j"}>})
+      -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}], unreduced={"i", "j"}>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    return %x : tensor<2xf32>
+  }
+}
