@@ -113,6 +113,11 @@ def zero(x):
     return jnp.zeros_like(x)
 
 
+def weighted(w, x):
+    """It closes over an array, for which JAX puts a function around the rule."""
+    return np.arange(4, dtype=np.float32) * w * x
+
+
 @dataclass(frozen=True)
 class Rule:
     """A function with its rule, and whether the rule combines what is whole already."""
@@ -164,6 +169,7 @@ RULES = {
     "product_whole": Rule(product, lambda w, x, ct: by_w_and_x(ct, w, x, sum_of)),
     "product_share": Rule(product, lambda w, x, ct: by_w_and_x(ct, w, x, same)),
     "product_vjp": Rule(product, by_vjp(product)),
+    "weighted_vjp": Rule(weighted, by_vjp(weighted)),
     "gather_scatter": Rule(
         gathered,
         lambda w, x, ct: by_w_and_x(lax.psum_scatter(ct, "i", tiled=True), w, x, sum_of),

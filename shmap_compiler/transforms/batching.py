@@ -18,6 +18,7 @@ from shmap_compiler.errors import Problem, SpecError
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.normalize import COLLECTIVE_NAMES
 from shmap_compiler.primitive import bind, named_axes, shmap_p
+from shmap_compiler.replication.derived import check_derived
 from shmap_compiler.replication.hangs import check_hangs
 from shmap_compiler.scopes import in_scopes_of_its_own
 from shmap_compiler.tracer import retrace
@@ -58,8 +59,9 @@ def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
         out_specs,
         [jax.typeof(x) for x in args],
     )
+    names = [f"args[{k}]" for k in range(len(args))]
+    check_derived("vmap", graph, traced.graph, names)
     if mesh_axes and graph.check_hangs:
-        names = [f"args[{k}]" for k in range(len(args))]
         check_hangs(traced.graph, f"the vmap of `{graph.name}`", names)
     return bind(traced.graph, *traced.constants, *args), [0 if m else None for m in mapped_out]
 

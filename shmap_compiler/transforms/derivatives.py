@@ -21,6 +21,7 @@ from shmap_compiler.collectives import psum
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
+from shmap_compiler.replication.derived import check_derived
 from shmap_compiler.replication.hangs import check_hangs
 from shmap_compiler.scopes import in_scopes_of_its_own, without_transpose
 from shmap_compiler.tracer import retrace
@@ -68,6 +69,9 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
         [*graph.in_types, *[_tangent_type(t) for t in where(moves, graph.in_types)]],
     )
     both = rule_types.with_residual_types(traced.graph)
+    names = [f"input [{k}]" for k in range(len(moves))]
+    moving_names = [f"the tangent of {name}" for name in where(moves, names)]
+    check_derived("jvp", graph, both, [*names, *moving_names])
     inputs = len(traced.constants) + len(moves)
     unknown_in = [False] * inputs + [True] * sum(moves)
     parts = split(both.jaxpr, both.body_mesh, unknown_in, unknown_in, save_everything)
@@ -117,9 +121,10 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
         [jax.typeof(x) for x in (*known, *cotangents)],
         without_transpose,
     )
+    names = [f"residual {k}" for k in range(len(known))]
+    names += [f"the cotangent of result [{k}]" for k in range(len(cotangents))]
+    check_derived("gradient", graph, traced.graph, names)
     if graph.check_hangs and _branches(traced.graph):
-        names = [f"residual {k}" for k in range(len(known))]
-        names += [f"the cotangent of result [{k}]" for k in range(len(cotangents))]
         check_hangs(traced.graph, f"the gradient of `{graph.name}`", names)
     results = iter(bind(traced.graph, *traced.constants, *known, *cotangents))
     return [next(results) if is_linear else None for is_linear in linear]

@@ -66,7 +66,8 @@ def _with_residual_types(eqn: Any, axes: Callable[[Sequence[Any]], tuple[Axes, .
     if not isinstance(rule, TypedRule):
         return None
     residuals = axes(eqn.invars[: eqn.params["num_res"]])
-    return dataclasses.replace(rule, residuals=residuals)
+    # JAX may have put a function around the rule, for values that it closes over.
+    return dataclasses.replace(rule, rule=eqn.params["bwd"], residuals=residuals)
 
 
 # -------------------------------------------------------------------------------- the programs
