@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import jax
 
 from shmap_compiler import keys, references, reuse, specs
 from shmap_compiler._compat import tracing_context
+from shmap_compiler.emission import lowerable
 from shmap_compiler.errors import describe, function_name
 from shmap_compiler.graph import Graph
 from shmap_compiler.inputs import Inputs, is_hashable, read_inputs
@@ -96,6 +98,9 @@ def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: I
 
 def _check_replication(mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results) -> None:
     who, in_paths = describe(mapped.fun), [i.path for i in inputs.dynamic]
+    program = lowerable(graph)
+    if program is not graph.jaxpr:
+        graph = dataclasses.replace(graph, jaxpr=program)
     if mapped.check_hangs:
         check_hangs(graph, who, in_paths)
     if mapped.check_vma:

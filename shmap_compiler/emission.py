@@ -78,7 +78,7 @@ def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Seque
             tokens_out=None,
         )
         arguments = list(block.arguments)[len(tokens) :]
-        program = _named(_lowerable(graph), graph, ctx)
+        program = _named(lowerable(graph), graph, ctx)
 
         def lower() -> None:
             mlir.core_call_lowering(rule_ctx, *arguments, name="main", call_jaxpr=program)
@@ -107,7 +107,8 @@ def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
     run_with_axes(run, graph.body_mesh, graph.all_manual_axes)
 
 
-def _lowerable(graph: Graph) -> Any:
+def lowerable(graph: Graph) -> Any:
+    """The program of a graph, without what stands for a program until JAX lowers it."""
     axes = graph.all_manual_axes
     jaxpr = without_high_primitives(graph.jaxpr, graph.body_mesh, axes)
     if jaxpr is graph.jaxpr:

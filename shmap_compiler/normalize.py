@@ -306,8 +306,9 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "shmap_psum_invariant": _psum_invariant,
 }
 
-_LOWERED_BY_JAX = {"psend", "precv"}
-"""Collectives without a form of ours: GPUs only, and known to the checks by their names."""
+_LOWERED_BY_JAX = {"psend", "precv", "call_hi_primitive", "call_hi_primitive_linearized"}
+"""Collectives without a form of ours: GPUs only, and known to the checks by their names; and what
+stands for a program until it is lowered, which is checked and emitted as `lowerable` makes it."""
 
 COLLECTIVE_NAMES = frozenset(_EXPANSIONS)
 """Names of JAX's primitives for collectives, on all the versions we support."""
