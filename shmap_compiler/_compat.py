@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import ShapedArray, eval_context
+from jax.experimental import checkify
 from jax.extend import core as jex_core
 from jax.interpreters import ad, mlir, partial_eval
 from jax.sharding import (
@@ -636,6 +637,15 @@ def tracing_context() -> Hashable:
 def equation_context(eqn: Any) -> Any:
     """What an equation takes from the settings in force when it was traced; hashable."""
     return eqn.ctx
+
+
+def checkify_rules() -> dict[Any, Callable[..., Any]]:
+    """The table of what `checkify` does to each primitive.
+
+    It has no public name, and primitives without a rule are not checked: programs that they hold
+    in other parameters than a jaxpr would be passed over in silence.
+    """
+    return checkify.checkify.__globals__["error_checks"]
 
 
 def call_subfunction(fun: Any, args: Sequence[Any]) -> Any:

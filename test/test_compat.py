@@ -502,6 +502,19 @@ def test_tracing_context():
     assert len({before, *found}) == 3
 
 
+def test_checkify_rules():
+    """Those of primitives whose names do not differ between versions."""
+    rules = _compat.checkify_rules()
+    assert {"check", "cond", "scan", "while", "shmap"} <= {p.name for p in rules}
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"), [("i", True), ("a b", True), ("@x", True), ("a\\", False)]
+)
+def test_is_readable_name(name, readable):
+    assert _compat.is_readable_name(name) == readable
+
+
 def test_equation_context():
     (plain,) = jax.make_jaxpr(jnp.sin)(W).eqns
     (again,) = jax.make_jaxpr(jnp.sin)(W).eqns

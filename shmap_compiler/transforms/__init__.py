@@ -5,6 +5,6 @@ Every rule traces the Graph's own function again under the public transformation
 Importing this package registers the rules.
 """
 
-from shmap_compiler.transforms import batching, derivatives, partial_eval
+from shmap_compiler.transforms import batching, checks, derivatives, partial_eval
 
-__all__ = ["batching", "derivatives", "partial_eval"]
+__all__ = ["batching", "checks", "derivatives", "partial_eval"]

@@ -1,0 +1,64 @@
+"""checkify of a shard_mapped program: the Graph of the checked body.
+
+Each device checks its own blocks. Its error leaves the program with a dimension for the devices,
+and is reduced outside to one error for all: that of the first device that found one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import checkify
+from jax.sharding import PartitionSpec
+
+from shmap_compiler._compat import checkify_rules
+from shmap_compiler.graph import Graph
+from shmap_compiler.primitive import bind, shmap_p
+from shmap_compiler.tracer import retrace
+
+
+def _check(*inputs: Any, graph: Graph, mesh_witness: Any) -> tuple[checkify.Error, list[Any]]:
+    """The rule of checkify for a shard_mapped program.
+
+    Args:
+      inputs: what this version of JAX carries from check to check (nothing, or a counter), the
+        error found so far, the kinds of errors to look for, and the arguments of the program.
+    """
+    place = next(k for k, x in enumerate(inputs) if isinstance(x, checkify.Error))
+    carried, (error, kinds, *args) = inputs[:place], inputs[place:]
+    found, outs = _checked(graph, kinds, args)
+    if not jax.tree.leaves(found):
+        return error, outs
+    found = jax.tree.map(lambda x: jnp.flip(x, 0), found)  # check_error takes the last
+    one, _ = checkify.checkify(lambda: checkify.check_error(found), errors=kinds)()
+    leaves, tree = jax.tree.flatten(one)
+    rules = checkify_rules()
+    add = next(rule for primitive, rule in rules.items() if primitive.name == "check")
+    error, _ = add(*carried, error, kinds, *leaves, err_tree=tree, debug=False)
+    return error, outs
+
+
+def _checked(graph: Graph, kinds: Any, args: Any) -> tuple[checkify.Error, list[Any]]:
+    """The errors of all devices, stacked, and the results."""
+    structure = jax.tree.structure(())
+
+    def body(*blocks):
+        nonlocal structure
+        error, outs = checkify.checkify(graph.fun, errors=kinds)(*blocks)
+        leaves, structure = jax.tree.flatten(error)
+        return [*(jnp.expand_dims(leaf, 0) for leaf in leaves), *outs]
+
+    each = PartitionSpec(graph.manual_axes)
+
+    def out_specs(types):
+        return [*[each] * (len(types) - len(graph.out_specs)), *graph.out_specs]
+
+    traced = retrace(graph, body, graph.in_specs, out_specs, [jax.typeof(x) for x in args])
+    results = bind(traced.graph, *traced.constants, *args)
+    count = structure.num_leaves
+    return jax.tree.unflatten(structure, results[:count]), results[count:]
+
+
+checkify_rules()[shmap_p] = _check
