@@ -27,6 +27,7 @@ from shmap_compiler.portable import Portable
 from shmap_compiler.replication import Replication, assume_replicated
 from shmap_compiler.stages import PARTITIONERS, STAGES, Lowered
 from shmap_compiler.targets import Target
+from shmap_compiler.watchdog import watch_collectives
 
 __version__ = _version("shmap_compiler")
 
@@ -60,4 +61,5 @@ __all__ = [
     "load",
     "shard_map",
     "smap",
+    "watch_collectives",
 ]

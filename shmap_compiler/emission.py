@@ -38,9 +38,13 @@ from shmap_compiler.graph import Graph, equations
 from shmap_compiler.held_programs import KERNELS
 from shmap_compiler.normalize import normalize
 from shmap_compiler.scopes import within_scope
+from shmap_compiler.watchdog import Watched
+from shmap_compiler.watched import watched
 
 
-def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> ir.Module:
+def emit(
+    graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect], watch: bool = False
+) -> ir.Module:
     """The module of `graph`, in the MLIR context of `ctx`.
 
     `@main` takes and returns one token per ordered effect before its arguments and results.
@@ -52,7 +56,7 @@ def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> 
         module.operation.attributes["sym_name"] = ir.StringAttr.get(graph.name)
         with ir.InsertionPoint(module.body):
             sdy.MeshOp(MESH_SYMBOL, _mesh_attribute(graph))
-        _emit_main(graph, ctx, module, ordered_effects)
+        _emit_main(graph, ctx, module, ordered_effects, watch)
         main: Any = next(f for f in module.body.operations if _symbol(f) == "main")
         main.operation.move_before(module.body.operations[1])
         main.operation.location = location
@@ -60,7 +64,9 @@ def emit(graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect]) -> 
     return module
 
 
-def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any]) -> None:
+def _emit_main(
+    graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any], watch: bool
+) -> None:
     """Lets JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
     axes = graph.all_manual_axes
     body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, _RULES)
@@ -79,6 +85,9 @@ def _emit_main(graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Seque
         )
         arguments = list(block.arguments)[len(tokens) :]
         program = _named(lowerable(graph), graph, ctx)
+        # Of programs with automatic axes XLA decides where callbacks run.
+        if watch and set(axes) == set(graph.mesh.axis_names):
+            program = watched(program, Watched(graph.name, graph.mesh))
 
         def lower() -> None:
             mlir.core_call_lowering(rule_ctx, *arguments, name="main", call_jaxpr=program)

@@ -34,6 +34,7 @@ from shmap_compiler.emission import emit
 from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.merging import merge
+from shmap_compiler.watchdog import is_watching
 
 shmap_p = Primitive("shard_map")  # as profilers and error messages of JAX name it
 shmap_p.multiple_results = True
@@ -138,7 +139,8 @@ def _lowering(ctx, *args, graph, mesh_witness):
     if not shardy_is_on() and any(spec.unreduced for spec in graph.out_specs):
         raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
-    module = emit(graph, ctx, effects)
+    # What is lowered to be shown, saved or compiled ahead of time stays as it is.
+    module = emit(graph, ctx, effects, watch=is_watching() and _options.get() is _DEFAULT)
     _run_passes(graph, module)
     tokens = [ctx.tokens_in.get(e) for e in effects]
     results = merge(module, "shmap", ctx, [*tokens, *args])

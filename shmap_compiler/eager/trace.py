@@ -39,6 +39,7 @@ from shmap_compiler.misuse import shown_source
 from shmap_compiler.normalize import COLLECTIVE_NAMES, normalize
 from shmap_compiler.references import refuse_results
 from shmap_compiler.varying_types import ManualType, trace_with_types
+from shmap_compiler.watchdog import is_watching
 
 PROGRAMS: Cache[Program] = Cache(maxsize=4096)
 """Compiled operations, by form, primitive, parameters and types of operands."""
@@ -163,6 +164,7 @@ class EagerTrace(Trace):
             parameters_key(primitive, params),
             tuple(map(_operand_key, operands)),
             lowering_config(),
+            is_watching(),
         )
         varying = tuple(x.varying if type(x) is Blocks else _NOWHERE for x in operands)
         arrays = [x.rows if type(x) is Blocks else self._constant(x) for x in operands]
