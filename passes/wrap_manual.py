@@ -219,24 +219,46 @@ def _wrap_in_manual_computation(form: BodyForm) -> None:
     """
     main = _new_main(form)
     passed = [boundary for boundary in form.inputs if boundary.has_elements]
-    with ir.InsertionPoint(main.entry_block), main.location:
-        computation = sdy.ManualComputationOp(
-            main.type.results,
-            [v for v, b in zip(main.arguments, form.inputs, strict=True) if b.has_elements],
-            _shardings(form, passed),
-            _shardings(form, form.outputs),
-            sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in form.manual]),
-        )
-        func.ReturnOp(computation.results)
-
     block = form.main.entry_block
     _replace_empty_arguments(form, block)
+    with ir.InsertionPoint(main.entry_block) as at, main.location:
+        operands = [v for v, b in zip(main.arguments, form.inputs, strict=True) if b.has_elements]
+        types, count = list(main.type.results), len(form.outputs)
+        in_shardings, out_shardings = _shardings(form, passed), _shardings(form, form.outputs)
+        if not types:
+            operands.append(_passed_through(block, at))
+            types.append(operands[-1].type)
+            in_shardings = _shardings(form, passed, extra=1)
+            out_shardings = _shardings(form, form.outputs, extra=1)
+        computation = sdy.ManualComputationOp(
+            types,
+            operands,
+            in_shardings,
+            out_shardings,
+            sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in form.manual]),
+        )
+        func.ReturnOp(list(computation.results)[:count])
+
     block.append_to(computation.body)
     terminator = block.operations[len(block.operations) - 1]
+    returned = list(terminator.operands) or [block.arguments[len(block.arguments) - 1]]
     with ir.InsertionPoint(terminator), terminator.location:
-        sdy.ReturnOp(terminator.operands)
+        sdy.ReturnOp(returned)
     terminator.operation.erase()
     form.main.operation.erase()
+
+
+def _passed_through(block: ir.Block, at: ir.InsertionPoint) -> ir.Value:
+    """A number for a body that returns nothing, and was run for a call of the host.
+
+    XLA puts what is in a computation without results in its place, where it is no longer manual,
+    and then refuses calls of the host that take nothing either.
+    """
+    type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+    constant = ir.Operation.parse(f"stablehlo.constant dense<0> : {type_}")
+    at.insert(constant)
+    block.add_argument(type_, ir.Location.unknown())
+    return constant.result
 
 
 def _replace_empty_arguments(form: BodyForm, block: ir.Block) -> None:
@@ -257,11 +279,13 @@ def _nothing(type_: ir.Type, at: ir.InsertionPoint) -> ir.Value:
     return constant.result
 
 
-def _shardings(form: BodyForm, boundaries: Sequence[Boundary]) -> ir.Attribute:
+def _shardings(form: BodyForm, boundaries: Sequence[Boundary], extra: int = 0) -> ir.Attribute:
+    """Those of the boundaries, and of `extra` numbers that all devices have."""
     # Of hundreds of boundaries few are split differently.
     keys = [(boundary.dims, boundary.unreduced) for boundary in boundaries]
     made = {key: _sharding(form, *key) for key in set(keys)}
-    return sdy.TensorShardingPerValueAttr.get([made[key] for key in keys])
+    whole = [_sharding(form, (), Unreduced())] * extra
+    return sdy.TensorShardingPerValueAttr.get([*[made[key] for key in keys], *whole])
 
 
 def _sharding(form: BodyForm, dims: Dims | None, unreduced: Unreduced) -> ir.Attribute:

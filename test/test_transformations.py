@@ -748,3 +748,27 @@ def test_automatically_sharded_values_around():
     with jax.enable_x64():
         w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
         assert_close(jax.value_and_grad(function)(w, x), jax.value_and_grad(full)(w, x), 1e-11)
+
+
+UNUSED_CALLS = {
+    "result": lambda fun, x: (fun(x), jnp.sum(x * 2))[1],
+    "grad": lambda fun, x: jax.grad(lambda x: (fun(x), jnp.sum(x * 2))[1])(x),
+    "grad_of_checkpoint": lambda fun, x: jax.grad(lambda x: jax.checkpoint(fun)(x).sum())(x),
+    "nothing_at_all": lambda fun, x: fun(x) is None or x,
+}
+
+
+@pytest.mark.parametrize("use", UNUSED_CALLS.values(), ids=UNUSED_CALLS)
+def test_a_call_of_the_host_that_takes_nothing_where_results_are_unused(use):
+    """Once dead code is gone, the body neither takes nor returns anything."""
+    calls = []
+
+    def body(x):
+        jax.debug.callback(lambda: calls.append(1))
+        return x * 2
+
+    fun = shard_map(body, mesh=MESH, in_specs=ROWS, out_specs=ROWS)
+    result = jax.jit(lambda x: use(fun, x))(X)
+    jax.effects_barrier()
+    assert len(calls) in (8, 16)  # on each device, and again for checkpoint
+    assert jnp.all(jnp.isfinite(result))

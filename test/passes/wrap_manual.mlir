@@ -192,3 +192,24 @@ module @summands {
     return %x : tensor<2xf32>
   }
 }
+
+// -----
+
+// GSPMD-LABEL: module @a_body_that_only_calls_the_host_passes_a_number_through
+// SHARDY-LABEL: module @a_body_that_only_calls_the_host_passes_a_number_through
+module @a_body_that_only_calls_the_host_passes_a_number_through {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // GSPMD: func.func public @main() {
+  // GSPMD-NEXT: call @shmap_body() : () -> ()
+  // GSPMD-NEXT: return
+  // SHARDY: func.func public @main() {
+  // SHARDY: %[[ZERO:.*]] = stablehlo.constant dense<0> : tensor<i32>
+  // SHARDY: sdy.manual_computation(%[[ZERO]]) in_shardings=[<@mesh, []>] out_shardings=[<@mesh, []>] manual_axes={"i", "j"} (%[[ARG:.*]]: tensor<i32>) {
+  // SHARDY-NEXT: stablehlo.custom_call @host()
+  // SHARDY-NEXT: sdy.return %[[ARG]] : tensor<i32>
+  // SHARDY: return{{$}}
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    stablehlo.custom_call @host() {has_side_effect = true} : () -> ()
+    return
+  }
+}
