@@ -443,6 +443,35 @@ def needs_varying_types(error: BaseException | None) -> bool:
     return False
 
 
+_DEBUG_INFO = "__fun_debug_info__"  # looked up by jax.api_util.debug_info, of which nothing is said
+
+
+def described_as(
+    fun: Callable[..., _T],
+    user_fun: Callable[..., Any],
+    args: Sequence[Any],
+    positions: Sequence[int],
+) -> Callable[..., _T]:
+    """`fun`, in JAX's errors described by the name, line and arguments of a user's function.
+
+    Args:
+      args: the user's arguments, pytrees of which `fun` takes the leaves at `positions`.
+    """
+    info = jax.api_util.debug_info("shard_map", user_fun, args, {})
+    names = info.arg_names or ()
+    if all(p < len(names) for p in positions):  # else they are those of another function
+        info = info._replace(arg_names=tuple(names[p] for p in positions))
+        setattr(fun, _DEBUG_INFO, info)
+    return fun
+
+
+def described_alike(fun: Callable[..., _T], other: Callable[..., Any]) -> Callable[..., _T]:
+    """`fun`, in JAX's errors described as `other` is, if that was `described_as`."""
+    if hasattr(other, _DEBUG_INFO):
+        setattr(fun, _DEBUG_INFO, getattr(other, _DEBUG_INFO))
+    return fun
+
+
 def is_of_other_mesh(error: Exception) -> bool:
     """Whether JAX refused a value whose type has a mesh with other axes manual than those here."""
     return isinstance(error, ValueError) and "should match the aval mesh" in str(error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from shmap_compiler import keys, references, reuse, specs
-from shmap_compiler._compat import tracing_context
+from shmap_compiler._compat import described_as, tracing_context
 from shmap_compiler.emission import lowerable
 from shmap_compiler.errors import describe, function_name
 from shmap_compiler.graph import Graph
@@ -70,7 +70,7 @@ def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: I
         return results.record(mapped.fun(*inputs.rebuild(args, blocks)))
 
     traced = trace(
-        flat_fun,
+        described_as(flat_fun, mapped.fun, args, [i.position for i in inputs.dynamic]),
         name=function_name(mapped.fun),
         who=who,
         mesh=region.mesh,

@@ -18,6 +18,7 @@ from shmap_compiler import misuse, specs
 from shmap_compiler._compat import (
     AnyMesh,
     constants_to_inputs,
+    described_alike,
     enclosing_manual_axes,
     is_of_other_mesh,
     trace_with_axes,
@@ -106,6 +107,8 @@ def trace(
             if refusal is None:
                 raise
             raise refusal from error
+
+    described_alike(traced, fun)
 
     def untyped():
         with varying_types(False):  # which may be on for an enclosing function

@@ -23,6 +23,7 @@ from jax.interpreters import ad
 from jax.sharding import AbstractMesh
 
 from shmap_compiler._compat import (
+    described_alike,
     is_jaxpr,
     is_of_other_mesh,
     jaxprs_in,
@@ -175,7 +176,7 @@ def trace_with_types(
         return fun(*[m.cast(x) for x, m in zip(blocks, manual_types, strict=True)])
 
     with varying_types():
-        jaxpr = trace_with_axes(typed, mesh, axes, types)
+        jaxpr = trace_with_axes(described_alike(typed, fun), mesh, axes, types)
     return _erase(jaxpr)
 
 

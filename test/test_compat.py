@@ -736,3 +736,28 @@ def test_without_high_primitives():
     lowered = _compat.without_high_primitives(jaxpr, mesh, MESH.axis_names)
     assert not getattr(lowered, "is_high", False)
     assert (lowered is jaxpr) == (not getattr(jaxpr, "is_high", False))
+
+
+def test_described_as():
+    def user(params, *rest):
+        return params
+
+    def flat(*blocks):
+        return blocks[0] if blocks[1] else -blocks[0]
+
+    described = _compat.described_as(flat, user, ({"a": 1.0}, "fast", 2.0), [0, 2])
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"function user .*rest\[1\]"):
+        jax.make_jaxpr(described)(1.0, 2.0)
+
+
+def test_described_alike():
+    def user(x):
+        return x
+
+    def outer(x):
+        return x if x else -x
+
+    inner = _compat.described_as(lambda x: x, user, (1.0,), [0])
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="function user "):
+        jax.make_jaxpr(_compat.described_alike(outer, inner))(1.0)
+    assert not hasattr(_compat.described_alike(lambda x: x, user), "__fun_debug_info__")
