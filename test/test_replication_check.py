@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -411,3 +412,21 @@ def test_check_is_of_the_users_call_only():
     x = jnp.asarray(X)
     np.testing.assert_allclose(jax.jit(jax.grad(mapped))(x), 2 * X)
     np.testing.assert_allclose(jax.jit(jax.vmap(mapped))(x[None]), [np.sum(X**2)], rtol=1e-6)
+
+
+def test_R12_a_predicate_that_jax_leaves_out_decides_what_the_result_is():
+    """JAX returns what the first device along the axis has; `assume_replicated` says as much."""
+
+    def body(y, equal=lambda x: x):
+        return equal(lax.cond(y.sum() > 2, lambda: jnp.ones(2), lambda: jnp.zeros(2)))
+
+    mesh = jax.make_mesh((2,), ("k",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    y = np.arange(4.0, dtype=np.float32)
+    options = {"mesh": mesh, "in_specs": P("k"), "out_specs": P()}
+    theirs = jax.jit(jax.shard_map(body, **options))(y)
+    blocks = [np.asarray(s.data) for s in theirs.addressable_shards]
+    assert (blocks[0] != blocks[1]).all()  # an array that is two
+    with pytest.raises(ReplicationError, match="the predicate of cond at"):
+        jax.jit(shard_map(body, **options))(y)
+    declared = partial(body, equal=partial(assume_replicated, axes="k"))
+    np.testing.assert_array_equal(jax.jit(shard_map(declared, **options))(y), blocks[0])
