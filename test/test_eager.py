@@ -58,7 +58,7 @@ def same(f, *args, rtol=1e-6):
 def spread(monkeypatch):
     """Runs eager calls in the form of accelerators, on the CPU."""
     call = "shmap_compiler.eager.call"
-    monkeypatch.setattr(f"{call}.form_for", lambda r: Spread(r.mesh, r.manual_axes))
+    monkeypatch.setattr(f"{call}.form_for", lambda r, _: Spread(r.mesh, r.manual_axes))
 
 
 @pytest.fixture(params=["stacked", "spread"])
@@ -767,6 +767,49 @@ def test_settings_are_part_of_the_key():
         assert misses(function, X) > 0
 
 
+def test_the_generator_setting_is_part_of_the_key():
+    function = mapped(lambda x: x + jax.random.bits(jax.random.key(0), (2, 4)).astype(jnp.float32))
+    results = []
+    for partitionable in (True, False, True):
+        with jax.threefry_partitionable(partitionable):
+            results.append(np.asarray(function(X)))
+            np.testing.assert_array_equal(results[-1], jax.jit(function)(X))
+    assert not np.array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_whether_hangs_are_checked_is_part_of_the_key():
+    """What ran unchecked is checked when it is asked for."""
+
+    def body(x):
+        return lax.cond(x[0, 0] < -1, lambda x: lax.pmin(x, "i"), lambda x: x, x)
+
+    np.testing.assert_array_equal(mapped(body, check_hangs=False)(X), X)
+    with pytest.raises(HangError, match="pmin"):
+        mapped(body)(X)
+
+
+def test_a_weak_type_between_strong_ones_gets_a_program_of_its_own():
+    """bfloat16 times a Python float stays bfloat16, times a float32 scalar it does not."""
+    x = X.astype(jnp.bfloat16)
+    for _ in range(2):
+        for scalar, dtype in ((2.0, jnp.bfloat16), (np.float32(2), jnp.float32)):
+            function = mapped(lambda x, s: x * s, (BLOCKS, P()), BLOCKS)
+            assert function(x, scalar).dtype == jax.jit(function)(x, scalar).dtype == dtype
+
+
+def test_changed_keyword_defaults_are_seen():
+    def body(x, *, scale=2.0):
+        return x * scale
+
+    function = mapped(body)
+    for scale in (2.0, 3.0, 2.0):
+        body.__kwdefaults__ = {"scale": scale}
+        np.testing.assert_array_equal(function(X), X * scale)
+        np.testing.assert_array_equal(jax.jit(mapped(body))(X), X * scale)
+        np.testing.assert_array_equal(function.lower(X).compile()(X), X * scale)
+
+
 def test_cache_keeps_what_was_used_last():
     cache = Cache(maxsize=2)
     for k in (1, 2, 1, 3):
@@ -811,6 +854,30 @@ def test_many_calls_keep_no_memory():
         jax.block_until_ready(function(X))
     gc.collect()
     assert (len(jax.live_arrays()), len(PROGRAMS)) == (arrays, programs_kept)
+
+
+@pytest.mark.parametrize("spec", [P("i", "j"), P(None, "i"), P(("j", "i")), P()])
+def test_split_arguments_and_results_do_not_pass_through_the_host(spec):
+    x = jax.device_put(X, NamedSharding(MESH, spec))
+    function = mapped(lambda x: lax.neg(x), spec, spec)
+    function(x)
+    with jax.transfer_guard_host_to_device("disallow_explicit"):
+        result = jax.block_until_ready(function(x))
+    assert result.sharding.is_equivalent_to(x.sharding, 2)
+    np.testing.assert_array_equal(result, -X)
+
+
+def test_large_arguments_stay_on_their_devices(monkeypatch):
+    monkeypatch.setattr("shmap_compiler.eager.call.LARGE", X.nbytes)
+    forms = []
+    function = mapped(lambda x: forms.append(type(x.form)) or lax.neg(x))
+    x = jax.device_put(X, NamedSharding(MESH, BLOCKS))
+    function(x)
+    with jax.transfer_guard("disallow_explicit"):
+        result = jax.block_until_ready(function(x))
+    np.testing.assert_array_equal(result, -X)
+    function(x[:4])
+    assert forms == [Spread, Spread, Stacked]
 
 
 def test_host_platform_meshes_use_the_stacked_form():

@@ -55,7 +55,7 @@ def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> 
     arrays = [leaves[i.position] for i in inputs.dynamic]
     refuse_types(who, [i.path for i in inputs.dynamic], arrays)
     results = Results(who, region, mapped.out_specs)
-    form = form_for(region)
+    form = form_for(region, arrays)
     once = Once()
 
     def run(rules: Rules) -> list[Blocks]:
@@ -85,7 +85,7 @@ def run_on_mesh(
     out_specs: Sequence[PartitionSpec],
 ) -> list[jax.Array]:
     """The results of a function from flat blocks to flat blocks, run primitive by primitive."""
-    form = form_for(region)
+    form = form_for(region, args)
     trace = EagerTrace(form, who, rules, Once())
     with no_devices_in_scope():
         blocks = [trace.enter(x, s) for x, s in zip(args, in_specs, strict=True)]
@@ -173,16 +173,22 @@ def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -
         trace.invalidate()
 
 
-def form_for(region: Region) -> Form:
+LARGE = 1 << 24
+"""So many bytes of arguments take longer to move to one device than their operations to start."""
+
+
+def form_for(region: Region, arrays: Sequence[Any]) -> Form:
     """The form of values in this region: stacked if one CPU host plays all devices.
 
-    Over Explicit axes that stay automatic, types say how values lie on devices: not so if stacked.
+    Large arguments stay on their devices. Over Explicit axes that stay automatic, types say how
+    values lie on devices: not so if stacked.
     """
     mesh = region.mesh
     assert isinstance(mesh, Mesh)
     one_host = jax.process_count() == 1 and all(d.platform == "cpu" for d in mesh.devices.flat)
     untyped = set(explicit_axes(mesh)) <= set(region.manual_axes)
-    form = Stacked if one_host and untyped else Spread
+    is_small = sum(x.nbytes for x in arrays if hasattr(x, "nbytes")) < LARGE
+    form = Stacked if one_host and untyped and is_small else Spread
     return form(mesh, region.manual_axes)
 
 

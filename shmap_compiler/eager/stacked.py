@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from shmap_compiler import specs
@@ -35,12 +36,40 @@ class Stacked(Form):
         return self.rows_sharding()
 
     def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
+        if self._has_blocks(array, spec):
+            shards = {s.device: s.data for s in array.addressable_shards}
+            blocks = [shards[d] for d in self.mesh.devices.flat]
+            return _stacked(*jax.device_put(blocks, self.rows_sharding()))
         array = jax.device_put(array, self.rows_sharding())
         return _cut(array, spec, self.mesh, self.axes)
 
     def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
-        joined = _join(rows, spec, self.mesh, self.axes)
-        return jax.device_put(joined, NamedSharding(self.mesh, spec))
+        sharding = NamedSharding(self.mesh, spec)
+        if self.axes != self.mesh.axis_names or is_key_type(rows) or not rows.size:
+            return jax.device_put(_join(rows, spec, self.mesh, self.axes), sharding)
+        devices = list(self.mesh.devices.flat)
+        blocks = jax.device_put(_blocks(rows, self._equal_to(spec)), devices)
+        shape = specs.global_shape(rows.shape[1:], spec, self.mesh)
+        return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
+
+    def _has_blocks(self, array: Any, spec: PartitionSpec) -> bool:
+        """Whether each device has its block of an array already: the host needs no copy of it."""
+        return (
+            isinstance(array, jax.Array)
+            and self.axes == self.mesh.axis_names
+            and array.sharding.is_equivalent_to(NamedSharding(self.mesh, spec), array.ndim)
+            and bool(array.size)
+            and not is_key_type(array)
+        )
+
+    def _equal_to(self, spec: PartitionSpec) -> tuple[int, ...]:
+        """For each device the first one that has the same block, by a spec."""
+        mentioned = specs.mentioned(spec)
+        positions = np.arange(self.count).reshape(self.sizes)
+        for dimension, axis in enumerate(self.axes):
+            if axis not in mentioned:
+                positions = np.broadcast_to(positions.take([0], dimension), self.sizes)
+        return tuple(map(int, positions.flat))
 
     def compile(self, operation: Operation, operands: Sequence[Operand]) -> Program:
         anywhere = [PartitionSpec()] * len(operands)
@@ -123,6 +152,16 @@ def _is_refused(eqn: Any) -> bool:
 
 
 # ------------------------------------------------------------------- full arrays to rows and back
+
+
+@jax.jit
+def _stacked(*blocks: Any) -> Any:
+    return jnp.stack(blocks)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _blocks(rows: Any, positions: tuple[int, ...]) -> list[Any]:
+    return [rows[k] for k in positions]
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
