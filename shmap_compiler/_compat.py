@@ -32,6 +32,8 @@ from jax.sharding import (
 )
 from jaxlib.mlir.dialects import sdy
 
+from shmap_compiler import ref_views
+
 AnyMesh = Mesh | AbstractMesh
 _T = TypeVar("_T")
 
@@ -223,6 +225,37 @@ def is_ref(aval: Any) -> bool:
     return type(aval).__name__ == "AbstractRef"
 
 
+def value_type(aval: Any) -> Any:
+    """The type of what a reference of this type holds; other types as they are."""
+    return aval.inner_aval.update(weak_type=False) if is_ref(aval) else aval
+
+
+def ref_view(tree: Any, leaves: Sequence[Any]) -> list[ref_views.Step] | None:
+    """The steps from a reference's value to the part that an equation reads or writes.
+
+    None if there is a step of an unknown kind.
+
+    Args:
+      tree, leaves: the parameter of the equation and its operands, which together are the index.
+    """
+    steps: list[ref_views.Step] = []
+    for transform in jax.tree.unflatten(tree, leaves):
+        kind = type(transform).__name__
+        if kind == "NDIndexer":
+            entries = [
+                (e.start, e.size, e.stride) if type(e).__name__ == "Slice" else e
+                for e in transform.indices
+            ]
+            steps += ref_views.indexed(transform.shape, entries)
+        elif kind == "ReshapeTransform":
+            steps.append(ref_views.Reshape(tuple(transform.shape)))
+        elif kind == "TransposeTransform":
+            steps.append(ref_views.Transpose(tuple(transform.permutation)))
+        else:
+            return None
+    return steps
+
+
 def without_high_primitives(closed: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
     """The jaxpr as JAX lowers it: from 0.12 on some primitives stand for programs until then."""
     if not getattr(closed, "is_high", False):
@@ -376,6 +409,9 @@ def varies_along(aval: Any) -> frozenset[str]:
 
 def without_varying_type(aval: Any) -> Any:
     """The type without the axes along which its values vary; the same object if it has none."""
+    if is_ref(aval):
+        inner = without_varying_type(aval.inner_aval)
+        return aval if inner is aval.inner_aval else aval.update(inner_aval=inner)
     if getattr(aval, "manual_axis_type", None) in (None, ManualAxisType()):
         return aval
     return aval.update(manual_axis_type=ManualAxisType())

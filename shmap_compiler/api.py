@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, PartitionSpec
 from shmap_passes import Groups, Partitioner
 
-from shmap_compiler import reuse, specs, stages
+from shmap_compiler import references, reuse, specs, stages
 from shmap_compiler._compat import AnyMesh, is_tracing, needs_varying_types
 from shmap_compiler.asking import casts_to_reduced
 from shmap_compiler.cache import Cache
@@ -175,14 +175,22 @@ class ShardMapped:
     def _placed(self, region: Region, args: tuple[Any, ...]) -> Any:
         """The result with the shardings that out_specs say, word for word."""
         call, inputs = trace_call(self, region, args)
-        outs = bind(call.graph, *call.constants, *inputs)
-        placed = zip(outs, call.signature.out_shardings, strict=True)
+        outs = self._applied(call, inputs)
+        placed = zip(outs, call.signature.out_shardings[: len(outs)], strict=True)
         return jax.tree.unflatten(call.out_tree, [jax.device_put(x, s) for x, s in placed])
+
+    def _applied(self, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The results; references among the operands are read before and written after."""
+        run = functools.partial(bind, call.graph)
+        operands = (*call.constants, *inputs)
+        if call.references:
+            return references.apply(run, operands, call.written)
+        return run(*operands)
 
     def _bound(self, region: Region, args: tuple[Any, ...]) -> Any:
         call, inputs = trace_call(self, region, args)
         refuse_types(describe(self.fun), call.in_paths, inputs)
-        outs = bind(call.graph, *call.constants, *inputs)
+        outs = self._applied(call, inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 
     def _region(self, leaves: Sequence[Any]) -> Region:
@@ -204,6 +212,8 @@ class ShardMapped:
             for a compiler that does not read mesh axes.
         """
         call = self._call(args)
+        if call.references:
+            references.refuse_lowered(describe(self.fun), call.reference_paths)
         partitioner = partitioner or ("shardy" if call.has_unreduced_results else "gspmd")
         if call.constants:
             return stages.lower(call, partitioner, groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,13 +35,13 @@ def trace_call(
 
     Raises:
       SpecError: mesh, specs, arguments and results do not fit together.
-      BodyError: see `misuse` and `references`.
+      BodyError: see `misuse` and `discharge`.
       ReplicationError, HangError: see `shard_map`.
     """
     who = describe(mapped.fun)
     inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
-    references.refuse_arguments(who, inputs.dynamic)
     leaves, in_tree = jax.tree.flatten(args)
+    references.refuse_aliases(who, _arguments(args, inputs))
     key = _key(mapped, region, in_tree, inputs)
     call = mapped.calls.find(key)
     if call is None:
@@ -58,7 +58,7 @@ def _key(mapped: ShardMapped, region: Region, in_tree: Any, inputs: Inputs) -> H
     program = reuse.key(mapped.fun, mapped.parts)
     if program is None or not all(map(is_hashable, values)):
         return None
-    types = tuple(i.type for i in inputs.dynamic)
+    types = tuple((i.type, i.is_ref) for i in inputs.dynamic)
     return program, region, in_tree, types, tuple(map(keys.key, values)), tracing_context()
 
 
@@ -66,8 +66,18 @@ def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: I
     who = describe(mapped.fun)
     results = Results(who, region, mapped.out_specs)
 
+    refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
+
     def flat_fun(*blocks):
-        return results.record(mapped.fun(*inputs.rebuild(args, blocks)))
+        blocks = list(blocks)
+        for k in refs:
+            blocks[k] = jax.new_ref(blocks[k])
+        leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
+        return [*leaves, *(jax.freeze(blocks[k]) for k in refs)]
+
+    def out_specs(types):
+        count = len(types) - len(refs)
+        return [*results.checked_specs(types[:count]), *(inputs.dynamic[k].spec for k in refs)]
 
     traced = trace(
         described_as(flat_fun, mapped.fun, args, [i.position for i in inputs.dynamic]),
@@ -76,27 +86,45 @@ def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: I
         mesh=region.mesh,
         manual_axes=region.manual_axes,
         in_specs=[i.spec for i in inputs.dynamic],
-        out_specs=results.checked_specs,
+        out_specs=out_specs,
         in_types=[i.type for i in inputs.dynamic],
         check_vma=mapped.check_vma,
         check_hangs=mapped.check_hangs,
         user_fun=mapped.fun,
         has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
     )
-    references.refuse_in_body(who, traced.graph)
-    _check_replication(mapped, traced.graph, inputs, results)
+    before, count = len(traced.constants), len(results.paths)
+    graph, written = references.without_unwritten(traced.graph, count, [before + k for k in refs])
+    written += traced.written
+    _check_replication(mapped, graph, inputs, results, written)
+    closed_over = [k for k, x in enumerate(traced.constants) if references.is_reference(x)]
+    references.refuse_aliases(who, [*_arguments(args, inputs), *_closed_over(traced.constants)])
     return Call(
         fun=mapped.fun,
-        graph=traced.graph,
+        graph=graph,
         constants=tuple(traced.constants),
         in_tree=jax.tree.structure(args),
         in_paths=tuple(i.path for i in inputs.dynamic),
         static=inputs.static,
         out_tree=results.tree,
+        references=(*closed_over, *(before + k for k in refs)),
+        written=tuple(written),
     )
 
 
-def _check_replication(mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results) -> None:
+def _arguments(args: tuple[Any, ...], inputs: Inputs) -> list[tuple[str, Any]]:
+    leaves = jax.tree.leaves(args)
+    return [(i.path, leaves[i.position]) for i in inputs.dynamic if i.is_ref]
+
+
+def _closed_over(constants: Sequence[Any]) -> list[tuple[str, Any]]:
+    refs = filter(references.is_reference, constants)
+    return [(f"reference {k} that the function closes over", ref) for k, ref in enumerate(refs)]
+
+
+def _check_replication(
+    mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results, written: Sequence[int]
+) -> None:
     who, in_paths = describe(mapped.fun), [i.path for i in inputs.dynamic]
     program = lowerable(graph)
     if program is not graph.jaxpr:
@@ -104,4 +132,11 @@ def _check_replication(mapped: ShardMapped, graph: Graph, inputs: Inputs, result
     if mapped.check_hangs:
         check_hangs(graph, who, in_paths)
     if mapped.check_vma:
-        check_outputs(graph, who, in_paths, results.paths)
+        before = len(graph.in_specs) - len(in_paths)
+        after = [
+            (f"{in_paths[k - before]} after the call", "its spec")
+            if k >= before
+            else ("a reference that the function closes over and writes", "its spec")
+            for k in written
+        ]
+        check_outputs(graph, who, in_paths, [*results.paths, *after])

@@ -13,9 +13,11 @@ from shmap_compiler import specs
 from shmap_compiler._compat import (
     PARTLY_MANUAL_REDUCTIONS,
     explicit_axes,
+    is_ref,
     reductions,
     type_reductions,
     type_split,
+    value_type,
     with_reductions,
 )
 from shmap_compiler.errors import Problem, SpecError, show_value
@@ -40,12 +42,14 @@ class Input:
       position: in the flat arguments.
       path: as the user names it: `args[0]['w']`.
       type: of the full array.
+      is_ref: whether it is a mutable reference to an array of this type.
     """
 
     position: int
     path: str
     spec: PartitionSpec
     type: Any
+    is_ref: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def read_inputs(
             static.append((position, path, leaf))
             continue
         aval = type_of(leaf)
+        ref, aval = (True, value_type(aval)) if is_ref(aval) else (False, aval)
         if aval is None:
             problems.append(_not_an_array(path, leaf, spec_path))
         elif _reduces_elsewhere(aval, region):
@@ -95,11 +100,11 @@ def read_inputs(
             if split is None:
                 problems.append(_not_inferable(path, aval, region))
             else:
-                dynamic.append(Input(position, path, split, aval))
+                dynamic.append(Input(position, path, split, aval, ref))
         elif not any(specs.spec_problems(spec, spec_path, *on_mesh)):
             wrong = list(specs.input_problems(aval.shape, path, spec, spec_path, region.mesh))
             problems += wrong or _not_as_typed(aval, path, spec, spec_path, region)
-            dynamic.append(Input(position, path, spec, aval))
+            dynamic.append(Input(position, path, spec, aval, ref))
     if problems:
         raise SpecError(who, problems)
     return Inputs(tuple(dynamic), tuple(static))

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from shmap_compiler import specs
 from shmap_compiler._compat import (
     Reductions,
+    is_ref,
     manual_type_reductions,
     reductions,
     tracks_varying_types,
@@ -51,6 +52,18 @@ class Results:
             problems.append(specs.no_spec(spec, path, self._region.manual_axes))
         if problems:
             raise SpecError(self._who, problems)
+        references = [
+            Problem(
+                path,
+                f"a mutable reference, {type_of(leaf)}",
+                "an array",
+                "return its value: ref[...], or jax.freeze(ref)",
+            )
+            for path, leaf, _, _ in matched
+            if is_ref(type_of(leaf))
+        ]
+        if references:
+            raise SpecError(self._who, references)
         no_arrays = [
             Problem(
                 path,

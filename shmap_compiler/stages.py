@@ -43,6 +43,8 @@ class Call:
       in_paths: the path of each remaining input of the graph, for error messages.
       static: position in the flat arguments, path and value of each argument that is no array.
       out_tree: structure of the user's result.
+      references: the inputs of the graph that hold the value of a mutable reference.
+      written: the inputs of which the last outputs are new values, for the references.
     """
 
     fun: Callable[..., Any]
@@ -52,6 +54,19 @@ class Call:
     in_paths: tuple[str, ...]
     static: tuple[tuple[int, str, Any], ...]
     out_tree: Any
+    references: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+
+    @property
+    def reference_paths(self) -> list[str]:
+        """The mutable references, as the user names them."""
+        before = len(self.constants)
+        return [
+            self.in_paths[k - before]
+            if k >= before
+            else "a reference that the function closes over"
+            for k in self.references
+        ]
 
     def __repr__(self) -> str:
         return f"<Call of {describe(self.fun)}: {self.graph!r}>"

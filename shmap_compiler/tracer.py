@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.extend import source_info_util
 from jax.sharding import AbstractMesh, PartitionSpec
 
@@ -21,6 +22,7 @@ from shmap_compiler._compat import (
     described_alike,
     enclosing_manual_axes,
     is_of_other_mesh,
+    is_ref,
     trace_with_axes,
     type_on_mesh,
     type_reductions,
@@ -29,6 +31,7 @@ from shmap_compiler._compat import (
     with_manual_axes,
 )
 from shmap_compiler.collectives import vmapped_axes
+from shmap_compiler.discharge import discharge
 from shmap_compiler.errors import BodyError, Problem, ShmapError
 from shmap_compiler.graph import Graph
 from shmap_compiler.normalize import normalize
@@ -53,10 +56,16 @@ _CLOSED_OVER = Problem(
 
 @dataclass(frozen=True)
 class Traced:
-    """A Graph and what its leading inputs are: values the function closed over."""
+    """A Graph and what its leading inputs are: values the function closed over.
+
+    Attributes:
+      written: which of the constants are references that the function writes. The last results of
+        the Graph are their last values.
+    """
 
     graph: Graph
     constants: list[Any]
+    written: tuple[int, ...] = ()
 
 
 def trace(
@@ -139,7 +148,8 @@ def trace(
     if finish is not None:
         jaxpr = finish(jaxpr)
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
-    results = jaxpr.out_avals
+    jaxpr, written = discharge(jaxpr, body_mesh, who)
+    results = jaxpr.out_avals[: len(jaxpr.out_avals) - len(written)]
     graph = Graph(
         name=name,
         jaxpr=jaxpr,
@@ -147,11 +157,14 @@ def trace(
         manual_axes=manual,
         outer_manual_axes=outer,
         in_specs=(PartitionSpec(),) * len(constants) + tuple(in_specs),
-        out_specs=tuple(out_specs(results) if callable(out_specs) else out_specs),
+        out_specs=(
+            *(out_specs(results) if callable(out_specs) else out_specs),
+            *[PartitionSpec()] * len(written),
+        ),
         check_vma=check_vma,
         check_hangs=check_hangs,
     )
-    return Traced(graph, constants)
+    return Traced(graph, constants, tuple(written))
 
 
 def _block_types(
@@ -190,7 +203,7 @@ def retrace(
     Args:
       finish: rewrites the traced jaxpr.
     """
-    return trace(
+    traced = trace(
         fun,
         name=graph.name,
         who=f"`{graph.name}`",
@@ -204,3 +217,14 @@ def retrace(
         check_hangs=graph.check_hangs,
         finish=finish,
     )
+    if traced.written:
+        raise BodyError(f"`{graph.name}`", [_RULE_WRITES])
+    return Traced(traced.graph, [x[...] if is_ref(jax.typeof(x)) else x for x in traced.constants])
+
+
+_RULE_WRITES = Problem(
+    "the derivative or batching rule of a function that it calls",
+    "a write to a mutable reference that the rule closes over",
+    "a rule that reads references only: it runs as a part of the derivative's own program",
+    "return the value as a result, or take the derivative inside shard_map",
+)

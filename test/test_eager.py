@@ -544,20 +544,6 @@ def test_closures_of_one_code_do_not_depend_on_each_other():
     np.testing.assert_array_equal(make(False)(X), before)
 
 
-def test_references_are_refused():
-    def from_value(x):
-        ref = jax.new_ref(x)
-        return ref[...]
-
-    def from_constant(x):
-        ref = jax.new_ref(jnp.zeros(4))
-        return x + ref[...]
-
-    for body in (from_value, from_constant, jax.jit(from_value)):
-        with pytest.raises(BodyError, match=r"(?s)new_ref at test/test_eager.py:\d+ .*reference"):
-            mapped(body)(X)
-
-
 def test_debug_nans_points_at_the_users_line():
     def body(x):
         y = x - 100

@@ -425,15 +425,48 @@ def on_explicit(spec, shape=(8, 8)):
     return jax.device_put(np.zeros(shape, np.float32), NamedSharding(EXPLICIT, spec))
 
 
-def test_argument_reference(refused):
+def test_reference_twice(refused):
+    def body(one, other):
+        return one[...] + other[...]
+
+    ref = jax.new_ref(jnp.zeros(8))
+    problem = (
+        "args[1]",
+        "the same mutable reference as args[0]",
+        "each reference once: a write to one would not be seen through the other",
+        "pass it once, or pass its value, ref[...]",
+    )
+    with refused(SpecError, body, problem):
+        mapped(body, (ON_I, ON_I))(ref, ref)
+
+
+def test_reference_lowered(refused):
     problem = (
         "args[0]",
-        "a mutable reference, Ref{float32[8]}",
-        "an array: a reference cannot be split over devices",
-        "pass its value, ref[...], and write the result back outside",
+        "a mutable reference",
+        "an array: an executable takes and gives arrays",
+        "lower the call with jax.jit(f).lower(...), or pass the value, ref[...]",
     )
-    with refused(SpecError, identity, problem):
-        jax.jit(mapped(identity))(jax.new_ref(jnp.zeros(8)))
+
+    def body(ref):
+        return ref[...]
+
+    with refused(SpecError, body, problem):
+        mapped(body).lower(jax.new_ref(jnp.zeros(8)))
+
+
+def test_reference_as_result(refused):
+    def body(x):
+        return jax.new_ref(x)
+
+    problem = (
+        "result",
+        "a mutable reference, Ref{float32[2]}",
+        "an array",
+        "return its value: ref[...], or jax.freeze(ref)",
+    )
+    with refused(SpecError, body, problem):
+        jax.jit(mapped(body))(jnp.zeros(8))
 
 
 def test_closure_over_enclosing_body(refused):
@@ -457,18 +490,43 @@ def test_closure_over_enclosing_body(refused):
         jax.jit(mapped(body, P("i"), P("i"), axis_names={"i"}))(X)
 
 
-def test_reference_in_body(refused):
+def test_reference_used_otherwise(refused):
     def body(x):
-        return jax.freeze(jax.new_ref(x))
+        return jax.freeze(jax.new_ref(x, memory_space=jax.memory.Space.Host))
 
     problem = (
         f"new_ref at {place(body)}",
-        "a mutable reference",
-        "a body of arrays",
-        "carry the value through the loop, or update it with x.at[...].set(...)",
+        "a mutable reference used in a way that shmap_compiler does not know",
+        "reads, writes and sums of parts of it, in loops, branches and calls",
+        "read the value first, ref[...], and write the result back afterwards",
     )
     with refused(BodyError, body, problem):
         jax.jit(mapped(body))(X)
+
+
+def test_reference_in_a_rule(refused):
+    @jax.custom_vjp
+    def noted(y, ref):
+        ref[...] = y
+        return 2 * y
+
+    noted.defvjp(lambda y, ref: (2 * y, None), lambda _, ct: (ct, None))
+
+    def body(x):
+        ref = jax.new_ref(jnp.zeros_like(x))
+        return noted(x, ref)
+
+    problem = (
+        f"custom_vjp_call at {place(body)}",
+        "a function with a derivative rule that takes a mutable reference, and a derivative taken"
+        " outside of shard_map",
+        "a function of arrays",
+        "take the gradient inside shard_map, or pass the reference's value: ref[...]",
+    )
+    program = jax.jit(mapped(body))
+    np.testing.assert_allclose(program(X), 2 * X)
+    with refused(BodyError, body, problem):
+        jax.grad(lambda x: program(x).sum())(X)
 
 
 def test_in_specs_not_inferable_over_auto_axes(refused):

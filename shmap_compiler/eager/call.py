@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 from jax.extend import core as jex_core
 from jax.sharding import Mesh, PartitionSpec
 
-from shmap_compiler import misuse, specs
+from shmap_compiler import misuse, references, specs
 from shmap_compiler._compat import (
     explicit_axes,
     no_devices_in_scope,
@@ -37,6 +38,8 @@ from shmap_compiler.varying_types import refused_by_types
 if TYPE_CHECKING:
     from shmap_compiler.api import ShardMapped
 
+_T = TypeVar("_T")
+
 
 def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> Any:
     """The result of a shard_mapped function on arrays: its body runs primitive by primitive.
@@ -57,22 +60,66 @@ def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> 
     results = Results(who, region, mapped.out_specs)
     form = form_for(region, arrays)
     once = Once()
+    refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
+    references.refuse_aliases(who, [(inputs.dynamic[k].path, arrays[k]) for k in refs])
 
-    def run(rules: Rules) -> list[Blocks]:
+    def run(rules: Rules) -> tuple[list[Blocks], list[_Write]]:
         once.restart()
         trace = EagerTrace(form, who, rules, once)
-        blocks = [trace.enter(x, i.spec) for x, i in zip(arrays, inputs.dynamic, strict=True)]
-        return _run(
-            lambda: results.record(mapped.fun(*inputs.rebuild(args, blocks))), trace, region
-        )
+        blocks: list[Any] = [
+            trace.enter(x[...] if i.is_ref else x, i.spec)
+            for x, i in zip(arrays, inputs.dynamic, strict=True)
+        ]
+        writes: list[_Write] = []
+
+        def body():
+            for k in refs:
+                blocks[k] = jax.new_ref(blocks[k])
+            leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
+            named = [(inputs.dynamic[k].path, arrays[k]) for k in refs]
+            named += [(_CLOSED_OVER, ref) for ref, _ in trace.closed_over.values()]
+            references.refuse_aliases(who, named)
+            handed = (
+                (arrays[k], blocks[k], inputs.dynamic[k].spec, inputs.dynamic[k].path) for k in refs
+            )
+            closed_over = (
+                (*pair, PartitionSpec(), _CLOSED_OVER) for pair in trace.closed_over.values()
+            )
+            for ref, stand_in, spec, path in (*handed, *closed_over):
+                if stand_in.written:
+                    value = trace.stage_value(stand_in.held)
+                    writes.append(_Write(ref, value, spec, f"{path} after the call"))
+            return leaves
+
+        return _run(body, trace, region), writes
 
     with no_devices_in_scope():
-        values = _run_by_rules(mapped, run)
+        values, writes = _run_by_rules(mapped, run)
         out_specs = results.checked_specs([v.aval for v in values])
         if mapped.check_vma:
-            _check_varying(who, values, out_specs, results.paths)
+            _check_varying(
+                who,
+                [*values, *(w.value for w in writes)],
+                [*out_specs, *(w.spec for w in writes)],
+                [*results.paths, *((w.path, "its spec") for w in writes)],
+            )
         outs = [form.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+        for w in writes:
+            w.ref[...] = jax.device_put(form.leave(w.value.rows, w.spec), w.ref.sharding)
     return jax.tree.unflatten(results.tree, outs)
+
+
+_CLOSED_OVER = "a reference that the function closes over"
+
+
+@dataclass(frozen=True)
+class _Write:
+    """The last value of a reference that an eager call wrote to."""
+
+    ref: Any
+    value: Blocks
+    spec: PartitionSpec
+    path: str
 
 
 def run_on_mesh(
@@ -101,7 +148,7 @@ what they close over.
 """
 
 
-def _run_by_rules(mapped: ShardMapped, run: Callable[[Rules], list[Blocks]]) -> list[Blocks]:
+def _run_by_rules(mapped: ShardMapped, run: Callable[[Rules], _T]) -> _T:
     """Runs a body without types in its values, unless it asks for them or differentiates.
 
     That it differentiates comes to light when it takes its first derivative; then it is run again.

@@ -18,7 +18,6 @@ import jax
 from jax.core import ShapedArray
 from jax.sharding import Mesh, PartitionSpec, Sharding
 
-from shmap_compiler import references
 from shmap_compiler._compat import shaped_array
 from shmap_compiler.eager.placing import place
 from shmap_compiler.keys import type_key
@@ -132,7 +131,7 @@ class Form(ABC):
         out_spec: PartitionSpec,
     ) -> Traced:
         """The one-op Graph of an operation on full arrays of these types."""
-        traced = trace(
+        return trace(
             operation.fun,
             name=operation.name,
             who=operation.who,
@@ -142,8 +141,6 @@ class Form(ABC):
             out_specs=lambda types: [out_spec] * len(types),
             in_types=in_types,
         )
-        references.refuse_in_body(operation.who, traced.graph)
-        return traced
 
     def whole(self, value: Any) -> jax.Array:
         return place(value, self.whole_sharding())

@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec
 from shmap_compiler import specs
 from shmap_compiler._compat import (
     call_subfunction,
-    is_ref,
     lowering_config,
     no_mesh,
     setting,
@@ -32,12 +31,12 @@ from shmap_compiler._compat import (
 from shmap_compiler.cache import Cache
 from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
+from shmap_compiler.eager.references import Reference, concerns_references, process
 from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
 from shmap_compiler.keys import parameters_key, primitives_in, transposes_in, type_key
 from shmap_compiler.misuse import shown_source
 from shmap_compiler.normalize import COLLECTIVE_NAMES, normalize
-from shmap_compiler.references import refuse_results
 from shmap_compiler.varying_types import ManualType, trace_with_types
 from shmap_compiler.watchdog import is_watching
 
@@ -90,6 +89,9 @@ class EagerTrace(Trace):
       who: the user's function, for error messages.
       rules: what it allows and tracks.
       once: what the body's calls of Python gave in an earlier run.
+
+    Attributes:
+      closed_over: by identity, references that the function closes over and what stands for them.
     """
 
     def __init__(self, form: Form, who: str, rules: Rules, once: Once):
@@ -100,6 +102,7 @@ class EagerTrace(Trace):
         self.rules = rules
         self.once = once
         self._whole: dict[int, tuple[Any, jax.Array]] = {}
+        self.closed_over: dict[int, tuple[Any, Reference]] = {}
         # JAX turns these off where it evaluates a jaxpr.
         self._checks = [check for check, name in _CHECKS_OF_VALUES.items() if setting(name)]
 
@@ -127,9 +130,26 @@ class EagerTrace(Trace):
         with self.outside():
             return self.enter(_plain(val), PartitionSpec())
 
+    def constant(self, value: Any) -> Constant:
+        """A value that does not depend on any argument."""
+        with self.outside():
+            return Constant(self, self.form.whole(jnp.asarray(value)))
+
+    def reference(self, ref: Any) -> Reference:
+        """What stands for a reference that the function closes over."""
+        if id(ref) not in self.closed_over:
+            with self.outside():
+                value = ref[...]
+            made: Any = jax.new_ref(self.constant(value))
+            self.closed_over[id(ref)] = ref, made
+        return self.closed_over[id(ref)][1]
+
     # -------------------------------------------------------------------------------- primitives
 
     def process_primitive(self, primitive, operands, params, /):
+        if concerns_references(primitive, operands):
+            with jex_core.set_current_trace(self):
+                return process(self, primitive, operands, params)
         if self.rules.watch and (_transposes_here() or transposes_in(params)):
             raise Differentiates
         inner = primitives_in(params)
@@ -235,9 +255,7 @@ class EagerTrace(Trace):
         def apply(*blocks):
             with source_info_util.user_context(users_line.traceback):
                 out = primitive.bind(*blocks, **params)
-            results = out if primitive.multiple_results else [out]
-            refuse_results(self.who, primitive, shown_source(users_line), results)
-            return results
+            return out if primitive.multiple_results else [out]
 
         known = [_operand(x) for x in operands]
         with self.outside():
@@ -261,8 +279,6 @@ class EagerTrace(Trace):
         with eval_context(), no_mesh():
             out = primitive.bind(*map(_plain, operands), **params)
         results = out if primitive.multiple_results else [out]
-        if any(is_ref(jax.typeof(r)) for r in results):
-            refuse_results(self.who, primitive, shown_source(source_info_util.current()), results)
         return [Constant(self, r) if isinstance(r, jax.Array) else r for r in results]
 
     def _moved(self, value: Any) -> EagerValue:
@@ -271,8 +287,7 @@ class EagerTrace(Trace):
             return value
         if isinstance(value, (Constant, jax.Array)):
             return Constant(self, self._constant(value))
-        with self.outside():
-            return Constant(self, self.form.whole(jnp.asarray(value)))
+        return self.constant(value)
 
     def _constant(self, value: Any) -> jax.Array:
         """A value all devices have, where the form wants it."""

@@ -1,0 +1,141 @@
+"""Reads and writes the part of a value that an index of a mutable reference names.
+
+A view is a list of steps, each from a value to a part of it or to another form of it. A write goes
+the same way down and back up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+@dataclass(frozen=True)
+class Window:
+    """A block of consecutive elements; dimensions that an index names are left out of it."""
+
+    starts: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    left_out: tuple[int, ...]
+
+    def take(self, x: Any) -> Any:
+        if self.sizes == x.shape and not self.left_out and _all_zero(self.starts):
+            return x
+        return lax.squeeze(lax.dynamic_slice(x, self._starts(), self.sizes), self.left_out)
+
+    def put(self, x: Any, part: Any) -> Any:
+        if self.sizes == x.shape and not self.left_out and _all_zero(self.starts):
+            return part
+        return lax.dynamic_update_slice(x, lax.expand_dims(part, self.left_out), self._starts())
+
+    def _starts(self) -> list[Any]:
+        return [lax.convert_element_type(s, np.dtype(np.int32)) for s in self.starts]
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What NumPy's indexing gives, with slices that are known and arrays of indices."""
+
+    index: tuple[Any, ...]
+
+    def take(self, x: Any) -> Any:
+        return jnp.asarray(x)[self.index]
+
+    def put(self, x: Any, part: Any) -> Any:
+        return jnp.asarray(x).at[self.index].set(part)
+
+    def add(self, x: Any, part: Any) -> Any:
+        """An element that is named several times gets the sum."""
+        return jnp.asarray(x).at[self.index].add(part)
+
+
+@dataclass(frozen=True)
+class Reshape:
+    shape: tuple[int, ...]
+
+    def take(self, x: Any) -> Any:
+        return lax.reshape(x, self.shape)
+
+    def put(self, x: Any, part: Any) -> Any:
+        return lax.reshape(part, x.shape)
+
+
+@dataclass(frozen=True)
+class Transpose:
+    permutation: tuple[int, ...]
+
+    def take(self, x: Any) -> Any:
+        return lax.transpose(x, self.permutation)
+
+    def put(self, x: Any, part: Any) -> Any:
+        return lax.transpose(part, tuple(int(p) for p in np.argsort(self.permutation)))
+
+
+Step = Window | Elements | Reshape | Transpose
+
+
+def indexed(shape: Sequence[int], entries: Sequence[Any]) -> list[Step]:
+    """The steps of an index with one entry for each dimension.
+
+    Args:
+      entries: (start, size, stride) of a slice, or an array of indices; all arrays of one shape.
+    """
+    slices = {d: e for d, e in enumerate(entries) if isinstance(e, tuple)}
+    arrays = {d: e for d, e in enumerate(entries) if d not in slices}
+    unit = all(stride == 1 for _, _, stride in slices.values())
+    if unit and all(np.ndim(a) == 0 for a in arrays.values()):
+        return [
+            Window(
+                tuple(slices[d][0] if d in slices else arrays[d] for d in range(len(shape))),
+                tuple(slices[d][1] if d in slices else 1 for d in range(len(shape))),
+                tuple(arrays),
+            )
+        ]
+    moving = {d for d, (start, _, _) in slices.items() if not isinstance(start, int)}
+    index: list[Any] = list(entries)
+    for d, (start, size, stride) in slices.items():
+        first = 0 if d in moving else start
+        index[d] = slice(first, first + (size - 1) * stride + 1, stride)
+    elements = Elements(tuple(index))
+    if not moving:
+        return [elements]
+    starts = tuple(slices[d][0] if d in moving else 0 for d in range(len(shape)))
+    sizes = tuple(
+        (slices[d][1] - 1) * slices[d][2] + 1 if d in moving else shape[d]
+        for d in range(len(shape))
+    )
+    return [Window(starts, sizes, ()), elements]
+
+
+def read(x: Any, steps: Sequence[Step]) -> Any:
+    """The part of `x` that the steps lead to."""
+    for step in steps:
+        x = step.take(x)
+    return x
+
+
+def written(x: Any, steps: Sequence[Step], part: Any) -> Any:
+    """`x` with `part` where the steps lead to."""
+    if not steps:
+        return part
+    first, *rest = steps
+    return first.put(x, written(first.take(x), rest, part))
+
+
+def added(x: Any, steps: Sequence[Step], part: Any) -> Any:
+    """`x` with `part` added where the steps lead to."""
+    if not steps:
+        return x + part
+    first, *rest = steps
+    if not rest and isinstance(first, Elements):
+        return first.add(x, part)
+    return first.put(x, added(first.take(x), rest, part))
+
+
+def _all_zero(starts: Sequence[Any]) -> bool:
+    return all(isinstance(s, int) and s == 0 for s in starts)
