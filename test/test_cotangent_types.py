@@ -1,0 +1,192 @@
+"""Types of cotangents through everything that holds programs, one in another.
+
+Each body's gradient is that of a function that shares nothing with it: a sum over devices, written
+as a loop over their positions.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+
+MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+W = np.linspace(1, 2, 3, dtype=np.float32)
+V = np.linspace(-1, 1, 3, dtype=np.float32)
+X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
+"""One row for each device."""
+
+
+def devices():
+    return [(i, j, X[2 * i + j]) for i in range(4) for j in range(2)]
+
+
+def gradients(body):
+    of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P(("i", "j"))), out_specs=P())
+    return jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+
+
+def assert_gradients(body, full):
+    for ours, expected in zip(gradients(body), jax.grad(full, (0, 1))(W, V), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def by_rule(w, v):
+    return w * v
+
+
+ruled = jax.custom_vjp(by_rule)
+ruled.defvjp(lambda w, v: (w * v, (w, v)), lambda kept, ct: (ct * kept[1], ct * kept[0]))
+
+# ------------------------------------------------------------ rules that only some devices call
+
+
+def in_jit(fun):
+    return jax.jit(fun)
+
+
+def in_scan(fun):
+    return lambda w, v: lax.scan(lambda c, _: (fun(c, v), None), w, None, length=1)[0]
+
+
+def in_scan_in_jit(fun):
+    return jax.jit(in_scan(fun))
+
+
+def in_checkpoint(fun):
+    return jax.checkpoint(fun)
+
+
+def in_other_branch(fun):
+    return lambda w, v: lax.cond(lax.axis_index("j") < 1, fun, lambda w, v: w + v, w, v)
+
+
+@pytest.mark.parametrize("place", [in_jit, in_scan, in_scan_in_jit, in_checkpoint, in_other_branch])
+def test_a_rule_within_a_branch_that_some_devices_take(place):
+    """What the rule takes and returns is each device's own, however deep it is in the branch."""
+
+    def body(w, v, x):
+        y = lax.cond(lax.axis_index("i") < 2, place(ruled), lambda w, v: w - v, w, v)
+        return lax.psum(jnp.sum(jnp.sin(y * x)), ("i", "j"))
+
+    def full(w, v):
+        total = 0.0
+        for i, j, x in devices():
+            inside = w * v if place is not in_other_branch or j < 1 else w + v
+            total += jnp.sum(jnp.sin((inside if i < 2 else w - v) * x))
+        return total
+
+    assert_gradients(body, full)
+
+
+# ------------------------------------------------------------------ values that become varying
+
+
+def test_a_branch_that_decides_by_the_device_and_returns_what_is_equal():
+    def body(w, v, x):
+        y = lax.cond(x[0, 0] > 0, lambda: 2 * w, lambda: v)
+        return lax.psum(jnp.sum(y), ("i", "j")) + jnp.sum(w * v)
+
+    def full(w, v):
+        return sum(jnp.sum(2 * w if x[0] > 0 else v) for _, _, x in devices()) + jnp.sum(w * v)
+
+    assert_gradients(body, full)
+
+
+def test_a_scan_in_a_jit_whose_carries_become_varying_one_after_the_other():
+    """The type of the last carry is known after three steps."""
+
+    @jax.jit
+    def inner(w, v, x):
+        def step(carry, _):
+            a, b, c = carry
+            return (a + x[0], b * a, c + b), b
+
+        return lax.scan(step, (w, v, w * v), None, length=3)
+
+    def body(w, v, x):
+        (a, b, c), rows = inner(w, v, x)
+        return lax.psum(jnp.sum(jnp.sin(c)) + jnp.sum(a * b) + jnp.sum(rows), ("i", "j"))
+
+    def full(w, v):
+        total = 0.0
+        for _, _, x in devices():
+            a, b, c = w, v, w * v
+            for _ in range(3):
+                total += jnp.sum(b)
+                a, b, c = a + x, b * a, c + b
+            total += jnp.sum(jnp.sin(c)) + jnp.sum(a * b)
+        return total
+
+    assert_gradients(body, full)
+
+
+def test_a_region_in_a_region_takes_what_is_equal_outside():
+    """Its operands do not vary along "i", and it adds up over both axes."""
+
+    def body(w, v, x):
+        def inside(w, v, x):
+            return lax.psum(jnp.sin(w * x[0]) * v, "j") + lax.psum(w * v, "i")
+
+        y = shard_map(inside, in_specs=(P(), P(), P("j")), out_specs=P(), axis_names={"j"})(w, v, x)
+        return lax.psum(jnp.sum(y * y), "i")
+
+    def full(w, v):
+        total = 0.0
+        for i in range(4):
+            y = sum(jnp.sin(w * X[2 * i + j]) * v for j in range(2)) + 4 * w * v
+            total += jnp.sum(y * y)
+        return total
+
+    of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P("i")), out_specs=P(), axis_names={"i"})
+    found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+    for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4)
+
+
+# --------------------------------------------------------------------------- rules made by jax.vjp
+
+TURN = [(k, (k + 3) % 8) for k in range(8)]
+
+
+def turned(w, v):
+    own = lax.axis_index("i") + 1.0
+    return lax.psum(w * own, "i") + lax.ppermute(v, ("i", "j"), TURN)
+
+
+def test_a_rule_whose_cotangents_vary_along_one_axis_after_the_other():
+    """What it owes w varies along "i"; taken for that, what it owes v varies along "j", too."""
+    rule = jax.custom_vjp(turned)
+    rule.defvjp(lambda w, v: (turned(w, v), (w, v)), lambda kept, ct: jax.vjp(turned, *kept)[1](ct))
+
+    def body(w, v, x):
+        return lax.psum(jnp.sum(jnp.sin(rule(w, v) * x)), ("i", "j"))
+
+    def full(w, v):
+        return sum(jnp.sum(jnp.sin((10 * w + v) * x)) for _, _, x in devices())
+
+    assert_gradients(body, full)
+
+
+def test_a_region_in_a_region_that_makes_what_is_equal_outside_vary():
+    """Neither its operands nor its residuals vary along "i"; its results do."""
+
+    def inside(w, v):
+        return lax.psum_scatter(jnp.concatenate([w, 2 * w, 3 * w, v]), "i", tiled=True)
+
+    def body(w, v, x):
+        y = shard_map(inside, in_specs=(P(), P()), out_specs=P(), axis_names={"j"})(w, v)
+        return lax.psum(jnp.sum(jnp.sin(y * x[0])), "i")
+
+    def full(w, v):
+        parts = [4 * w, 8 * w, 12 * w, 4 * v]
+        return sum(jnp.sum(jnp.sin(part * X[2 * i])) for i, part in enumerate(parts))
+
+    of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P("i")), out_specs=P(), axis_names={"i"})
+    found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+    for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
