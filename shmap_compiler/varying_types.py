@@ -40,7 +40,7 @@ from shmap_compiler._compat import (
     without_varying_type,
 )
 from shmap_compiler.asking import asks, casts
-from shmap_compiler.errors import BodyError, Problem, ShmapError, UnreducedError
+from shmap_compiler.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
 from shmap_compiler.graph import equations
 from shmap_compiler.misuse import user_line
 from shmap_compiler.normalize import normalize
@@ -97,6 +97,8 @@ def trace_by_need(
     if asks(fun):
         try:
             return typed()
+        except SpecError:
+            raise  # not of types, without which what the body is told would be wrong
         except Exception as error:  # a mistake of the user's comes up again without types
             refusal = error
     try:

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import BodyError, shard_map
+from shmap_compiler import BodyError, SpecError, shard_map
 from shmap_compiler.asking import asks
 from shmap_compiler.graph import equations
 
@@ -417,3 +417,17 @@ SILENT = [np.sin, jnp.sin, len, jax.jit(jnp.sin), lambda x: jnp.zeros_like(lax.p
 @pytest.mark.parametrize("fun", SILENT)
 def test_who_does_not_ask(fun):
     assert not asks(fun)
+
+
+def test_a_wrong_spec_in_a_body_that_asks_is_told_first():
+    """And not what the body makes of types that it is not traced under."""
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+
+    def body(x):
+        assert varying(x) == {"i"}
+        return shard_map(lambda x: x, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})(x)
+
+    x = jax.device_put(np.zeros((8, 8)), NamedSharding(mesh, P("i", "j")))
+    f = shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
+    with pytest.raises(SpecError, match="split as"):
+        jax.jit(f)(x)
