@@ -123,9 +123,11 @@ def test_collective_within_groups(case, mesh_shape, axes, groups):
     check(case, mesh_shape, axes, groups)
 
 
+@pytest.mark.parametrize("partitioner", [None, "gspmd", "shardy"])
 @pytest.mark.parametrize("case", ["psum", "pmax", "pmin"])
-def test_all_reduce_within_groups_of_different_sizes(case):
-    check(case, {"i": 4, "j": 2}, ("j", "i"), [[0, 7, 2], [5, 4, 3, 1, 6]])
+def test_all_reduce_within_groups_of_different_sizes(case, partitioner):
+    groups = [[0, 7, 2], [5, 4, 3, 1, 6]]
+    check(case, {"i": 4, "j": 2}, ("j", "i"), groups, partitioner=partitioner)
 
 
 @pytest.mark.parametrize(("case", "dtype"), OTHER_TYPES)
@@ -217,3 +219,39 @@ def test_time_of_a_ppermute_grows_as_the_number_of_its_pairs():
 
     seconds(256)
     assert seconds(32768) < 9 * max(seconds(8192), 0.1)
+
+
+@pytest.mark.parametrize("partitioner", [None, "gspmd"])
+def test_psum_over_dimensions_and_mesh_axes_keeps_the_type(partitioner):
+    """Sums of int8 are int8, and wrap around."""
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("i", "j"))
+    f = shard_map(
+        lambda x: lax.psum(x, (0, "i")),
+        mesh=mesh,
+        in_specs=PartitionSpec("i"),
+        out_specs=PartitionSpec(),
+    )
+    x = np.arange(8 * 3, dtype=np.int8).reshape(8, 3) * np.int8(5)
+    result = f(x) if partitioner is None else f.lower(x, partitioner=partitioner).compile()(x)
+    assert result.dtype == np.int8
+    np.testing.assert_array_equal(result, x.sum(0, dtype=np.int8))
+
+
+@pytest.mark.parametrize("source", [0, 2, 5])
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_gradient_of_pbroadcast(source, check_vma):
+    """What all devices make of the block is owed to the source alone."""
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("i", "j"))
+    everywhere = PartitionSpec(("i", "j"))
+    f = shard_map(
+        lambda x: lax.pbroadcast(x, ("j", "i"), source),
+        mesh=mesh,
+        in_specs=everywhere,
+        out_specs=everywhere,
+        check_vma=check_vma,
+    )
+    x, w = np.arange(8, dtype=np.float32), np.arange(1, 9, dtype=np.float32) ** 2
+    place = np.arange(8).reshape(4, 2).T.reshape(8)[source]  # in the order of the mesh
+    wanted = np.where(np.arange(8) == place, w.sum(), 0)
+    np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: f(x) @ w))(x), wanted)
+    np.testing.assert_array_equal(jax.jit(f)(x), np.full(8, place))

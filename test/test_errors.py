@@ -552,6 +552,26 @@ def test_in_specs_not_inferable_from_type(refused):
         mapped(on_explicit(P(("j", "i"))))
 
 
+@pytest.mark.parametrize("spec", [P(None, "j"), P(None, ("i", "j"))], ids=str)
+def test_in_spec_not_as_typed__over_an_axis_of_size_one(refused, spec):
+    """It is part of the type too, and so of that of cotangents."""
+    mesh = jax.make_mesh((1, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+    x = jax.device_put(X, NamedSharding(mesh, P("i", "j")))
+    problem = (
+        f"args[0] with in_specs=P{tuple(spec)!r}",
+        "f32[8,16] split as P('i', 'j')",
+        "the split of the argument's type, over axes of type Explicit",
+        "leave in_specs out, write the split of the type, or change it with "
+        f"jax.sharding.reshard(x, P{tuple(spec)!r})",
+    )
+    with refused(SpecError, identity, problem):
+        jax.jit(mapped(identity, spec, spec, mesh))(x)
+    same = mapped(lambda v: v * 2 + lax.psum(v, "i"), P("i", "j"), P("i", "j"), mesh)
+    slope = jax.jit(jax.grad(lambda x: jnp.sum(same(x) ** 2)))(x)
+    assert slope.sharding.spec == P("i", "j")
+    np.testing.assert_array_equal(slope, 18 * X)
+
+
 def test_in_spec_not_as_typed(refused):
     problem = (
         "args[0] with in_specs=P('j')",

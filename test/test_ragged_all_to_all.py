@@ -1,5 +1,8 @@
 """ragged_all_to_all against slices moved by NumPy; JAX itself cannot run it on CPU devices."""
 
+import json
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +91,17 @@ def test_vmap():
     result = both(np.stack([OPERAND, -OPERAND]), OUTPUT)
     for row, operand in zip(result, (OPERAND, -OPERAND), strict=True):
         np.testing.assert_array_equal(row, moved(GROUPS["one"], operand, OUTPUT))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_groups_on_other_targets(platform):
+    """Groups of positions along 'i', once for each position along 'j'."""
+    traced = jax.jit(exchange(GROUPS["two"])).trace(OPERAND, OUTPUT)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("@ragged_all_to_all") == 1
+    found = re.search(r"replica_groups = dense<(\[\[.*?\]\])>", text)
+    assert found is not None
+    assert sorted(json.loads(found[1])) == [[0, 2], [3, 1], [4, 6], [7, 5]]
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

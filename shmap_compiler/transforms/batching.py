@@ -45,7 +45,8 @@ def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
         out_axes=None,
         axis_size=axis_data.size // split,
         axis_name=SplitName(axis_data.name, mesh_axes) if mesh_axes else axis_data.name,
-        spmd_axis_name=others or None,
+        # By these JAX also tells apart what it keeps for this split and for others, or for none.
+        spmd_axis_name=(*mesh_axes, *others) or None,
     )
 
     def out_specs(_):
