@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from shmap_compiler import (
     TargetError,
     shard_map,
 )
-from shmap_compiler.targets import Nodes, Torus, TpuTarget, apart, compiling, memory
+from shmap_compiler.targets import Nodes, Torus, TpuTarget, apart, compiling, gpu, memory
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 A = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
@@ -82,6 +83,37 @@ def test_text_is_read(text, count, chip, network):
     assert str(target) == text
     assert target.device_count == count
     assert (target.chip and target.chip.name, target.network) == (chip, network)
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("gpu:h100:4", [(0, 0), (0, 1), (0, 2), (0, 3)]),
+        ("gpu:h100:2x4", [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]),
+        ("gpu:h100:3x2", [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]),
+    ],
+)
+def test_places_of_gpus(text, places):
+    """(node, number in it), as explain asks for them; here without the plugin."""
+    target = Target.parse(text)
+    devices = [SimpleNamespace(id=k) for k in range(target.device_count)]
+    assert [target.place(device) for device in devices] == places
+
+
+@pytest.mark.parametrize(("text", "topology"), [("gpu:h100:8", "1x1x8"), ("gpu:h100:3x2", "3x1x2")])
+def test_what_the_compiler_of_gpus_is_asked_for(text, topology, monkeypatch):
+    """Nodes on one network, each with its GPUs; here without the plugin."""
+    asked = {}
+
+    def get_topology_desc(**options):
+        asked.update(options)
+        return SimpleNamespace(devices=[])
+
+    monkeypatch.setattr(gpu.topologies, "get_topology_desc", get_topology_desc)
+    assert Target.parse(text)._compile_only_devices() == []
+    assert asked["platform"] == "cuda"
+    assert asked["topology"] == topology
+    assert "core_count: 132" in asked["target_config"]
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,14 @@ def _count(test: _Value, start: Mapping[int, _Value], after: Mapping[int, _Value
     if not isinstance(first, int) or not isinstance(moved, _Step) or moved.carry != counter:
         return None
     distance, step = bound - first, moved.by
-    if direction in ("GT", "GE"):
+    if direction in ("GT", "GE") or (direction == "NE" and step < 0):
         distance, step = -distance, -step
     if direction in ("LE", "GE"):
         distance += 1
     if step <= 0 or direction not in _SWAPPED:
         return None
+    if direction == "NE" and (distance < 0 or distance % step):
+        return None  # it passes the bound, and ends when the counter overflows
     return max(0, math.ceil(distance / step))
 
 
