@@ -5,6 +5,7 @@
 #     make lint        style and types only
 #     make test-long   all tests, with tens of thousands of random programs
 #     make fuzz        shmap-opt on 10,000 mutated modules; prints the seed
+#     make mutants     which of the mistakes listed in test/mutants the tests notice
 #     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
 #     make clean       removes what the above made
 #
@@ -18,7 +19,7 @@ JAX ?=
 BIN := $(abspath $(VENV))/bin
 MATMUL := examples/matmul.py:matmul_basic
 
-.PHONY: demo test lint test-long fuzz test-gpu-compiler clean
+.PHONY: demo test lint test-long fuzz mutants test-gpu-compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -37,6 +38,10 @@ test: lint
 
 test-long: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=20000 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Plants the mistakes of test/mutants/*.toml one by one and reports those that no test notices.
+mutants: $(VENV)/.with-test
+	$(BIN)/python test/mutants/run.py
 
 # No traceback, hang or death; of the findings it prints the modules and commands.
 fuzz: $(VENV)/.with-test

@@ -20,6 +20,8 @@ config.maxIndividualTestTime = 120
 
 here = Path(sys.executable).parent
 config.environment["PATH"] = os.pathsep.join([str(here), os.environ.get("PATH", "")])
+if "PYTHONPATH" in os.environ:  # a copy of the project, see mutants/run.py
+    config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 config.environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 config.environment["JAX_PLATFORMS"] = "cpu"
 # A tool that warns fails its test.

@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import io_callback
+from jax.extend.core import Primitive
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import assume_replicated, shard_map
 from shmap_compiler._compat import open_jaxpr
 from shmap_compiler.graph import equations
-from shmap_compiler.replication.collective_rules import _varying
+from shmap_compiler.replication.collective_rules import _varying, mask_of_type
+from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracer import trace
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -351,6 +353,39 @@ def test_R11_inside_a_loop_devices_in_the_same_step_have_the_same_counter():
     body = open_jaxpr(loop.params["body_jaxpr"])
     assert {graph.replication.of(v) for v in body.outvars} == {NONE}
     assert graph.replication.outputs == (ON_I, ON_I)
+
+
+def test_R14_a_reference_that_an_unknown_equation_holds_takes_up_what_controls_it():
+    """Only some devices run it, so that what it writes makes the reference vary."""
+    unknown = Primitive("holds_a_program")
+    unknown.multiple_results = True
+    program = jax.make_jaxpr(lambda: 1.0)()
+    effect = next(iter(jax.make_jaxpr(lambda r: r.__setitem__((), 1.0))(jax.new_ref(1.0)).effects))
+
+    def abstract(ref, *, program):
+        return [], {type(effect)(0)}
+
+    unknown.def_effectful_abstract_eval(abstract)
+
+    def body(i, j):
+        ref = jax.new_ref(0.0)
+
+        def run():
+            unknown.bind(ref, program=program)
+            return 0.0
+
+        lax.cond(jnp.max(j) > 0, run, lambda: 0.0)
+        return ref[...]
+
+    assert varying(body, P("i"), P(None, "j")) == (ON_J,)
+
+
+def test_types_of_groups_vary_along_their_axis():
+    """As in JAX: the result of a sum over groups varies, that of a sum over all does not."""
+    for fun, expected in ((group_of_two, ON_I), (lambda x: lax.psum(x, "i"), NONE)):
+        graph = traced(fun, P("i"))
+        types = infer_program(graph, graph.jaxpr, [{"i"}], mask_of_type)
+        assert types.outputs == (expected,)
 
 
 def test_R13_nested_shard_map():

@@ -220,6 +220,24 @@ def test_R18_a_collective_all_devices_reach_is_accepted_and_runs(name):
     jax.block_until_ready(mapped(SAFE[name])(X))
 
 
+@pytest.mark.parametrize("over", ["i", "j"])
+@pytest.mark.parametrize("outer", ["i", "j"])
+def test_R18_nested_predicates_that_vary_along_different_axes(over, outer):
+    """Whichever of the two varies along the axis of the collective, it is found and named."""
+    inner = {"i": "j", "j": "i"}[outer]
+
+    def nested_branches(x):
+        def first():
+            return lax.cond(lax.axis_index(inner) > 0, lambda: lax.psum(x, over), lambda: x)
+
+        return lax.cond(lax.axis_index(outer) > 0, first, lambda: x)
+
+    with pytest.raises(HangError, match=f"psum over '{over}'") as caught:
+        mapped(nested_branches).trace(X)
+    (problem,) = caught.value.problems
+    assert f"whose predicate varies along '{over}'" in problem.found
+
+
 def test_R18_an_axis_of_size_one_hangs_nothing():
     mesh = jax.make_mesh((1, 2), ("i", "j"), devices=jax.devices()[:2])
     program = mapped(in_a_branch_on_the_position).replace(mesh=mesh)

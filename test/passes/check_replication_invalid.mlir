@@ -381,3 +381,26 @@ module @summands_differ {
     return %x : tensor<4xf32>
   }
 }
+
+// -----
+
+module @a_loop_of_varying_length_that_swaps_two_equal_carries {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}, %y: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["i"]}} : () -> tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    // expected-error @+1 {{@main's result 0, tensor<4xf32>: may differ between devices along "i"}}
+    %r:3 = stablehlo.while(%n = %i, %p = %x, %q = %y) : tensor<i32>, tensor<4xf32>, tensor<4xf32>
+    cond {
+      %c = stablehlo.compare GT, %n, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %m = stablehlo.subtract %n, %one : tensor<i32>
+      stablehlo.return %m, %q, %p : tensor<i32>, tensor<4xf32>, tensor<4xf32>
+    }
+    return %r#1 : tensor<4xf32>
+  }
+}

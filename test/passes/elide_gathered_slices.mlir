@@ -160,4 +160,17 @@ module {
     %1 = stablehlo.dynamic_slice %0, %zero, %o, sizes = [8, 2] : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<8x2xf32>
     return %1 : tensor<8x2xf32>
   }
+
+  // CHECK-LABEL: func.func private @the_own_block_of_one_dimension_and_half_of_another
+  func.func private @the_own_block_of_one_dimension_and_half_of_another(%x: tensor<2x4xf32>) -> tensor<2x2xf32> {
+    // CHECK: stablehlo.all_gather
+    // CHECK: %[[PART:.*]] = stablehlo.dynamic_slice
+    // CHECK-NEXT: return %[[PART]]
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["i"]}} : () -> tensor<i32>
+    %two = stablehlo.constant dense<2> : tensor<i32>
+    %o = stablehlo.multiply %i, %two : tensor<i32>
+    %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<2x4xf32>) -> tensor<8x4xf32>
+    %1 = stablehlo.dynamic_slice %0, %o, %two, sizes = [2, 2] : (tensor<8x4xf32>, tensor<i32>, tensor<i32>) -> tensor<2x2xf32>
+    return %1 : tensor<2x2xf32>
+  }
 }

@@ -159,4 +159,23 @@ module {
     }) : (tensor<i1>) -> tensor<4xf32>
     return %2 : tensor<4xf32>
   }
+
+  // Neither the maximum nor any reduction: XLA takes either operand for %a.
+  // CHECK-LABEL: func.func private @a_region_that_reads_one_argument_twice
+  func.func private @a_region_that_reads_one_argument_twice(%x: tensor<4xf32>) -> tensor<4xf32> {
+    // CHECK: stablehlo.all_reduce
+    // CHECK: stablehlo.all_reduce
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %a : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = "stablehlo.all_reduce"(%0) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %a : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
 }

@@ -59,6 +59,22 @@ def test_strings_equal_those_of_jax(case):
 
 
 @pytest.mark.parametrize(
+    "order", [("b", "d", "a", "c"), ("c", "a", "d", "b"), ("d", "a", "b", "c")]
+)
+def test_transposed_tilings_of_four_axes_hold_the_devices_that_named_sharding_gives_them(order):
+    """All orders of three runs of axes that XLA's text can tell are their own inverses."""
+    sizes = {"a": 2, "b": 3, "c": 5, "d": 7}
+    text = full_sharding(Mesh("mesh", tuple(sizes.items())), [[axis] for axis in order])
+    tiles, shape, transposed = re.fullmatch(
+        r"\{devices=\[([\d,]+)\]<=\[([\d,]+)\]T\(([\d,]+)\)\}", text
+    ).groups()
+    numbers = [[int(n) for n in each.split(",")] for each in (tiles, shape, transposed)]
+    devices = np.arange(210).reshape(numbers[1]).transpose(numbers[2]).reshape(numbers[0])
+    mesh = np.arange(210).reshape(tuple(sizes.values()))
+    np.testing.assert_array_equal(devices, mesh.transpose(["abcd".index(a) for a in order]))
+
+
+@pytest.mark.parametrize(
     ("dims", "outer", "text"),
     [
         ([["b"]], ["a"], "{devices=[2,2,2]<=[2,2,2]T(1,0,2) last_tile_dims={manual, replicated}}"),

@@ -1,0 +1,1 @@
+"""Mistakes planted in the product one at a time: see README.md."""
