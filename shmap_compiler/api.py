@@ -71,8 +71,7 @@ def shard_map(
       does, it traces `f` once for each combination of types; also when shard_map is applied to `f`
       again with equal arguments.
     """
-    # One name is no sequence of names.
-    names = frozenset({axis_names} if isinstance(axis_names, str) else axis_names)
+    names = _names_of_axes(f, axis_names)
     parts = (mesh, in_specs, out_specs, names, check_vma, check_hangs)
 
     def mapped(fun):
@@ -214,8 +213,10 @@ class ShardMapped:
         call = self._call(args)
         if call.references:
             references.refuse_lowered(describe(self.fun), call.reference_paths)
-        partitioner = partitioner or ("shardy" if call.has_unreduced_results else "gspmd")
-        if call.constants:
+        if partitioner is None:
+            partitioner = "shardy" if call.has_unreduced_results else "gspmd"
+        is_choice = partitioner in stages.PARTITIONERS and groups in stages.GROUPS
+        if call.constants or not is_choice:
             return stages.lower(call, partitioner, groups)
         key = Identity(call), partitioner, groups
         return self._lowered.get(key, lambda: stages.lower(call, partitioner, groups))
@@ -244,6 +245,20 @@ class ShardMapped:
 
     def __repr__(self) -> str:
         return f"<shard_map of {describe(self.fun)}>"
+
+
+def _names_of_axes(f: Any, axis_names: Any) -> frozenset[str]:
+    """`axis_names` as a set; one name is not a sequence of names."""
+    try:
+        return frozenset({axis_names} if isinstance(axis_names, str) else axis_names)
+    except TypeError:
+        problem = Problem(
+            "axis_names",
+            show_value(axis_names),
+            "names of mesh axes: a string, or a set or another collection of strings",
+            "write axis_names={'i'}, or leave it out for all axes of the mesh",
+        )
+        raise SpecError(describe(f) if callable(f) else "shard_map", [problem]) from None
 
 
 def _specs_of_axes(axes: Any, axis_name: str) -> Any:

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shmap_passes import replace_file
-
 from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.signature import Signature
 from shmap_compiler.targets import Target
@@ -135,9 +133,9 @@ class CompiledForTarget:
         Raises:
           ArtifactError: the program holds a value that cannot be saved.
         """
-        from shmap_compiler.artifacts import write_compiled
+        from shmap_compiler.artifacts import write_compiled, write_file
 
-        replace_file(path, write_compiled(self))
+        write_file(path, self.signature.who, write_compiled(self))
 
     def __call__(self, *args: Any) -> Any:
         problem = Problem(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
-from shmap_passes import replace_file
 
 from shmap_compiler import specs
 from shmap_compiler._compat import reductions, type_reductions
@@ -102,9 +101,9 @@ class Executable:
         Raises:
           ArtifactError: the program, or a value it holds, cannot be saved.
         """
-        from shmap_compiler.artifacts import write_executable
+        from shmap_compiler.artifacts import write_executable, write_file
 
-        replace_file(path, write_executable(self))
+        write_file(path, self.signature.who, write_executable(self))
 
     def __call__(self, *args: Any) -> Any:
         try:  # JAX checks what it is called with, and does so fast
@@ -113,7 +112,7 @@ class Executable:
             leaves, tree = jax.tree.flatten(args)
             if tree == self.signature.in_tree and not self.signature.static:
                 return self._unflattened(self.jax_compiled(*self._constants, *leaves))
-        except (NotImplementedError, TypeError, ValueError):
+        except (NotImplementedError, TypeError, ValueError, OverflowError):
             pass  # an argument that has to be moved, or a mistake
         return self._unflattened(self._run(*jax.tree.flatten(args)))
 
@@ -218,19 +217,21 @@ def _same(found: Any, expected: Any) -> bool:
 
 
 def _fits(x: Any, expected: Any) -> bool:
-    if isinstance(x, Tracer):
+    if isinstance(x, Tracer | jax.ShapeDtypeStruct):
         return False
     try:
         found = jax.typeof(x)
-    except TypeError:
+    except (TypeError, OverflowError):
         return False
     return (found.shape, found.dtype) == (expected.shape, expected.dtype)
 
 
 def _found(x: Any) -> str:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return f"a ShapeDtypeStruct, {specs.show_type(x)}, without a value"
     if isinstance(x, Tracer):
         return f"a value being traced, {specs.show_type(x.aval)}"
     try:
         return specs.show_type(jax.typeof(x))
-    except TypeError:
+    except (TypeError, OverflowError):
         return f"a {type(x).__name__}, which is no array"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Number
 from typing import Any
 
 import jax
@@ -22,6 +24,8 @@ from shmap_compiler._compat import (
 )
 from shmap_compiler.errors import Problem, SpecError, show_value
 from shmap_compiler.region import Region
+
+_LARGEST_ARRAY = 2**63 - 1
 
 
 class Infer:
@@ -91,7 +95,10 @@ def read_inputs(
             continue
         aval = type_of(leaf)
         ref, aval = (True, value_type(aval)) if is_ref(aval) else (False, aval)
-        if aval is None:
+        impossible = list(_impossible_type(path, leaf))
+        if impossible:
+            problems += impossible
+        elif aval is None:
             problems.append(_not_an_array(path, leaf, spec_path))
         elif _reduces_elsewhere(aval, region):
             problems.append(specs.only_fully_manual(path, specs.show_split(aval)))
@@ -127,7 +134,7 @@ def type_of(leaf: Any) -> Any:
         return leaf
     try:
         return jax.typeof(leaf)
-    except TypeError:
+    except (TypeError, OverflowError):  # the latter for an integer that no type holds
         return None
 
 
@@ -151,6 +158,35 @@ def _only_a_type(path: str, x: Any) -> Problem:
         "an array: a call computes with its values",
         "pass an array; types alone are enough for trace() and lower()",
     )
+
+
+def _impossible_type(path: str, leaf: Any) -> Iterator[Problem]:
+    """What is wrong with a type that no array has. Sizes may be symbols, which are not checked."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return
+    numbers = [size for size in leaf.shape if isinstance(size, Number)]
+    whole = [size for size in numbers if isinstance(size, Integral)]
+    if len(whole) < len(numbers) or any(size < 0 for size in whole):
+        yield Problem(
+            path,
+            f"a ShapeDtypeStruct of shape {leaf.shape}",
+            "whole numbers from 0 as sizes",
+            "write the shape of an array, as in jax.ShapeDtypeStruct((8, 16), 'float32')",
+        )
+        return
+    bytes_ = math.prod(whole) * leaf.dtype.itemsize
+    if max(bytes_, *whole, 0) > _LARGEST_ARRAY:
+        yield Problem(
+            path,
+            f"a ShapeDtypeStruct of {_digits(bytes_)} bytes",
+            f"at most {_LARGEST_ARRAY} bytes, which 64 bits count",
+            "make a dimension smaller",
+        )
+
+
+def _digits(number: int) -> str:
+    """A number, as a power of two if it is long."""
+    return str(number) if number < 10**30 else f"more than 2^{number.bit_length() - 1}"
 
 
 def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:

@@ -20,7 +20,6 @@ from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import Mesh
 from jaxlib.mlir.dialects import stablehlo
-from shmap_passes import replace_file
 
 from shmap_compiler._compat import partitioner as partitioner_is
 from shmap_compiler._compat import shaped_array
@@ -87,15 +86,15 @@ class Portable:
         """Compiles for the devices of a target; see `Lowered.compile`."""
         from shmap_compiler.targets.compiling import compile_portable
 
-        if isinstance(target, str):
+        if not isinstance(target, Target):
             target = Target.parse(target, self.signature.who)
         return compile_portable(self, target, progress)
 
     def save(self, path: str | Path) -> None:
         """Saves it for `load`; see `Lowered.save`."""
-        from shmap_compiler.artifacts import write_portable
+        from shmap_compiler.artifacts import write_file, write_portable
 
-        replace_file(path, write_portable(self))
+        write_file(path, self.signature.who, write_portable(self))
 
 
 def portable(signature: Signature, module: ir.Module, partitioner: str, platform: str) -> Portable:

@@ -72,7 +72,7 @@ class Results:
                 "return arrays only; close over other values, or return them outside shard_map",
             )
             for path, leaf, _, _ in matched
-            if type_of(leaf) is None
+            if type_of(leaf) is None or isinstance(leaf, jax.ShapeDtypeStruct)
         ]
         if no_arrays:
             raise ResultTypeError(self._who, no_arrays)

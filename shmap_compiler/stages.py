@@ -30,6 +30,7 @@ STAGES = ("graph", "body", "stablehlo", "hlo")
 
 PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
 GROUPS: tuple[Groups, ...] = get_args(Groups)
+PLATFORMS = ("cpu", "tpu", "cuda")
 
 
 @dataclass(frozen=True, repr=False)
@@ -230,7 +231,7 @@ class Lowered:
             return self._executable
         from shmap_compiler.targets.compiling import compile_for
 
-        if isinstance(target, str):
+        if not isinstance(target, Target):
             target = Target.parse(target, self.call.signature.who)
         return compile_for(self, target, progress)
 
@@ -251,6 +252,8 @@ class Lowered:
           TargetError: the program calls back into Python.
         """
         signature = self.call.signature
+        if platform not in PLATFORMS:
+            raise _no_such_choice(self.call, "platform", platform, PLATFORMS)
         if signature.callbacks:
             raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
         jax_lowered, _ = _lower(self.call, self.partitioner, self.groups, platform, True)

@@ -13,7 +13,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from .usage import Mistake, UsageError
+from .usage import Mistake, UsageError, shortened
 
 _ELEMENTS = (
     *("float64", "float32", "float16", "bfloat16"),
@@ -31,17 +31,18 @@ def parse(text: str) -> jax.ShapeDtypeStruct:
     """The type that `text` names. Raises UsageError."""
     match = re.fullmatch(r"\s*(\w+)\s*(?:\[([\d\s,]*)\])?\s*", text)
     if match is None:
-        raise _mistake(text, repr(text), "write the type in quotes: --arg 'f32[8,16]'")
+        raise _mistake(text, repr(shortened(text)), "write the type in quotes: --arg 'f32[8,16]'")
     element, sizes = match.groups()
     if element not in _BY_NAME:
         raise _mistake(
             text,
-            f"element type {element!r}",
+            f"element type {shortened(element)!r}",
             f"use one of {', '.join(_short(name) for name in _ELEMENTS)}, or a NumPy name",
         )
     dims = [size.strip() for size in sizes.split(",")] if sizes and sizes.strip() else []
-    if not all(re.fullmatch(r"\d+", size) for size in dims):
-        raise _mistake(text, f"sizes [{sizes}]", "write whole numbers between single commas")
+    if not all(re.fullmatch(r"\d{1,19}", size) for size in dims):
+        fix = "write whole numbers of at most 19 digits between single commas"
+        raise _mistake(text, f"sizes [{shortened(sizes or '')}]", fix)
     return jax.ShapeDtypeStruct(tuple(map(int, dims)), jnp.dtype(_BY_NAME[element]))
 
 
@@ -59,7 +60,7 @@ def require_enabled(text: str, type_: jax.ShapeDtypeStruct) -> None:
 
 
 def _mistake(text: str, found: str, fix: str) -> UsageError:
-    return UsageError(Mistake(f"--arg {text!r}", found, _NEEDED, fix))
+    return UsageError(Mistake(f"--arg {shortened(text)!r}", found, _NEEDED, fix))
 
 
 def _short(name: str) -> str:

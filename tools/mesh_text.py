@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .usage import Mistake, UsageError
+from .usage import Mistake, UsageError, shortened
 
 _NEEDED = "AXIS=SIZE,..., as in i=4,j=2, with distinct names and sizes of at least 1"
 
@@ -19,9 +19,9 @@ def parse(text: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     mistakes: list[Mistake] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([^\W\d]\w*)\s*=\s*(\d+)\s*", part)
+        match = re.fullmatch(r"\s*([^\W\d]\w*)\s*=\s*(\d{1,18})\s*", part)
         if match is None or int(match[2]) == 0:
-            mistakes.append(_mistake(text, f"{part!r}", "write a name, = and a size"))
+            mistakes.append(_mistake(text, f"{shortened(part)!r}", "write a name, = and a size"))
         elif match[1] in sizes:
             mistakes.append(_mistake(text, f"axis {match[1]!r} twice", "rename one of the two"))
         else:
@@ -46,4 +46,4 @@ def make(sizes: dict[str, int], like: Mesh | AbstractMesh | None) -> Mesh | Abst
 
 
 def _mistake(text: str, found: str, fix: str) -> Mistake:
-    return Mistake(f"--mesh {text!r}", found, _NEEDED, fix)
+    return Mistake(f"--mesh {shortened(text)!r}", found, _NEEDED, fix)

@@ -60,6 +60,11 @@ def read_all(*readers: Callable[[], Any]) -> list[Any]:
     return results
 
 
+def shortened(text: str) -> str:
+    """`text`, without its middle if it is long."""
+    return text if len(text) <= 80 else f"{text[:40]}...{text[-20:]}"
+
+
 def listed(names: Iterable[str]) -> str:
     """Names for a message: "a, b, c", or "none"."""
     return ", ".join(names) or "none"

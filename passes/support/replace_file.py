@@ -47,6 +47,8 @@ def _write(path: str | Path, contents: bytes) -> None:
 
 def _rename_over(target: str, contents: bytes, mode: int | None) -> None:
     folder, name = os.path.split(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target)
     handle, temporary = tempfile.mkstemp(prefix=f".{name[:64]}.", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:

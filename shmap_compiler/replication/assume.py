@@ -23,6 +23,9 @@ from jax.extend import source_info_util
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from shmap_compiler.errors import ArgumentTypeError, Problem, show_value
+from shmap_compiler.inputs import is_hashable, type_of
+
 assume_replicated_p = Primitive("assume_replicated")
 
 CHECK_VARIABLE = "SHMAP_CHECK_ASSUMPTIONS"
@@ -33,12 +36,41 @@ def assume_replicated(x: Any, axes: str | Sequence[str]) -> Any:
 
     The result is `x`, at no cost. If the declaration is wrong, results are arbitrary.
     """
+    problems = [*_problems_of_axes(axes), *_problems_of_values(x)]
+    if problems:
+        raise ArgumentTypeError(f"assume_replicated ({_user_line()})", problems)
     axes = (axes,) if isinstance(axes, str) else tuple(axes)
     for axis in axes:
         lax.axis_size(axis)  # refuses unknown names, as every collective does
     if os.environ.get(CHECK_VARIABLE, "0") not in ("", "0"):
         jax.tree.map(functools.partial(_check, axes=axes, place=_user_line()), x)
     return jax.tree.map(lambda leaf: assume_replicated_p.bind(jnp.asarray(leaf), axes=axes), x)
+
+
+def _problems_of_axes(axes: Any) -> list[Problem]:
+    if isinstance(axes, str) or (isinstance(axes, Sequence) and all(map(is_hashable, axes))):
+        return []
+    return [
+        Problem(
+            "axes",
+            show_value(axes),
+            "the name of a mesh axis, or a tuple of names",
+            "write assume_replicated(x, 'i')",
+        )
+    ]
+
+
+def _problems_of_values(x: Any) -> list[Problem]:
+    return [
+        Problem(
+            f"x{jax.tree_util.keystr(path)}",
+            show_value(leaf),
+            "an array, or a pytree of arrays",
+            "pass arrays only",
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(x)
+        if type_of(leaf) is None or isinstance(leaf, jax.ShapeDtypeStruct)
+    ]
 
 
 def _user_line() -> str:

@@ -24,7 +24,7 @@ class CpuTarget(Target):
     @classmethod
     def read(cls, text: str) -> CpuTarget | Problem:
         count = text.partition(":")[2]
-        if count.isdecimal() and int(count) > 0:
+        if count.isdecimal() and len(count) < 10 and int(count) > 0:
             return cls(text, int(count))
         return Problem(
             f"target {text!r}",

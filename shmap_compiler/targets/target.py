@@ -12,10 +12,12 @@ import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from shmap_compiler.errors import Problem, TargetError
+from shmap_compiler.errors import Problem, TargetError, show_value
 
 from .chips import Chip
 from .networks import Coordinates, Network
+
+_LONGEST_TEXT = 100
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,14 @@ class Target:
         """
         from . import KINDS
 
+        if not isinstance(text, str) or len(text) > _LONGEST_TEXT:
+            problem = Problem(
+                "target",
+                show_value(text),
+                f"a Target, or text as one of {', '.join(repr(kind.form) for kind in KINDS)}",
+                "write what to compile for, e.g. 'cpu:8'",
+            )
+            raise TargetError(who, [problem])
         kinds = {kind.kind: kind for kind in KINDS}
         kind = kinds.get(text.partition(":")[0])
         target = kind.read(text) if kind else _unknown(text, [k.form for k in KINDS])

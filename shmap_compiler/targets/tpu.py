@@ -77,7 +77,7 @@ class TpuTarget(Target):
 
     @classmethod
     def read(cls, text: str) -> TpuTarget | Problem:
-        match = re.fullmatch(r"tpu:(\w+):(\d+(?:x\d+)*)", text)
+        match = re.fullmatch(r"tpu:(\w+):(\d{1,9}(?:x\d{1,9})*)", text)
         if match is None or match[1] not in GENERATIONS:
             return _unreadable(text)
         target = cls(text, match[1], tuple(map(int, match[2].split("x"))))
