@@ -111,7 +111,10 @@ RUNS = {
     "Lowered.compile": (TARGETS, lambda v, made: made["lowered"].compile(v)),
     "Portable.compile": ((None, *TARGETS), lambda v, made: made["portable"].compile(v)),
     "as_text": (CHOICES, lambda v, made: made["lowered"].as_text(v)),
-    "partitioner": ([each for each in CHOICES if each is not None], lambda v, made: mapped().lower(X, partitioner=v)),
+    "partitioner": (
+        [each for each in CHOICES if each is not None],
+        lambda v, made: mapped().lower(X, partitioner=v),
+    ),
     "groups": (CHOICES, lambda v, made: mapped().lower(X, groups=v)),
     "platform": (CHOICES, lambda v, made: made["lowered"].portable(v)),
     "Lowered.save": (PATHS, lambda v, made: made["lowered"].save(v)),
