@@ -225,6 +225,27 @@ def test_is_ref():
     assert not _compat.is_ref(SIN.in_avals[0])
 
 
+def test_value_type():
+    (made, *_) = [v.aval for eqn in with_reference().eqns for v in eqn.outvars]
+    found = _compat.value_type(made)
+    assert (found.shape, found.dtype, found.weak_type) == (W.shape, W.dtype, False)
+    assert _compat.value_type(SIN.in_avals[0]) is SIN.in_avals[0]
+
+
+def test_ref_view():
+    def body(x, k):
+        return jax.new_ref(x)[k, 1:3]
+
+    (get,) = [
+        e for e in jax.make_jaxpr(body)(jnp.ones((4, 4)), 0).eqns if e.primitive.name == "get"
+    ]
+    (window,) = _compat.ref_view(get.params["tree"], get.invars[1:])
+    assert (window.sizes, window.left_out) == ((1, 2), (0,))
+    assert window.starts[1] == 1
+    unknown = jax.tree.structure(("a part that no step leads to",))
+    assert _compat.ref_view(unknown, [0]) is None
+
+
 def test_policy_saves():
     policies = jax.checkpoint_policies
     assert _compat.policy_saves(policies.everything_saveable(lax.sin_p))
