@@ -776,11 +776,14 @@ def test_whether_hangs_are_checked_is_part_of_the_key():
 
 
 def test_a_weak_type_between_strong_ones_gets_a_program_of_its_own():
-    """bfloat16 times a Python float stays bfloat16, times a float32 scalar it does not."""
+    """bfloat16 times a Python float stays bfloat16, times a float32 scalar it does not.
+
+    The type that decides is that of the result of neg, a program that is kept.
+    """
     x = X.astype(jnp.bfloat16)
     for _ in range(2):
         for scalar, dtype in ((2.0, jnp.bfloat16), (np.float32(2), jnp.float32)):
-            function = mapped(lambda x, s: x * s, (BLOCKS, P()), BLOCKS)
+            function = mapped(lambda x, s: x * lax.neg(s), (BLOCKS, P()), BLOCKS)
             assert function(x, scalar).dtype == jax.jit(function)(x, scalar).dtype == dtype
 
 
