@@ -205,7 +205,11 @@ def refused_by_types(error: Exception) -> Problem:
 
 
 def _erase(jaxpr: Any) -> Any:
-    """The same program on variables whose types do not say along which axes they vary."""
+    """The same program on variables whose types do not say along which axes they vary.
+
+    Casts of these types go too: where JAX evaluates the program once more (a derivative rule), they
+    would bring the types back.
+    """
     inner = open_jaxpr(jaxpr)
     replaced: dict[Any, Any] = {}
 
@@ -231,12 +235,19 @@ def _erase(jaxpr: Any) -> Any:
             params=params,
         )
 
-    fields = {
-        "constvars": [define(v) for v in inner.constvars],
-        "invars": [define(v) for v in inner.invars],
-        "eqns": [erased(eqn) for eqn in inner.eqns],
-    }
-    return replace_jaxpr(jaxpr, **fields, outvars=[atom(v) for v in inner.outvars])
+    constvars, invars = ([define(v) for v in row] for row in (inner.constvars, inner.invars))
+    eqns = []
+    for eqn in inner.eqns:
+        if eqn.primitive.name == _CAST:
+            replaced.update(zip(eqn.outvars, map(atom, eqn.invars), strict=True))
+        else:
+            eqns.append(erased(eqn))
+    outvars = [atom(v) for v in inner.outvars]
+    return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+
+
+_CAST = "pvary"
+"""JAX's primitive that makes the type of a value say that it varies."""
 
 
 def _erase_in(value: Any) -> Any:

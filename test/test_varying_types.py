@@ -431,3 +431,36 @@ def test_a_wrong_spec_in_a_body_that_asks_is_told_first():
     f = shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
     with pytest.raises(SpecError, match="split as"):
         jax.jit(f)(x)
+
+
+# --------------------------------------------------------------- derivative rules beside a solve
+
+
+def rectified_solution_in_a_branch(a, x):
+    def solution(a, x):
+        return jax.nn.relu(jnp.linalg.solve(a, jax.nn.softplus(x)))
+
+    return lax.cond(x.sum() > 0, solution, lambda a, x: jax.nn.silu(a @ x), a, x)
+
+
+def solution_in_one_of_three_branches(a, x):
+    branches = [lambda a, x: jax.nn.relu(x), jnp.linalg.solve, lambda a, x: 2 * x]
+    return lax.switch(jnp.int32(x.sum() > 0), branches, a, x)
+
+
+@pytest.mark.parametrize(
+    "body", [rectified_solution_in_a_branch, solution_in_one_of_three_branches]
+)
+def test_derivative_rules_beside_a_solve_in_a_branch(body):
+    """A solve is traced under types; the rules, which JAX traces later, must not keep them."""
+    a = np.eye(6, dtype=np.float32) * 3 + 0.1
+    x = np.arange(8 * 6, dtype=np.float32).reshape(8, 6) / 10 - 1
+
+    def rows(a, x):
+        return lax.map(functools.partial(body, a), x)
+
+    def gradients(fun):
+        return jax.jit(jax.grad(lambda a, x: jnp.sum(fun(a, x) ** 2), (0, 1)))(a, x)
+
+    ours = gradients(mapped(shard_map, rows))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4), ours, gradients(rows))
