@@ -250,10 +250,30 @@ def test_policy_saves():
     policies = jax.checkpoint_policies
     assert _compat.policy_saves(policies.everything_saveable(lax.sin_p))
     assert not _compat.policy_saves(policies.nothing_saveable(lax.sin_p))
-    offload = policies.offload_dot_with_no_batch_dims("device", "pinned_host")
-    dimensions = {"dimension_numbers": (((1,), (0,)), ((), ()))}
-    with pytest.raises(NotImplementedError, match="checkpoint policies that offload"):
-        _compat.policy_saves(offload(lax.dot_general_p, **dimensions))
+    assert not _compat.policy_saves(offloaded("device", "pinned_host"))
+
+
+def offloaded(source, target):
+    policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(source, target)
+    return policy(lax.dot_general_p, dimension_numbers=(((1,), (0,)), ((), ())))
+
+
+def test_offload_spaces():
+    spaces = jax.memory.Space
+    found = _compat.offload_spaces(offloaded("device", "pinned_host"))
+    assert found == (spaces.Device, spaces.Host)
+    assert _compat.offload_spaces(True) is None
+    with pytest.raises(ValueError, match="from 'device' to 'disk'; these must be among 'device'"):
+        _compat.offload_spaces(offloaded("device", "disk"))
+
+
+def test_in_memory_space():
+    def zeros_on_host(x):
+        host = jax.typeof(jax.device_put(x, jax.memory.Space.Host))
+        return _compat.in_memory_space(jnp.zeros(3), host)
+
+    (kept,) = jax.make_jaxpr(zeros_on_host)(jnp.zeros(3)).out_avals
+    assert kept.memory_space == jax.memory.Space.Host
 
 
 def test_scan_counts():

@@ -35,18 +35,27 @@ from shmap_compiler import shard_map
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one device sends in one run: all-reduces, other collectives, and bytes."""
+    """What one device sends in one run: all-reduces, other collectives, and bytes.
+
+    And how many products of matrices it computes, which tells what is computed again.
+    """
 
     all_reduces: int
     others: int
     sent: int
+    products: int
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a compiled gradient sends, and how far its results are from the truth."""
+    """What a compiled gradient costs, and how far its results are from the truth.
+
+    Attributes:
+      temporaries: bytes of one device's temporary buffers.
+    """
 
     traffic: Traffic
+    temporaries: int
     error: float
 
     @property
@@ -115,7 +124,10 @@ def measure(program: Program, which: str) -> Gradient | None:
             if which == "ours":
                 raise
             return None
-        return Gradient(traffic(compiled.as_text()), _error(compiled(*arguments), truth))
+        temporaries = compiled.memory_analysis().temp_size_in_bytes
+        return Gradient(
+            traffic(compiled.as_text()), temporaries, _error(compiled(*arguments), truth)
+        )
 
 
 def _value_and_grad(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +155,26 @@ _ARRAY = re.compile(r"[a-z]+(\d*)\w*\[([\d,]*)\]")
 
 
 def traffic(hlo: str) -> Traffic:
-    """What a device sends: loops by their steps, and every branch as if it were taken."""
+    """What a device sends, and how many products it computes."""
+
+    def of_line(line: str) -> dict[str, int] | None:
+        if " dot(" in line:
+            return {"products": 1}
+        if not (found := _COLLECTIVE.search(line)):
+            return None
+        kind = "all_reduces" if found["kind"] == "all-reduce" else "others"
+        return {kind: 1, "sent": _sent(found["kind"], _bytes(found["type"]), _group_size(line))}
+
+    total = count_in(hlo, of_line)
+    return Traffic(total["all_reduces"], total["others"], total["sent"], total["products"])
+
+
+def count_in(hlo: str, of_line: Callable[[str], dict[str, int] | None]) -> Counter[str]:
+    """What is counted in a module: loops by their steps, and every branch as if it were taken.
+
+    Args:
+      of_line: the counts of an instruction; None for one that may call computations.
+    """
     bodies: dict[str, list[str]] = {}
     for line in hlo.splitlines():
         if header := _HEADER.match(line):
@@ -156,9 +187,8 @@ def traffic(hlo: str) -> Traffic:
     def counted(name: str) -> Counter[str]:
         total: Counter[str] = Counter()
         for line in bodies[name]:
-            if found := _COLLECTIVE.search(line):
-                total["all_reduces" if found["kind"] == "all-reduce" else "others"] += 1
-                total["sent"] += _sent(found["kind"], _bytes(found["type"]), _group_size(line))
+            if (found := of_line(line)) is not None:
+                total.update(found)
                 continue
             called = _CALLED.findall(line)
             for branches in _BRANCHES.findall(line):
@@ -170,8 +200,7 @@ def traffic(hlo: str) -> Traffic:
                     total[key] += count * (int(steps[1]) if steps else 1)
         return total
 
-    total = counted(entry)
-    return Traffic(total["all_reduces"], total["others"], total["sent"])
+    return counted(entry)
 
 
 def _sent(kind: str, result: int, group: int) -> int:
@@ -318,6 +347,18 @@ def remat_inside(w, x, reduce):
     for k in (1, 2):
         x = jax.checkpoint(functools.partial(layer, reduce=reduce))(w[f"up{k}"], w[f"down{k}"], x)
     return x
+
+
+def gathered_layers(w, x, gather, policy=None):
+    @functools.partial(jax.checkpoint, policy=policy)
+    def step(x, weights):
+        return x + jnp.tanh(jnp.tanh(x @ gather(weights["a"])) @ gather(weights["b"])), None
+
+    return lax.scan(step, x, w)[0]
+
+
+def gathered_layers_that_save_products(w, x, gather):
+    return gathered_layers(w, x, gather, jax.checkpoint_policies.dots_saveable)
 
 
 def cross_entropy(w, x, labels, reduce, top, first):
@@ -493,6 +534,7 @@ def scatter_rows(x):
 
 SQUARE = ((16, 16), P())
 VECTOR = ((16,), P())
+LAYERS = {"a": ((3, 16, 64), P(None, "t")), "b": ((3, 64, 16), P(None, "t"))}
 D_ROWS = (((8, 16), P("d")),)
 
 PROGRAMS = [
@@ -564,6 +606,22 @@ PROGRAMS = [
         cond_varying_full,
     ),
     Program("remat inside", T, TWO_MLPS, BATCH, P(), *both(remat_inside, psum)),
+    Program(
+        "remat in a scan over gathered layers (FSDP)",
+        T,
+        LAYERS,
+        ROWS,
+        P("t"),
+        *both(gathered_layers, gather_rows),
+    ),
+    Program(
+        "the same remat, products saved",
+        T,
+        LAYERS,
+        ROWS,
+        P("t"),
+        *both(gathered_layers_that_save_products, gather_rows),
+    ),
     Program("remat outside", T, TWO_MLPS, BATCH, P(), *both(mlp, psum), remat=True),
     Program(
         "softmax cross-entropy",
@@ -691,14 +749,18 @@ PROGRAMS = [
 
 RELEASE = "jax " + ".".join(jax.__version__.split(".")[:2])
 _PAGE = """\
-# What gradients send
+# What gradients send, compute and keep
 
-Each cell: all-reduces + other collectives, and the bytes that one device sends, in one evaluation
-of value and gradient (with respect to the weights, in float64, compiled for CPU devices). Loops
-count by their steps; a branch counts as if it were taken. Bytes are those of a ring: of an
-all-reduce of b bytes over n devices, 2b(n-1)/n. `data x tensor parallel` and `partial manual` run
-on 2x4 devices, all others on 4. Measured with {release}; the bytes are the same with the other
-releases we support, but XLA may join other all-reduces into one.
+Each cell describes what one device does in one evaluation of value and gradient (with respect to
+the weights, in float64, compiled for CPU devices): all-reduces + other collectives, the bytes that
+it sends, the products of matrices that it computes (x), and the bytes of its temporary buffers.
+Under `jax.checkpoint`, what is not kept is computed and sent again, so no number tells by itself
+whether a gradient is cheap.
+
+Loops count by their steps; a branch counts as if it were taken. Bytes sent are those of a ring: of
+an all-reduce of b bytes over n devices, 2b(n-1)/n. `data x tensor parallel` and `partial manual`
+run on 2x4 devices, all others on 4. Measured with {release}; the bytes sent are the same with the
+other releases we support, but XLA may join other all-reduces into one, and keep other buffers.
 
 All gradients are compared with those of the same function on one device; *wrong* means a relative
 error of more than 1e-9. *refused* means that JAX does not accept the program.
@@ -720,7 +782,13 @@ def _cell(gradient: Gradient | None) -> str:
         return "refused"
     sent = gradient.traffic
     wrong = "" if gradient.right else ", *wrong*"
-    return f"{sent.all_reduces} + {sent.others}, {sent.sent} B{wrong}"
+    parts = (
+        f"{sent.all_reduces} + {sent.others}",
+        f"{sent.sent} B",
+        f"{sent.products} x",
+        f"{gradient.temporaries} B",
+    )
+    return ", ".join(parts) + wrong
 
 
 def main() -> None:

@@ -6,17 +6,20 @@ linear Graph maps residuals and tangents to tangents. Reverse mode transposes th
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import weakref
 from collections.abc import Sequence, Set
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
+from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
 from shmap_compiler import specs
-from shmap_compiler._compat import replace_jaxpr, transpose
+from shmap_compiler._compat import open_jaxpr, replace_jaxpr
 from shmap_compiler.collectives import psum
 from shmap_compiler.graph import Graph, equations
 from shmap_compiler.primitive import bind, shmap_p
@@ -26,25 +29,25 @@ from shmap_compiler.replication.hangs import check_hangs
 from shmap_compiler.scopes import in_scopes_of_its_own, without_transpose
 from shmap_compiler.tracer import retrace
 from shmap_compiler.transforms import rule_types
+from shmap_compiler.transforms.checkpoint import split_for_derivative
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
-from shmap_compiler.transforms.split import Halves, halves, save_everything, split, where
+from shmap_compiler.transforms.linear_regions import transpose
+from shmap_compiler.transforms.split import Split, halves, where
 
 
 def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
     moves = [_is_nonzero(t) for t in tangents]
-    halves, changes, constants = _linearized(graph, tuple(moves))
-    primals = [*constants, *primals]
-    results = bind(halves.known, *primals)
+    both, changes, constants = _with_tangents(graph, tuple(moves))
+    results = bind(both, *constants, *primals, *where(moves, tangents))
     outs = results[: len(graph.out_specs)]
-    moving = where(moves, tangents)
-    out_tangents = iter(bind(halves.staged, *halves.residuals(primals, results), *moving))
+    out_tangents = iter(results[len(graph.out_specs) :])
     return outs, [next(out_tangents) if c else _zero(x) for x, c in zip(outs, changes, strict=True)]
 
 
-def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[bool], list[Any]]:
-    """(the program and its derivative, which outputs change with the inputs in `moves`, constants).
+def _with_tangents(graph: Graph, moves: tuple[bool, ...]) -> tuple[Graph, list[bool], list[Any]]:
+    """(the program with its derivative, which outputs change with inputs in `moves`, constants).
 
-    The constants are values for the leading inputs of the program.
+    The constants are values for the leading inputs of the program, and tangents come last.
     """
     moving_specs = where(moves, graph.in_specs)
     fun = in_scopes_of_its_own(rule_types.with_types(graph))
@@ -72,24 +75,57 @@ def _linearized(graph: Graph, moves: tuple[bool, ...]) -> tuple[Halves, list[boo
     names = [f"input [{k}]" for k in range(len(moves))]
     moving_names = [f"the tangent of {name}" for name in where(moves, names)]
     check_derived("jvp", graph, both, [*names, *moving_names])
-    inputs = len(traced.constants) + len(moves)
-    unknown_in = [False] * inputs + [True] * sum(moves)
-    parts = split(both.jaxpr, both.body_mesh, unknown_in, unknown_in, save_everything)
+    unknown_in = (False,) * (len(traced.constants) + len(moves)) + (True,) * sum(moves)
+    parts = split_for_derivative(both.jaxpr, both.body_mesh, unknown_in)
     count = len(graph.out_specs)
     depend = parts.unknown_out[count:]
-    if not all(depend):  # a tangent that does not depend on the others is zero
+    if all(depend):
+        _SPLITS[both] = unknown_in, parts
+    else:  # a tangent that does not depend on the others is zero
         kept = [True] * count + depend
-        jaxpr = replace_jaxpr(both.jaxpr, outvars=list(where(kept, both.jaxpr.jaxpr.outvars)))
-        parts = split(jaxpr, both.body_mesh, unknown_in, unknown_in, save_everything)
-    parts = parts.with_unknown_outputs_only()
+        both = dataclasses.replace(
+            both,
+            jaxpr=replace_jaxpr(both.jaxpr, outvars=list(where(kept, both.jaxpr.jaxpr.outvars))),
+            out_specs=where(kept, both.out_specs),
+        )
     rest = iter(depend)
-    changes = [next(rest) if s else False for s in smooth]
-    tangent_specs = where(depend, smooth_specs)
-    return (
-        halves(graph, parts, both.in_specs[:inputs], graph.out_specs, moving_specs, tangent_specs),
-        changes,
-        traced.constants,
+    return both, [next(rest) if s else False for s in smooth], traced.constants
+
+
+_SPLITS: weakref.WeakKeyDictionary[Graph, tuple[tuple[bool, ...], Split]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Programs with tangents, split as a reverse-mode derivative will want them."""
+
+
+def _partial_eval(trace, *tracers, graph: Graph, mesh_witness):
+    """Runs what depends on known values only, and leaves the rest for later."""
+    unknown_in = tuple(not t.is_known() for t in tracers)
+    kept = _SPLITS.get(graph)
+    if kept is not None and kept[0] == unknown_in:
+        parts = kept[1]
+    else:
+        parts = split_for_derivative(graph.jaxpr, graph.body_mesh, unknown_in)
+    if not any(unknown_in) or not open_jaxpr(parts.known).eqns:
+        params = {"graph": graph, "mesh_witness": mesh_witness}
+        return trace.default_process_primitive(shmap_p, tracers, params)
+    known_in, known_out = ([not u for u in row] for row in (unknown_in, parts.unknown_out))
+    both = halves(
+        graph,
+        parts.with_unknown_outputs_only(),
+        where(known_in, graph.in_specs),
+        where(known_out, graph.out_specs),
+        where(unknown_in, graph.in_specs),
+        where(parts.unknown_out, graph.out_specs),
     )
+    inputs = [t.pval.get_known() for t in where(known_in, tracers)]
+    results = bind(both.known, *inputs)
+    residuals = map(trace.new_instantiated_const, both.residuals(inputs, results))
+    params = {"graph": both.staged, "mesh_witness": mesh_witness}
+    operands = [*residuals, *where(unknown_in, tracers)]
+    later = iter(trace.default_process_primitive(shmap_p, operands, params))
+    now = iter(results)
+    return [next(later) if u else next(now) for u in parts.unknown_out]
 
 
 def _transpose(cotangents, *args, graph: Graph, mesh_witness):
@@ -211,4 +247,5 @@ def _zero(primal: Any) -> ad.Zero:
 
 
 ad.primitive_jvps[shmap_p] = _jvp
+pe.custom_partial_eval_rules[shmap_p] = _partial_eval
 ad.primitive_transposes[shmap_p] = _transpose

@@ -13,7 +13,8 @@ from jax.interpreters import partial_eval as pe
 from shmap_compiler._compat import close_jaxpr
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import shmap_p
-from shmap_compiler.transforms.split import halves, split, where
+from shmap_compiler.transforms.checkpoint import split_program
+from shmap_compiler.transforms.split import halves, where
 
 # ---------------------------------------------------------------------------------- dead code
 
@@ -47,7 +48,7 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
 def _partial_eval(saveable, unknown_in, instantiated_in, eqn):
     """Splits `eqn` into one that runs now and one that runs (again) in the backward pass."""
     graph: Graph = eqn.params["graph"]
-    parts = split(graph.jaxpr, graph.body_mesh, unknown_in, instantiated_in, saveable)
+    parts = split_program(graph.jaxpr, graph.body_mesh, unknown_in, instantiated_in, saveable)
     known_in, known_out = [not u for u in unknown_in], [not u for u in parts.unknown_out]
     both = halves(
         graph,

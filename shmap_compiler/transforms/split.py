@@ -7,7 +7,9 @@ splits one of known and unknown values under a policy.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +17,15 @@ import jax
 from jax import lax
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
-from shmap_compiler._compat import axis_of_effect, open_jaxpr, policy_saves, replace_jaxpr
+from shmap_compiler._compat import (
+    axis_of_effect,
+    offload_spaces,
+    open_jaxpr,
+    policy_saves,
+    replace_jaxpr,
+)
 from shmap_compiler.graph import Graph
 
 
@@ -50,29 +58,15 @@ class Split:
 
 def split(
     closed: Any,
-    mesh: AbstractMesh,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     saveable: Callable[..., Any],
 ) -> Split:
-    """Splits a program under a checkpoint policy.
+    """Splits a program under a checkpoint policy, in the scope of the mesh that the program sees.
 
     A value is unknown if it depends on unknown inputs, and instantiated if the staged program has
     it, as an input or computed again; a staged equation takes other values as residuals.
-
-    Args:
-      mesh: as the program sees it.
     """
-    with jax.sharding.use_abstract_mesh(mesh):  # this may be inside another body
-        return _split(closed, unknown_in, instantiated_in, saveable)
-
-
-def _split(
-    closed: Any,
-    unknown_in: Sequence[bool],
-    instantiated_in: Sequence[bool],
-    saveable: Callable[..., Any],
-) -> Split:
     jaxpr = open_jaxpr(closed)
     state = {v: (u, i) for v, u, i in zip(jaxpr.invars, unknown_in, instantiated_in, strict=True)}
     residuals: dict[Any, None] = {}
@@ -106,10 +100,14 @@ def _split(
             state.update(dict.fromkeys(eqn.outvars, (True, True)))
         else:
             known.append(eqn)
-            save = _has_effects(eqn) or policy_saves(
-                saveable(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params)
-            )
-            if not save:
+            decision = saveable(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params)
+            save = _has_effects(eqn) or policy_saves(decision)
+            if not save and (spaces := offload_spaces(decision)):
+                away, back = _offload(eqn.outvars, *spaces)
+                known += away
+                staged += back
+                residuals.update(dict.fromkeys(v for step in away for v in step.outvars))
+            elif not save:
                 stage(eqn)
             state.update(dict.fromkeys(eqn.outvars, (False, not save)))
 
@@ -133,6 +131,22 @@ def _split(
         unknown_out=unknown_out,
         instantiated_out=instantiated_out,
     )
+
+
+def _offload(values: Sequence[Any], kept_in: Any, offloaded_to: Any) -> tuple[list[Any], list[Any]]:
+    """The equations that move values to another memory space, and those that move them back."""
+    away, back = [], []
+    for value in values:
+        step = _moved(value, offloaded_to)
+        away.append(step)
+        back.append(_moved(step.outvars[0], kept_in).replace(outvars=[value]))
+    return away, back
+
+
+def _moved(value: Any, space: Any) -> Any:
+    move = functools.partial(jax.device_put, device=space, may_alias=False)
+    (template,) = open_jaxpr(jax.make_jaxpr(move)(value.aval)).eqns
+    return template.replace(invars=[value], outvars=[jex_core.Var(template.outvars[0].aval)])
 
 
 def save_everything(*_: Any, **__: Any) -> bool:
@@ -178,14 +192,22 @@ def halves(
     """
     jaxpr = open_jaxpr(parts.known)
     count = len(out_specs)
-    outputs, residual_vars = jaxpr.outvars[:count], jaxpr.outvars[count:]
+    outputs, residuals = jaxpr.outvars[:count], jaxpr.outvars[count:]
     place: dict[Any, tuple[str, int]] = {}
     for k, v in enumerate(outputs):
         if isinstance(v, jex_core.Var):
             place[v] = ("output", k)
     place.update({v: ("input", k) for k, v in enumerate(jaxpr.invars)})
-    new = [v for v in residual_vars if v not in place]
-    place.update({v: ("output", count + k) for k, v in enumerate(new)})
+    new: list[Any] = []
+    sources: list[tuple[str, int]] = []
+    for atom in residuals:
+        source = place.get(atom) if isinstance(atom, jex_core.Var) else None
+        if source is None:
+            source = ("output", count + len(new))
+            new.append(atom)
+            if isinstance(atom, jex_core.Var):
+                place[atom] = source
+        sources.append(source)
 
     known = dataclasses.replace(
         graph,
@@ -198,38 +220,56 @@ def halves(
         PartitionSpec(tuple(a for a in graph.manual_axes if a in axes)) if axes else PartitionSpec()
         for axes in varying
     ]
+    shared = [axes and not v.aval.shape for v, axes in zip(new, varying, strict=True)]
     with jax.sharding.use_abstract_mesh(graph.body_mesh):
-        scalars = {
-            v: jex_core.Var(_vector(v.aval))
-            for v, axes in zip(new, varying, strict=True)
-            if axes and not v.aval.shape
-        }
-        widen = [_reshape(v, w) for v, w in scalars.items()]
-        narrow = [_reshape(w, v) for v, w in scalars.items()]
+        vectors = [
+            jex_core.Var(_vector(v.aval)) if s else v for v, s in zip(new, shared, strict=True)
+        ]
+        widen = [_reshape(v, w) for v, w, s in zip(new, vectors, shared, strict=True) if s]
     known = dataclasses.replace(
         known,
-        jaxpr=replace_jaxpr(
-            parts.known,
-            eqns=[*jaxpr.eqns, *widen],
-            outvars=[*outputs, *[scalars.get(v, v) for v in new]],
-        ),
+        jaxpr=replace_jaxpr(parts.known, eqns=[*jaxpr.eqns, *widen], outvars=[*outputs, *vectors]),
         out_specs=(*out_specs, *new_specs),
     )
-    sources = [place[v] for v in residual_vars]
+    is_vector = {("output", count + k) for k, s in enumerate(shared) if s}
+    unique = list(dict.fromkeys(sources))
     spec_of = {"input": known.in_specs, "output": known.out_specs}
-    staged_jaxpr = open_jaxpr(parts.staged)
-    rest = staged_jaxpr.invars[len(residual_vars) :]
     staged = dataclasses.replace(
         graph,
-        jaxpr=replace_jaxpr(
-            parts.staged,
-            invars=[*[scalars.get(v, v) for v in residual_vars], *rest],
-            eqns=[*narrow, *staged_jaxpr.eqns],
-        ),
-        in_specs=(*[spec_of[kind][k] for kind, k in sources], *staged_in_specs),
+        jaxpr=_with_residuals(parts.staged, sources, is_vector, graph.body_mesh),
+        in_specs=(*[spec_of[kind][k] for kind, k in unique], *staged_in_specs),
         out_specs=tuple(staged_out_specs),
     )
-    return Halves(known, staged, sources)
+    return Halves(known, staged, unique)
+
+
+def _with_residuals(
+    staged: Any, sources: Sequence[tuple[str, int]], is_vector: Set[tuple[str, int]], mesh: Any
+) -> Any:
+    """The staged program, which takes the residual of each source once."""
+    jaxpr = open_jaxpr(staged)
+    own = dict(zip(reversed(sources), reversed(jaxpr.invars[: len(sources)]), strict=True))
+    names = {v: own[s] for v, s in zip(jaxpr.invars, sources, strict=False)}
+    with jax.sharding.use_abstract_mesh(mesh):
+        vectors = {s: jex_core.Var(_vector(own[s].aval)) for s in own if s in is_vector}
+        narrow = [_reshape(w, own[s]) for s, w in vectors.items()]
+    first = [vectors.get(s, own[s]) for s in dict.fromkeys(sources)]
+    return replace_jaxpr(
+        staged,
+        invars=[*first, *jaxpr.invars[len(sources) :]],
+        eqns=[*narrow, *(renamed(eqn, names) for eqn in jaxpr.eqns)],
+        outvars=[named(v, names) for v in jaxpr.outvars],
+    )
+
+
+def renamed(eqn: Any, names: dict[Any, Any]) -> Any:
+    """The equation with other names for some of its operands."""
+    invars = [named(v, names) for v in eqn.invars]
+    return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
+
+
+def named(atom: Any, names: dict[Any, Any]) -> Any:
+    return atom if isinstance(atom, jex_core.Literal) else names.get(atom, atom)
 
 
 def _vector(aval: Any) -> Any:

@@ -1,0 +1,236 @@
+"""Splits programs that hold `jax.checkpoint` regions, each region under its own policy.
+
+A derivative saves every value that its tangents need. Inside a region it saves only what the
+region's policy allows, and computes the rest again: the staged half of a region is a region itself,
+whose operands are the residuals and the inputs. JAX lowers it behind an optimization barrier, so
+that XLA does not merge the second computation with the first.
+
+Before:  y, dy = checkpoint[policy, program](x, dx)
+Known:   y, residuals = the known equations of program, inlined
+Staged:  dy = checkpoint[policy, differentiated, what dy needs](residuals, x, dx)
+
+JAX's rules for loops, branches and calls hand one policy to everything inside them. During a split
+for a derivative, a primitive of ours therefore takes the place of each region, at any depth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex_core
+from jax.interpreters import partial_eval as pe
+from jax.sharding import AbstractMesh
+
+from shmap_compiler._compat import close_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.graph import equations
+from shmap_compiler.transforms.branches import cond_p
+from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
+from shmap_compiler.transforms.split import (
+    Split,
+    named,
+    save_everything,
+    split,
+    where,
+)
+
+_region_p = jex_core.Primitive("checkpoint_region")
+"""Stands for the `jax.checkpoint` equation that is its parameter `eqn`."""
+_region_p.multiple_results = True
+_region_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
+
+
+def split_for_derivative(closed: Any, mesh: AbstractMesh, unknown_in: Sequence[bool]) -> Split:
+    """Splits a program into one of values and one of tangents.
+
+    Args:
+      mesh: as the program sees it.
+      unknown_in: which inputs are tangents.
+    """
+    with jax.sharding.use_abstract_mesh(mesh):  # this may be inside another body
+        return split_in_scope(closed, unknown_in)
+
+
+def split_in_scope(closed: Any, unknown_in: Sequence[bool]) -> Split:
+    """The same in the mesh that is in scope."""
+    return _split_marked(closed, unknown_in, unknown_in, save_everything)
+
+
+def split_program(
+    closed: Any,
+    mesh: AbstractMesh,
+    unknown_in: Sequence[bool],
+    instantiated_in: Sequence[bool],
+    saveable: Callable[..., Any],
+) -> Split:
+    """Splits a program under a policy; but regions under their own, if it saves everything.
+
+    See `split`.
+    """
+    with jax.sharding.use_abstract_mesh(mesh):
+        return _split_marked(closed, unknown_in, instantiated_in, saveable)
+
+
+def _split_marked(
+    closed: Any,
+    unknown_in: Sequence[bool],
+    instantiated_in: Sequence[bool],
+    saveable: Callable[..., Any],
+) -> Split:
+    if not any(eqn.primitive.name in ("cond", *REGIONS) for eqn in equations(closed)):
+        return split(closed, unknown_in, instantiated_in, saveable)
+    marked = _Marking(regions=saveable is save_everything).jaxpr(closed)
+    parts = split(marked, unknown_in, instantiated_in, saveable)
+    restore = _Restoring().jaxpr
+    return dataclasses.replace(parts, known=restore(parts.known), staged=restore(parts.staged))
+
+
+def _split_region(_: Any, unknown_in: Sequence[bool], instantiated_in: Sequence[bool], eqn: Any):
+    """The rule of a region for partial evaluation, which asks the region's policy."""
+    if not any(unknown_in):
+        return eqn, None, [False] * len(eqn.outvars), [False] * len(eqn.outvars), []
+    region = eqn.params["eqn"]
+    policy = region.params["policy"] or jax.checkpoint_policies.nothing_saveable
+    program = _Marking(regions=False).jaxpr(close_jaxpr(region.params["jaxpr"]))
+    everywhere = [True] * len(eqn.invars)
+    parts = split(program, unknown_in, everywhere, policy).with_unknown_outputs_only()
+    unknown_out = parts.unknown_out
+    results = len(unknown_out) - sum(unknown_out)
+
+    # What the staged half needs, and what the known half must compute for it.
+    staged, used = pe.dce_jaxpr(open_jaxpr(parts.staged), [True] * sum(unknown_out))
+    used_residuals, used_in = used[: -len(eqn.invars)], used[-len(eqn.invars) :]
+    known, used_known = pe.dce_jaxpr(open_jaxpr(parts.known), [True] * results + used_residuals)
+    known = _rounded(known, known.outvars[results:])
+
+    # A residual that is a result is not returned twice.
+    known_outvars = [_undropped(v) for v, u in zip(eqn.outvars, unknown_out, strict=True) if not u]
+    place = {
+        inner: outer
+        for inner, outer in zip(known.outvars, known_outvars, strict=False)
+        if isinstance(inner, jex_core.Var)
+    }
+    new = [v for v in known.outvars[results:] if v not in place]
+    place.update({v: jex_core.Var(v.aval) for v in new})
+    residuals = [place[v] for v in known.outvars[results:]]
+    known = replace_jaxpr(known, outvars=[*known.outvars[:results], *new])
+
+    known_in = [v for v, u in zip(eqn.invars, unknown_in, strict=True) if not u]
+    known_eqn = jex_core.new_jaxpr_eqn(
+        list(where(used_known, known_in)),
+        [*known_outvars, *[place[v] for v in new]],
+        jex_core.primitives.closed_call_p,
+        {"call_jaxpr": close_jaxpr(known)},
+        known.effects,
+        region.source_info,
+        region.ctx,
+    )
+    staged_eqn = region.replace(
+        params=_staged_parameters(region.params, staged, len(residuals), used_in),
+        invars=[*residuals, *where(used_in, eqn.invars)],
+        outvars=list(where(unknown_out, eqn.outvars)),
+        effects=staged.effects,
+    )
+    missing = [
+        v
+        for v, used, there in zip(eqn.invars, used_in, instantiated_in, strict=True)
+        if used and not there and isinstance(v, jex_core.Var)
+    ]
+    return known_eqn, staged_eqn, unknown_out, unknown_out, [*missing, *residuals]
+
+
+pe.partial_eval_jaxpr_custom_rules[_region_p] = _split_region
+
+
+def _staged_parameters(
+    params: dict[str, Any], staged: Any, residuals: int, used_in: Sequence[bool]
+) -> dict[str, Any]:
+    barriers = params["prevent_cse"]
+    if isinstance(barriers, tuple):  # one for each operand
+        barriers = (True,) * residuals + where(used_in, barriers)
+    return {**params, "jaxpr": staged, "prevent_cse": barriers, "differentiated": True}
+
+
+def _undropped(var: Any) -> Any:
+    return jex_core.Var(var.aval) if type(var).__name__ == "DropVar" else var
+
+
+def _rounded(jaxpr: Any, residuals: Sequence[Any]) -> Any:
+    """The program with residuals of 16 bits and less rounded where it goes on with them too.
+
+    XLA may compute with more precision than types say, but what is stored is rounded: values that
+    the program computes from a residual would differ from those computed again.
+    """
+    used = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, jex_core.Var)}
+    narrow = {v for v in residuals if v in used and _is_narrow(v.aval.dtype)}
+    eqns = []
+    for eqn in jaxpr.eqns:
+        exact = {v: jex_core.Var(v.aval) for v in eqn.outvars if v in narrow}
+        eqns.append(eqn.replace(outvars=[exact.get(v, v) for v in eqn.outvars]) if exact else eqn)
+        eqns += [_round(x, v, eqn) for v, x in exact.items()]
+    return replace_jaxpr(jaxpr, eqns=eqns)
+
+
+def _is_narrow(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
+def _round(x: Any, out: Any, near: Any) -> Any:
+    info = jnp.finfo(x.aval.dtype)
+    params = {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
+    primitive = lax.reduce_precision_p
+    return jex_core.new_jaxpr_eqn([x], [out], primitive, params, set(), near.source_info, near.ctx)
+
+
+# --------------------------------------------------------------------------- regions, marked
+
+
+class _Marking(Rewriting):
+    """Primitives of ours stand for branches and, if `regions`, for regions.
+
+    Only where JAX's rules ask the rules of what an equation holds: the program of a while loop, for
+    one, is evaluated instead.
+    """
+
+    def __init__(self, regions: bool):
+        super().__init__()
+        self._regions = regions
+
+    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+        name = eqn.primitive.name
+        if name == "cond":
+            params = {"eqn": eqn, "branches": self.value(eqn.params["branches"])}
+            return [eqn.replace(primitive=cond_p, params=params)]
+        if name in REGIONS and self._regions:
+            return [eqn.replace(primitive=_region_p, params={"eqn": eqn})]
+        return super().equation(eqn, names) if name in HOLDERS else [eqn]
+
+
+class _Restoring(Rewriting):
+    """Regions are equations of JAX again, and calls of known halves are inlined."""
+
+    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+        if eqn.primitive in (_region_p, cond_p):
+            eqn = eqn.params["eqn"].replace(invars=eqn.invars, outvars=eqn.outvars)
+        elif eqn.primitive is jex_core.primitives.closed_call_p:
+            return self.inlined(eqn, names)
+        return super().equation(eqn, names)
+
+    def inlined(self, call: Any, names: dict[Any, Any]) -> list[Any]:
+        closed = self.jaxpr(call.params["call_jaxpr"])
+        if closed.consts:
+            return [call.replace(params={**call.params, "call_jaxpr": closed})]
+        inner = open_jaxpr(closed)
+        values = dict(zip(inner.invars, call.invars, strict=True))
+        eqns = []
+        for eqn in inner.eqns:
+            invars = [named(v, values) for v in eqn.invars]
+            values.update({v: jex_core.Var(v.aval) for v in eqn.outvars})
+            eqns.append(eqn.replace(invars=invars, outvars=[values[v] for v in eqn.outvars]))
+        for outer, v in zip(call.outvars, inner.outvars, strict=True):
+            names[outer] = named(v, values)
+        return eqns

@@ -1,0 +1,97 @@
+"""Transposes linear programs in which regions and branches stay whole.
+
+`jax.linear_transpose` first evaluates what does not depend on linear inputs. What a region computes
+again would move out of it, callbacks would run once more, and what branches read would be copied in
+each step of a loop. So primitives of ours stand for both, which know their own transposes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core as jex_core
+from jax.interpreters import ad
+
+from shmap_compiler import _compat
+from shmap_compiler._compat import close_jaxpr, constants_to_inputs, open_jaxpr
+from shmap_compiler.transforms.checkpoint import split_in_scope
+from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
+from shmap_compiler.transforms.split import where
+
+
+def transpose(
+    jaxpr: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+) -> list[Any]:
+    """The cotangents of those inputs of a closed jaxpr in which it is linear.
+
+    Args:
+      known: values of the other inputs.
+      cotangents: of the outputs.
+    """
+    return _compat.transpose(_Whole().jaxpr(jaxpr), linear, known, cotangents)
+
+
+_whole_p = jex_core.Primitive("linear_region")
+"""Stands for the equation `eqn`, a region or a `cond`."""
+_whole_p.multiple_results = True
+_whole_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
+
+
+class _Whole(Rewriting):
+    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+        name = eqn.primitive.name
+        if name == "cond" or name in REGIONS:
+            return [eqn.replace(primitive=_whole_p, params={"eqn": eqn})]
+        return super().equation(eqn, names) if name in HOLDERS else [eqn]
+
+
+def _transpose(cotangents: Sequence[Any], *args: Any, eqn: Any) -> list[Any]:
+    linear = [ad.is_undefined_primal(a) for a in args]
+    known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
+    cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
+    rule = _of_branches if eqn.primitive.name == "cond" else _of_region
+    results = iter(rule(eqn, linear, known, cotangents))
+    return [next(results) if is_linear else None for is_linear in linear]
+
+
+ad.primitive_transposes[_whole_p] = _transpose
+
+
+def _of_region(
+    eqn: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+) -> Sequence[Any]:
+    """A region in which the first one is computed again and then transposed."""
+    count = len(known)
+
+    program = close_jaxpr(eqn.params["jaxpr"])
+    parts = split_in_scope(program, linear).with_unknown_outputs_only()
+    results = len(parts.unknown_out) - sum(parts.unknown_out)
+    residuals = len(open_jaxpr(parts.known).outvars) - results
+    cotangents = list(where(parts.unknown_out, cotangents))
+
+    def backward(*blocks):
+        saved = jex_core.jaxpr_as_fun(parts.known)(*blocks[:count])[results:]
+        of_staged = [False] * residuals + [True] * sum(linear)
+        return transpose(parts.staged, of_staged, saved, blocks[count:])
+
+    traced, constants = constants_to_inputs(jax.make_jaxpr(backward)(*known, *cotangents))
+    barriers = eqn.params["prevent_cse"]
+    if isinstance(barriers, tuple):  # one for each operand
+        of_known = [b for b, is_linear in zip(barriers, linear, strict=True) if not is_linear]
+        barriers = (True,) * len(constants) + (*of_known,) + (True,) * len(cotangents)
+    params = {**eqn.params, "jaxpr": open_jaxpr(traced), "prevent_cse": barriers}
+    return eqn.primitive.bind(*constants, *known, *cotangents, **params)
+
+
+def _of_branches(
+    eqn: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+) -> Sequence[Any]:
+    index, *operands = known
+
+    def transposed(branch: Any):
+        return lambda operands, cts: transpose(branch, linear[1:], operands, cts)
+
+    return lax.switch(index, list(map(transposed, eqn.params["branches"])), operands, cotangents)

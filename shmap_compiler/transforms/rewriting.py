@@ -1,0 +1,53 @@
+"""Rewrites equations of a program and of the programs that it holds."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from shmap_compiler._compat import is_jaxpr, jaxprs_in, open_jaxpr, replace_jaxpr
+from shmap_compiler.transforms.split import named, renamed
+
+REGIONS = ("checkpoint", "remat2")
+"""Names of JAX's primitive for `jax.checkpoint`."""
+
+HOLDERS = (*REGIONS, "scan", "jit", "pjit", "closed_call", "core_call", "eval_jaxpr")
+"""Names of primitives whose rules follow those of the equations that they hold."""
+
+
+class Rewriting:
+    """Rewrites the equations of a program and of those it holds; a shared program stays shared."""
+
+    def __init__(self):
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        if id(jaxpr) not in self._known:
+            self._known[id(jaxpr)] = jaxpr, self._rewritten(jaxpr)
+        return self._known[id(jaxpr)][1]
+
+    def _rewritten(self, jaxpr: Any) -> Any:
+        inner = open_jaxpr(jaxpr)
+        names: dict[Any, Any] = {}
+        eqns = [step for eqn in inner.eqns for step in self.equation(renamed(eqn, names), names)]
+        if len(eqns) == len(inner.eqns) and all(map(operator.is_, eqns, inner.eqns)):
+            return jaxpr
+        outvars = [named(v, names) for v in inner.outvars]
+        return replace_jaxpr(jaxpr, eqns=eqns, outvars=outvars)
+
+    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+        """The equations that take the place of `eqn`, or names for its results in `names`."""
+        if not jaxprs_in(eqn.params):
+            return [eqn]
+        params = {name: self.value(value) for name, value in eqn.params.items()}
+        if all(params[name] is value for name, value in eqn.params.items()):
+            return [eqn]
+        return [eqn.replace(params=params)]
+
+    def value(self, value: Any) -> Any:
+        if is_jaxpr(value):
+            return self.jaxpr(value)
+        if isinstance(value, (tuple, list)) and any(map(is_jaxpr, value)):
+            make = getattr(value, "_make", type(value))  # named tuples are made otherwise
+            return make(map(self.value, value))
+        return value

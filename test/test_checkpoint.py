@@ -1,0 +1,133 @@
+"""`jax.checkpoint` in bodies: what gradients save and compute again, beside `jax.shard_map`."""
+
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checkpoint_programs import POLICIES, STRUCTURES, arguments, cost, gradient
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+
+# Most of the time goes into compiling machine code, which tells nothing of memory.
+FAST = {"xla_backend_optimization_level": 0}
+
+SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
+
+
+def checkpoint(policy, prevent_cse=True):
+    return functools.partial(jax.checkpoint, policy=POLICIES[policy], prevent_cse=prevent_cse)
+
+
+def no_checkpoint(fun):
+    return fun
+
+
+def check(structure, inner, where="outside", around=no_checkpoint):
+    """Compares the gradient of a structure with that of `jax.shard_map`."""
+    args = arguments()
+    found = {}
+    for which in ("ours", "jax"):
+        body = STRUCTURES[structure](inner)
+        program = jax.jit(gradient(body, which, where, around), compiler_options=FAST)
+        compiled = program.lower(*args).compile()
+        found[which] = cost(compiled), jax.block_until_ready(compiled(*args))
+    (ours, gradients), (jaxs, expected) = found["ours"], found["jax"]
+    assert ours.operations == jaxs.operations
+    assert ours.temporaries <= 1.1 * jaxs.temporaries
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), gradients, expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("structure", "policy"),
+    list(
+        zip(
+            sorted(STRUCTURES),
+            sorted(POLICIES, reverse=True),
+            strict=True,
+        )
+    ),
+)
+def test_structure(structure, policy):
+    check(structure, checkpoint(policy))
+
+
+def test_gradient_inside():
+    check("scan", checkpoint("None"), "inside")
+
+
+def test_without_optimization_barriers():
+    check("scan", checkpoint("dots_saveable", prevent_cse=False))
+
+
+@pytest.mark.parametrize("policy", ["None", "everything_saveable"])
+@pytest.mark.parametrize("structure", ["scan", "branch"])
+def test_around_the_shard_map(structure, policy):
+    check(structure, no_checkpoint, around=checkpoint(policy))
+
+
+def test_inside_and_around():
+    check("scan", checkpoint("None"), around=checkpoint("None"))
+
+
+PLACES = {
+    "none": lambda shard_map, body: shard_map(body),
+    "inside": lambda shard_map, body: shard_map(jax.checkpoint(body)),
+    "around": lambda shard_map, body: jax.checkpoint(shard_map(body)),
+    "inside_and_around": lambda shard_map, body: jax.checkpoint(shard_map(jax.checkpoint(body))),
+    "around_and_saved": lambda shard_map, body: jax.checkpoint(
+        shard_map(body), policy=jax.checkpoint_policies.everything_saveable
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_callbacks_without_used_results_run_as_often_as_in_jax(place):
+    def runs(shard_map):
+        calls = []
+
+        def body(x):
+            jax.debug.callback(lambda total: calls.append(total), x.sum())
+            return jnp.sin(x)
+
+        mesh = jax.make_mesh((2,), ("t",), axis_types=(jax.sharding.AxisType.Auto,))
+        mapped = functools.partial(shard_map, mesh=mesh, in_specs=P("t"), out_specs=P("t"))
+        fun = PLACES[place](mapped, body)
+        jax.block_until_ready(jax.jit(jax.grad(lambda x: fun(x).sum()))(np.arange(4.0)))
+        jax.effects_barrier()
+        return len(calls)
+
+    assert runs(shard_map) == runs(jax.shard_map) > 0
+
+
+def examples(count):
+    chosen = settings(max_examples=count, database=None, deadline=None)
+    return lambda test: seed(SEED)(chosen(test))
+
+
+ANY = {
+    "structure": st.sampled_from(sorted(STRUCTURES)),
+    "policy": st.sampled_from(sorted(POLICIES)),
+    "prevent_cse": st.booleans(),
+    "where": st.sampled_from(["outside", "inside"]),
+}
+
+
+@examples(3)
+@given(**ANY)
+def test_any_checkpoint(structure, policy, prevent_cse, where):
+    check(structure, checkpoint(policy, prevent_cse), where)
+
+
+@pytest.mark.long
+@examples(150)
+@given(**ANY)
+def test_any_checkpoint_in_a_long_run(structure, policy, prevent_cse, where):
+    check(structure, checkpoint(policy, prevent_cse), where)
