@@ -5,6 +5,7 @@ import json
 import pickle
 import random
 import zipfile
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -238,3 +239,23 @@ def test_what_is_not_a_path_is_refused(path):
 def test_a_folder_is_refused(tmp_path):
     with refused(tmp_path, "Is a directory"):
         load(tmp_path)
+
+
+def test_two_parts_of_one_name_are_refused(files, tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(files["portable"])
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("module.stablehlo", b"another")
+    with refused(path, "two parts of one name"):
+        load(path)
+
+
+def test_a_field_that_no_named_tuple_can_have_is_not_saved(tmp_path):
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class Hidden:
+        _x: object
+
+    mapped = shard_map(lambda h: h._x, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    with pytest.raises(ArtifactError, match="a Hidden"):
+        mapped.lower(Hidden(X)).save(tmp_path / "f")
