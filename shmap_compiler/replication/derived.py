@@ -76,7 +76,7 @@ def _problems(kind: str, before: Graph, after: Graph, in_names: Sequence[str]) -
         after.jaxpr.jaxpr.outvars, after.out_specs, after.replication.outputs, strict=True
     )
     for index, (out, spec, axes) in enumerate(outputs):
-        missing = [a for a in after.manual_axes if a in axes - {*specs.mentioned(spec)}]
+        missing = [a for a in after.manual_axes if a in axes - {*specs.varying_axes(spec)}]
         if not missing or 0 in out.aval.shape:
             continue
         found = history(after.replication, Place((), out), missing[0])
