@@ -39,7 +39,7 @@ RULED = {*coll.COLLECTIVES, assume_replicated_p, to_reduced_p}
 
 def is_collective(primitive: Any) -> bool:
     """Whether the results of a primitive may vary along other axes than its operands do."""
-    return primitive in RULED or primitive.name in _JAX_COLLECTIVES
+    return primitive in RULED or primitive is typed_p or primitive.name in _JAX_COLLECTIVES
 
 
 def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
