@@ -1,9 +1,11 @@
 """Saved programs: loaded and run in a new process, without the source of the program."""
 
+import io
 import re
 import subprocess
 import sys
 import textwrap
+import zipfile
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -354,3 +356,9 @@ def test_container_keeps_its_contents(tmp_path):
     (tmp_path / "f").write_bytes(pack(Container("kind", {"a": [1]}, {"part": b"x"})))
     container = unpack(tmp_path / "f")
     assert (container.kind, container.header["a"], container.parts) == ("kind", [1], {"part": b"x"})
+
+
+def test_container_holds_a_fixed_time():
+    data = pack(Container("kind", {}, {"part": b"x"}))
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}

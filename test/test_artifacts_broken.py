@@ -162,6 +162,16 @@ def test_an_odd_header_is_refused_or_read(files, kind, tmp_path):
     assert refusals > 0.8 * len(fields) * len(ODD)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("in_specs", []), ("out_tree", ["tuple", None, []])], ids=["specs", "tree"]
+)
+def test_a_number_of_arrays_that_does_not_fit_is_refused(files, name, value, tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(rewritten(files["portable"], **{f"signature__{name}": value}))
+    with refused(path, f"'{name}' for 0 arrays in its header.*needed: "):
+        load(path)
+
+
 def test_a_deep_structure_is_refused(files, tmp_path):
     deep = True
     for _ in range(102):

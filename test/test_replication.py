@@ -303,6 +303,17 @@ def test_rule(fun, expected):
     assert varying(fun, P("i"), P("j"), P("i", "j"), P()) == (expected,)
 
 
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [rule[1:] for rule in RULES if rule[0].startswith("R16")],
+    ids=[rule[0] for rule in RULES if rule[0].startswith("R16")],
+)
+def test_rule_of_references_that_a_program_keeps(fun, expected):
+    """A Graph has none, but kernels and the programs of unknown equations do."""
+    graph, program = traced(lambda n: n, P()), jax.make_jaxpr(fun)(*[BLOCK] * 4)
+    assert infer_program(graph, program, ["i", "j", "ij", ""]).outputs == (expected,)
+
+
 def test_R2_an_axis_of_size_one_is_in_no_set():
     mesh = jax.sharding.AbstractMesh((1, 2), ("i", "j"))
     assert varying(lambda x: x + lax.axis_index("i"), P("i", "j"), mesh=mesh) == (ON_J,)
@@ -359,7 +370,7 @@ def test_R14_a_reference_that_an_unknown_equation_holds_takes_up_what_controls_i
     """Only some devices run it, so that what it writes makes the reference vary."""
     unknown = Primitive("holds_a_program")
     unknown.multiple_results = True
-    program = jax.make_jaxpr(lambda: 1.0)()
+    held = jax.make_jaxpr(lambda: 1.0)()
     effect = next(iter(jax.make_jaxpr(lambda r: r.__setitem__((), 1.0))(jax.new_ref(1.0)).effects))
 
     def abstract(ref, *, program):
@@ -371,13 +382,15 @@ def test_R14_a_reference_that_an_unknown_equation_holds_takes_up_what_controls_i
         ref = jax.new_ref(0.0)
 
         def run():
-            unknown.bind(ref, program=program)
+            unknown.bind(ref, program=held)
             return 0.0
 
         lax.cond(jnp.max(j) > 0, run, lambda: 0.0)
         return ref[...]
 
-    assert varying(body, P("i"), P(None, "j")) == (ON_J,)
+    # A Graph has no references: what holds one in an unknown way is refused before.
+    graph, program = traced(lambda i: i, P("i")), jax.make_jaxpr(body)(BLOCK, BLOCK)
+    assert infer_program(graph, program, [{"i"}, {"j"}]).outputs == (ON_J,)
 
 
 def test_types_of_groups_vary_along_their_axis():

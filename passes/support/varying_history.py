@@ -70,7 +70,7 @@ def _sources(place: Place, functions: Mapping[str, func.FuncOp]) -> Iterator[Pla
     if op.name in ("func.call", "stablehlo.composite"):
         attribute = "callee" if op.name == "func.call" else "decomposition"
         callee = functions.get(ir.FlatSymbolRefAttr(op.attributes[attribute]).value)
-        if callee is not None:
+        if callee is not None and not callee.is_external:
             yield Place(terminator(callee.entry_block).operands[index], (*calls, op))
     elif op.name in _PROGRAMS:
         blocks = [region.blocks[0] for region in op.regions]

@@ -27,3 +27,11 @@ module @the_error_is_expected_elsewhere {
 // expected-error @next {{the module has}}
 module @an_expectation_that_cannot_be_read {
 }
+
+// -----
+
+// CHECK: mismatch.mlir:36:1: error: unexpected error: the module has no function @main
+// CHECK: mismatch.mlir:35:1: error: expected warning at line 36 was not produced: the module has
+// expected-warning @+1 {{the module has}}
+module @a_warning_is_expected {
+}

@@ -104,3 +104,5 @@ def test_random_data_varies_and_repeats(name):
     assert len(np.unique(np.asarray(first).astype(np.complex64))) > 1
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
+    if jnp.issubdtype(first.dtype, jnp.integer):
+        assert np.max(np.abs(first.astype(np.int32))) <= 8

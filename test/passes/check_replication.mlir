@@ -268,3 +268,15 @@ module @summands_may_differ_where_the_result_is_unreduced {
     return %x : tensor<4xf32>
   }
 }
+
+// -----
+
+// Both groups hold all blocks along "i", in another order, and send that of their first device.
+// CHECK-LABEL: module @a_broadcast_in_groups_whose_first_devices_hold_one_block
+module @a_broadcast_in_groups_whose_first_devices_hold_one_block {
+  sdy.mesh @mesh = <["i"=3, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %0 = "stablehlo.collective_broadcast"(%x) <{replica_groups = dense<[[0, 2, 4], [1, 5, 3]]> : tensor<2x3xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}

@@ -404,3 +404,51 @@ module @a_loop_of_varying_length_that_swaps_two_equal_carries {
     return %r#1 : tensor<4xf32>
   }
 }
+
+// -----
+
+module @branches_that_return_one_of_two_equal_values {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}, %y: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    // expected-note @+1 {{it varies along "i" since this custom_call}}
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["i"]}} : () -> tensor<i32>
+    // expected-error @+1 {{@main's result 0, tensor<4xf32>: may differ between devices along "i"}}
+    %0 = "stablehlo.case"(%i) ({
+      stablehlo.return %x : tensor<4xf32>
+    }, {
+      stablehlo.return %y : tensor<4xf32>
+    }) : (tensor<i32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+module @a_function_without_a_body {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    // expected-error @+2 {{@main's result 0, tensor<4xf32>: may differ between devices along "i"}}
+    // expected-note @+1 {{it varies along "i" since this func.call}}
+    %0 = call @elsewhere(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  func.func private @elsewhere(tensor<4xf32>) -> tensor<4xf32>
+}
+
+// -----
+
+module @an_exchange_of_parts_between_listed_devices {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    // expected-error @+2 {{@main's result 0, tensor<4xf32>: may differ between devices along "i"}}
+    // expected-note @+1 {{it varies along "i" since this all_to_all}}
+    %0 = "stablehlo.all_to_all"(%x) <{split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 4 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}

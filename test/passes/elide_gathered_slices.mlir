@@ -79,6 +79,51 @@ module {
     return %1 : tensor<2x3xf32>
   }
 
+  // CHECK-LABEL: func.func private @an_index_whose_minor_axis_is_the_longer
+  func.func private @an_index_whose_minor_axis_is_the_longer(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+    // CHECK-NOT: stablehlo.all_gather
+    // CHECK: return %arg0
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["i"]}} : () -> tensor<i32>
+    %j = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["j"]}} : () -> tensor<i32>
+    %two = stablehlo.constant dense<2> : tensor<i32>
+    %eight = stablehlo.constant dense<8> : tensor<i32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %p = stablehlo.multiply %j, %eight : tensor<i32>
+    %q = stablehlo.multiply %i, %two : tensor<i32>
+    %o = stablehlo.add %p, %q : tensor<i32>
+    %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">, #stablehlo.axis_ref<name = "i">]>}> : (tensor<2x3xf32>) -> tensor<16x3xf32>
+    %1 = stablehlo.dynamic_slice %0, %o, %zero, sizes = [2, 3] : (tensor<16x3xf32>, tensor<i32>, tensor<i32>) -> tensor<2x3xf32>
+    return %1 : tensor<2x3xf32>
+  }
+
+  // CHECK-LABEL: func.func private @an_index_counted_from_the_end
+  func.func private @an_index_counted_from_the_end(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+    // CHECK-NOT: stablehlo.all_gather
+    // CHECK: return %arg0
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["i"]}} : () -> tensor<i32>
+    %two = stablehlo.constant dense<2> : tensor<i32>
+    %eight = stablehlo.constant dense<8> : tensor<i32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %p = stablehlo.multiply %i, %two : tensor<i32>
+    %left = stablehlo.subtract %eight, %p : tensor<i32>
+    %o = stablehlo.subtract %eight, %left : tensor<i32>
+    %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<2x3xf32>) -> tensor<8x3xf32>
+    %1 = stablehlo.dynamic_slice %0, %o, %zero, sizes = [2, 3] : (tensor<8x3xf32>, tensor<i32>, tensor<i32>) -> tensor<2x3xf32>
+    return %1 : tensor<2x3xf32>
+  }
+
+  // CHECK-LABEL: func.func private @what_another_op_takes_at_the_own_index_stays
+  func.func private @what_another_op_takes_at_the_own_index_stays(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+    // CHECK: stablehlo.all_gather
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["i"]}} : () -> tensor<i32>
+    %two = stablehlo.constant dense<2> : tensor<i32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %o = stablehlo.multiply %i, %two : tensor<i32>
+    %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<2x3xf32>) -> tensor<8x3xf32>
+    %1 = stablehlo.custom_call @cut(%0, %o, %zero) : (tensor<8x3xf32>, tensor<i32>, tensor<i32>) -> tensor<2x3xf32>
+    return %1 : tensor<2x3xf32>
+  }
+
   // CHECK-LABEL: func.func private @a_gather_that_is_used_otherwise_stays
   func.func private @a_gather_that_is_used_otherwise_stays(%x: tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<8x3xf32>) {
     // CHECK: %[[ALL:.*]] = "stablehlo.all_gather"

@@ -59,4 +59,13 @@ module {
     %0 = "stablehlo.all_to_all"(%x) <{split_dimension = 0 : i64, concat_dimension = 1 : i64, split_count = 2 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x3xf32>) -> tensor<2x6xf32>
     return %0 : tensor<2x6xf32>
   }
+
+  // GSPMD-LABEL: func.func private @an_all_to_all_that_concatenates_there_already_stays
+  func.func private @an_all_to_all_that_concatenates_there_already_stays(%x: tensor<4x3xf32>) -> tensor<4x3xf32> {
+    // GSPMD: %[[PARTS:.*]] = "stablehlo.all_to_all"(%arg0)
+    // GSPMD-SAME: {mhlo.sharding = "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"}
+    // GSPMD-NEXT: return %[[PARTS]]
+    %0 = "stablehlo.all_to_all"(%x) <{split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x3xf32>) -> tensor<4x3xf32>
+    return %0 : tensor<4x3xf32>
+  }
 }

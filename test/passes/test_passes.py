@@ -12,6 +12,8 @@ import pytest
 import shmap_passes
 from jaxlib.mlir import ir
 from shmap_passes import PASSES
+from shmap_passes.diagnostics import file_line_col
+from shmap_passes.verify import Verify
 
 HERE = Path(__file__).parent
 by_name = pytest.mark.parametrize("cls", PASSES, ids=lambda cls: cls.name)
@@ -121,6 +123,30 @@ def test_elements_of_others_stay_text():
         "canonicalize{top-down=true region-simplify=normal}",
         "func.func(cse,cse)",
     )
+
+
+def test_what_others_changed_is_verified_again(monkeypatch):
+    runs = []
+    monkeypatch.setattr(Verify, "run", lambda self, module: runs.append(self))
+    text = """module {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+}"""
+    elide = next(cls for cls in PASSES if cls.name == "shmap-elide-trivial-collectives")
+    with shmap_passes.make_context():
+        module = ir.Module.parse(text)
+        shmap_passes.run(module, [Verify(), elide()])
+        assert len(runs) == 1
+        shmap_passes.run(module, [Verify(), "cse", elide()])
+        assert len(runs) == 3
+
+
+def test_the_place_of_an_inlined_op_is_that_in_the_function():
+    with shmap_passes.make_context():
+        inner, outer = (ir.Location.file("-", line, 1) for line in (7, 3))
+        assert file_line_col(ir.Location.callsite(inner, [outer])) == "-:7:1"
 
 
 def test_the_page_of_passes_is_made_from_their_docstrings():

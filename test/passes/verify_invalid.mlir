@@ -117,6 +117,29 @@ module @a_spec_over_an_axis_that_is_not_manual {
 
 // -----
 
+module @a_spec_over_an_axis_that_is_manual_only_around_it {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // expected-error @+1 {{@main's argument 0, dimension 0 is split over "j", which @main does not make manual (manual: "i")}}
+  func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"j"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>, shmap.outer_manual_axes = ["j"]} {
+    return
+  }
+}
+
+// -----
+
+module @a_full_dimension_one_beyond_64_bits {
+  sdy.mesh @mesh = <["i"=2]>
+  // expected-error @+1 {{dimension 0: 4611686018427387904 per device over 2 devices is 9223372036854775808 in the full array}}
+  func.func public @main(
+      %arg0: tensor<4611686018427387904xi8> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+}
+
+// -----
+
 module @a_full_dimension_beyond_64_bits {
   sdy.mesh @mesh = <["i"=4]>
   // expected-error @+1 {{dimension 0: 4611686018427387904 per device over 4 devices is 18446744073709551616 in the full array}}
@@ -332,6 +355,16 @@ module @sizes {
       stablehlo.return %s : tensor<f32>
     }) : (tensor<8xf32>) -> tensor<4xf32>
     return %0 : tensor<4xf32>
+  }
+
+  func.func private @a_scatter_of_too_small_a_size(%x: tensor<8xf32>) -> tensor<1xf32> {
+    // expected-error @+1 {{reduce_scatter, dimension 0, group of 4 devices: 8 makes 8 / 4 = 2 per device, the result has 1}}
+    %0 = "stablehlo.reduce_scatter"(%x) <{scatter_dimension = 0 : i64, replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8xf32>) -> tensor<1xf32>
+    return %0 : tensor<1xf32>
   }
 
   func.func private @an_all_to_all_that_splits_into_other_than_the_group_size(%x: tensor<4xf32>) -> tensor<4xf32> {
