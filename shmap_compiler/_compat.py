@@ -12,7 +12,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -386,6 +386,16 @@ def tensor_sharding(
         kinds: Any = getattr(sdy, "ReductionOp")  # noqa: B009, not there in JAX 0.10
         kind = {"reduction_op": getattr(kinds, reduces.kind.name.upper())}
     return sdy.TensorShardingAttr.get(mesh_symbol, dims, unreduced_axes=unreduced, **kind)
+
+
+def groups_among_other_meshes() -> Literal["axes", "ids"]:
+    """How collectives name their groups where a module may have further meshes, as inside jit.
+
+    XLA replaces all meshes of the same devices by one of them. In JAX 0.10 it does not rename the
+    axes in StableHLO's groups, which then are unknown axes or name other devices.
+    """
+    renames = hasattr(sdy, "ReductionOp")  # from JAX 0.12 on
+    return "axes" if renames else "ids"
 
 
 def lowering_mesh(ctx: Any) -> AnyMesh:

@@ -21,6 +21,7 @@ from shmap_passes import Groups, Pass
 
 from shmap_compiler._compat import (
     AnyMesh,
+    groups_among_other_meshes,
     keep_unreduced,
     replace_jaxpr,
     shardy_is_on,
@@ -104,12 +105,13 @@ class LoweringOptions:
     """How graphs are lowered inside `lowering_with`.
 
     Attributes:
-      groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
+      groups: collectives name their groups by mesh "axes", or list the device "ids" of each; None
+        for what is right whatever other meshes the enclosing jit has.
       observer: called as `observer(module, passes)` for each graph, with the emitted module and the
         passes that will change it. Graphs nested in another come before it.
     """
 
-    groups: Groups = "axes"
+    groups: Groups | None = None
     observer: Callable[[ir.Module, Sequence[Pass]], None] | None = None
 
 
@@ -152,7 +154,8 @@ def _lowering(ctx, *args, graph, mesh_witness):
 
 def _run_passes(graph: Graph, module: ir.Module) -> None:
     options = _options.get()
-    passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", options.groups)
+    groups = options.groups or groups_among_other_meshes()
+    passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", groups)
     if options.observer is not None:
         options.observer(module, passes)
     shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it

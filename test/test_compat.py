@@ -673,6 +673,11 @@ def test_tensor_sharding():
         assert str(made) == '#sdy.sharding<@mesh, [{"i"}], unreduced={"j"}>'
 
 
+def test_groups_among_other_meshes():
+    """What goes wrong with "axes" where this answers "ids" is in test_other_meshes.py."""
+    assert _compat.groups_among_other_meshes() == ("axes" if hasattr(sdy, "ReductionOp") else "ids")
+
+
 def test_keep_unreduced():
     """JAX refuses to lower what makes an unreduced value without the constraint."""
 

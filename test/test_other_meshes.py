@@ -1,0 +1,90 @@
+"""Programs in which the mesh of a shard_map is not the only one: the enclosing jit has others."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+from shmap_compiler._compat import partitioner as partitioner_is
+
+DEVICES = np.array(jax.devices()[:8])
+MESHES = {
+    "q=8": Mesh(DEVICES, ("q",)),
+    "i=8": Mesh(DEVICES, ("i",)),
+    "i=4, j=2": Mesh(DEVICES.reshape(4, 2), ("i", "j")),
+    "i=2, j=4": Mesh(DEVICES.reshape(2, 4), ("i", "j")),
+    "j=2, i=4": Mesh(DEVICES.reshape(2, 4), ("j", "i")),
+    "a=2, b=2, i=2": Mesh(DEVICES.reshape(2, 2, 2), ("a", "b", "i")),
+}
+X = np.arange(8, dtype=np.int32) ** 2  # integers: exact in any order
+
+# (mesh of the shard_map, the other mesh). On the last three the groups along "i" are other devices.
+PAIRS = [
+    ("i=8", "q=8"),
+    ("i=8", "i=4, j=2"),
+    ("i=4, j=2", "q=8"),
+    ("i=2, j=4", "a=2, b=2, i=2"),
+    ("i=4, j=2", "i=2, j=4"),
+    ("i=4, j=2", "j=2, i=4"),
+    ("j=2, i=4", "i=4, j=2"),
+]
+
+both_partitioners = pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+all_pairs = pytest.mark.parametrize(("mesh", "other"), PAIRS)
+
+
+def collectives_along_i(x):
+    gathered = lax.all_gather(x, "i", tiled=True)
+    own = lax.dynamic_slice_in_dim(gathered, lax.axis_index("i"), 1)
+    neighbour = lax.ppermute(x, "i", [(0, 1), (1, 0)])
+    return x + 100 * lax.psum(x, "i") + 7 * own * gathered[0] + 3 * neighbour
+
+
+def mapped(with_shard_map, mesh):
+    everywhere = P(MESHES[mesh].axis_names)
+    return with_shard_map(
+        collectives_along_i, mesh=MESHES[mesh], in_specs=everywhere, out_specs=everywhere
+    )
+
+
+def on(mesh):
+    return NamedSharding(MESHES[mesh], P(MESHES[mesh].axis_names))
+
+
+def check(program, argument, partitioner):
+    """Compares `program(shard_map)` under jit with the same program of jax.shard_map."""
+    with partitioner_is(partitioner):
+        ours, theirs = (
+            np.asarray(jax.jit(program(each))(argument)) for each in (shard_map, jax.shard_map)
+        )
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@both_partitioners
+@all_pairs
+def test_argument_on_another_mesh(mesh, other, partitioner):
+    check(lambda each: mapped(each, mesh), jax.device_put(X, on(other)), partitioner)
+
+
+@both_partitioners
+@all_pairs
+def test_constraint_to_another_mesh_after_the_call(mesh, other, partitioner):
+    def program(each):
+        f = mapped(each, mesh)
+        return lambda x: lax.with_sharding_constraint(f(x), on(other)) + 1
+
+    check(program, X, partitioner)
+
+
+@both_partitioners
+def test_two_shard_maps_on_different_meshes(partitioner):
+    def program(each):
+        first, second, third = (
+            mapped(each, mesh) for mesh in ("i=4, j=2", "j=2, i=4", "a=2, b=2, i=2")
+        )
+        return lambda x: third(second(first(x) % 97) % 97)
+
+    check(program, X, partitioner)
