@@ -240,7 +240,9 @@ def test_kind_portable_never_unpickles(files, tmp_path):
         load(path, kind="zip")
 
 
-@pytest.mark.parametrize("path", [None, 5, 1.5, [], b"f", object()], ids=repr)
+@pytest.mark.parametrize(
+    "path", [None, 5, 1.5, [], b"f", object()], ids=lambda path: type(path).__name__
+)
 def test_what_is_not_a_path_is_refused(path):
     with pytest.raises(ArtifactError, match=r"(?s)needed: .*fix: "):
         load(path)

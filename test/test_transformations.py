@@ -772,3 +772,18 @@ def test_a_call_of_the_host_that_takes_nothing_where_results_are_unused(use):
     jax.effects_barrier()
     assert len(calls) in (8, 16)  # on each device, and again for checkpoint
     assert jnp.all(jnp.isfinite(result))
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.checkpoint], ids=["", "jit", "remat"])
+def test_gradient_of_a_body_that_computes_nothing(around):
+    returned = shard_map(
+        lambda w, x: (x, w), mesh=MESH, in_specs=(WHOLE, ROWS), out_specs=(ROWS, WHOLE)
+    )
+
+    def loss(w, x):
+        first, second = around(returned)(w, x)
+        return jnp.sum(first**2) + jnp.sum(second**3)
+
+    of_w, of_x = jax.grad(loss, (0, 1))(W, X)
+    np.testing.assert_allclose(of_w, 3 * W**2, rtol=1e-6)
+    np.testing.assert_allclose(of_x, 2 * X, rtol=1e-6)

@@ -106,7 +106,8 @@ def _partial_eval(trace, *tracers, graph: Graph, mesh_witness):
         parts = kept[1]
     else:
         parts = split_for_derivative(graph.jaxpr, graph.body_mesh, unknown_in)
-    if not any(unknown_in) or not open_jaxpr(parts.known).eqns:
+    nothing_now = all(parts.unknown_out) and not open_jaxpr(parts.known).eqns
+    if not any(unknown_in) or nothing_now:
         params = {"graph": graph, "mesh_witness": mesh_witness}
         return trace.default_process_primitive(shmap_p, tracers, params)
     known_in, known_out = ([not u for u in row] for row in (unknown_in, parts.unknown_out))
