@@ -217,11 +217,19 @@ def test_automatic_axes(partitioner, tmp_path):
     np.testing.assert_array_equal(program(A), expected)
 
 
+def without_frames(hlo: str) -> str:
+    """The program without its numbered stack frames: XLA saves only those that it uses."""
+    tables = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+    parts = [part for part in hlo.split("\n\n") if not part.strip().startswith(tables)]
+    return re.sub(r" stack_frame_id=\d+", "", "\n\n".join(parts))
+
+
 def test_analyses_are_those_of_the_program_saved(tmp_path):
-    before = MATMUL.lower(A, B).compile()
-    after = executable(MATMUL.lower(A, B), tmp_path / "f")
+    lowered = MATMUL.lower(A, B)
+    before = lowered.compile()
+    after = executable(lowered, tmp_path / "f")
     assert isinstance(after, Executable)
-    assert after.as_text() == before.as_text()
+    assert without_frames(after.as_text()) == without_frames(before.as_text())
     assert after.input_shardings == before.input_shardings
     assert after.memory_analysis().argument_size_in_bytes == 4 * (2 * 8 + 8 * 4)
 

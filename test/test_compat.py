@@ -655,7 +655,7 @@ def test_refuses_unreduced():
 
 
 def test_needs_varying_types():
-    with pytest.raises(ValueError) as raised:  # noqa: PT011, the message is what is tested
+    with pytest.raises(ValueError, match="unreduced") as raised:
         _compat.run_with_axes(
             lambda: lax.pcast(jnp.ones(2), "i", to="unreduced"),
             _compat.with_manual_axes(SUMS, ("i", "j")),
@@ -690,6 +690,20 @@ def test_keep_unreduced():
     assert "sdy.sharding_constraint" in last
     assert 'unreduced={"j"}' in last
     assert "unreduced" not in text(P("i"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("int4", 4), ("bool", 8), ("uint8", 8), ("bfloat16", 16), ("float64", 64)]
+)
+def test_bits_of(dtype, bits):
+    assert _compat.bits_of(jnp.dtype(dtype)) == bits
+
+
+@pytest.mark.parametrize("dtype", ["int4", "float32"])
+def test_ahead_of_time(dtype):
+    x = jnp.arange(4).astype(dtype)
+    function = _compat.ahead_of_time(jax.jit(lambda x: x + x), [jax.typeof(x)])
+    np.testing.assert_array_equal(np.asarray(function(x), int), [0, 2, 4, 6])
 
 
 def test_every_function_has_a_test():

@@ -669,7 +669,7 @@ def test_operation_on_summands():
     def body(u):
         return u * u
 
-    with pytest.raises(UnreducedError) as raised:
+    with pytest.raises(UnreducedError, match="SHM-E207") as raised:
         mapped(body, P(unreduced={"j"}), P(), EXPLICIT)(on_explicit_summands())
     (problem,) = raised.value.problems
     assert problem.where == place(body)

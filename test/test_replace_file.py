@@ -47,5 +47,5 @@ def test_a_device_that_leads_to_a_file_keeps_what_others_have_open(tmp_path):
 
 
 def test_a_folder_that_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="none"):
         replace_file(tmp_path / "none" / "f", "after")

@@ -72,7 +72,7 @@ def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> 
         ]
         writes: list[_Write] = []
 
-        def body():
+        def eager_body():
             for k in refs:
                 blocks[k] = jax.new_ref(blocks[k])
             leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
@@ -91,7 +91,7 @@ def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> 
                     writes.append(_Write(ref, value, spec, f"{path} after the call"))
             return leaves
 
-        return _run(body, trace, region), writes
+        return _run(eager_body, trace, region), writes
 
     with no_devices_in_scope():
         values, writes = _run_by_rules(mapped, run)

@@ -92,6 +92,6 @@ def _of_branches(
     index, *operands = known
 
     def transposed(branch: Any):
-        return lambda operands, cts: transpose(branch, linear[1:], operands, cts)
+        return lambda operands, cts: list(transpose(branch, linear[1:], operands, cts))
 
     return lax.switch(index, list(map(transposed, eqn.params["branches"])), operands, cotangents)

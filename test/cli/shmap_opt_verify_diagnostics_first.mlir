@@ -9,6 +9,12 @@ module @nobody_expects_this_error {
 
 // -----
 
+// expected-error @+1 {{the module has no function @main}}
+module @this_error_is_expected {
+}
+
+// -----
+
 module @nothing_is_wrong_here {
   sdy.mesh @mesh = <["i"=4]>
   func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
