@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import ShapedArray, eval_context
+from jax.core import AbstractValue, ShapedArray, eval_context
 from jax.experimental import checkify
 from jax.extend import core as jex_core
+from jax.extend import linear_util
 from jax.interpreters import ad, mlir, partial_eval
 from jax.sharding import (
     AbstractMesh,
@@ -494,7 +495,27 @@ def trace_with_axes(
     axis_env = [(a, mesh.shape[a]) for a in axes]
     # JAX would check what it traced after the names of the axes have gone out of scope.
     with jax.sharding.use_abstract_mesh(mesh), jax.enable_checks(False):
-        return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
+        if setting("jax_debug_key_reuse"):  # only this looks for it inside
+            return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
+        found: list[Any] = []
+
+        def in_scope() -> tuple[()]:
+            found.append(_traced_flat(fun, avals))
+            return ()
+
+        jax.make_jaxpr(in_scope, axis_env=axis_env)()
+    return found[0]
+
+
+def _traced_flat(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """ClosedJaxpr of `fun`, without what jit does for each argument: `make_jaxpr` takes ten times
+    as long for the hundreds of arguments of a gradient.
+    """
+    info = getattr(fun, _DEBUG_INFO, None) or jax.api_util.debug_info("shard_map", fun, avals, {})
+    flat = linear_util.wrap_init(lambda *args: jax.tree.leaves(fun(*args)), debug_info=info)
+    types = [t if isinstance(t, AbstractValue) else jax.typeof(t) for t in avals]
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(flat, types)
+    return _ClosedJaxpr(jaxpr, consts)
 
 
 def refuses_unreduced(error: Exception) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shmap_compiler.graph import equations
+from shmap_compiler.contents import equations
 from shmap_compiler.misuse import source_line
 
 

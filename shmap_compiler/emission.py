@@ -9,7 +9,7 @@ collectives are lowered by JAX's own rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -34,7 +34,8 @@ from shmap_compiler._compat import (
 )
 from shmap_compiler.collectives.axis_index import lower_axis_index_of_jax
 from shmap_compiler.collectives.base import MESH_SYMBOL
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.contents import names_any
+from shmap_compiler.graph import Graph
 from shmap_compiler.held_programs import KERNELS
 from shmap_compiler.normalize import normalize
 from shmap_compiler.scopes import within_scope
@@ -92,7 +93,7 @@ def _emit_main(
         def lower() -> None:
             mlir.core_call_lowering(rule_ctx, *arguments, name="main", call_jaxpr=program)
 
-        if _holds_kernel(program):
+        if names_any(program, KERNELS):
             _with_axes(lower, graph)
         else:
             lower()
@@ -100,10 +101,6 @@ def _emit_main(
 
 
 _RULES = ((jex_core.primitives.axis_index_p, lower_axis_index_of_jax),)
-
-
-def _holds_kernel(program: Any) -> bool:
-    return any(eqn.primitive.name in KERNELS for eqn in equations(program))
 
 
 def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
@@ -145,32 +142,26 @@ def _annotate(main: Any, graph: Graph, tokens: int) -> None:
         main.attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
             [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
         )
-    # An array may also be unreduced over axes that are not manual here.
-    inputs = [
-        (s, reductions(s) | type_reductions(t))
-        for s, t in zip(graph.in_specs, graph.body_in_types, strict=True)
-    ]
-    outputs = [
-        (s, reductions(s) | type_reductions(t))
-        for s, t in zip(graph.out_specs, graph.body_out_types, strict=True)
-    ]
-    main.arg_attrs = _sharding_attributes(graph.mesh, inputs, main.type.inputs, tokens)
-    main.attributes["res_attrs"] = _sharding_attributes(
-        graph.mesh, outputs, main.type.results, tokens
-    )
+    inputs = zip(graph.in_specs, graph.body_in_types, main.type.inputs[tokens:], strict=True)
+    outputs = zip(graph.out_specs, graph.body_out_types, main.type.results[tokens:], strict=True)
+    main.arg_attrs = _sharding_attributes(graph.mesh, inputs, tokens)
+    main.attributes["res_attrs"] = _sharding_attributes(graph.mesh, outputs, tokens)
 
 
 def _sharding_attributes(
-    mesh: AnyMesh,
-    arrays: Sequence[tuple[PartitionSpec, Reductions]],
-    types: Sequence[ir.Type],
-    tokens: int,
+    mesh: AnyMesh, arrays: Iterable[tuple[PartitionSpec, Any, ir.Type]], tokens: int
 ) -> ir.ArrayAttr:
-    # The rank is that of the MLIR type: random keys have dimensions there that JAX does not show.
-    ranks = [ir.RankedTensorType(t).rank for t in types[tokens:]]
-    keys = [(specs.dim_axes(s, r), found) for (s, found), r in zip(arrays, ranks, strict=True)]
-    made = {key: _sharding_attribute(mesh, *key) for key in set(keys)}  # of hundreds few differ
-    return ir.ArrayAttr.get([ir.DictAttr.get({})] * tokens + [made[key] for key in keys])
+    made: dict[Any, ir.DictAttr] = {}  # of hundreds few differ
+    attributes = [ir.DictAttr.get({})] * tokens
+    for spec, block, type_ in arrays:
+        # The rank is that of the MLIR type: random keys have dimensions there that JAX does not
+        # show. An array may also be unreduced over axes that are not manual here.
+        key = spec, ir.RankedTensorType(type_).rank, type_reductions(block)
+        if key not in made:
+            dims = specs.dim_axes(spec, key[1])
+            made[key] = _sharding_attribute(mesh, dims, reductions(spec) | key[2])
+        attributes.append(made[key])
+    return ir.ArrayAttr.get(attributes)
 
 
 def _sharding_attribute(

@@ -6,7 +6,7 @@ of one device's blocks; every collective in it belongs to `shmap_compiler.collec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from shmap_compiler._compat import (
     AnyMesh,
     abstract_mesh,
     is_axis_effect,
-    jaxprs_in,
     open_jaxpr,
     reductions,
     split_type,
@@ -27,6 +26,7 @@ from shmap_compiler._compat import (
     type_split,
     with_manual_axes,
 )
+from shmap_compiler.contents import holders
 
 if TYPE_CHECKING:
     from shmap_compiler.replication.inference import Replication
@@ -153,14 +153,6 @@ class Graph:
         return f"<Graph of `{self.name}` on {specs.show_mesh(self.mesh)}: {listed}>"
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a jaxpr and of the programs nested in it, outer ones first."""
-    for eqn in open_jaxpr(jaxpr).eqns:
-        yield eqn
-        for inner in jaxprs_in(eqn.params):
-            yield from equations(inner)
-
-
 # --------------------------------------------------------------------------------- typechecking
 
 
@@ -194,7 +186,8 @@ def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
         defined.update(eqn.outvars)
         if eqn.primitive in collectives.COLLECTIVES:
             _check_collective(eqn, graph)
-        for inner in jaxprs_in(eqn.params):
+    for programs in holders(jaxpr).values():
+        for inner in programs:
             _check_jaxpr(open_jaxpr(inner), graph)
     for atom in jaxpr.outvars:
         if not isinstance(atom, jex_core.Literal) and atom not in defined:

@@ -80,20 +80,25 @@ def read_inputs(
 ) -> Inputs:
     """Raises SpecError for all that is wrong with the specs, and with the arguments for them."""
     on_mesh = region.mesh, region.manual_axes
-    problems = []
-    if in_specs is INFER:
-        problems += _cannot_infer(region)
-    else:
-        problems += specs.tree_problems(in_specs, "in_specs", *on_mesh)
+    infers = in_specs is INFER
+    problems = list(
+        _cannot_infer(region) if infers else specs.tree_problems(in_specs, "in_specs", *on_mesh)
+    )
+    specs_are_good = not infers and not problems
     problems += specs.tree_problems(out_specs, "out_specs", *on_mesh)
     matched, mismatches = _matched(in_specs, args)
     problems += mismatches
     dynamic, static = [], []
+    good: set[Any] = set()  # of hundreds few differ
     for position, (path, leaf, spec_path, spec) in enumerate(matched):
         if spec is None:
             static.append((position, path, leaf))
             continue
         aval = type_of(leaf)
+        kind = type(leaf), aval, spec
+        if good and is_hashable(kind) and kind in good:
+            dynamic.append(Input(position, path, spec, aval))
+            continue
         ref, aval = (True, value_type(aval)) if is_ref(aval) else (False, aval)
         impossible = list(_impossible_type(path, leaf))
         if impossible:
@@ -108,10 +113,13 @@ def read_inputs(
                 problems.append(_not_inferable(path, aval, region))
             else:
                 dynamic.append(Input(position, path, split, aval, ref))
-        elif not any(specs.spec_problems(spec, spec_path, *on_mesh)):
+        elif specs_are_good or not any(specs.spec_problems(spec, spec_path, *on_mesh)):
             wrong = list(specs.input_problems(aval.shape, path, spec, spec_path, region.mesh))
-            problems += wrong or _not_as_typed(aval, path, spec, spec_path, region)
+            wrong = wrong or list(_not_as_typed(aval, path, spec, spec_path, region))
+            problems += wrong
             dynamic.append(Input(position, path, spec, aval, ref))
+            if specs_are_good and not ref and not wrong and is_hashable(kind):
+                good.add(kind)
     if problems:
         raise SpecError(who, problems)
     return Inputs(tuple(dynamic), tuple(static))

@@ -24,7 +24,8 @@ from jax.core import ShapedArray
 from jax.extend import core as jex_core
 
 from shmap_compiler._compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.contents import primitives
+from shmap_compiler.graph import Graph
 from shmap_compiler.varying_types import transposes
 
 T = TypeVar("T")
@@ -180,17 +181,12 @@ def type_key_of_any(aval: Any) -> Hashable:
 
 def primitives_in(params: dict[str, Any]) -> frozenset[Any]:
     """All primitives of the programs among the parameters of an equation."""
-    return frozenset().union(*map(_primitives, jaxprs_in(params)))
+    return frozenset().union(*map(primitives, jaxprs_in(params)))
 
 
 def transposes_in(params: dict[str, Any]) -> bool:
     """Whether programs among the parameters of an equation take reverse-mode derivatives."""
     return any(map(_transposes, jaxprs_in(params)))
-
-
-@_once_per_jaxpr
-def _primitives(jaxpr: Any) -> frozenset[Any]:
-    return frozenset(eqn.primitive for eqn in equations(jaxpr))
 
 
 _transposes = _once_per_jaxpr(transposes)

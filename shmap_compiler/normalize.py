@@ -30,6 +30,7 @@ from shmap_compiler._compat import (
     replace_jaxpr,
 )
 from shmap_compiler.collectives.to_reduced import to_reduced
+from shmap_compiler.contents import holders
 from shmap_compiler.errors import Problem, body_error
 from shmap_compiler.held_programs import KERNELS
 from shmap_compiler.misuse import let_through, source_line
@@ -65,7 +66,13 @@ class _Rewriter:
 
     def rewrite(self, jaxpr: Any) -> Any:
         inner = open_jaxpr(jaxpr)
-        eqns = [new for eqn in inner.eqns for new in self.equation(eqn)]
+        eqns: list[Any] = []
+        held = holders(inner)
+        for position, eqn in enumerate(inner.eqns):
+            if _PLAIN[eqn.primitive] and not (eqn.effects or position in held or _has_axes(eqn)):
+                eqns.append(eqn)
+            else:
+                eqns += self.equation(eqn)
         effects = self.effects(inner.effects)
         unchanged = len(eqns) == len(inner.eqns) and all(
             new is old for new, old in zip(eqns, inner.eqns, strict=True)
@@ -100,7 +107,7 @@ class _Rewriter:
 
     def refuse_unknown(self, eqn: Any) -> None:
         named = {axis_of_effect(e) for e in eqn.effects}
-        if "axes" in eqn.params or "axis_name" in eqn.params:
+        if _has_axes(eqn):
             named.update(a for a in _axes(eqn.params) if isinstance(a, str))
         axes = [a for a in sorted(self.axes) if a in named]
         if axes and eqn.primitive not in RULED and eqn.primitive.name not in _LOWERED_BY_JAX:
@@ -164,6 +171,10 @@ def _left_alone(eqn: Any) -> Any:
 
 
 # ---------------------------------------------------------- one expansion per primitive of JAX
+
+
+def _has_axes(eqn: Any) -> bool:
+    return "axes" in eqn.params or "axis_name" in eqn.params
 
 
 def _axes(params: dict[str, Any]) -> tuple[Any, ...]:
@@ -309,6 +320,17 @@ _EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
 _LOWERED_BY_JAX = {"psend", "precv", "call_hi_primitive", "call_hi_primitive_linearized"}
 """Collectives without a form of ours: GPUs only, and known to the checks by their names; and what
 stands for a program until it is lowered, which is checked and emitted as `lowerable` makes it."""
+
+
+class _Plain(dict[Any, bool]):
+    """Of each primitive, whether its equations stay as they are if they name no axis."""
+
+    def __missing__(self, primitive: Any) -> bool:
+        self[primitive] = primitive.name not in _EXPANSIONS and primitive.name not in KERNELS
+        return self[primitive]
+
+
+_PLAIN = _Plain()
 
 COLLECTIVE_NAMES = frozenset(_EXPANSIONS)
 """Names of JAX's primitives for collectives, on all the versions we support."""

@@ -31,9 +31,10 @@ from shmap_compiler._compat import (
     with_manual_axes,
 )
 from shmap_compiler.collectives import COLLECTIVES
+from shmap_compiler.contents import equations
 from shmap_compiler.emission import emit
 from shmap_compiler.errors import Problem, TargetError
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.graph import Graph
 from shmap_compiler.merging import merge
 from shmap_compiler.watchdog import is_watching
 

@@ -203,8 +203,18 @@ def _kind(tree: Any) -> str:
 
 def tree_problems(tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
     """What is wrong with the specs of a tree in themselves."""
+    if not any(any(spec_problems(s, root, mesh, manual)) for s in _distinct(jax.tree.leaves(tree))):
+        return  # paths are for messages only
     for path, spec in jax.tree_util.tree_flatten_with_path(tree)[0]:
         yield from spec_problems(spec, root + jax.tree_util.keystr(path), mesh, manual)
+
+
+def _distinct(leaves: Sequence[Any]) -> Iterable[Any]:
+    """Of hundreds few differ."""
+    try:
+        return {(type(leaf), leaf): leaf for leaf in leaves}.values()
+    except Exception:  # some leaf cannot be compared
+        return leaves
 
 
 def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
@@ -212,12 +222,14 @@ def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) ->
     if not isinstance(spec, PartitionSpec):
         yield no_spec(spec, path, manual)
         return
+    names = mentioned(spec)
+    summed = (*sorted(spec.unreduced, key=str), *sorted(spec.reduced, key=str))
+    if not summed and len(set(names)) == len(names) and set(names) <= {*manual}:
+        return  # as nearly all are; manual axes are axes of the mesh
     at = f"{path}={show(spec)}"
     if reductions(spec) and len(manual) < len(mesh.axis_names) and not PARTLY_MANUAL_REDUCTIONS:
         yield only_fully_manual(at, "unreduced or reduced axes")
         return
-    names = mentioned(spec)
-    summed = (*sorted(spec.unreduced, key=str), *sorted(spec.reduced, key=str))
     for name in dict.fromkeys((*names, *summed)):
         if not isinstance(name, str):
             yield Problem(
@@ -288,8 +300,8 @@ def input_problems(
     shape: Shape, path: str, spec: PartitionSpec, spec_path: str, mesh: AnyMesh
 ) -> Iterator[Problem]:
     """Why an array of this shape cannot be split by a (well-formed) spec."""
-    at = f"{path} with {spec_path}={show(spec)}"
     if len(spec) > len(shape):
+        at = f"{path} with {spec_path}={show(spec)}"
         yield Problem(
             at,
             f"a spec for {len(spec)} dimensions and an array of rank {len(shape)}, shape {shape}",
@@ -300,6 +312,7 @@ def input_problems(
     for d, axes in enumerate(dim_axes(spec, len(shape))):
         parts = math.prod(mesh.shape[a] for a in axes)
         if shape[d] % parts:
+            at = f"{path} with {spec_path}={show(spec)}"
             yield Problem(
                 at,
                 f"dimension {d} of size {shape[d]}, shape {shape}",

@@ -40,8 +40,8 @@ from shmap_compiler._compat import (
     without_varying_type,
 )
 from shmap_compiler.asking import asks, casts
+from shmap_compiler.contents import holders, names_any
 from shmap_compiler.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
-from shmap_compiler.graph import equations
 from shmap_compiler.misuse import user_line
 from shmap_compiler.normalize import normalize
 from shmap_compiler.replication.typed import typed_p
@@ -63,10 +63,10 @@ def transposes(jaxpr: Any) -> bool:
     stacks: dict[int, Any] = {}
 
     def collect(program: Any) -> None:
-        for eqn in open_jaxpr(program).eqns:
-            stack = eqn.source_info.name_stack
-            stacks[id(stack)] = stack
-            for held in jaxprs_in(_as_the_user_gave_it(eqn)):
+        eqns = open_jaxpr(program).eqns
+        stacks.update((id(s), s) for s in [eqn.source_info.name_stack for eqn in eqns])
+        for position in holders(program):
+            for held in jaxprs_in(_as_the_user_gave_it(eqns[position])):
                 collect(held)
 
     collect(jaxpr)
@@ -121,7 +121,7 @@ def trace_by_need(
 
 def _with_casts(jaxpr: Any, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
     """What `typed` traces if types that the function gives values matter to a backward rule."""
-    if any(eqn.primitive.name == _FUNCTION for eqn in equations(jaxpr)) and casts(fun):
+    if names_any(jaxpr, [_FUNCTION]) and casts(fun):
         with contextlib.suppress(Exception):  # JAX refuses the function; its casts mean nothing
             return typed()
     return jaxpr

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import assume_replicated, shard_map
 from shmap_compiler._compat import open_jaxpr
-from shmap_compiler.graph import equations
+from shmap_compiler.contents import equations
 from shmap_compiler.replication.collective_rules import _varying, mask_of_type
 from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracer import trace

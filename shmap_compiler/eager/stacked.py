@@ -21,11 +21,12 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from shmap_compiler import specs
 from shmap_compiler._compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
 from shmap_compiler.collectives import COLLECTIVES, pmax_p, pmin_p, psum_scatter_p
+from shmap_compiler.contents import equations
 from shmap_compiler.eager.callbacks import is_callback
 from shmap_compiler.eager.form import Form, Operand, Operation, Program
 from shmap_compiler.eager.spread import Spread
 from shmap_compiler.eager.stacked_collectives import RULES, DeviceAxis
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.graph import Graph
 
 
 class Stacked(Form):

@@ -16,8 +16,9 @@ from jax.extend import core as jex_core
 
 from shmap_compiler import specs
 from shmap_compiler._compat import jaxprs_in, open_jaxpr, replace_jaxpr, trace_with_axes
+from shmap_compiler.contents import equations, names_any
 from shmap_compiler.errors import Problem, ReplicationError
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.graph import Graph
 from shmap_compiler.misuse import source_line
 from shmap_compiler.normalize import normalize
 from shmap_compiler.replication.check import told
@@ -45,12 +46,12 @@ def check_derived(kind: str, before: Graph, after: Graph, in_names: Sequence[str
       in_names: the last inputs of `after`, for messages.
     """
     ruled = _RULED[kind]
-    if not any(eqn.primitive.name in ruled for eqn in _equations(before)):
+    if not _holds(before, ruled):
         return
     who = f"the {kind} of `{before.name}`"
     if after.check_hangs and kind != "gradient":  # backward rules have a check of their own
         check_hangs(after, who, in_names)
-    if not after.check_vma or any(e.primitive.name == _CALLED for e in _equations(after)):
+    if not after.check_vma or _holds(after, (_CALLED,)):
         return
     problems = list(_problems(kind, before, after, in_names))
     if problems:
@@ -63,6 +64,15 @@ def _equations(graph: Graph) -> Iterator[Any]:
         yield eqn
         if _is_region(eqn):
             yield from _equations(eqn.params["graph"])
+
+
+def _holds(graph: Graph, names: Sequence[str]) -> bool:
+    """Whether an equation of a Graph, or of the regions in it, has a primitive of these names."""
+    if names_any(graph.jaxpr, names):
+        return True
+    if not names_any(graph.jaxpr, ["shard_map"]):
+        return False
+    return any(_holds(e.params["graph"], names) for e in equations(graph.jaxpr) if _is_region(e))
 
 
 def _is_region(eqn: Any) -> bool:

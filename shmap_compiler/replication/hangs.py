@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shmap_compiler.collectives import ppermute_p
+from shmap_compiler.contents import equations
 from shmap_compiler.errors import HangError, Problem
-from shmap_compiler.graph import equations
 from shmap_compiler.misuse import source_line
 from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.check import told

@@ -19,9 +19,9 @@ from shmap_compiler._compat import (
     axis_of_effect,
     is_ref,
     is_ref_effect,
-    jaxprs_in,
     open_jaxpr,
 )
+from shmap_compiler.contents import holders
 from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import is_collective, result_mask
 from shmap_compiler.replication.wiring import (
@@ -205,8 +205,9 @@ class _Solver:
                 return 0
             return refs[atom].mask if atom in refs else masks.get(atom, 0)
 
+        held = holders(jaxpr)
         for position, eqn in enumerate(jaxpr.eqns):
-            if _PLAIN[eqn.primitive] and not (eqn.effects or refs or jaxprs_in(eqn.params)):  # R3
+            if _PLAIN[eqn.primitive] and not (eqn.effects or refs or position in held):  # R3
                 mask = 0
                 for atom in eqn.invars:
                     if not isinstance(atom, jex_core.Literal):

@@ -10,8 +10,9 @@ from typing import Any
 
 from shmap_compiler import specs
 from shmap_compiler.compiled import CompiledForTarget
+from shmap_compiler.contents import equations
 from shmap_compiler.errors import Problem, TargetError
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.graph import Graph
 from shmap_compiler.misuse import source_line
 from shmap_compiler.signature import Signature
 from shmap_compiler.tables import show_bytes

@@ -22,7 +22,8 @@ import jax
 
 from shmap_compiler import collectives as coll
 from shmap_compiler._compat import open_jaxpr, trace_with_axes, varying_types
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.contents import equations
+from shmap_compiler.graph import Graph
 from shmap_compiler.misuse import source_line
 from shmap_compiler.normalize import normalize
 from shmap_compiler.replication.collective_rules import mask_of_type

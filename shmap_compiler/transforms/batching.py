@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec
 from shmap_compiler import specs
 from shmap_compiler._compat import reductions, with_reductions
 from shmap_compiler.collectives.vmapped_axes import SplitName
+from shmap_compiler.contents import equations
 from shmap_compiler.errors import Problem, SpecError
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.graph import Graph
 from shmap_compiler.normalize import COLLECTIVE_NAMES
 from shmap_compiler.primitive import bind, named_axes, shmap_p
 from shmap_compiler.replication.derived import check_derived

@@ -27,7 +27,7 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import AbstractMesh
 
 from shmap_compiler._compat import close_jaxpr, open_jaxpr, replace_jaxpr
-from shmap_compiler.graph import equations
+from shmap_compiler.contents import names_any
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
 from shmap_compiler.transforms.split import (
@@ -81,7 +81,7 @@ def _split_marked(
     instantiated_in: Sequence[bool],
     saveable: Callable[..., Any],
 ) -> Split:
-    if not any(eqn.primitive.name in ("cond", *REGIONS) for eqn in equations(closed)):
+    if not names_any(closed, ("cond", *REGIONS)):
         return split(closed, unknown_in, instantiated_in, saveable)
     marked = _Marking(regions=saveable is save_everything).jaxpr(closed)
     parts = split(marked, unknown_in, instantiated_in, saveable)

@@ -21,7 +21,8 @@ from jax.sharding import PartitionSpec
 from shmap_compiler import specs
 from shmap_compiler._compat import open_jaxpr, replace_jaxpr
 from shmap_compiler.collectives import psum
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.contents import equations, names_any
+from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.derived import check_derived
@@ -169,7 +170,7 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
 
 def _branches(graph: Graph) -> bool:
     """Whether devices may part. Collectives that they part around come from rules of the user's."""
-    return any(eqn.primitive.name in ("cond", "while") for eqn in equations(graph.jaxpr))
+    return names_any(graph.jaxpr, ("cond", "while"))
 
 
 def _cotangent_types(

@@ -11,6 +11,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
 from shmap_compiler._compat import close_jaxpr
+from shmap_compiler.contents import is_all_alive
 from shmap_compiler.graph import Graph
 from shmap_compiler.primitive import shmap_p
 from shmap_compiler.transforms.checkpoint import split_program
@@ -24,6 +25,8 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
     graph: Graph = eqn.params["graph"]
     if not any(used_outputs) and not eqn.effects:
         return [False] * len(eqn.invars), None
+    if all(used_outputs) and is_all_alive(graph.jaxpr):
+        return [True] * len(eqn.invars), eqn
     with jax.sharding.use_abstract_mesh(graph.body_mesh):  # this may be inside another body
         jaxpr, used_inputs = pe.dce_jaxpr(graph.jaxpr.jaxpr, list(used_outputs))
     if all((*used_outputs, *used_inputs)) and len(jaxpr.eqns) == len(graph.jaxpr.jaxpr.eqns):

@@ -19,7 +19,8 @@ from jax.extend import linear_util
 
 from shmap_compiler import specs
 from shmap_compiler._compat import is_jaxpr, open_jaxpr, replace_jaxpr
-from shmap_compiler.graph import Graph, equations
+from shmap_compiler.contents import names_any
+from shmap_compiler.graph import Graph
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Frame, Replication, infer_program
 
@@ -79,7 +80,7 @@ def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule |
     Args:
       note: from such an equation, and from variables to their types, to its rule; None keeps it.
     """
-    if not any(eqn.primitive.name == primitive for eqn in equations(graph.jaxpr)):
+    if not names_any(graph.jaxpr, [primitive]):
         return graph.jaxpr
     outside = set(graph.outer_manual_axes)
     # Cotangents of unreduced and reduced values are each device's own, like those of varying ones.
