@@ -183,7 +183,7 @@ def transpose(
         rest, others = iter(inputs), iter(known)
         return run(*[next(rest if is_linear else others) for is_linear in linear])
 
-    return jax.linear_transpose(of_linear, *types)(list(cotangents))
+    return list(jax.linear_transpose(of_linear, *types)(list(cotangents)))
 
 
 def constants_to_inputs(closed: Any) -> tuple[Any, list[Any]]:
