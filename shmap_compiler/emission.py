@@ -48,7 +48,9 @@ def emit(
 ) -> ir.Module:
     """The module of `graph`, in the MLIR context of `ctx`.
 
-    `@main` takes and returns one token per ordered effect before its arguments and results.
+    `@main` takes and returns one token per ordered effect before its arguments and results. Before
+    the tokens it takes what the enclosing `jax.export` computes: sizes of symbolic dimensions, and
+    the number of the platform it runs on.
     """
     context = ctx.module_context.context
     location = ir.Location.current or ir.Location.unknown(context)
@@ -61,7 +63,7 @@ def emit(
         main: Any = next(f for f in module.body.operations if _symbol(f) == "main")
         main.operation.move_before(module.body.operations[1])
         main.operation.location = location
-        _annotate(main, graph, len(ordered_effects))
+        _annotate(main, graph, len(ordered_effects), len(ctx.dim_var_values))
     return module
 
 
@@ -73,18 +75,21 @@ def _emit_main(
     body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, _RULES)
     in_types = [mlir.aval_to_ir_type(body_ctx, t) for t in graph.body_in_types]
     tokens = [mlir.token_type()] * len(ordered_effects)
-    caller = func_dialect.FuncOp("caller", ([*tokens, *in_types], []), ip=body_ctx.ip)
+    sizes = [value.type for value in ctx.dim_var_values]
+    caller = func_dialect.FuncOp("caller", ([*sizes, *tokens, *in_types], []), ip=body_ctx.ip)
     block = caller.add_entry_block()
     with ir.InsertionPoint(block):
-        token_values = dict(zip(ordered_effects, block.arguments, strict=False))
+        size_values, after_sizes = _split(block.arguments, len(sizes))
+        tokens_first, arguments = _split(after_sizes, len(tokens))
+        token_values = dict(zip(ordered_effects, tokens_first, strict=True))
         rule_ctx = ctx.replace(
             module_context=body_ctx,
             avals_in=graph.body_in_types,
             avals_out=graph.body_out_types,
             tokens_in=mlir.TokenSet(token_values),
             tokens_out=None,
+            dim_var_values=tuple(size_values),
         )
-        arguments = list(block.arguments)[len(tokens) :]
         program = _named(lowerable(graph), graph, ctx)
         # Of programs with automatic axes XLA decides where callbacks run.
         if watch and set(axes) == set(graph.mesh.axis_names):
@@ -98,6 +103,11 @@ def _emit_main(
         else:
             lower()
     caller.operation.erase()
+
+
+def _split(values: Iterable[Any], count: int) -> tuple[list[Any], list[Any]]:
+    listed = list(values)
+    return listed[:count], listed[count:]
 
 
 _RULES = ((jex_core.primitives.axis_index_p, lower_axis_index_of_jax),)
@@ -133,7 +143,7 @@ def _named(jaxpr: Any, graph: Graph, ctx: Any) -> Any:
     return jaxpr
 
 
-def _annotate(main: Any, graph: Graph, tokens: int) -> None:
+def _annotate(main: Any, graph: Graph, tokens: int, sizes: int) -> None:
     main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     main.attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
         [ir.StringAttr.get(a) for a in graph.manual_axes]
@@ -142,17 +152,22 @@ def _annotate(main: Any, graph: Graph, tokens: int) -> None:
         main.attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
             [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
         )
-    inputs = zip(graph.in_specs, graph.body_in_types, main.type.inputs[tokens:], strict=True)
+    in_types = main.type.inputs[sizes + tokens :]
+    inputs = zip(graph.in_specs, graph.body_in_types, in_types, strict=True)
     outputs = zip(graph.out_specs, graph.body_out_types, main.type.results[tokens:], strict=True)
-    main.arg_attrs = _sharding_attributes(graph.mesh, inputs, tokens)
+    main.arg_attrs = _sharding_attributes(graph.mesh, inputs, tokens, sizes)
     main.attributes["res_attrs"] = _sharding_attributes(graph.mesh, outputs, tokens)
 
 
 def _sharding_attributes(
-    mesh: AnyMesh, arrays: Iterable[tuple[PartitionSpec, Any, ir.Type]], tokens: int
+    mesh: AnyMesh,
+    arrays: Iterable[tuple[PartitionSpec, Any, ir.Type]],
+    tokens: int,
+    sizes: int = 0,
 ) -> ir.ArrayAttr:
     made: dict[Any, ir.DictAttr] = {}  # of hundreds few differ
-    attributes = [ir.DictAttr.get({})] * tokens
+    attributes = [_sharding_attribute(mesh, (), Reductions())] * sizes
+    attributes += [ir.DictAttr.get({})] * tokens
     for spec, block, type_ in arrays:
         # The rank is that of the MLIR type: random keys have dimensions there that JAX does not
         # show. An array may also be unreduced over axes that are not manual here.

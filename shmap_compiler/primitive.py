@@ -36,6 +36,7 @@ from shmap_compiler.emission import emit
 from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.graph import Graph
 from shmap_compiler.merging import merge
+from shmap_compiler.symbolic import refuse_symbolic_dimensions
 from shmap_compiler.watchdog import is_watching
 
 shmap_p = Primitive("shard_map")  # as profilers and error messages of JAX name it
@@ -141,12 +142,13 @@ _UNREDUCED_NEEDS_SHARDY = Problem(
 def _lowering(ctx, *args, graph, mesh_witness):
     if not shardy_is_on() and any(spec.unreduced for spec in graph.out_specs):
         raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
+    refuse_symbolic_dimensions(graph, ctx)
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # What is lowered to be shown, saved or compiled ahead of time stays as it is.
     module = emit(graph, ctx, effects, watch=is_watching() and _options.get() is _DEFAULT)
     _run_passes(graph, module)
     tokens = [ctx.tokens_in.get(e) for e in effects]
-    results = merge(module, "shmap", ctx, [*tokens, *args])
+    results = merge(module, "shmap", ctx, [*ctx.dim_var_values, *tokens, *args])
     if effects:
         new_tokens = dict(zip(effects, results, strict=False))
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet(new_tokens)))
