@@ -13,6 +13,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
+from shmap_compiler.collectives import psum_p
+from shmap_compiler.graph import equations
+from shmap_compiler.primitive import shmap_p
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 W = np.linspace(1, 2, 3, dtype=np.float32)
@@ -190,3 +193,60 @@ def test_a_region_in_a_region_that_makes_what_is_equal_outside_vary():
     found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
     for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------ where shares are summed
+
+LONG = np.linspace(1, 2, 1000, dtype=np.float32)
+
+
+def backward_of(body):
+    """The program of the gradient of a body of (LONG, V, X)."""
+    of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P(("i", "j"))), out_specs=P())
+    program = jax.make_jaxpr(jax.grad(of, (0, 1)))(LONG, V, X)
+    *_, backward = (e.params["graph"] for e in equations(program) if e.primitive is shmap_p)
+    return backward.jaxpr
+
+
+def sizes_summed(program):
+    """The size of each value that a program sums over devices."""
+    return sorted(e.invars[0].aval.size for e in equations(program) if e.primitive is psum_p)
+
+
+def test_a_loop_that_uses_one_number_of_a_long_array_sums_that_number():
+    """Once after the loop would be fewer sums, but of the whole array."""
+
+    def body(w, v, x):
+        def step(total, _):
+            return total + jnp.sum(jnp.sin(w[0] * x)), None
+
+        return lax.psum(lax.scan(step, jnp.sum(v * x), None, length=2)[0], ("i", "j"))
+
+    assert sizes_summed(backward_of(body)) == [1, 3]
+
+
+def test_a_loop_that_uses_a_whole_array_sums_once_after_the_loop():
+    def body(w, v, x):
+        def step(total, _):
+            return total + jnp.sum(jnp.sin(w * x[0, 0])), None
+
+        return lax.psum(lax.scan(step, jnp.sum(v * x), None, length=2)[0], ("i", "j"))
+
+    backward = backward_of(body)
+    (loop,) = (e for e in equations(backward) if e.primitive.name == "scan")
+    assert sizes_summed(loop.params["jaxpr"]) == []
+    assert sizes_summed(backward) == [3, 1000]
+
+
+def test_a_call_that_spreads_two_numbers_sums_once():
+    """Once for each number would be fewer bytes, but more sums."""
+
+    @jax.jit
+    def inner(a, b, x):
+        both = jnp.broadcast_to(a, (100,)) + jnp.broadcast_to(b, (100,))
+        return jnp.sum(jnp.sin(both * x[0, 0]))
+
+    def body(w, v, x):
+        return lax.psum(inner(v[0], v[1], x), ("i", "j")) + jnp.sum(w)
+
+    assert sizes_summed(backward_of(body)) == [100]

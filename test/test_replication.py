@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import io_callback
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, primitives
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import assume_replicated, shard_map
 from shmap_compiler._compat import open_jaxpr
 from shmap_compiler.contents import equations
-from shmap_compiler.replication.collective_rules import _varying, mask_of_type
+from shmap_compiler.replication.axis_sets import AxisSets
+from shmap_compiler.replication.collective_rules import _varying, mask_of_type, result_mask
 from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracer import trace
 
@@ -273,6 +274,7 @@ RULES = [
         ON_J,
     ),
     ("R14-reduce", lambda i, j, ij, n: lax.reduce(j, 0.0, lax.add, (0,)), ON_J),
+    ("R15-rng_uniform", lambda i, j, ij, n: lax.rng_uniform(0.0, 1.0, (3,)), ON_IJ),
     ("R15-pure_callback", lambda i, j, ij, n: jax.pure_callback(host, type_of(j), j), ON_J),
     ("R15-io_callback", lambda i, j, ij, n: io_callback(host, type_of(n), n), ON_IJ),
     ("R15-ordered", lambda i, j, ij, n: io_callback(host, type_of(n), n, ordered=True), ON_IJ),
@@ -342,6 +344,12 @@ def test_R4_a_collective_that_also_names_an_axis_of_vmap():
     assert graphs[0].replication.outputs == (ON_J, ON_IJ)
 
 
+def test_R7_a_collective_in_the_form_of_jax_over_groups():
+    (eqn,) = jax.make_jaxpr(group_of_two, axis_env=[("i", 4)])(1.0).eqns
+    axes = AxisSets(MESH.shape)
+    assert axes.names(result_mask(eqn, axes.mask(["i", "j"]), axes)) == ("i", "j")
+
+
 def test_R9_a_program_called_twice_is_solved_for_each_call():
     inner = jax.jit(lambda x: x * 2)
     graph = traced(lambda i, n: (inner(i), inner(n)), P("i"), P())
@@ -350,6 +358,23 @@ def test_R9_a_program_called_twice_is_solved_for_each_call():
         id(open_jaxpr(e.params["jaxpr"])): open_jaxpr(e.params["jaxpr"]) for e in graph.jaxpr.eqns
     }.values()
     assert graph.replication.of(program.invars[0]) == ON_I, "the union over both calls"
+
+
+def test_R11_R12_what_loops_and_branches_pass_on_where_transformations_made_them():
+    """`jax.lax` takes such carries and operands out of the loops and branches that users write."""
+    test = jax.make_jaxpr(lambda a, b: jnp.sum(a) < 9)(BLOCK, BLOCK)
+    step = jax.make_jaxpr(lambda const, a, b: (a + const, b))(BLOCK, BLOCK, BLOCK)
+    branches = (jax.make_jaxpr(lambda a, b: (a + 1, b))(BLOCK, BLOCK),) * 2
+
+    def loop(i, n):
+        counts = {"cond_nconsts": 0, "body_nconsts": 1}
+        return primitives.while_p.bind(i, n, n, cond_jaxpr=test, body_jaxpr=step, **counts)
+
+    def branch(i, n):
+        return primitives.cond_p.bind((jnp.max(i) > 0).astype(int), n, n, branches=branches)
+
+    assert varying(loop, P("i"), P()) == (ON_I, NONE)
+    assert varying(branch, P("i"), P()) == (ON_I, NONE)
 
 
 def test_R11_inside_a_loop_devices_in_the_same_step_have_the_same_counter():
@@ -421,6 +446,11 @@ def test_R13_nested_shard_map():
 
     sets = varying(outer, P("i"), P(), manual_axes=["i"])
     assert sets == (ON_I, NONE, ON_I, NONE, NONE, NONE)
+    # Of what is inside, the outer Graph knows the axes of both.
+    graph = traced(outer, P("i"), P(), manual_axes=["i"])
+    nested = [e for e in equations(graph.jaxpr) if e.primitive.name == "shard_map"]
+    inside = {graph.replication.of(open_jaxpr(e.params["graph"].jaxpr).invars[0]) for e in nested}
+    assert ON_IJ in inside
     # On its own, the inner program does not know along which outer axes its arguments vary.
     assert inner_graphs[0].replication.outputs == (ON_I, ON_J, ON_IJ)
 

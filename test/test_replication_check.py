@@ -404,6 +404,20 @@ def test_R17_follows_a_value_into_a_nested_shard_map():
     assert "`outer`" in caught.value.who
 
 
+def test_R17_the_repair_follows_a_dimension_through_a_transposition():
+    """In three dimensions, where it differs from its inverse."""
+
+    def turned(x):
+        return jnp.transpose(x, (1, 2, 0))
+
+    (problem,) = refusal(turned, X.reshape(16, 4, 2), in_specs=(P("i"),)).problems
+    assert "out_specs=P(None, None, 'i')" in problem.fix
+
+
+def test_R17_blocks_without_elements_are_equal():
+    shard_map(lambda x: x[:0], mesh=MESH, in_specs=P("i"), out_specs=P()).trace(X)
+
+
 def test_check_is_of_the_users_call_only():
     """Graphs made by transformations have outputs of their own, which need no check."""
     mapped = shard_map(
