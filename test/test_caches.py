@@ -306,7 +306,12 @@ def test_a_wrapper_does_not_pass_for_what_it_wraps():
     def twice(block):
         return 2 * body(block)
 
-    for function, expected in ((twice, 2 * (X + 1)), (body, X + 1), (twice, 2 * (X + 1))):
+    @functools.wraps(body)
+    def double(block):  # reads no variable, as `body`
+        return 2 * block
+
+    cases = [(twice, 2 * (X + 1)), (body, X + 1), (twice, 2 * (X + 1)), (double, 2 * X)]
+    for function, expected in cases:
         np.testing.assert_array_equal(call(jax.jit(shard_map(function, **LINES)), X), expected)
 
 

@@ -10,9 +10,12 @@ import pytest
 from checkpoint_programs import POLICIES, STRUCTURES, arguments, cost, gradient
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
+from shmap_compiler.contents import equations
+from shmap_compiler.transforms.split import split
 
 # Most of the time goes into compiling machine code, which tells nothing of memory.
 FAST = {"xla_backend_optimization_level": 0}
@@ -105,6 +108,16 @@ def test_callbacks_without_used_results_run_as_often_as_in_jax(place):
         return len(calls)
 
     assert runs(shard_map) == runs(jax.shard_map) > 0
+
+
+def test_no_policy_repeats_an_effect():
+    def fun(x):
+        return jnp.sin(x * io_callback(np.ones, jax.ShapeDtypeStruct((), np.float32), ()))
+
+    closed = jax.make_jaxpr(fun)(np.float32(1))
+    parts = split(closed, [True], [True], jax.checkpoint_policies.nothing_saveable)
+    known, staged = ([e.primitive.name for e in equations(p)] for p in (parts.known, parts.staged))
+    assert (known.count("io_callback"), staged.count("io_callback")) == (1, 0)
 
 
 def examples(count):

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
 from shmap_compiler.collectives import psum_p
-from shmap_compiler.graph import equations
+from shmap_compiler.contents import equations
 from shmap_compiler.primitive import shmap_p
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)

@@ -3,6 +3,7 @@
 `same(f, ...)` compares an eager call with the same call inside `jax.jit`.
 """
 
+import dataclasses
 import functools
 import gc
 import re
@@ -721,7 +722,9 @@ def test_weak_types_are_part_of_the_key():
 
 
 def test_equal_values_of_other_types_have_other_keys():
-    values = [1, 1.0, True, 0.0, -0.0, 1 + 0j, np.float32(1), np.float64(1), "1", (1,), [1], None]
+    values = [1, 1.0, True, 0.0, -0.0, 1 + 0j, 1 + 1j, "1", (1,), [1], None]
+    values += [np.float32(1), np.float64(1), np.float32(0), np.int32(0), np.zeros((1, 2))]
+    values += [np.zeros((2, 1)), jnp.ones(1), jnp.ones(1)]
     assert len({key(v) for v in values}) == len(values)
     assert key(float("nan")) == key(float("nan"))
 
@@ -740,6 +743,22 @@ def test_wiring_is_part_of_the_key():
     swapped = jax.make_jaxpr(lambda x, y: (x, y))(1.0, 2.0)
     straight = jax.make_jaxpr(lambda x, y: (y, x))(1.0, 2.0)
     assert len({jaxpr_key(j) for j in (left, right, swapped, straight)}) == 4
+
+
+def test_constants_and_contexts_are_part_of_the_key():
+    def make(value):
+        return jax.make_jaxpr(lambda x: x + value)(np.ones(3, np.float32))
+
+    with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
+        other = make(1.0)
+    jaxprs = [make(jnp.arange(3)), make(jnp.arange(1, 4)), make(1.0), other]
+    assert len({jaxpr_key(j) for j in jaxprs}) == 4
+
+
+def test_specs_are_part_of_the_key():
+    graph = shard_map(lambda x: x, mesh=MESH, in_specs=P("i"), out_specs=P("i")).trace(X)
+    for change in ({"in_specs": (P("j"),)}, {"out_specs": (P("j"),)}):
+        assert key(dataclasses.replace(graph, **change)) != key(graph)
 
 
 def test_identities_in_keys_are_kept_alive():
