@@ -15,11 +15,12 @@ Leaves:  of neighbouring all_reduces over the same axes, of one reduction and el
 
 Neighbours have no other collective, no call, loop or branch between them, and the results of the
 earlier ones are not used before the last: no value arrives later than it is wanted. What is larger
-than `limit` is not worth the copies; XLA combines large neighbours itself, into one all_reduce of
-several operands. (On CPU it does so for any size: both ways end in one all-reduce. A module cannot
-say that itself: XLA takes no all_reduce of several operands inside a manual region, in neither
-partitioner form, as of jaxlib 0.10.2 and 0.12.0.1.) Where some axes are automatic nothing is
-combined: values that lie differently over those axes would have to be moved to be put together.
+than `limit` is not worth the copies, which lie in up to `limit` bytes before the all_reduce and as
+many after it; XLA combines large neighbours itself, into one all_reduce of several operands. (On
+CPU it does so for any size: both ways end in one all-reduce. A module cannot say that itself: XLA
+takes no all_reduce of several operands inside a manual region, in neither partitioner form, as of
+jaxlib 0.10.2 and 0.12.0.1.) Where some axes are automatic nothing is combined: values that lie
+differently over those axes would have to be moved to be put together.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class CombineAllReduces(Pass):
     code = "SHM-P09"
     needs_body_form = True
 
-    limit: int = 4096
+    limit: int = 1024
 
     def run(self, module: ModuleOp) -> None:
         ends = [

@@ -9,6 +9,9 @@ from traffic_programs import PROGRAMS, RELEASE, SHARD_MAPS, measure, row
 PAGE = (Path(__file__).parent.parent / "docs" / "traffic.md").read_text().splitlines()
 IS_OF_THIS_RELEASE = any(f"Measured with {RELEASE};" in line for line in PAGE)
 
+# Bytes: XLA lays small programs out in one order or another.
+FREE = 256
+
 
 def bytes_sent_only(line):
     return re.sub(r"\d+ \+ \d+, (\d+ B), \d+ x, \d+ B", r"\1", line)
@@ -23,8 +26,7 @@ def test_a_gradient_is_right_and_costs_no_more_than_that_of_jax(program):
         assert ours.traffic.sent <= checked.traffic.sent
         assert ours.traffic.all_reduces <= checked.traffic.all_reduces
         assert ours.traffic.products <= checked.traffic.products
-        if "remat" in program.name:
-            assert ours.temporaries <= 1.1 * checked.temporaries
+        assert ours.temporaries <= 1.1 * checked.temporaries + FREE
     line = row(program, gradients)
     assert bytes_sent_only(line) in map(bytes_sent_only, PAGE)
     if IS_OF_THIS_RELEASE:

@@ -29,9 +29,11 @@ from jax.sharding import AbstractMesh
 from shmap_compiler._compat import close_jaxpr, open_jaxpr, replace_jaxpr
 from shmap_compiler.contents import names_any
 from shmap_compiler.transforms.branches import cond_p
+from shmap_compiler.transforms.loops import carried_p, scan_p
 from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
 from shmap_compiler.transforms.split import (
     Split,
+    is_dropped,
     named,
     save_everything,
     split,
@@ -81,7 +83,7 @@ def _split_marked(
     instantiated_in: Sequence[bool],
     saveable: Callable[..., Any],
 ) -> Split:
-    if not names_any(closed, ("cond", *REGIONS)):
+    if not names_any(closed, ("cond", "scan", *REGIONS)):
         return split(closed, unknown_in, instantiated_in, saveable)
     marked = _Marking(regions=saveable is save_everything).jaxpr(closed)
     parts = split(marked, unknown_in, instantiated_in, saveable)
@@ -156,7 +158,7 @@ def _staged_parameters(
 
 
 def _undropped(var: Any) -> Any:
-    return jex_core.Var(var.aval) if type(var).__name__ == "DropVar" else var
+    return jex_core.Var(var.aval) if is_dropped(var) else var
 
 
 def _rounded(jaxpr: Any, residuals: Sequence[Any]) -> Any:
@@ -190,7 +192,7 @@ def _round(x: Any, out: Any, near: Any) -> Any:
 
 
 class _Marking(Rewriting):
-    """Primitives of ours stand for branches and, if `regions`, for regions.
+    """Primitives of ours stand for branches and, if `regions`, for regions and loops.
 
     Only where JAX's rules ask the rules of what an equation holds: the program of a while loop, for
     one, is evaluated instead.
@@ -205,6 +207,9 @@ class _Marking(Rewriting):
         if name == "cond":
             params = {"eqn": eqn, "branches": self.value(eqn.params["branches"])}
             return [eqn.replace(primitive=cond_p, params=params)]
+        if name == "scan" and self._regions:
+            params = {"eqn": eqn, "jaxpr": self.value(eqn.params["jaxpr"])}
+            return [eqn.replace(primitive=scan_p, params=params)]
         if name in REGIONS and self._regions:
             return [eqn.replace(primitive=_region_p, params={"eqn": eqn})]
         return super().equation(eqn, names) if name in HOLDERS else [eqn]
@@ -214,7 +219,10 @@ class _Restoring(Rewriting):
     """Regions are equations of JAX again, and calls of known halves are inlined."""
 
     def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
-        if eqn.primitive in (_region_p, cond_p):
+        if eqn.primitive is carried_p:
+            names[eqn.outvars[0]] = eqn.invars[0]
+            return []
+        if eqn.primitive in (_region_p, cond_p, scan_p):
             eqn = eqn.params["eqn"].replace(invars=eqn.invars, outvars=eqn.outvars)
         elif eqn.primitive is jex_core.primitives.closed_call_p:
             return self.inlined(eqn, names)

@@ -116,13 +116,13 @@ def split(
     known_in = [not u for u in unknown_in]
     known_out = [not u for u in unknown_out]
     return Split(
-        known=_program(
+        known=program(
             closed,
             where(known_in, jaxpr.invars),
             [*where(known_out, jaxpr.outvars), *residuals],
             known,
         ),
-        staged=_program(
+        staged=program(
             closed,
             [*residuals, *where(instantiated_in, jaxpr.invars)],
             where(instantiated_out, jaxpr.outvars),
@@ -282,7 +282,8 @@ def _reshape(source: Any, target: Any) -> Any:
     return template.eqns[0].replace(invars=[source], outvars=[target])
 
 
-def _program(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: list[Any]) -> Any:
+def program(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: list[Any]) -> Any:
+    """A program of equations of `closed`."""
     return replace_jaxpr(
         closed,
         invars=list(invars),
@@ -291,6 +292,10 @@ def _program(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: l
         effects={effect for eqn in eqns for effect in eqn.effects},
         debug_info=open_jaxpr(closed).debug_info.with_unknown_names(),
     )
+
+
+def is_dropped(var: Any) -> bool:
+    return type(var).__name__ == "DropVar"
 
 
 def _has_effects(eqn: Any) -> bool:

@@ -196,7 +196,7 @@ module @all_axes_are_manual {
   }
 
   // CHECK-LABEL: func.func private @as_much_as_the_limit_holds
-  func.func private @as_much_as_the_limit_holds(%x: tensor<512xf32>, %y: tensor<512xf32>) -> (tensor<512xf32>, tensor<512xf32>) {
+  func.func private @as_much_as_the_limit_holds(%x: tensor<128xf32>, %y: tensor<128xf32>) -> (tensor<128xf32>, tensor<128xf32>) {
     // CHECK: stablehlo.concatenate
     // CHECK: stablehlo.all_reduce
     // CHECK-NOT: stablehlo.all_reduce
@@ -205,61 +205,61 @@ module @all_axes_are_manual {
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<512xf32>) -> tensor<512xf32>
+    }) : (tensor<128xf32>) -> tensor<128xf32>
     %1 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<512xf32>) -> tensor<512xf32>
-    return %0, %1 : tensor<512xf32>, tensor<512xf32>
+    }) : (tensor<128xf32>) -> tensor<128xf32>
+    return %0, %1 : tensor<128xf32>, tensor<128xf32>
   }
 
   // CHECK-LABEL: func.func private @more_than_the_limit_holds
-  func.func private @more_than_the_limit_holds(%x: tensor<512xf32>, %y: tensor<513xf32>) -> (tensor<512xf32>, tensor<513xf32>) {
+  func.func private @more_than_the_limit_holds(%x: tensor<128xf32>, %y: tensor<129xf32>) -> (tensor<128xf32>, tensor<129xf32>) {
     // CHECK-NOT: stablehlo.concatenate
     // CHECK: return
     %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<512xf32>) -> tensor<512xf32>
+    }) : (tensor<128xf32>) -> tensor<128xf32>
     %1 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<513xf32>) -> tensor<513xf32>
-    return %0, %1 : tensor<512xf32>, tensor<513xf32>
+    }) : (tensor<129xf32>) -> tensor<129xf32>
+    return %0, %1 : tensor<128xf32>, tensor<129xf32>
   }
 
   // CHECK-LABEL: func.func private @a_run_that_is_too_long_for_one
-  func.func private @a_run_that_is_too_long_for_one(%x: tensor<512xf32>, %y: tensor<512xf32>) -> (tensor<512xf32>, tensor<512xf32>, tensor<512xf32>, tensor<512xf32>) {
+  func.func private @a_run_that_is_too_long_for_one(%x: tensor<128xf32>, %y: tensor<128xf32>) -> (tensor<128xf32>, tensor<128xf32>, tensor<128xf32>, tensor<128xf32>) {
     // CHECK: stablehlo.concatenate
-    // CHECK: tensor<1024xf32>
+    // CHECK: tensor<256xf32>
     // CHECK: stablehlo.concatenate
-    // CHECK: tensor<1024xf32>
+    // CHECK: tensor<256xf32>
     // CHECK-NOT: stablehlo.concatenate
     // CHECK: return
     %0 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<512xf32>) -> tensor<512xf32>
+    }) : (tensor<128xf32>) -> tensor<128xf32>
     %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<512xf32>) -> tensor<512xf32>
+    }) : (tensor<128xf32>) -> tensor<128xf32>
     %2 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<512xf32>) -> tensor<512xf32>
+    }) : (tensor<128xf32>) -> tensor<128xf32>
     %3 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) : (tensor<512xf32>) -> tensor<512xf32>
-    return %0, %1, %2, %3 : tensor<512xf32>, tensor<512xf32>, tensor<512xf32>, tensor<512xf32>
+    }) : (tensor<128xf32>) -> tensor<128xf32>
+    return %0, %1, %2, %3 : tensor<128xf32>, tensor<128xf32>, tensor<128xf32>, tensor<128xf32>
   }
 }
 

@@ -1,0 +1,104 @@
+"""Splits a `scan` so that each step saves what its staged step reads of the known carry.
+
+JAX's rule for programs hands the known carry to the staged loop, which moves it on in a loop of its
+own, from saved values that nothing else may need. Here the staged step reads the carry from the
+values that were saved, as it reads what the known step computed, and whatever serves the known
+carry alone is dropped.
+
+Before:  c, y, dy = scan(c, x, dx) { known step and staged step }
+Known:   c, y, residuals = scan(c, x) { known step; its residuals are the carry's value, ... }
+Staged:  dy = scan(dx, residuals) { staged step }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+from jax.extend import core as jex_core
+from jax.interpreters import partial_eval as pe
+
+from shmap_compiler._compat import close_jaxpr, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.transforms.split import is_dropped, program, renamed, where
+
+scan_p = jex_core.Primitive("marked_scan")
+"""Stands for the `scan` equation `eqn`, all of whose residuals are saved; `jaxpr` is its step,
+marked in the same way."""
+scan_p.multiple_results = True
+
+carried_p = jex_core.Primitive("carried")
+"""The value of a carry, as a value that a step computes: it is saved if it is needed later."""
+carried_p.def_abstract_eval(lambda x: x)
+
+
+def _split_scan(
+    saveable: Callable[..., Any],
+    unknown_in: Sequence[bool],
+    instantiated_in: Sequence[bool],
+    eqn: Any,
+):
+    whole = eqn.params["eqn"].replace(invars=eqn.invars, outvars=eqn.outvars)
+    if not any(unknown_in):
+        return whole, None, [False] * len(eqn.outvars), [False] * len(eqn.outvars), []
+    step = _with_computed_carry(eqn.params["jaxpr"], *scan_counts(whole.params))
+    rule = pe.partial_eval_jaxpr_custom_rules[whole.primitive]
+    marked = whole.replace(params={**whole.params, "jaxpr": step})
+    known, staged, unknown_out, _, _ = rule(saveable, unknown_in, instantiated_in, marked)
+    staged = _without_unused(step, staged, set(where(unknown_out, eqn.outvars)))
+    read = [] if staged is None else [v for v in staged.invars if isinstance(v, jex_core.Var)]
+    known_outvars = [v for v, u in zip(eqn.outvars, unknown_out, strict=True) if not u]
+    known = _call_without_unused(known, {*known_outvars, *read})
+    there = {
+        v
+        for v, is_there in zip(eqn.invars, instantiated_in, strict=True)
+        if is_there and isinstance(v, jex_core.Var)
+    }
+    return known, staged, unknown_out, unknown_out, [v for v in read if v not in there]
+
+
+pe.partial_eval_jaxpr_custom_rules[scan_p] = _split_scan
+
+
+def _with_computed_carry(step: Any, constants: int, carries: int) -> Any:
+    """The step, which reads its carry through `carried_p`."""
+    jaxpr = open_jaxpr(step)
+    carry = jaxpr.invars[constants : constants + carries]
+    copies = {v: jex_core.Var(v.aval) for v in carry}
+    if not jaxpr.eqns:
+        return step
+    near = jaxpr.eqns[0]
+    marks = [
+        jex_core.new_jaxpr_eqn([v], [copy], carried_p, {}, set(), near.source_info, near.ctx)
+        for v, copy in copies.items()
+    ]
+    return replace_jaxpr(step, eqns=[*marks, *(renamed(eqn, copies) for eqn in jaxpr.eqns)])
+
+
+def _without_unused(step: Any, loop: Any, wanted: Set[Any]) -> Any:
+    """The loop without what no result in `wanted` needs; None if nothing is left."""
+    invars = list(dict.fromkeys(v for v in loop.invars if isinstance(v, jex_core.Var)))
+    outvars = [v for v in loop.outvars if v in wanted and not is_dropped(v)]
+    jaxpr, _ = pe.dce_jaxpr(
+        open_jaxpr(program(step, invars, outvars, [loop])), [True] * len(outvars)
+    )
+    return jaxpr.eqns[0] if jaxpr.eqns else None
+
+
+def _call_without_unused(call: Any, wanted: Set[Any]) -> Any:
+    """The call, as one that is inlined, without what no result in `wanted` needs."""
+    closed = call.params["call_jaxpr"]
+    if closed.consts:
+        return call
+    used = [v in wanted and not is_dropped(v) for v in call.outvars]
+    jaxpr, used_in = pe.dce_jaxpr(open_jaxpr(closed), used)
+    if not jaxpr.eqns and not any(used):
+        return None
+    return jex_core.new_jaxpr_eqn(
+        list(where(used_in, call.invars)),
+        list(where(used, call.outvars)),
+        jex_core.primitives.closed_call_p,
+        {"call_jaxpr": close_jaxpr(jaxpr)},
+        jaxpr.effects,
+        call.source_info,
+        call.ctx,
+    )
