@@ -804,3 +804,17 @@ def bits_of(dtype: Any) -> int:
 def is_key_type(aval: Any) -> bool:
     """Whether an array type is that of random keys, or another one NumPy does not know."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+
+
+def print_equations_as(primitive: Any, shown: Callable[[Any], dict[str, Any]]) -> None:
+    """JAX prints equations of `primitive` with these parameters, programs among them indented.
+
+    JAX indents parameters that are jaxprs, and prints what stands for others on one line. The table
+    of rules that print otherwise has no public name, nor has the rule for all other equations.
+    """
+    names = jex_core.new_jaxpr_eqn.__globals__
+
+    def rule(eqn: Any, context: Any, settings: Any) -> Any:
+        return names["_pp_eqn"](eqn.replace(params=shown(eqn)), context, settings)
+
+    names["pp_eqn_rules"][primitive] = rule

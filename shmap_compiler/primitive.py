@@ -23,6 +23,7 @@ from shmap_compiler._compat import (
     AnyMesh,
     groups_among_other_meshes,
     keep_unreduced,
+    print_equations_as,
     replace_jaxpr,
     shardy_is_on,
     tracks_varying_types,
@@ -36,6 +37,7 @@ from shmap_compiler.emission import emit
 from shmap_compiler.errors import Problem, TargetError
 from shmap_compiler.graph import Graph
 from shmap_compiler.merging import merge
+from shmap_compiler.specs import show, show_mesh
 from shmap_compiler.symbolic import refuse_symbolic_dimensions
 from shmap_compiler.watchdog import is_watching
 
@@ -88,6 +90,22 @@ def mesh_witness(mesh: AnyMesh) -> Any:
         lax.with_sharding_constraint, shardings=NamedSharding(mesh, PartitionSpec())
     )
     return jax.make_jaxpr(constrain)(jax.ShapeDtypeStruct((), np.float32))
+
+
+def _shown(eqn: Any) -> dict[str, Any]:
+    """The parameters that `print(jax.make_jaxpr(f)(x))` shows."""
+    graph: Graph = eqn.params["graph"]
+    return {
+        "name": graph.name,
+        "jaxpr": graph.jaxpr,
+        "mesh": show_mesh(graph.mesh),
+        "manual_axes": graph.manual_axes,
+        "in_specs": f"[{', '.join(map(show, graph.in_specs))}]",
+        "out_specs": f"[{', '.join(map(show, graph.out_specs))}]",
+    }
+
+
+print_equations_as(shmap_p, _shown)
 
 
 def _type(*in_types, graph, mesh_witness):

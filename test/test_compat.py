@@ -551,6 +551,19 @@ def test_checkify_rules():
     assert shmap_p in rules
 
 
+def test_print_equations_as():
+    """With the table `pp_eqn_rules` and the rule `_pp_eqn` of `jax.core`, which are private."""
+    primitive = Primitive("held")
+    primitive.def_abstract_eval(lambda x, program, secret: x)
+    program = jax.make_jaxpr(jnp.sin)(1.0)
+    _compat.print_equations_as(primitive, lambda eqn: {"program": eqn.params["program"]})
+    bind = lambda x: primitive.bind(x, program=program, secret="hidden")  # noqa: E731
+    text = str(jax.make_jaxpr(bind)(1.0))
+    assert "held[" in text
+    assert "= sin " in text
+    assert "hidden" not in text
+
+
 @pytest.mark.parametrize(
     ("name", "readable"), [("i", True), ("a b", True), ("@x", True), ("a\\", False)]
 )

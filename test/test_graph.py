@@ -461,3 +461,21 @@ def test_printing_is_deterministic(name):
     first, second = (str(traced(body, FLAG, X, in_specs=(P(), P(("i", "j"))))) for _ in range(2))
     assert first == second
     assert " at 0x" not in first
+
+
+def test_jaxprs_print_the_program_indented():
+    """As JAX prints programs that its own primitives hold: without what only jit reads."""
+    double = shard_map(
+        lambda x: lax.psum(jnp.sin(x), "i"), mesh=MESH, in_specs=P("i"), out_specs=P()
+    )
+    lines = str(jax.make_jaxpr(lambda x: 2 * double(x))(X)).splitlines()
+    (start,) = [k for k, line in enumerate(lines) if "= shard_map[" in line]
+    (end,) = [k for k, line in enumerate(lines) if line.startswith("    ] ")]
+    assert all(line.startswith("      ") for line in lines[start + 1 : end])
+    (sin,) = [line for line in lines if "= sin " in line]
+    assert sin.startswith(" " * 10)
+    text = "\n".join(lines)
+    assert "in_specs=[P('i')]" in text
+    assert "mesh=mesh(i=4, j=2)" in text
+    assert "witness" not in text
+    assert "sharding_constraint" not in text
