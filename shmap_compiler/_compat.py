@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import operator
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -742,6 +744,14 @@ def lowering_config() -> tuple[Any, ...]:
 _axis_names = jex_core.unsafe_get_axis_names_DO_NOT_USE  # pyright: ignore[reportPrivateImportUsage]
 
 
+@functools.lru_cache(maxsize=4)
+def _readers(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """(what reads settings that a thread may have of its own, what reads the others)."""
+    own = [name for name in names if hasattr(jax.config, name)]
+    others = [name for name in names if name not in own]
+    return operator.attrgetter(*own), lambda values: tuple(values[name] for name in others)
+
+
 def tracing_context() -> Hashable:
     """What a traced program may depend on besides its function and the types of its arguments.
 
@@ -749,7 +759,8 @@ def tracing_context() -> Hashable:
     made in them, and the named axes in scope.
     """
     of_process = jax.config.values
-    settings = tuple(getattr(jax.config, name, value) for name, value in of_process.items())
+    of_thread, others = _readers(tuple(of_process))
+    settings = of_thread(jax.config), others(of_process)
     equation = jex_core.new_jaxpr_eqn([], [], jex_core.primitives.neg_p, {}, set())
     axes = tuple((axis, lax.axis_size(axis)) for axis in _axis_names())
     return settings, equation.ctx, axes

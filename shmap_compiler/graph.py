@@ -6,7 +6,7 @@ of one device's blocks; every collective in it belongs to `shmap_compiler.collec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -178,19 +178,22 @@ def _check(graph: Graph) -> None:
 
 
 def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
-    defined = {*jaxpr.constvars, *jaxpr.invars}
+    defined = {*map(id, jaxpr.constvars), *map(id, jaxpr.invars)}
     for eqn in jaxpr.eqns:
-        for atom in eqn.invars:
-            if not isinstance(atom, jex_core.Literal) and atom not in defined:
-                _require(False, "{} is set before it is used", atom)
-        defined.update(eqn.outvars)
+        if not defined.issuperset(map(id, eqn.invars)):
+            _check_defined(eqn.invars, defined)
+        defined.update(map(id, eqn.outvars))
         if eqn.primitive in collectives.COLLECTIVES:
             _check_collective(eqn, graph)
     for programs in holders(jaxpr).values():
         for inner in programs:
             _check_jaxpr(open_jaxpr(inner), graph)
-    for atom in jaxpr.outvars:
-        if not isinstance(atom, jex_core.Literal) and atom not in defined:
+    _check_defined(jaxpr.outvars, defined)
+
+
+def _check_defined(atoms: Sequence[Any], defined: Set[int]) -> None:
+    for atom in atoms:
+        if not isinstance(atom, jex_core.Literal) and id(atom) not in defined:
             _require(False, "{} is set before it is used", atom)
 
 
