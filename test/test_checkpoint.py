@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
 from shmap_compiler.contents import equations
+from shmap_compiler.primitive import shmap_p
 from shmap_compiler.transforms.split import split
 
 # Most of the time goes into compiling machine code, which tells nothing of memory.
@@ -118,6 +119,16 @@ def test_no_policy_repeats_an_effect():
     parts = split(closed, [True], [True], jax.checkpoint_policies.nothing_saveable)
     known, staged = ([e.primitive.name for e in equations(p)] for p in (parts.known, parts.staged))
     assert (known.count("io_callback"), staged.count("io_callback")) == (1, 0)
+
+
+def test_what_is_an_argument_already_is_not_saved_again():
+    mesh = jax.make_mesh((2,), ("t",), axis_types=(jax.sharding.AxisType.Auto,))
+    mapped = shard_map(lambda w, x: w * x, mesh=mesh, in_specs=(P(), P("t")), out_specs=P("t"))
+    program = jax.make_jaxpr(lambda w, x: jax.vjp(mapped, w, x)[0])(
+        np.float32(1), np.ones(4, np.float32)
+    )
+    (known,) = (eqn for eqn in program.eqns if eqn.primitive is shmap_p)
+    assert len(known.outvars) == 1
 
 
 def examples(count):
