@@ -216,3 +216,33 @@ def test_a_rule_that_sums_shares_in_two_ways_is_refused():
         r"psum\n    needed: .*\n    fix:    take the psum out",
     ):
         gradients(shard_map, lambda w, x: total(mixed(fun)(w, x)))
+
+
+# ------------------------------------------------- results that vary though no operand does
+
+FROM_WHOLE = {
+    "scattered": lambda w: lax.psum_scatter(w, "i", tiled=True),
+    "scattered in another order": lambda w: lax.psum_scatter(
+        w, "i", axis_index_groups=[[3, 1, 0, 2]], tiled=True
+    ),
+    "scattered, of each device's own multiple": lambda w: lax.psum_scatter(
+        w * (1.0 + lax.axis_index("i")), "i", tiled=True
+    ),
+    "summed, then a part of each device's own": lambda w: lax.dynamic_slice(
+        lax.psum(w, "i"), (2 * lax.axis_index("i"),), (2,)
+    ),
+}
+
+
+@pytest.mark.parametrize("function", FROM_WHOLE.values(), ids=FROM_WHOLE)
+def test_rule_made_by_vjp_where_only_the_result_varies(function):
+    ruled = jax.custom_vjp(function)
+    ruled.defvjp(lambda w: (function(w), w), lambda w, ct: jax.vjp(function, w)[1](ct))
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def gradient(f):
+        mapped = shard_map(f, mesh=mesh, in_specs=P(), out_specs=P("i"))
+        weights = jnp.arange(1.0, 9.0)
+        return jax.jit(jax.grad(lambda w: jnp.sum(weights * mapped(w))))(jnp.ones(8))
+
+    np.testing.assert_allclose(gradient(ruled), gradient(function), rtol=1e-6)

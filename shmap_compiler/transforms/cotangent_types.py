@@ -262,12 +262,24 @@ class _Program:
     def rule_of_shares(
         self, eqn: Any, operands: list[Value], rule: BackwardRule, residuals: list[Axes]
     ) -> None:
-        """It returns shares along the axes of its operands, and along those it adds itself."""
-        axes = NONE.union(*(v.axes for v in operands))
+        """It returns shares along the axes of its operands, and along those it adds itself.
+
+        It takes shares where results vary: devices that have different results have different
+        cotangents of them, which must not be summed.
+        """
+        axes = NONE.union(*(v.axes for v in operands), *self.result_axes(rule))
         results = len(eqn.outvars)
         while not (found := NONE.union(*rule.returned(residuals, [axes] * results))) <= axes:
             axes |= found
         self.together(eqn, axes)
+
+    def result_axes(self, rule: BackwardRule) -> list[Axes]:
+        """The axes along which results may vary."""
+        if rule.results is not None:
+            return rule.results
+        return [
+            self.typer.over(eqn) for eqn in rule.equations() if eqn.primitive in coll.COLLECTIVES
+        ]
 
     def psum(self, eqn: Any) -> None:
         (x,), (out,) = eqn.invars, eqn.outvars
