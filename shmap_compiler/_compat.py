@@ -134,6 +134,28 @@ def jaxprs_in(params: dict[str, Any]) -> Sequence[Any]:
     return found or ()
 
 
+def replace_jaxprs_in(params: dict[str, Any], replacement: Callable[[Any], Any]) -> dict[str, Any]:
+    """The parameters of an equation, with a replacement for each program of `jaxprs_in`.
+
+    Returns `params` itself if every program is its own replacement.
+    """
+
+    def replaced(value: Any) -> Any:
+        kind = _kinds[type(value)]
+        if kind == 1:
+            return replacement(value)
+        if kind != 2:
+            return value
+        parts = [replacement(v) if _kinds[type(v)] == 1 else v for v in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        make = getattr(value, "_make", type(value))  # named tuples are made otherwise
+        return make(parts)
+
+    new = {name: replaced(value) for name, value in params.items()}
+    return new if any(new[name] is not value for name, value in params.items()) else params
+
+
 def is_closed(jaxpr: Any) -> bool:
     """Whether `jaxpr` can stand where JAX wants a ClosedJaxpr."""
     return isinstance(jaxpr, _ClosedJaxpr)

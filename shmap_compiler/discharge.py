@@ -19,12 +19,12 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler import ref_views
 from shmap_compiler._compat import (
-    is_jaxpr,
     is_ref,
     is_ref_effect,
     open_jaxpr,
     ref_view,
     replace_jaxpr,
+    replace_jaxprs_in,
     scan_counts,
     value_type,
 )
@@ -125,7 +125,8 @@ class _Program:
         elif name in _LOOPS_AND_BRANCHES:
             _LOOPS_AND_BRANCHES[name](self, eqn)
         elif not handed:
-            params = {k: self.held(v) for k, v in eqn.params.items()}
+            # Its programs may make references of their own.
+            params = replace_jaxprs_in(eqn.params, lambda held: self.nested(held).closed(()))
             self.put(eqn, params=params, effects=_without_refs(eqn))
         elif called_program(eqn) is not None:
             _call(self, eqn)
@@ -133,15 +134,6 @@ class _Program:
             self.put(eqn, effects=_without_refs(eqn))
         else:
             raise BodyError(self.who, [_unknown(eqn)])
-
-    def held(self, value: Any) -> Any:
-        """A parameter in which programs make references of their own."""
-        if is_jaxpr(value):
-            return self.nested(value).closed(())
-        if isinstance(value, (tuple, list)) and any(map(is_jaxpr, value)):
-            make = getattr(value, "_make", type(value))
-            return make(map(self.held, value))
-        return value
 
     def put(self, eqn: Any, outvars: Sequence[Any] = (), **fields: Any) -> None:
         """The equation on values, with more results."""

@@ -24,10 +24,10 @@ from shmap_compiler import collectives as coll
 from shmap_compiler._compat import (
     axis_of_effect,
     is_axis_effect,
-    is_jaxpr,
     jaxprs_in,
     open_jaxpr,
     replace_jaxpr,
+    replace_jaxprs_in,
 )
 from shmap_compiler.collectives.to_reduced import to_reduced
 from shmap_compiler.contents import holders
@@ -92,18 +92,10 @@ class _Rewriter:
         if not jaxprs_in(eqn.params):
             self.refuse_unknown(eqn)
             return [eqn]
-        params = {key: self.value(value) for key, value in eqn.params.items()}
-        if all(params[key] is value for key, value in eqn.params.items()):
+        params = replace_jaxprs_in(eqn.params, self.jaxpr)
+        if params is eqn.params:
             return [eqn]
         return [eqn.replace(params=params, effects=self.effects(eqn.effects))]
-
-    def value(self, value: Any) -> Any:
-        if is_jaxpr(value):
-            return self.jaxpr(value)
-        if isinstance(value, (tuple, list)) and any(is_jaxpr(v) for v in value):
-            make = getattr(value, "_make", type(value))  # named tuples are made otherwise
-            return make(self.value(v) for v in value)
-        return value
 
     def refuse_unknown(self, eqn: Any) -> None:
         named = {axis_of_effect(e) for e in eqn.effects}

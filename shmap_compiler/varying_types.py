@@ -24,7 +24,6 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler._compat import (
     described_alike,
-    is_jaxpr,
     is_of_other_mesh,
     jaxprs_in,
     manual_type_reductions,
@@ -32,6 +31,7 @@ from shmap_compiler._compat import (
     open_jaxpr,
     refuses_unreduced,
     replace_jaxpr,
+    replace_jaxprs_in,
     trace_with_axes,
     tracks_varying_types,
     unchecked_backward_rules,
@@ -225,7 +225,8 @@ def _erase(jaxpr: Any) -> Any:
         return atom(old)
 
     def erased(eqn: Any) -> Any:
-        params = {k: _RULES[k](v) if k in _RULES else _erase_in(v) for k, v in eqn.params.items()}
+        params = dict(replace_jaxprs_in(eqn.params, _erase))
+        params.update((k, rule(params[k])) for k, rule in _RULES.items() if k in params)
         if eqn.primitive.name == _FUNCTION:
             axes = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
             params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], axes)
@@ -248,15 +249,6 @@ def _erase(jaxpr: Any) -> Any:
 
 _CAST = "pvary"
 """JAX's primitive that makes the type of a value say that it varies."""
-
-
-def _erase_in(value: Any) -> Any:
-    if is_jaxpr(value):
-        return _erase(value)
-    if isinstance(value, (tuple, list)) and any(is_jaxpr(v) for v in value):
-        make = getattr(value, "_make", type(value))
-        return make(_erase_in(v) for v in value)
-    return value
 
 
 def _own_cotangent_axes(aval: Any) -> frozenset[str]:

@@ -246,3 +246,34 @@ def test_rule_made_by_vjp_where_only_the_result_varies(function):
         return jax.jit(jax.grad(lambda w: jnp.sum(weights * mapped(w))))(jnp.ones(8))
 
     np.testing.assert_allclose(gradient(ruled), gradient(function), rtol=1e-6)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_rule_beside_a_linear_solve(check_vma):
+    """A solve holds its programs in a named tuple, which rewritings have to keep."""
+    halved = jax.custom_vjp(lambda x: jnp.sin(x) / 2)
+    halved.defvjp(lambda x: (jnp.sin(x) / 2, jnp.cos(x)), lambda c, ct: (ct * c / 2,))
+
+    def body(a, b, half):
+        return jnp.linalg.solve(half(a) + 4 * jnp.eye(6), b[0])[None]
+
+    def gradient(half, mapped):
+        a, b = jnp.outer(W, W), jnp.asarray(X[:4])
+        return jax.grad(lambda a, b: jnp.sum(mapped(half)(a, b) ** 2), (0, 1))(a, b)
+
+    ours = gradient(
+        halved,
+        lambda half: shard_map(
+            lambda a, b: body(a, b, half),
+            mesh=MESH,
+            in_specs=(P(), P("i")),
+            out_specs=P("i"),
+            check_vma=check_vma,
+        ),
+    )
+    expected = gradient(
+        lambda x: jnp.sin(x) / 2,
+        lambda half: lambda a, b: jnp.concatenate([body(a, r[None], half) for r in b]),
+    )
+    for found, wanted in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)

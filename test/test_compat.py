@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +111,7 @@ def test_enclosing_manual_axes():
 # ----------------------------------------------------------------------------------------- jaxprs
 
 SIN = jax.make_jaxpr(jnp.sin)(1.0)
+TWICE = jax.make_jaxpr(lambda x: 2 * x)(1.0)
 W = np.arange(3.0, dtype=np.float32)
 WITH_CONSTANT = jax.make_jaxpr(lambda x: x + jnp.asarray(W))(W)
 
@@ -119,6 +121,18 @@ def test_is_jaxpr():
     assert _compat.is_jaxpr(_compat.open_jaxpr(SIN))
     assert not _compat.is_jaxpr(jnp.sin)
     assert not _compat.is_jaxpr(SIN.eqns)
+
+
+def test_replace_jaxprs_in():
+    class Pair(NamedTuple):
+        first: Any
+        second: Any
+
+    params = {"a": SIN, "b": [1, SIN], "c": Pair(None, SIN), "d": 2.0}
+    assert _compat.replace_jaxprs_in(params, lambda jaxpr: jaxpr) is params
+    new = _compat.replace_jaxprs_in(params, lambda jaxpr: TWICE)
+    assert new == {"a": TWICE, "b": [1, TWICE], "c": Pair(None, TWICE), "d": 2.0}
+    assert type(new["c"]) is Pair
 
 
 def test_jaxprs_in():

@@ -205,10 +205,10 @@ class _Marking(Rewriting):
     def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
         name = eqn.primitive.name
         if name == "cond":
-            params = {"eqn": eqn, "branches": self.value(eqn.params["branches"])}
+            params = {"eqn": eqn, "branches": tuple(map(self.jaxpr, eqn.params["branches"]))}
             return [eqn.replace(primitive=cond_p, params=params)]
         if name == "scan" and self._regions:
-            params = {"eqn": eqn, "jaxpr": self.value(eqn.params["jaxpr"])}
+            params = {"eqn": eqn, "jaxpr": self.jaxpr(eqn.params["jaxpr"])}
             return [eqn.replace(primitive=scan_p, params=params)]
         if name in REGIONS and self._regions:
             return [eqn.replace(primitive=_region_p, params={"eqn": eqn})]

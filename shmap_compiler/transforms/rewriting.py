@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from shmap_compiler._compat import is_jaxpr, jaxprs_in, open_jaxpr, replace_jaxpr
+from shmap_compiler._compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.transforms.split import named, renamed
 
 REGIONS = ("checkpoint", "remat2")
@@ -37,17 +37,5 @@ class Rewriting:
 
     def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
         """The equations that take the place of `eqn`, or names for its results in `names`."""
-        if not jaxprs_in(eqn.params):
-            return [eqn]
-        params = {name: self.value(value) for name, value in eqn.params.items()}
-        if all(params[name] is value for name, value in eqn.params.items()):
-            return [eqn]
-        return [eqn.replace(params=params)]
-
-    def value(self, value: Any) -> Any:
-        if is_jaxpr(value):
-            return self.jaxpr(value)
-        if isinstance(value, (tuple, list)) and any(map(is_jaxpr, value)):
-            make = getattr(value, "_make", type(value))  # named tuples are made otherwise
-            return make(map(self.value, value))
-        return value
+        params = replace_jaxprs_in(eqn.params, self.jaxpr)
+        return [eqn if params is eqn.params else eqn.replace(params=params)]

@@ -18,7 +18,7 @@ from jax.extend import core as jex_core
 from jax.extend import linear_util
 
 from shmap_compiler import specs
-from shmap_compiler._compat import is_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler._compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.contents import names_any
 from shmap_compiler.graph import Graph
 from shmap_compiler.replication.collective_rules import mask_of_type
@@ -117,14 +117,11 @@ class _Noter:
             return eqn
         inner = {id(p.jaxpr): f for p, f in zip(wiring.programs, frames, strict=True)}
 
-        def noted(value: Any) -> Any:
-            if is_jaxpr(value) and id(open_jaxpr(value)) in inner:
-                return self.program(value, inner[id(open_jaxpr(value))])
-            if isinstance(value, tuple) and any(map(is_jaxpr, value)):
-                return tuple(map(noted, value))
-            return value
+        def noted(held: Any) -> Any:
+            frame = inner.get(id(open_jaxpr(held)))
+            return held if frame is None else self.program(held, frame)
 
-        return eqn.replace(params={k: noted(v) for k, v in eqn.params.items()})
+        return eqn.replace(params=replace_jaxprs_in(eqn.params, noted))
 
     def axes(self, atoms: Sequence[Any], frame: Frame) -> tuple[Axes, ...]:
         return tuple(frozenset(self.types.axes.names(frame.mask(v))) for v in atoms)
