@@ -15,7 +15,7 @@ config.name = "shmap_compiler"
 config.test_format = lit.formats.ShTest(execute_external=False)
 config.suffixes = [".mlir", ".test"]
 config.test_source_root = str(Path(__file__).parent)
-config.excludes = ["Inputs"]
+config.excludes = ["Inputs", "golden"]
 config.maxIndividualTestTime = 120
 
 here = Path(sys.executable).parent

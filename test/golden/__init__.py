@@ -1,0 +1,1 @@
+"""Golden copies of the examples' modules."""
