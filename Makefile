@@ -3,7 +3,8 @@
 #     make demo        a matrix product before and after the passes, then a model on real data
 #     make test        style, types, and all tests but the long random ones
 #     make lint        style and types only
-#     make test-long   all tests, with tens of thousands of random programs
+#     make test-random 2,000 random programs, and 1,000 of library calls; the same every time
+#     make test-long   all tests, with tens of thousands of new random programs
 #     make fuzz        shmap-opt on 10,000 mutated modules; prints the seed
 #     make mutants     which of the mistakes listed in test/mutants the tests notice
 #     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
@@ -19,7 +20,7 @@ JAX ?=
 BIN := $(abspath $(VENV))/bin
 MATMUL := examples/matmul.py:matmul_basic
 
-.PHONY: demo test lint test-long fuzz mutants test-gpu-compiler clean
+.PHONY: demo test lint test-random test-long fuzz mutants test-gpu-compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -36,8 +37,14 @@ test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
 	PATH="$(BIN):$$PATH" $(BIN)/lit -v test
 
+RANDOM_TESTS := test/test_property.py test/test_library_programs.py
+
+test-random: $(VENV)/.with-test
+	SHMAP_PROPERTY_EXAMPLES=2000 SHMAP_LIBRARY_EXAMPLES=1000 SHMAP_PROPERTY_SEED=0 \
+	  $(BIN)/python -m pytest -n auto --dist worksteal $(RANDOM_TESTS)
+
 test-long: $(VENV)/.with-test
-	SHMAP_PROPERTY_EXAMPLES=20000 $(BIN)/python -m pytest -n auto --dist worksteal
+	SHMAP_PROPERTY_EXAMPLES=20000 SHMAP_LIBRARY_EXAMPLES=20000 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Plants the mistakes of test/mutants/*.toml one by one and reports those that no test notices.
 mutants: $(VENV)/.with-test

@@ -20,10 +20,10 @@ os.environ["XLA_FLAGS"] = (
 os.environ.setdefault("JAX_PLATFORMS", "cpu,cuda" if has_gpu() else "cpu")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share a GPU
 
-# The random tests of `test_property` are the same every time, or new ones if asked for a number of
-# them. Their seed is drawn here, because all processes of one run must have the same.
-LONG = "SHMAP_PROPERTY_EXAMPLES" in os.environ
-os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if LONG else 0))
+# The random programs are the same every time, or new ones if a number of them is asked for without
+# a seed. The seed is drawn here, because all processes of one run must have the same.
+ASKED = {"SHMAP_PROPERTY_EXAMPLES", "SHMAP_LIBRARY_EXAMPLES"} & set(os.environ)
+os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED else 0))
 
 
 def pytest_report_header() -> str:

@@ -5,8 +5,8 @@ transformations, and beside a mesh axis that is automatic or belongs to an enclo
 oracle has values, derivatives in a direction, and second derivatives; all entries of a gradient are
 compared with those of JAX.
 
-A short run of 2,000 programs is part of `make test`, and is the same every time. A long run takes
-new programs, as many as it is told in all:
+A short run is part of `make test`, and one of 2,000 programs is `make test-random`; both take the
+same programs every time. A long run takes new programs, as many as it is told in all:
 
     SHMAP_PROPERTY_EXAMPLES=50000 pytest test/test_property.py
 
@@ -36,7 +36,7 @@ from run_module import jax_partitioner
 
 from shmap_compiler import shard_map
 
-EXAMPLES = int(os.environ.get("SHMAP_PROPERTY_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("SHMAP_PROPERTY_EXAMPLES", "300"))
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 
 # The functions at the end of some programs are rounded once, by XLA and by NumPy.
