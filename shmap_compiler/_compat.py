@@ -289,6 +289,16 @@ def without_high_primitives(closed: Any, mesh: AbstractMesh, axes: Sequence[str]
     return run_with_axes(lambda: lower(closed), mesh, axes)
 
 
+def has_high_jvp(eqn: Any) -> bool:
+    """Whether an equation stands for a program, and has a forward-mode derivative of its own."""
+    held = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
+    if held is None:
+        return False
+    from jax.experimental import hijax  # not there in JAX 0.10
+
+    return type(held).jvp is not hijax.HiPrim.jvp
+
+
 def policy_saves(decision: Any) -> bool:
     """Whether a checkpoint policy decided to keep a value where it is."""
     return decision is True or type(decision).__name__ == "SaveableType"

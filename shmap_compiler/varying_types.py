@@ -45,6 +45,7 @@ from shmap_compiler.errors import BodyError, Problem, ShmapError, SpecError, Unr
 from shmap_compiler.misuse import user_line
 from shmap_compiler.normalize import normalize
 from shmap_compiler.replication.typed import typed_p
+from shmap_compiler.typed_primitives import as_custom_jvp, holds_types
 
 
 def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
@@ -179,7 +180,7 @@ def trace_with_types(
 
     with varying_types():
         jaxpr = trace_with_axes(described_alike(typed, fun), mesh, axes, types)
-    return _erase(jaxpr)
+    return _erase(jaxpr, mesh, axes)
 
 
 def _no_operation_on_summands(error: Exception) -> Problem:
@@ -204,11 +205,14 @@ def refused_by_types(error: Exception) -> Problem:
     )
 
 
-def _erase(jaxpr: Any) -> Any:
+def _erase(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
     """The same program on variables whose types do not say along which axes they vary.
 
     Casts of these types go too: where JAX evaluates the program once more (a derivative rule), they
     would bring the types back.
+
+    Args:
+      mesh, axes: the mesh as the program sees it, and the axes that are manual there.
     """
     inner = open_jaxpr(jaxpr)
     replaced: dict[Any, Any] = {}
@@ -224,12 +228,24 @@ def _erase(jaxpr: Any) -> Any:
             replaced[old] = type(old)(aval)
         return atom(old)
 
+    def erase(held: Any) -> Any:
+        return _erase(held, mesh, axes)
+
+    def erase_and_normalize(held: Any) -> Any:
+        return normalize(erase(held), mesh, axes, "a derivative rule")
+
     def erased(eqn: Any) -> Any:
-        params = dict(replace_jaxprs_in(eqn.params, _erase))
+        if holds_types(eqn):
+            call = as_custom_jvp(eqn, erase_and_normalize, mesh, axes)
+            eqn = eqn.replace(primitive=call.primitive, params=call.params)
+            return eqn.replace(
+                invars=[atom(v) for v in eqn.invars], outvars=[define(v) for v in eqn.outvars]
+            )
+        params = dict(replace_jaxprs_in(eqn.params, erase))
         params.update((k, rule(params[k])) for k, rule in _RULES.items() if k in params)
         if eqn.primitive.name == _FUNCTION:
-            axes = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
-            params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], axes)
+            own = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
+            params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
         return eqn.replace(
             invars=[atom(v) for v in eqn.invars],
             outvars=[define(v) for v in eqn.outvars],
@@ -279,7 +295,8 @@ def _erase_late(rule: Any) -> Any:
             jaxpr, *rest = rule.call_wrapped(*args)
         # JAX evaluates it, and its casts would give types again.
         mesh = jax.sharding.get_abstract_mesh()
-        return normalize(_erase(jaxpr), mesh, mesh.manual_axes, "a derivative rule"), *rest
+        program = _erase(jaxpr, mesh, mesh.manual_axes)
+        return normalize(program, mesh, mesh.manual_axes, "a derivative rule"), *rest
 
     return linear_util.wrap_init(trace, debug_info=rule.debug_info)
 
@@ -321,7 +338,8 @@ def _call_with_types(rule: Any, args: Sequence[Any]) -> Any:
     with varying_types():
         jaxpr = trace_with_axes(arrays_of, mesh, mesh.manual_axes, [jax.typeof(x) for x in args])
     *leaves, tree = found
-    program = normalize(_erase(jaxpr), mesh, mesh.manual_axes, "a derivative rule")
+    erased = _erase(jaxpr, mesh, mesh.manual_axes)
+    program = normalize(erased, mesh, mesh.manual_axes, "a derivative rule")
     arrays = iter(jex_core.jaxpr_as_fun(program)(*args))
     return jax.tree.unflatten(tree, [x if _is_zero(x) else next(arrays) for x in leaves])
 

@@ -32,8 +32,8 @@ def root(x):
     return lax.custom_root(lambda y: y**3 - x - lax.psum(x, "i"), x + 1, newton, solve)
 
 
-def mapped(body, function):
-    return function(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+def mapped(body, function, check_vma=False):
+    return function(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"), check_vma=check_vma)
 
 
 @pytest.mark.parametrize("body", [search, root])
@@ -49,3 +49,33 @@ def test_gradient_of_a_root_equals_jax():
         for f in (shard_map, jax.shard_map)
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def root_of_a_gradient(x):
+    """A derivative taken inside, which needs JAX's types, before a function that keeps them."""
+    slope = jax.grad(lambda v: jnp.sum(jnp.sin(v) * v))(x)
+    return root(slope**2 + 1)
+
+
+def scalar(function):
+    return lambda x: (function(x) ** 2).sum()
+
+
+TRANSFORMATIONS = {
+    "value": lambda f: f,
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (jnp.cos(x),)),
+    "grad": lambda f: jax.grad(scalar(f)),
+    "hvp": lambda f: lambda x: jax.jvp(jax.grad(scalar(f)), (x,), (jnp.cos(x),)),
+    "checkpoint": lambda f: jax.grad(scalar(jax.checkpoint(f))),
+    "vmap": lambda f: lambda x: jax.vmap(jax.grad(scalar(f)))(jnp.stack([x, 2 * x])),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+@pytest.mark.parametrize("inside", [lambda f: f, jax.checkpoint], ids=["plain", "checkpoint"])
+def test_root_after_a_derivative_inside_equals_jax(name, inside):
+    ours, theirs = (
+        jax.jit(TRANSFORMATIONS[name](mapped(inside(root_of_a_gradient), f, check_vma=True)))(X)
+        for f in (shard_map, jax.shard_map)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5), ours, theirs)
