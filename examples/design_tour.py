@@ -3,6 +3,7 @@
 The small programs of the shard_map design document, in its order. `split_map` runs on a mesh of
 the first four devices, all others on a 4x2 mesh.
 
+    python examples/design_tour.py    the shapes of arguments, blocks and results
     shmap run examples/design_tour.py:split_map            cut, apply, concatenate
     shmap run examples/design_tour.py:f1                   an axis that in_specs leave out: a copy
     shmap run examples/design_tour.py:f2                   ... is what tiling the argument gives
@@ -15,7 +16,12 @@ the first four devices, all others on a 4x2 mesh.
     shmap run examples/design_tour.py:f5                   ... and along both
 """
 
+import os
 from functools import partial
+
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
@@ -144,3 +150,22 @@ def f4_reference(x):
 
 def f5_reference(x):
     return f4_reference(f3_reference(x))  # [3,6]
+
+
+def main():
+    print(f"{'program':22}{'arguments':12}{'result':12}on each device  equals its definition")
+    for name in [name.removesuffix("_args") for name in globals() if name.endswith("_args")]:
+        mapped, args = globals()[name], globals()[f"{name}_args"]
+        result, expected = jax.jit(mapped)(*args), globals()[f"{name}_reference"](*args)
+        shapes = ", ".join(show(arg.shape) for arg in args) or "none"
+        block = show(result.addressable_shards[0].data.shape)
+        equal = bool(jnp.allclose(result, expected))
+        print(f"{name:22}{shapes:12}{show(result.shape):12}{block:16}{equal}")
+
+
+def show(shape):
+    return "x".join(map(str, shape))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ partitioned in three ways, all with the result of the unpartitioned network:
 - `tensor_parallel`: every device has an eighth of the hidden units and all images. One all-reduce.
 - `data_and_tensor_parallel`: four groups of images, in each of which two devices share the units.
 
-    python examples/digits.py                     accuracies, and what lies on each device
+    python examples/digits.py                    accuracies, and what lies on each device
     shmap run examples/digits.py:data_parallel
     shmap run examples/digits.py:tensor_parallel
     shmap run examples/digits.py:data_and_tensor_parallel
@@ -18,7 +18,7 @@ import os
 from functools import cache, partial
 from typing import NamedTuple
 
-# Run as a program, this file has to ask for eight CPU devices itself, before JAX is imported.
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
@@ -28,9 +28,13 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from sklearn.datasets import load_digits
 
 from shmap_compiler import shard_map
+
+try:
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError:
+    raise SystemExit("digits.py needs scikit-learn: pip install scikit-learn") from None
 
 HIDDEN = 128
 TEST_IMAGES = 400  # of 1797

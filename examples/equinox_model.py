@@ -4,6 +4,7 @@ An Equinox model is a pytree with leaves that are not arrays, such as activation
 `eqx.partition` takes them out: the arrays are an argument of the shard_mapped function, the rest is
 closed over. Dropout needs random keys, one for each sequence, cut over the devices like the batch.
 
+    python examples/equinox_model.py    a loss and its gradients beside those of one device
     shmap run examples/equinox_model.py:predict
     shmap run examples/equinox_model.py:loss_and_gradients
 
@@ -14,9 +15,13 @@ The block is that of "On Layer Normalization in the Transformer Architecture" (X
 with the normalization before each part.
 """
 
+import os
 from functools import partial
 
-import equinox as eqx
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +30,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
+
+try:
+    import equinox as eqx
+except ModuleNotFoundError:
+    raise SystemExit("equinox_model.py needs equinox: pip install equinox") from None
 
 BATCH, LENGTH, FEATURES, HEADS = 16, 6, 8, 2
 
@@ -90,3 +100,17 @@ keys = jax.random.split(jax.random.key(1), BATCH)
 
 predict_args = (weights, sequences, keys)
 loss_and_gradients_args = (weights, sequences, targets, keys)
+
+
+def main():
+    loss, gradients = jax.jit(loss_and_gradients)(*loss_and_gradients_args)
+    expected_loss, expected = loss_and_gradients_reference(*loss_and_gradients_args)
+    errors = jax.tree.map(lambda g, e: jnp.abs(g - e).max(), gradients, expected)
+    count = len(jax.tree.leaves(weights))
+    print(f"{BATCH} sequences on {mesh.size} devices, {count} arrays of weights")
+    print(f"  loss         {loss:.6f} (one device: {expected_loss:.6f})")
+    print(f"  gradients    largest difference {max(jax.tree.leaves(errors)):.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ reduce-scatter, so `jax.grad` gives each device the gradient of the eighth that 
 summed over all devices' shares of the batch. The optimizer is optax's, used as on one device: Adam
 treats each number by itself, so it need not know that it sees an eighth.
 
-    python examples/fsdp.py                     losses beside those of one device
+    python examples/fsdp.py                    losses beside those of one device
     shmap run examples/fsdp.py:training_step
 
 Written from the descriptions in "ZeRO: Memory Optimizations Toward Training Trillion Parameter
@@ -18,19 +18,23 @@ import os
 from functools import partial
 from typing import NamedTuple
 
-# Run as a program, this file has to ask for eight CPU devices itself, before JAX is imported.
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
+
+try:
+    import optax
+except ModuleNotFoundError:
+    raise SystemExit("fsdp.py needs optax: pip install optax") from None
 
 BATCH, FEATURES, HIDDEN, STEPS = 32, 8, 16, 30
 

@@ -4,13 +4,19 @@ The left matrix is cut into 4x2 blocks, the right one into 2 blocks of rows that
 one's columns. So each device multiplies two blocks, and the product of the full matrices is the
 sum of these partial products over the axis `j`.
 
+    python examples/matmul.py    the two products, and what each device holds
     shmap run examples/matmul.py:matmul_basic
     shmap run examples/matmul.py:matmul_reduce_scatter
     shmap run examples/matmul.py:matmul_basic_bf16
     shmap run examples/matmul.py:matmul_reduce_scatter_bf16
 """
 
+import os
 from functools import partial
+
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
@@ -52,3 +58,22 @@ matmul_basic_bf16 = matmul_basic
 matmul_reduce_scatter_bf16 = matmul_reduce_scatter
 matmul_basic_bf16_args = matmul_reduce_scatter_bf16_args = (a_bf16, b_bf16)
 matmul_basic_bf16_reference = matmul_reduce_scatter_bf16_reference = jnp.matmul
+
+
+def main():
+    print(f"a {a.shape} times b {b.shape} on mesh {dict(mesh.shape)}")
+    for name, multiply in [
+        ("matmul_basic", matmul_basic),
+        ("matmul_reduce_scatter", matmul_reduce_scatter),
+    ]:
+        c = jax.jit(multiply)(a, b)
+        print(f"\n{name}")
+        print(f"  equals a @ b     {bool(jnp.array_equal(c, a @ b))}")
+        print(f"  result           {c.shape}, {c.sharding.spec}")
+        print(f"  on each device   {c.addressable_shards[0].data.shape}")
+    print("\nmatmul_basic as StableHLO, before the passes:")
+    print(matmul_basic.lower(a, b).as_text("body"))
+
+
+if __name__ == "__main__":
+    main()

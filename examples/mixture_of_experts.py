@@ -7,14 +7,20 @@ result is zero, and the residual connection around such a layer keeps it as it w
 
 The second result is the loss that training adds to keep the experts equally busy.
 
+    python examples/mixture_of_experts.py    how busy the experts are
     shmap run examples/mixture_of_experts.py:mixture
 
 Written from the descriptions in "Switch Transformers: Scaling to Trillion Parameter Models with
 Simple and Efficient Sparsity" (Fedus, Zoph, Shazeer, 2021) and "GShard" (Lepikhin et al., 2020).
 """
 
+import os
 from functools import partial
 from typing import NamedTuple
+
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
@@ -113,3 +119,18 @@ def mixture_args():
         w_out=normal(EXPERTS, HIDDEN, FEATURES) / HIDDEN**0.5,
     )
     return weights, normal(EXPERTS * TOKENS, FEATURES)
+
+
+def main():
+    weights, tokens = mixture_args()
+    result, loss = jax.jit(mixture)(weights, tokens)
+    expected, expected_loss = mixture_reference(weights, tokens)
+    answered = int(jnp.sum(jnp.any(result != 0, axis=1)))
+    print(f"{len(tokens)} tokens, {EXPERTS} experts on {mesh.size} devices")
+    print(f"  answered     {answered}, the others found their expert full")
+    print(f"  imbalance    {loss:.4f} (one device: {expected_loss:.4f})")
+    print(f"  difference   {jnp.abs(result - expected).max():.1e}")
+
+
+if __name__ == "__main__":
+    main()

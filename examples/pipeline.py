@@ -14,14 +14,20 @@ The mesh is 2x4: each of two pipelines of four stages has half of every microbat
 of the program is the backward pipeline: its ppermutes go the other way, and by `jax.checkpoint` a
 stage keeps only its inputs for it.
 
+    python examples/pipeline.py    outputs and gradients beside those of one device
     shmap run examples/pipeline.py:pipeline
 
 Written from the description in "GPipe: Efficient Training of Giant Neural Networks using Pipeline
 Parallelism" (Huang et al., 2018).
 """
 
+import os
 from functools import partial
 from typing import NamedTuple
+
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
@@ -84,3 +90,22 @@ def pipeline_args():
 
     layers = Layer(normal(STAGES, FEATURES, FEATURES) / FEATURES**0.5, normal(STAGES, FEATURES))
     return layers, normal(MICROBATCHES, ROWS, FEATURES)
+
+
+def main():
+    layers, microbatches = pipeline_args()
+    print(f"{STAGES} stages, {MICROBATCHES} microbatches, mesh {dict(mesh.shape)}")
+    difference = jax.jit(pipeline)(layers, microbatches) - pipeline_reference(layers, microbatches)
+    print(f"  results      {microbatches.shape}, difference {jnp.abs(difference).max():.1e}")
+
+    def gradients(forward):
+        return jax.jit(jax.grad(lambda layers: jnp.sum(forward(layers, microbatches) ** 2)))(layers)
+
+    ours, expected = gradients(pipeline), gradients(pipeline_reference)
+    for name, gradient, wanted in zip(Layer._fields, ours, expected, strict=True):
+        error = jnp.abs(gradient - wanted).max() / jnp.abs(wanted).max()
+        print(f"  d/d {name:8} {gradient.shape}, relative error {error:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ over all keys needs no two blocks at once: a running maximum, a running sum of e
 running weighted sum of values are enough. So memory per device is that of one block, however long
 the sequence is.
 
+    python examples/ring_attention.py    errors, and the memory of one device as sequences grow
     shmap run examples/ring_attention.py:attention          every query sees all keys
     shmap run examples/ring_attention.py:causal_attention   a query sees no later key
 
@@ -14,8 +15,13 @@ Context" (Liu, Zaharia, Abbeel, 2023) and "Online normalizer calculation for sof
 Gimelshein, 2018).
 """
 
+import os
 from functools import partial
 from typing import NamedTuple
+
+# Eight virtual CPU devices, requested before JAX is imported. JAX_PLATFORMS=tpu overrides this.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
@@ -124,3 +130,22 @@ random = np.random.default_rng(0)
 attention_args = causal_attention_args = tuple(
     jnp.asarray(random.standard_normal((LENGTH, HEADS, SIZE)), jnp.float32) for _ in range(3)
 )
+
+
+def main():
+    for name, ring, reference in [
+        ("attention", attention, attention_reference),
+        ("causal_attention", causal_attention, causal_attention_reference),
+    ]:
+        result, expected = jax.jit(ring)(*attention_args), reference(*attention_args)
+        print(f"{name}: {result.shape}, difference {jnp.abs(result - expected).max():.1e}")
+    print("\ntemporary memory of one device, by length of the sequence")
+    for length in (1024, 2048, 4096):
+        block = jax.ShapeDtypeStruct((length, HEADS, SIZE), jnp.float32)
+        memory = attention.lower(block, block, block).compile().memory_analysis()
+        scores = HEADS * length**2 * 4
+        print(f"  {length:5}  {memory.temp_size_in_bytes:10,} bytes (all scores: {scores:12,})")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import operator
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -510,13 +512,42 @@ def setting(name: str) -> Any:
 @contextlib.contextmanager
 def partitioner(name: str) -> Iterator[None]:
     """JAX lowers and compiles for partitioner `name` ("gspmd" or "shardy") inside this context."""
-    with _partitioner_lock:
+    quiet = _without_gspmd_deprecation() if name == "gspmd" else contextlib.nullcontext()
+    with _partitioner_lock, quiet:
         before = shardy_is_on()
         jax.config.update("jax_use_shardy_partitioner", name == "shardy")
         try:
             yield
         finally:
             jax.config.update("jax_use_shardy_partitioner", before)
+
+
+@contextlib.contextmanager
+def _without_gspmd_deprecation() -> Iterator[None]:
+    """Raises the level of XLA's log, where XLA warns that GSPMD's propagation is deprecated.
+
+    Up to jaxlib 0.10 it does so in each compilation for GSPMD, which `lower` asks for by default,
+    and later once in a process. JAX can set the level of all messages only, so warnings of another
+    kind are lost, too, while such a program compiles. A level that the user has set is kept.
+    """
+    by_user = jax.config.jax_logging_level != "NOTSET"
+    if by_user or os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") != "1":
+        yield
+        return
+    _set_xla_log_level("ERROR")
+    try:
+        yield
+    finally:
+        _set_xla_log_level("WARNING")
+
+
+def _set_xla_log_level(level: str) -> None:
+    """Sets the least severe level that XLA logs, and leaves JAX's Python loggers as they are."""
+    loggers = {logger: logger.level for logger in map(logging.getLogger, ("jax", "jaxlib"))}
+    jax.config.update("jax_logging_level", level)
+    jax.config.update("jax_logging_level", "NOTSET")  # of the Python loggers only
+    for logger, before in loggers.items():
+        logger.setLevel(before)
 
 
 # ------------------------------------------------------------------------------------ tracing

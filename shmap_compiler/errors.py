@@ -151,6 +151,14 @@ def show_value(value: object) -> str:
     return f"{reprlib.repr(value)}, a {type(value).__name__}"
 
 
+def request_cpu_devices(count: int) -> str:
+    """What to do about too few virtual CPU devices."""
+    return (
+        f"set XLA_FLAGS=--xla_force_host_platform_device_count={count} before JAX starts, or call "
+        f"jax.config.update('jax_num_cpu_devices', {count}) right after importing it"
+    )
+
+
 def shown_path(path: str) -> str:
     """A source file as errors name it: relative to the working directory if it lies below it."""
     relative = os.path.relpath(path) if path else ""

@@ -30,7 +30,7 @@ from shmap_compiler._compat import (
     with_axis_types_of,
     without_manual_axes,
 )
-from shmap_compiler.errors import Problem, SpecError
+from shmap_compiler.errors import Problem, SpecError, request_cpu_devices
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
             "mesh",
             f"{specs.show_mesh(mesh)} with more than one place for {', '.join(map(str, repeated))}",
             f"{len(devices)} different devices",
-            f"make a smaller mesh: it has {len(set(devices))} different devices",
+            f"make a smaller mesh: it has {len(set(devices))} different devices"
+            + _more_cpu_devices(len(devices)),
         )
 
 
@@ -211,5 +212,13 @@ def no_devices(mesh: AbstractMesh) -> Problem:
         "mesh",
         f"an AbstractMesh, {specs.show_mesh(mesh)}, which has no devices",
         "a jax.sharding.Mesh to compile for",
-        "use a mesh of devices, e.g. jax.make_mesh(...)",
+        "use a mesh of devices, e.g. jax.make_mesh(...)" + _more_cpu_devices(mesh.size),
     )
+
+
+def _more_cpu_devices(count: int) -> str:
+    """The end of a fix: how to get `count` devices, if this process has fewer and only CPUs."""
+    here = jax.devices()
+    if len(here) >= count or here[0].platform != "cpu":
+        return ""
+    return f"; for {count} virtual CPU devices, {request_cpu_devices(count)}"

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -437,6 +438,40 @@ def test_partitioner():
     with pytest.raises(ZeroDivisionError, match="division"), _compat.partitioner("gspmd"):
         1 / 0  # noqa: B018
     assert _compat.shardy_is_on() == before
+
+
+# XLA logs to the standard error of a process, up to jaxlib 0.10 in each compilation for GSPMD and
+# later in the first one.
+COMPILES_FOR_GSPMD = """
+import logging, sys, jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+from shmap_compiler import _compat
+
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_logging_level", sys.argv[1])
+logging.getLogger("jax").setLevel(logging.CRITICAL)
+sharding = NamedSharding(jax.make_mesh((2,), ("i",)), P("i"))
+with _compat.partitioner("gspmd"):
+    jax.jit(lambda x: x, in_shardings=sharding).lower(np.zeros(2)).compile()
+assert logging.getLogger("jax").level == logging.CRITICAL
+assert jax.config.jax_logging_level == sys.argv[1]
+"""
+
+
+@pytest.mark.parametrize(("level", "warns"), [("NOTSET", False), ("WARNING", True)])
+def test_partitioner__shows_the_deprecation_of_gspmd_only_at_a_log_level_of_the_user(level, warns):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", COMPILES_FOR_GSPMD, level]
+    stderr = subprocess.run(
+        command,
+        env=environment | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stderr
+    assert ("GSPMD sharding propagation is going to be deprecated" in stderr) == warns
+    assert warns or not stderr
 
 
 # ---------------------------------------------------------------------------------------- tracing

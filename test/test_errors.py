@@ -185,6 +185,23 @@ def test_mesh_too_few_devices(refused):
         mapped(identity, mesh=mesh)(X)
 
 
+# The tests have 8 devices.
+SIXTEEN_DEVICES = (
+    "; for 16 virtual CPU devices, set XLA_FLAGS=--xla_force_host_platform_device_count=16 before "
+    "JAX starts, or call jax.config.update('jax_num_cpu_devices', 16) right after importing it"
+)
+
+
+@pytest.mark.parametrize(
+    "mesh", [Mesh(np.array(jax.devices() * 2), "i"), AbstractMesh((16,), ("i",))]
+)
+def test_mesh_too_few_devices__says_how_to_get_virtual_ones(mesh):
+    with pytest.raises((SpecError, TargetError)) as failure:
+        mapped(identity, P(), P(), mesh)(X)
+    (problem,) = failure.value.problems
+    assert problem.fix.endswith(SIXTEEN_DEVICES)
+
+
 ABSTRACT = AbstractMesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 NO_DEVICES = (
     "mesh",

@@ -194,7 +194,12 @@ def test_callbacks_run_on_the_devices_of_the_mesh_only():
 
 def test_more_cpu_devices_than_here():
     mesh = AbstractMesh((8, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
-    with refused("target 'cpu:16'", "8 CPU devices", "16", "set XLA_FLAGS=--xla_force"):
+    with refused(
+        "target 'cpu:16'",
+        "8 CPU devices",
+        "16",
+        "set XLA_FLAGS=--xla_force_host_platform_device_count=16 ",
+    ):
         mapped(mesh).lower(A, B).compile("cpu:16")
 
 

@@ -19,7 +19,7 @@ from shmap_compiler.artifacts.checks import entries, field, numbers
 from shmap_compiler.artifacts.container import Container, pack, versions
 from shmap_compiler.artifacts.signatures import constant_sizes, read_signature, write_signature
 from shmap_compiler.compiled import CompiledForTarget, MemoryAnalysis
-from shmap_compiler.errors import ArtifactError, Problem
+from shmap_compiler.errors import ArtifactError, Problem, request_cpu_devices
 from shmap_compiler.executable import Executable
 from shmap_compiler.signature import Signature
 from shmap_compiler.targets import Target
@@ -134,7 +134,8 @@ def _devices(container: Container, signature: Signature) -> list[Any]:
                 f"the {len(there)} devices of kind {header['device_kind']} it was compiled for"
                 + (f", {header['target']}" if header["target"] else ""),
                 "load it on a machine that has them, or save the lowered program instead, which "
-                "compiles for any devices: lower(...).save(path)",
+                "compiles for any devices: lower(...).save(path)"
+                + (f"; or {request_cpu_devices(max(ids) + 1)}" if kind == "cpu" else ""),
             )
         )
     found = dict(field(header, "versions", dict), backend=field(header, "backend", str))

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.errors import Problem, TargetError
+from shmap_compiler.errors import Problem, TargetError, request_cpu_devices
 
 from .target import Target
 
@@ -53,7 +53,7 @@ class CpuTarget(Target):
             self.where,
             f"{len(here)} CPU devices in this process",
             f"{self.count}",
-            f"set XLA_FLAGS=--xla_force_host_platform_device_count={self.count} before JAX starts",
+            request_cpu_devices(self.count),
         )
         raise TargetError(None, [problem])
 
