@@ -19,7 +19,7 @@ HEAD = """\
 <!-- Made by docs/make_passes.py from the docstrings of the passes. -->
 
 Each pass is one file of `passes/` and one flag of `shmap-opt`. They work on the *body form*, which
-`passes/support/body_form.py` describes: StableHLO on per-device types, before wrapping. This is
+`passes/ir/body_form.py` describes: StableHLO on per-device types, before wrapping. This is
 their order in the pipeline, which leaves out `shmap-check-replication`; `passes/pipeline.py` says
 why each stands where it does."""
 

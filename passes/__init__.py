@@ -12,7 +12,7 @@ This table is what one needs to run the passes and to write one:
     option_fields   the options of a pass class; option_types: their types;
                     option_text: a value as written
     Problem         one reason to refuse a module, with its location
-    Refused         what a pass raises when it does not accept a module
+    PassRefused         what a pass raises when it does not accept a module
     PassFailure     what `run` raises then, with all diagnostics
     PipelineError   a pass, an option or a value that does not exist
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
@@ -23,21 +23,21 @@ This table is what one needs to run the passes and to write one:
 
 from .base import (
     Pass,
+    PassRefused,
     PipelineError,
     Problem,
-    Refused,
     option_fields,
     option_text,
     option_types,
     reference,
 )
 from .diagnostics import Diagnostic, diagnostics_of
+from .files.replace_file import replace_file
+from .ir.body_form import BodyForm, read_body_form
+from .ir.dialects import make_context
+from .ir.find_ops import find_ops
 from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run
 from .pipeline_text import parse_pipeline
-from .support.body_form import BodyForm, read_body_form
-from .support.dialects import make_context
-from .support.find_ops import find_ops
-from .support.replace_file import replace_file
 
 __all__ = [
     "PASSES",
@@ -47,9 +47,9 @@ __all__ = [
     "Partitioner",
     "Pass",
     "PassFailure",
+    "PassRefused",
     "PipelineError",
     "Problem",
-    "Refused",
     "diagnostics_of",
     "find_ops",
     "make_context",

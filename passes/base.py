@@ -7,9 +7,9 @@
 
         def run(self, module: ModuleOp) -> None: ...
 
-A pass refuses first and rewrites after: it raises `Refused` with everything it found wrong, before
-it has changed anything. `Pass.add_to` is the one place that turns a refusal into located MLIR
-diagnostics.
+A pass refuses first and rewrites after: it raises `PassRefused` with everything it found wrong,
+before it has changed anything. `Pass.add_to` is the one place that turns a refusal into located
+MLIR diagnostics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Problem:
     """Other places that explain it, with what there is to say about each."""
 
 
-class Refused(Exception):
+class PassRefused(Exception):
     """A pass does not accept a module; `problems` lists every reason, each with its location."""
 
     def __init__(self, problems: Iterable[Problem]):
@@ -72,7 +72,7 @@ class Pass:
                 )
 
     def run(self, module: ModuleOp) -> None:
-        """Rewrites `module` in place, or raises `Refused` and leaves it as it was."""
+        """Rewrites `module` in place, or raises `PassRefused` and leaves it as it was."""
         raise NotImplementedError(f"{type(self).__name__} defines no run(module)")
 
     @classmethod
@@ -107,7 +107,7 @@ class Pass:
                     if before is not None:
                         before.run(module)
                     self.run(module)
-            except Refused as refusal:
+            except PassRefused as refusal:
                 problems = [_with_code(problem, self.code) for problem in refusal.problems]
                 refused.extend(problems)
                 for problem in problems:
@@ -153,5 +153,5 @@ def _module_of(op: ir.Operation) -> ModuleOp:
     module = op.opview
     if not isinstance(module, ModuleOp):
         problem = f"this pass runs on builtin.module, not on {op.name}; take it out of the nesting"
-        raise Refused([Problem(op.location, problem)])
+        raise PassRefused([Problem(op.location, problem)])
     return module

@@ -8,21 +8,21 @@ from typing import Literal
 from jaxlib.mlir import ir, passmanager
 
 from .base import Pass, PipelineError, Problem
-from .check_replication import CheckReplication
-from .combine_all_reduces import CombineAllReduces
+from .checks.check_replication import CheckReplication
+from .checks.verify import Verify
 from .diagnostics import Diagnostic, diagnostics_of
-from .elide_gathered_slices import ElideGatheredSlices
-from .elide_invariant_reductions import ElideInvariantReductions
-from .elide_trivial_collectives import ElideTrivialCollectives
-from .fold_all_reduces import FoldAllReduces
-from .form_reduce_scatter import FormReduceScatter
-from .inline_meshes import InlineMeshes
-from .legalize_collectives import LegalizeCollectives
-from .merge_equal_collectives import MergeEqualCollectives
-from .support.dialects import register_mlir_passes
-from .support.remembering import remembering
-from .verify import Verify
-from .wrap_manual import WrapManual
+from .export.inline_meshes import InlineMeshes
+from .export.legalize_collectives import LegalizeCollectives
+from .export.wrap_manual import WrapManual
+from .ir.dialects import register_mlir_passes
+from .ir.memoize import memoizing
+from .simplify.combine_all_reduces import CombineAllReduces
+from .simplify.elide_gathered_slices import ElideGatheredSlices
+from .simplify.elide_invariant_reductions import ElideInvariantReductions
+from .simplify.elide_trivial_collectives import ElideTrivialCollectives
+from .simplify.fold_all_reduces import FoldAllReduces
+from .simplify.form_reduce_scatter import FormReduceScatter
+from .simplify.merge_equal_collectives import MergeEqualCollectives
 
 Partitioner = Literal["gspmd", "shardy"]
 Groups = Literal["axes", "ids"]
@@ -115,7 +115,7 @@ def run(
             module.context.enable_multithreading(False)
             manager.enable_ir_printing()
         try:
-            with remembering():
+            with memoizing():
                 manager.run(module.operation)
         except ir.MLIRError as error:
             ours = [Diagnostic.of_problem(problem) for problem in refused]

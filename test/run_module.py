@@ -20,7 +20,7 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
-from shmap_tools.hlo_collectives import collectives
+from shmap_tools.cli.hlo_collectives import collectives
 
 _DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "ui32": np.uint32}
 

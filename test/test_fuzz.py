@@ -27,7 +27,7 @@ import sys
 sys.argv = ["run.py", "--modules", "60", "--seed", "20"]
 sys.path.insert(0, {str(RUN.parent.parent)!r})
 from fuzzing import run
-from shmap_passes.verify import Verify
+from shmap_passes.checks.verify import Verify
 def stumble(self, module):
     raise KeyError("stumbled")
 Verify.run = stumble

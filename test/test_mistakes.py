@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shmap_tools import shmap_opt
+from shmap_tools.opt import main as shmap_opt
 
 from shmap_compiler import ShmapError, Target, assume_replicated, load, shard_map, smap
 

@@ -16,7 +16,7 @@ def test_no_mutant_is_listed_twice():
 
 @pytest.mark.parametrize(
     ("file", "old", "found"),
-    [("none.py", "x", "no such file"), ("passes/verify.py", "import", "occurs")],
+    [("none.py", "x", "no such file"), ("passes/checks/verify.py", "import", "occurs")],
 )
 def test_an_entry_that_fits_no_more_is_told(file, old, found):
     assert found in run.Mutant(file, old, "y", ("test/test_mutants.py",)).problem()

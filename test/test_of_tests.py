@@ -14,10 +14,10 @@ HERE = Path(__file__).parent
 LIT_TESTS = sorted(
     path
     for path in [*HERE.rglob("*.mlir"), *HERE.rglob("*.test")]
-    if not {"Inputs", "Output"} & set(path.parts)
+    if not {"Inputs", "Output", "golden"} & set(path.parts)
 )
 PYTHON_TESTS = sorted(path for path in HERE.rglob("*.py") if "Output" not in path.parts)
-PASS_TESTS = sorted((HERE / "passes").glob("*.mlir"))
+PASS_TESTS = sorted((HERE / "passes").rglob("*.mlir"))
 SUFFIX = r"(?:-NEXT|-SAME|-NOT|-DAG|-LABEL|-EMPTY|-COUNT-\d+)?"
 PASS_FLAG = re.compile(r" --shmap-[\w-]+(?:=\S+)?")
 

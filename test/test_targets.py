@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
-from shmap_tools.progress import Progress
+from shmap_tools.cli.progress import Progress
 
 from shmap_compiler import (
     PARTITIONERS,

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shmap_tools.hlo_collectives import collectives
+from shmap_tools.cli.hlo_collectives import collectives
 
 from shmap_compiler import SpecError, load, shard_map
 

@@ -12,8 +12,8 @@ import pytest
 import shmap_passes
 from jaxlib.mlir import ir
 from programs.generate import draw_program
-from shmap_passes.support.body_form import terminator
-from shmap_passes.support.varying import infer
+from shmap_passes.analysis.replication import infer
+from shmap_passes.ir.ops import terminator
 
 from shmap_compiler import shard_map
 

@@ -1,0 +1,1 @@
+"""The command-line tools: `shmap` (cli) and `shmap-opt` (opt)."""

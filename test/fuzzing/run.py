@@ -29,7 +29,7 @@ from pathlib import Path
 
 import shmap_passes
 from jaxlib.mlir import ir
-from shmap_tools import shmap_opt
+from shmap_tools.opt import main as shmap_opt
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from fuzzing import mutate

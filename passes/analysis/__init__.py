@@ -1,0 +1,1 @@
+"""Facts about the values of a module, shared by passes: replication, per-device constants."""

@@ -1,0 +1,132 @@
+"""What a scalar integer is at each place of the mesh, and which blocks a slice takes there.
+
+An index such as `axis_index * size`, with the additions for negative indices that front-ends put
+around it, is known for every device while compiling. Arrays here have one dimension per mesh axis,
+of size one where the value does not depend on the axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from ..ir.body_form import BodyForm
+from ..ir.collective_ops import indexed_axes, is_axis_index
+from ..ir.mesh import MOST_LISTED, Mesh
+from ..ir.ops import defining_op
+
+DYNAMIC_SLICE = "stablehlo.dynamic_slice"
+
+# Index computations are short; what is longer counts as unknown.
+_DEEPEST = 32
+
+
+def slices_of(op: ir.Operation) -> list[ir.Operation]:
+    """The dynamic_slices that cut something out of the result of `op`."""
+    users = ((use.owner.operation, use.operand_number) for use in op.results[0].uses)
+    return [user for user, number in users if user.name == DYNAMIC_SLICE and number == 0]
+
+
+def takes_own_block(
+    slice_: ir.Operation, dimension: int, axes: Sequence[str], form: BodyForm
+) -> bool:
+    """Whether a dynamic_slice takes block number k of `dimension` on the device with index k.
+
+    The index is that along `axes`, first axis major; the blocks are as many as there are devices.
+    Other dimensions must be taken whole.
+    """
+    if form.mesh.size > MOST_LISTED:
+        return False
+    whole = ir.RankedTensorType(slice_.operands[0].type).shape
+    sizes = ir.RankedTensorType(slice_.results[0].type).shape
+    count = form.mesh.product(axes)
+    wanted = [size // count if k == dimension else size for k, size in enumerate(whole)]
+    if list(sizes) != wanted or whole[dimension] % count:
+        return False
+    # Starts are clamped, so that one of a dimension taken whole is zero whatever it says.
+    start = _evaluate(slice_.operands[1 + dimension], form, {}, 0)
+    return start is not None and bool(
+        np.all(start == _index_along(axes, form.mesh) * sizes[dimension])
+    )
+
+
+def _index_along(axes: Sequence[str], mesh: Mesh) -> np.ndarray:
+    index = np.zeros([1] * len(mesh.axes), np.int64)
+    for axis in axes:
+        shape = [size if name == axis else 1 for name, size in mesh.axes]
+        index = index * mesh.sizes[axis] + np.arange(mesh.sizes[axis]).reshape(shape)
+    return index
+
+
+def _evaluate(
+    value: ir.Value, form: BodyForm, known: dict[ir.Value, np.ndarray | None], depth: int
+) -> np.ndarray | None:
+    """None if it cannot be told."""
+    if value not in known:
+        op = defining_op(value)
+        dtype = _dtype(value.type)
+        known[value] = None
+        if op is not None and dtype is not None and depth < _DEEPEST:
+            found = _result(op, form, lambda operand: _evaluate(operand, form, known, depth + 1))
+            known[value] = None if found is None else found.astype(dtype)
+    return known[value]
+
+
+def _dtype(type_: ir.Type) -> np.dtype | None:
+    """The type of a scalar integer or boolean."""
+    element = ir.RankedTensorType(type_).element_type
+    if ir.RankedTensorType(type_).rank or not isinstance(element, ir.IntegerType):
+        return None
+    if element.width == 1:
+        return np.dtype(bool)
+    if element.width not in (8, 16, 32, 64):
+        return None
+    return np.dtype(f"{'u' if element.is_unsigned else ''}int{element.width}")
+
+
+def _result(
+    op: ir.Operation, form: BodyForm, of: Callable[[ir.Value], np.ndarray | None]
+) -> np.ndarray | None:
+    if is_axis_index(op):
+        return _index_along(indexed_axes(op), form.mesh)
+    if op.name == "stablehlo.constant":
+        return np.array(ir.DenseIntElementsAttr(op.attributes["value"])).reshape(
+            [1] * len(form.mesh.axes)
+        )
+    compute = _COMPUTE.get(op.name)
+    if compute is None:
+        return None
+    operands = [of(operand) for operand in op.operands]
+    known = [operand for operand in operands if operand is not None]
+    return compute(op, *known) if len(known) == len(operands) else None
+
+
+def _compare(op: ir.Operation, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
+    return _COMPARISONS[direction](left, right)
+
+
+_COMPARISONS = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+_COMPUTE: dict[str, Callable[..., np.ndarray]] = {
+    "stablehlo.add": lambda op, a, b: a + b,
+    "stablehlo.and": lambda op, a, b: a & b,
+    "stablehlo.clamp": lambda op, low, a, high: np.minimum(np.maximum(low, a), high),
+    "stablehlo.compare": _compare,
+    "stablehlo.convert": lambda op, a: a,
+    "stablehlo.maximum": lambda op, a, b: np.maximum(a, b),
+    "stablehlo.minimum": lambda op, a, b: np.minimum(a, b),
+    "stablehlo.multiply": lambda op, a, b: a * b,
+    "stablehlo.or": lambda op, a, b: a | b,
+    "stablehlo.select": lambda op, test, a, b: np.where(test, a, b),
+    "stablehlo.subtract": lambda op, a, b: a - b,
+}

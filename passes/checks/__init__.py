@@ -1,0 +1,1 @@
+"""Passes that refuse wrong modules and rewrite nothing."""

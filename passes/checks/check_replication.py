@@ -1,0 +1,102 @@
+"""Refuses results that vary along a manual axis their sharding does not mention.
+
+A result whose sharding does not mention an axis is one array that all devices along the axis hold.
+If their blocks differ, the array has no value: which block a reader sees depends on the reader.
+`shard_map` makes this check on the Graph, where it knows the user's own lines; this is the same
+check for modules written by hand, by inference on the module (varying.py).
+
+Before:  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+             -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) { return %x }
+After:   error: @main's result 0, tensor<2xf32>: may differ between devices along "i", which its
+             sharding does not mention; mention the axis there, or make the blocks equal ...
+         note: it varies along "i" since argument 0, which devices along the axis hold parts of
+Needs:   what shmap-verify accepts.
+Leaves:  the module as it is.
+
+What `shmap_compiler.assume_replicated` declares leaves no trace in a module, so that a program that
+relies on it is refused here. Results without elements are equal whatever their sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..analysis.provenance import origin
+from ..analysis.replication import Varying, infer
+from ..base import Pass, PassRefused, Problem
+from ..ir.body_form import BodyForm, read_body_form
+from ..ir.boundary import Boundary
+from ..ir.ops import defining_op, terminator
+from .collective_diagnostics import quoted
+
+
+@dataclass(frozen=True)
+class CheckReplication(Pass):
+    """Refuses results that vary along a manual axis their sharding does not mention."""
+
+    name = "shmap-check-replication"
+    code = "SHM-P02"
+    needs_body_form = True
+
+    def run(self, module: ModuleOp) -> None:
+        form = read_body_form(module)
+        varying = infer(form, module)
+        results = terminator(form.main.entry_block).operands
+        problems = [
+            _problem(boundary, value, axes, varying, module)
+            for boundary, value in zip(form.outputs, results, strict=True)
+            if (axes := _hidden(boundary, value, form, varying))
+        ]
+        if problems:
+            raise PassRefused(problems)
+
+
+def _hidden(
+    boundary: Boundary, value: ir.Value, form: BodyForm, varying: Varying
+) -> tuple[str, ...]:
+    """The manual axes along which a result varies and that its sharding does not mention."""
+    if boundary.dims is None or 0 in ir.RankedTensorType(boundary.type).shape:
+        return ()
+    return tuple(
+        axis for axis in varying.of(value) if axis in form.manual and axis not in boundary.varying
+    )
+
+
+def _problem(
+    boundary: Boundary,
+    value: ir.Value,
+    axes: tuple[str, ...],
+    varying: Varying,
+    module: ModuleOp,
+) -> Problem:
+    functions = {op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)}
+    one = len(axes) == 1
+    return Problem(
+        value.location,
+        f"@main's {boundary.name}, {boundary.type}: may differ between devices along "
+        f"{quoted(axes)}, which its sharding does not mention; mention "
+        f"{'the axis' if one else 'the axes'} there, or make the blocks equal before they are "
+        f"returned, by an all_reduce or all_gather over {quoted(axes)}",
+        notes=tuple(_notes(value, axes, varying, functions)),
+    )
+
+
+def _notes(
+    value: ir.Value, axes: tuple[str, ...], varying: Varying, functions: dict[str, func.FuncOp]
+) -> Iterator[Problem]:
+    for axis in axes:
+        start = origin(value, axis, varying, functions)
+        yield Problem(start.location, f'it varies along "{axis}" {_because(start)}')
+
+
+def _because(start: ir.Value) -> str:
+    op = defining_op(start)
+    if op is None:
+        number = ir.BlockArgument(start).arg_number
+        return f"since argument {number}, which devices along the axis hold parts of"
+    return f"since this {op.name.removeprefix('stablehlo.')}"

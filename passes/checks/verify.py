@@ -1,0 +1,159 @@
+"""Refuses modules whose specs, mesh or groups do not fit, before XLA can abort on them.
+
+XLA's partitioner ends the process on much of what is refused here. Everything wrong is reported at
+once, each at its own line.
+
+Before:  "stablehlo.all_reduce"(%x) <{replica_groups = ...mesh_axes<mesh = @mesh, axes = ["k"]>}>
+After:   error: all_reduce over axis "k": the mesh is @mesh [i=4, j=2]; name one of "i", "j"
+Needs:   nothing.
+Leaves:  the module as it is.
+
+MLIR's own verifiers refuse while parsing, and so before this pass: in the entry's shardings an
+unknown mesh or axis, an axis used twice, a rank that does not match; dense groups that name a
+device twice or leave one out of 0..n-1 (n: how many ids they list); a permutation with a repeated
+or negative source or target; an all_to_all whose dimension is no multiple of its split count. What
+is refused here is what they let through:
+
+    form       no @main, no mesh or several, no manual axes, a boundary without sharding
+    axes       manual axes unknown or repeated; a spec over an axis that is not manual;
+               a group or axis index over an axis that is unknown, repeated or not manual
+    ids        dense groups that do not cover the mesh or have unequal sizes; groups and
+               permutations with ids that no device has, or that join devices along an axis that
+               is not manual
+    sizes      all_gather, reduce_scatter, all_to_all results that contradict the group size;
+               full dimensions and arrays beyond 64 bits; meshes beyond the 32 bits in which XLA
+               counts devices
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass, PassRefused, Problem
+from ..ir.body_form import BodyForm, read_body_form
+from ..ir.boundary import Boundary, Dims
+from ..ir.collective_ops import axis_index_calls, body_collectives
+from ..ir.find_ops import find_ops
+from .collective_diagnostics import (
+    axis_index_diagnostics,
+    collective_diagnostics,
+    no_such_axis,
+    quoted,
+)
+
+_LARGEST_DIMENSION = 2**63 - 1
+_LARGEST_ARRAY_BYTES = 2**63 - 1
+# XLA counts partitions in 32 bits.
+_LARGEST_MESH = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Verify(Pass):
+    """Refuses modules whose specs, mesh or groups do not fit, before XLA can abort on them."""
+
+    name = "shmap-verify"
+    code = "SHM-P01"
+
+    def run(self, module: ModuleOp) -> None:
+        form = read_body_form(module)
+        problems = [Problem(location, text) for location, text in _complaints(form, module)]
+        if problems:
+            raise PassRefused(problems)
+
+
+def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location, str]]:
+    too_large = list(_mesh_complaints(form))
+    if too_large:
+        yield form.main.location, too_large[0]
+        return  # what follows may count its devices
+    for text in _entry_complaints(form):
+        yield form.main.location, text
+    for op in find_ops(module.operation, ["func.call"]):
+        if ir.FlatSymbolRefAttr(op.attributes["callee"]).value == "main":
+            text = "calls @main, which is the entry; move its body to a function of its own"
+            yield op.location, text
+    for op in axis_index_calls(module.operation):
+        for text in axis_index_diagnostics(op, form):
+            yield op.location, text
+    for op in body_collectives(module.operation):
+        for text in collective_diagnostics(op, form):
+            yield op.location, text
+
+
+def _mesh_complaints(form: BodyForm) -> Iterator[str]:
+    if form.mesh.size > _LARGEST_MESH:
+        sizes = " * ".join(map(str, form.mesh.shape))
+        yield (
+            f"the mesh {form.mesh} has {sizes} = {form.mesh.size} devices, more than "
+            f"{_LARGEST_MESH}, the most that XLA can count; make an axis smaller"
+        )
+
+
+def _entry_complaints(form: BodyForm) -> Iterator[str]:
+    for axis in (*form.manual, *form.outer):
+        if axis not in form.mesh.sizes:
+            yield f'manual axis "{axis}": {no_such_axis(form)}'
+    for axis, count in Counter((*form.manual, *form.outer)).items():
+        if count > 1:
+            yield f'axis "{axis}" is made manual {count} times; name it once'
+    good: set[tuple[ir.Type, Dims | None]] = set()  # of hundreds few differ
+    for boundary in (*form.inputs, *form.outputs):
+        kind = boundary.type, boundary.dims
+        if kind not in good:
+            complaints = list(_boundary_complaints(boundary, form))
+            yield from complaints
+            if not complaints:
+                good.add(kind)
+
+
+def _boundary_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
+    for axis in boundary.unreduced.axes:
+        if axis not in form.mesh.sizes:
+            yield f'@main\'s {boundary.name} is unreduced over "{axis}": {no_such_axis(form)}'
+    any_too_large = False
+    for dimension, axes in enumerate(boundary.dims or ()):
+        if not axes:
+            continue
+        where = f"@main's {boundary.name}, dimension {dimension}"
+        for axis in axes:
+            if axis not in form.manual:
+                yield (
+                    f'{where} is split over "{axis}", which @main does not make manual '
+                    f"(manual: {quoted(form.manual)}); leave it out or make it manual"
+                )
+        size = ir.RankedTensorType(boundary.type).shape[dimension]
+        full = size * form.mesh.product(axes)
+        if full > _LARGEST_DIMENSION:
+            any_too_large = True
+            yield (
+                f"{where}: {size} per device over {form.mesh.product(axes)} devices is {full} in "
+                f"the full array, more than {_LARGEST_DIMENSION}"
+            )
+    if boundary.dims is not None and not any_too_large:
+        yield from _size_complaints(boundary, form)
+
+
+def _size_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
+    block = ir.RankedTensorType(boundary.type)
+    blocks = prod(form.mesh.product(axes) for axes in boundary.dims or ())
+    bytes_ = prod(block.shape) * blocks * _element_bytes(block.element_type)
+    if bytes_ > _LARGEST_ARRAY_BYTES:
+        yield (
+            f"@main's {boundary.name}: the full array has {bytes_} bytes, more than "
+            f"{_LARGEST_ARRAY_BYTES}; make a dimension smaller"
+        )
+
+
+def _element_bytes(element: ir.Type) -> int:
+    """Of an element type; at most one byte too many for a narrow one."""
+    if isinstance(element, ir.ComplexType):
+        return 2 * _element_bytes(element.element_type)
+    if isinstance(element, ir.IntegerType | ir.FloatType):
+        return -(-element.width // 8)
+    return 1

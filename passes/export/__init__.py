@@ -1,0 +1,1 @@
+"""Passes from body form to the module that XLA compiles."""

@@ -1,0 +1,55 @@
+"""What both forms of wrap-manual share: the new @main on full arrays, values without elements."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from ..ir.body_form import BodyForm
+from ..ir.boundary import SHARDING, value_attributes
+
+
+def remove_attributes(function: func.FuncOp, *names: str) -> None:
+    for name in names:
+        if name in function.attributes:
+            del function.attributes[name]
+
+
+def new_main(form: BodyForm) -> func.FuncOp:
+    """An empty public @main on full types, before the old one, with its other attributes."""
+    inputs = [boundary.full_type(form.mesh) for boundary in form.inputs]
+    outputs = [boundary.full_type(form.mesh) for boundary in form.outputs]
+    with ir.InsertionPoint(form.main), form.main.location:
+        main = func.FuncOp("main", (inputs, outputs), visibility="public")
+    main.attributes["arg_attrs"] = without_sharding(form.main, "arg_attrs", len(inputs))
+    main.attributes["res_attrs"] = without_sharding(form.main, "res_attrs", len(outputs))
+    main.add_entry_block()
+    return main
+
+
+def without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr:
+    """What else @main's attributes say about its arguments or results (donation, ...)."""
+    attributes = value_attributes(main, which, count)
+    rest = {
+        each: ir.DictAttr.get({named.name: named.attr for named in each if named.name != SHARDING})
+        for each in set(attributes)
+    }
+    return ir.ArrayAttr.get([rest[each] for each in attributes])
+
+
+def replace_empty_arguments(form: BodyForm, block: ir.Block) -> None:
+    """By constants: without elements there is one value of each type."""
+    for number, boundary in reversed(list(enumerate(form.inputs))):
+        if not boundary.has_elements:
+            argument = block.arguments[number]
+            if list(argument.uses):
+                at = ir.InsertionPoint.at_block_begin(block)
+                argument.replace_all_uses_with(empty_constant(argument.type, at))
+            block.erase_argument(number)
+
+
+def empty_constant(type_: ir.Type, at: ir.InsertionPoint) -> ir.Value:
+    """The one value there is of a type without elements."""
+    constant = ir.Operation.parse(f"stablehlo.constant dense<> : {type_}")
+    at.insert(constant)
+    return constant.result

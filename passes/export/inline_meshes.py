@@ -1,0 +1,98 @@
+"""Writes the mesh into every attribute that names it, and drops `sdy.mesh`.
+
+A module of ours is often merged into the module of an enclosing `jit`, which has meshes of its own,
+and merging moves functions only. A sharding that holds its mesh can go anywhere.
+
+Before:  sdy.mesh @mesh = <["i"=4]>
+         ... in_shardings=[<@mesh, [{"i"}]>]
+         ... replica_group_mesh_axes<mesh = @mesh, axes = [...]>
+After:   ... in_shardings=[<mesh<["i"=4]>, [{"i"}]>]
+         ... replica_group_mesh_axes<mesh = #stablehlo.mesh<axes=[<name = "i", size = 4>]>, ...>
+Needs:   at most one mesh per name, which MLIR's symbol tables assure.
+Leaves:  no `sdy.mesh` and no reference to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import sdy, stablehlo
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass, PassRefused, Problem
+from ..ir.body_form import read_mesh
+from ..ir.collective_ops import GROUPED, GROUPS, group_axes
+from ..ir.find_ops import find_ops
+
+
+@dataclass(frozen=True)
+class InlineMeshes(Pass):
+    """Writes the mesh into every attribute that names it, and drops `sdy.mesh`."""
+
+    name = "shmap-inline-meshes"
+    code = "SHM-P12"
+    ends_body_form = True
+
+    def add_to(
+        self,
+        manager: passmanager.PassManager,
+        refused: list[Problem],
+        before: Pass | None = None,
+    ) -> None:
+        """StableHLO's groups are written by `run`, and then the rest by Shardy's own pass."""
+        super().add_to(manager, refused, before)
+        manager.add("sdy-inline-meshes")
+
+    def run(self, module: ModuleOp) -> None:
+        ops = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+        meshes = {ir.StringAttr(op.sym_name).value: _stablehlo_mesh(op.mesh) for op in ops}
+        axes_of = {mesh.symbol: mesh.names for mesh in map(read_mesh, ops)}
+        grouped = [
+            (op, symbol) for op in find_ops(module.operation, GROUPED) if (symbol := _symbol(op))
+        ]
+        problems = [
+            Problem(
+                op.location,
+                f"the groups are on mesh @{symbol}, which the module lacks; {_have(meshes)}",
+            )
+            for op, symbol in grouped
+            if symbol not in meshes
+        ]
+        problems += [
+            Problem(
+                op.location,
+                f'the groups are over axis "{axis}", which @{symbol} lacks; name one of its axes',
+            )
+            for op, symbol in grouped
+            for axis in (group_axes(op) or ())
+            if symbol in axes_of and axis not in axes_of[symbol]
+        ]
+        if problems:
+            raise PassRefused(problems)
+        for op, symbol in grouped:
+            axes = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).axes
+            op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(meshes[symbol], axes)
+
+
+def _symbol(op: ir.Operation) -> str | None:
+    """The symbol of the mesh by whose axes the groups of `op` are named, if they have one."""
+    groups = op.attributes[GROUPS]
+    if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
+        return None
+    mesh = stablehlo.ReplicaGroupMeshAxesAttr(groups).mesh
+    return mesh.value if isinstance(mesh, ir.FlatSymbolRefAttr) else None
+
+
+def _have(meshes: Mapping[str, ir.Attribute]) -> str:
+    names = ", ".join(f"@{name}" for name in meshes)
+    return f"name one of {names}" if names else "declare it with sdy.mesh"
+
+
+def _stablehlo_mesh(mesh: ir.Attribute) -> ir.Attribute:
+    """Shardy's mesh in StableHLO's own words."""
+    axes = (sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(mesh).axes)
+    return stablehlo.MeshAttr.get(
+        ir.ArrayAttr.get([stablehlo.MeshAxisAttr.get(axis.name, axis.size) for axis in axes])
+    )

@@ -1,0 +1,146 @@
+"""Gives collectives and the axis index the form that XLA takes.
+
+In body form a collective names mesh axes and nothing else. XLA wants a channel on every collective
+that crosses devices of one program, and it has no axis index: that one becomes arithmetic on
+`partition_id` (see axis_index.py).
+
+Before:  %0 = stablehlo.custom_call @shmap.axis_index() {backend_config = {axes = ["i"]}}
+         %1 = "stablehlo.all_reduce"(%x) <{replica_groups = ..._axes<mesh = @mesh, axes = ["j"]>}>
+After:   %p = stablehlo.partition_id                    // on a mesh of i=4, j=2
+         %q = stablehlo.divide %p, 2
+         %0 = stablehlo.convert %q : tensor<i32>
+         %1 = "stablehlo.all_reduce"(%x) <{channel_handle = <handle = 1, type = 1>,
+                                           use_global_device_ids, replica_groups = ...}>
+With groups=ids the groups become lists of device ids, for an XLA that does not read mesh axes.
+
+Where some axes are automatic, XLA's older partitioner aborts on an all_gather, reduce_scatter or
+all_to_all that does not carry the region's sharding (and on an all_reduce or collective_permute
+that does). XLA gives the sharding of an all_to_all also to the reshapes that it makes of one whose
+split and concat dimensions differ, which then have the wrong rank; so such an all_to_all is made to
+concatenate where it splits, and the pass writes the reshapes itself.
+
+Needs:   body form.
+Leaves:  every collective with a channel, no axis index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass, PassRefused, Problem
+from ..ir.body_form import BodyForm, read_body_form
+from ..ir.collective_ops import (
+    CHANNEL_HANDLE,
+    GROUPED,
+    GROUPS,
+    TAKES_GLOBAL_DEVICE_IDS,
+    axis_index_calls,
+    body_collectives,
+    group_axes,
+    indexed_axes,
+)
+from ..ir.mesh import MOST_LISTED
+from ..ir.sharding_text import region_sharding
+from .axis_index import axis_index
+
+# The older partitioner needs the region's sharding on these when some axes are automatic.
+_CARRY_REGION_SHARDING = frozenset(
+    {"stablehlo.all_gather", "stablehlo.all_to_all", "stablehlo.reduce_scatter"}
+)
+# A channel between devices of one program. All collectives may share it.
+_HANDLE, _DEVICE_TO_DEVICE = 1, 1
+
+
+@dataclass(frozen=True)
+class LegalizeCollectives(Pass):
+    """Gives collectives and the axis index the form that XLA takes."""
+
+    name = "shmap-legalize-collectives"
+    code = "SHM-P10"
+    needs_body_form = True
+
+    groups: Literal["axes", "ids"] = "axes"
+    partitioner: Literal["gspmd", "shardy"] = "gspmd"
+
+    def run(self, module: ModuleOp) -> None:
+        form = read_body_form(module)
+        if self.groups == "ids" and form.mesh.size > MOST_LISTED:
+            text = (
+                f"groups=ids lists every device, and {form.mesh} has {form.mesh.size}, more than "
+                f"{MOST_LISTED}; use groups=axes"
+            )
+            raise PassRefused([Problem(form.main.location, text)])
+        for op in body_collectives(module.operation):
+            _add_channel(op)
+            if self.groups == "ids" and op.name in GROUPED:
+                _list_device_ids(op, form)
+            if self.partitioner == "gspmd" and form.is_partly_manual:
+                _carry_region_sharding(op, form)
+        for op in axis_index_calls(module.operation):
+            index = op.results[0]
+            with ir.InsertionPoint(op), op.location:
+                value = axis_index(form, indexed_axes(op), index.type, self.partitioner)
+            index.replace_all_uses_with(value)
+            op.erase()
+
+
+def _add_channel(op: ir.Operation) -> None:
+    op.attributes[CHANNEL_HANDLE] = stablehlo.ChannelHandle.get(_HANDLE, _DEVICE_TO_DEVICE)
+    if op.name in TAKES_GLOBAL_DEVICE_IDS:
+        op.attributes["use_global_device_ids"] = ir.UnitAttr.get()
+
+
+def _list_device_ids(op: ir.Operation, form: BodyForm) -> None:
+    axes = group_axes(op)
+    if axes is not None:
+        ids = np.array(form.mesh.groups(axes), np.int64)
+        op.attributes[GROUPS] = ir.DenseElementsAttr.get(ids.data)
+
+
+def _carry_region_sharding(op: ir.Operation, form: BodyForm) -> None:
+    if op.name not in _CARRY_REGION_SHARDING:
+        return
+    if op.name == "stablehlo.all_to_all":
+        op = _concat_where_split(op)
+    ranks = [ir.RankedTensorType(result.type).rank for result in op.results]
+    texts = [region_sharding(form.mesh, rank, form.region) for rank in ranks]
+    # XLA writes the sharding of several results as a tuple.
+    text = texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}"
+    op.attributes["mhlo.sharding"] = ir.StringAttr.get(text)
+
+
+def _concat_where_split(op: ir.Operation) -> ir.Operation:
+    """An all_to_all that concatenates where it splits, in place of `op`, and what is left to do.
+
+    Its result has the operand's shape, with dimension `split` made of one part per device. That
+    dimension is cut in two, and the part that counts the devices moves to dimension `concat`.
+    """
+    split, concat, count = (
+        ir.IntegerAttr(op.attributes[name]).value
+        for name in ("split_dimension", "concat_dimension", "split_count")
+    )
+    if split == concat:
+        return op
+    with ir.InsertionPoint(op), op.location:
+        exchange = stablehlo.AllToAllOp(
+            op.operands, split, split, count, op.attributes[GROUPS],
+            channel_handle=op.attributes[CHANNEL_HANDLE],
+        )  # fmt: skip
+        for received, result in zip(exchange.results, op.results, strict=True):
+            type_ = ir.RankedTensorType(received.type)
+            shape = list(type_.shape)
+            shape[split : split + 1] = [count, shape[split] // count]
+            parts = stablehlo.reshape(ir.RankedTensorType.get(shape, type_.element_type), received)
+            order = [dim for dim in range(len(shape)) if dim != split]
+            # With `count` taken out, the dimensions are numbered as in the result.
+            order.insert(concat, split)
+            moved = stablehlo.transpose(parts, order)
+            result.replace_all_uses_with(stablehlo.reshape(result.type, moved))
+    op.erase()
+    return exchange.operation

@@ -1,0 +1,122 @@
+"""Wraps the body for GSPMD: sharding custom calls around a call of the body.
+
+func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = custom_call @Sharding(%arg0) {mhlo.sharding = "{devices=[4,1,2]<=..."}
+  %1 = custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : tensor<2x8xf32>
+  %2 = call @shmap_body(%1)
+  %3 = custom_call @Sharding(%2) {mhlo.sharding = "{manual}"}
+  %4 = custom_call @SPMDShardToFullShape(%3) {mhlo.sharding = "{devices=[4,1,2]<=..."}
+  return %4
+}
+func.func private @shmap_body(%arg0: tensor<2x8xf32>) -> tensor<2x8xf32> { body }
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..ir.body_form import MANUAL_AXES, OUTER_MANUAL_AXES, BodyForm
+from ..ir.boundary import Boundary, Dims
+from ..ir.sharding_text import full_sharding, region_sharding
+from .full_main import empty_constant, new_main, remove_attributes, replace_empty_arguments
+from .sharding_calls import sharding_call
+
+
+def wrap_in_custom_calls(form: BodyForm, module: ModuleOp) -> None:
+    """Values without elements stay outside.
+
+    XLA folds them to constants, and would give those outside the manual sharding of those inside.
+    """
+    main = new_main(form)
+    body = _private_body(form, module)
+    with ir.InsertionPoint(main.entry_block) as at, main.location:
+        blocks = [
+            _full_to_block(form, boundary, value)
+            for boundary, value in zip(form.inputs, main.arguments, strict=True)
+            if boundary.has_elements
+        ]
+        results = iter(func.CallOp(body, blocks).results)
+        fulls = [
+            _block_to_full(form, boundary, next(results))
+            if boundary.has_elements
+            else _empty_full(form, boundary, at)
+            for boundary in form.outputs
+        ]
+        func.ReturnOp(fulls)
+
+
+def _private_body(form: BodyForm, module: ModuleOp) -> func.FuncOp:
+    """The old @main as a private function without any word about full arrays.
+
+    It takes and gives only values that have elements.
+    """
+    body = form.main
+    block = body.entry_block
+    terminator = block.operations[len(block.operations) - 1]
+    given = zip(terminator.operands, form.outputs, strict=True)
+    results = [value for value, boundary in given if boundary.has_elements]
+    with ir.InsertionPoint(terminator), terminator.location:
+        func.ReturnOp(results)
+    terminator.operation.erase()
+    replace_empty_arguments(form, block)
+    type_ = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in results])
+    body.attributes["function_type"] = ir.TypeAttr.get(type_)
+    body.attributes["sym_name"] = ir.StringAttr.get(_free_name(module, "shmap_body"))
+    body.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    remove_attributes(body, "arg_attrs", "res_attrs", MANUAL_AXES, OUTER_MANUAL_AXES)
+    return body
+
+
+def _free_name(module: ModuleOp, wanted: str) -> str:
+    """`wanted`, or with a number when a nested region's body already has that name."""
+    symbols = ir.SymbolTable(module.operation)
+    names = itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count()))
+    return next(name for name in names if name not in symbols)
+
+
+def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
+    if boundary.dims is None or _is_one_device(form):
+        return value
+    config = _unspecified_dims(form, boundary.dims)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
+    region = region_sharding(form.mesh, len(boundary.dims), form.region)
+    full = sharding_call("Sharding", value, value.type, cut, config)
+    return sharding_call("SPMDFullToShardShape", full, boundary.type, region, config)
+
+
+def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
+    if boundary.dims is None or _is_one_device(form):
+        return value
+    config = _unspecified_dims(form, boundary.dims)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
+    region = region_sharding(form.mesh, len(boundary.dims), form.region)
+    block = sharding_call("Sharding", value, value.type, region, config)
+    full_type = boundary.full_type(form.mesh)
+    return sharding_call("SPMDShardToFullShape", block, full_type, cut, config)
+
+
+def _empty_full(form: BodyForm, boundary: Boundary, at: ir.InsertionPoint) -> ir.Value:
+    """The full array of a result without elements."""
+    full_type = boundary.full_type(form.mesh)
+    nothing = empty_constant(full_type, at)
+    if boundary.dims is None or _is_one_device(form):
+        return nothing
+    config = _unspecified_dims(form, boundary.dims)
+    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
+    return sharding_call("Sharding", nothing, full_type, cut, config)
+
+
+def _is_one_device(form: BodyForm) -> bool:
+    """Whether blocks are full arrays; XLA takes no manual sharding over one device."""
+    return form.mesh.product(form.region) == 1
+
+
+def _unspecified_dims(form: BodyForm, dims: Dims) -> str:
+    """Leaves every dimension to the partitioner for the axes that this region does not take."""
+    if not dims or len(form.manual) == len(form.mesh.axes):
+        return ""
+    return f"unspecified_dims=[{','.join(str(dim) for dim in range(len(dims)))}]"

@@ -1,0 +1,1 @@
+"""Files that are written for users: completely, or not at all."""

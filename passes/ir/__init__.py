@@ -1,0 +1,1 @@
+"""Reading and writing the IR: body form, meshes, collectives, shardings, MLIR contexts."""

@@ -1,0 +1,159 @@
+"""Reads the body form: what emission writes and every pass before wrap-manual reads.
+
+    sdy.mesh @mesh = <["i"=4, "j"=2]>
+    func.func public @main(
+            %arg0: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+        -> (tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+        attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>}
+
+Types are per device; the attributes say how the blocks lie in the full arrays. Axes that are not
+in `sdy.manual_axes` are automatic, except those in the optional `shmap.outer_manual_axes`, which
+an enclosing region has made manual already. Tokens carry no sharding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, sdy
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import PassRefused, Problem
+from .boundary import Boundary, read_boundaries
+from .mesh import Mesh
+
+MANUAL_AXES = "sdy.manual_axes"
+OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
+
+_ORIGIN = (
+    "body form is what `shmap lower --stage body` prints and what this pass needs; passes that "
+    "bring other modules into it (shmap-import-...) are planned"
+)
+
+
+@dataclass(frozen=True)
+class BodyForm:
+    """The entry function of a module in body form with everything its attributes say."""
+
+    main: func.FuncOp
+    mesh: Mesh
+    manual: tuple[str, ...]
+    outer: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[Boundary, ...]:
+        return self._boundaries[0]
+
+    @property
+    def outputs(self) -> tuple[Boundary, ...]:
+        return self._boundaries[1]
+
+    @cached_property
+    def _boundaries(self) -> tuple[tuple[Boundary, ...], tuple[Boundary, ...]]:
+        """Read when asked for: most passes do not. Raises `PassRefused` if they cannot be read."""
+        main = self.main
+        attributes = (main.attributes.get(each) for each in ("arg_attrs", "res_attrs"))
+        inputs, outputs, complaints = read_boundaries(main.type, *attributes, self.mesh)
+        if complaints:
+            raise PassRefused(Problem(main.location, text) for text in complaints)
+        return inputs, outputs
+
+    @cached_property
+    def region(self) -> tuple[str, ...]:
+        """All axes that are manual in the body, in mesh order."""
+        here = {*self.manual, *self.outer}
+        return tuple(axis for axis in self.mesh.names if axis in here)
+
+    @cached_property
+    def automatic(self) -> tuple[str, ...]:
+        """The axes that XLA's partitioner still owns inside the body, in mesh order."""
+        return self.mesh.without(self.region)
+
+    @property
+    def is_partly_manual(self) -> bool:
+        """Whether the devices lie along manual axes and along automatic ones."""
+        return self.mesh.product(self.region) > 1 and self.mesh.product(self.automatic) > 1
+
+
+def read_body_form(module: ModuleOp) -> BodyForm:
+    """Reads the body form of `module`.
+
+    Raises:
+      PassRefused: its entry function or its mesh is not in body form.
+    """
+    main = _only_main(module)
+    mesh = read_mesh(_only_mesh(module))
+    if MANUAL_AXES not in main.attributes:
+        raise _refusal(
+            main,
+            f"@main has no {MANUAL_AXES}, so it is not in body form; say which axes its types are "
+            f"per-device over, as in attributes {{{MANUAL_AXES} = #sdy<manual_axes{{...}}>}}",
+        )
+    return BodyForm(
+        main,
+        mesh,
+        manual=manual_axes(main.attributes[MANUAL_AXES]),
+        outer=_strings(main.attributes[OUTER_MANUAL_AXES])
+        if OUTER_MANUAL_AXES in main.attributes
+        else (),
+    )
+
+
+def read_mesh(op: sdy.MeshOp) -> Mesh:
+    mesh = sdy.MeshAttr(op.mesh)
+    axes = (sdy.MeshAxisAttr(axis) for axis in mesh.axes)
+    return Mesh(ir.StringAttr(op.sym_name).value, tuple((axis.name, axis.size) for axis in axes))
+
+
+def _only_main(module: ModuleOp) -> func.FuncOp:
+    functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
+    for function in functions:
+        if function.name.value == "main" and not function.is_external:
+            return function
+    have = ", ".join(f"@{function.name.value}" for function in functions) or "none"
+    raise _refusal(
+        module,
+        f"the module has no function @main with a body; its functions: {have}",
+    )
+
+
+def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
+    meshes = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+    if not meshes:
+        raise _refusal(
+            module,
+            'the module has no sdy.mesh; declare the one it runs on: sdy.mesh @mesh = <["i"=4]>',
+        )
+    if len(meshes) > 1:
+        raise PassRefused(
+            Problem(
+                mesh.location,
+                f"@{ir.StringAttr(mesh.sym_name).value} is one of {len(meshes)} meshes; a module "
+                "in body form runs on one: keep the one that @main's shardings name",
+            )
+            for mesh in meshes[1:]
+        )
+    mesh = meshes[0]
+    if list(sdy.MeshAttr(mesh.mesh).device_ids):
+        raise _refusal(
+            mesh,
+            f"@{ir.StringAttr(mesh.sym_name).value} lists device ids; devices are positions in the "
+            "mesh here, leave the ids to whoever places the program",
+        )
+    return mesh
+
+
+def manual_axes(attribute: ir.Attribute) -> tuple[str, ...]:
+    """The axes of an attribute `#sdy<manual_axes{...}>`."""
+    axes = sdy.ManualAxesAttr(attribute)
+    return tuple(axes[index] for index in range(len(axes)))
+
+
+def _strings(attribute: ir.Attribute) -> tuple[str, ...]:
+    return tuple(ir.StringAttr(text).value for text in ir.ArrayAttr(attribute))
+
+
+def _refusal(op: ir.OpView, message: str) -> PassRefused:
+    return PassRefused([Problem(op.location, message, notes=(Problem(op.location, _ORIGIN),))])

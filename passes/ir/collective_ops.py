@@ -1,0 +1,129 @@
+"""StableHLO's collectives as the passes see them: which ops, their groups, their ids.
+
+In body form a collective has no channel handle. One that has a handle belongs to a nested region
+that was legalized with its own mesh and axes; the passes leave it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from .find_ops import find_ops
+from .memoize import memoized
+
+AXIS_INDEX = "shmap.axis_index"
+
+ALL_GATHER = "stablehlo.all_gather"
+ALL_REDUCE = "stablehlo.all_reduce"
+REDUCE_SCATTER = "stablehlo.reduce_scatter"
+TAKES_GLOBAL_DEVICE_IDS = frozenset({ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER})
+PERMUTE = "stablehlo.collective_permute"
+GROUPED = TAKES_GLOBAL_DEVICE_IDS | {"stablehlo.all_to_all", "stablehlo.collective_broadcast"}
+COLLECTIVES = GROUPED | {PERMUTE}
+
+GROUPS = "replica_groups"
+PAIRS = "source_target_pairs"
+CHANNEL_HANDLE = "channel_handle"
+
+
+def body_collectives(root: ir.Operation) -> list[ir.Operation]:
+    """The collectives inside `root` that are still in body form."""
+    ops = find_ops(root, sorted(COLLECTIVES))
+    return [op for op in ops if CHANNEL_HANDLE not in op.attributes]
+
+
+def over_whole_axes(root: ir.Operation, name: str) -> list[tuple[ir.Operation, tuple[str, ...]]]:
+    """The body-form collectives of a name with groups over mesh axes, each with these."""
+    named = (op for op in body_collectives(root) if op.name == name)
+    return [(op, axes) for op in named if (axes := whole_axes(op))]
+
+
+def axis_index_calls(root: ir.Operation) -> list[ir.Operation]:
+    """The `stablehlo.custom_call @shmap.axis_index` inside `root`."""
+    return [op for op in find_ops(root, ["stablehlo.custom_call"]) if is_axis_index(op)]
+
+
+def is_axis_index(op: ir.Operation) -> bool:
+    return op.name == "stablehlo.custom_call" and call_target(op) == AXIS_INDEX
+
+
+def call_target(custom_call: ir.Operation) -> str:
+    return ir.StringAttr(custom_call.attributes["call_target_name"]).value
+
+
+def indexed_axes(axis_index: ir.Operation) -> tuple[str, ...]:
+    """The axes of an axis_index call, major axis first; () if the call names none."""
+    config = axis_index.attributes["backend_config"]
+    if not isinstance(config, ir.DictAttr) or "axes" not in config:
+        return ()
+    return tuple(ir.StringAttr(axis).value for axis in ir.ArrayAttr(config["axes"]))
+
+
+def group_axes(op: ir.Operation) -> tuple[str, ...] | None:
+    """The mesh axes that name the op's groups, major axis first; None if it lists device ids."""
+    refs = _group_axis_refs(op.attributes[GROUPS])
+    return None if refs is None else tuple(name for name, _ in refs)
+
+
+def group_mesh(op: ir.Operation) -> ir.Attribute:
+    """The mesh, or the symbol of it, of an op whose groups are named by mesh axes."""
+    return stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).mesh
+
+
+def split_group_axes(op: ir.Operation) -> tuple[str, ...]:
+    """Those of `group_axes` of which the groups take only a part, which StableHLO can say."""
+    refs = _group_axis_refs(op.attributes[GROUPS]) or ()
+    return tuple(name for name, is_part in refs if is_part)
+
+
+@memoized
+def _group_axis_refs(groups: ir.Attribute) -> tuple[tuple[str, bool], ...] | None:
+    """Each mesh axis of named groups, and whether they take only a part of it."""
+    if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
+        return None
+    axes = stablehlo.ReplicaGroupMeshAxesAttr(groups).axes
+    refs = (stablehlo.AxisRefAttr(axis) for axis in ir.ArrayAttr(axes))
+    return tuple((ref.name, ref.sub_axis_info is not None) for ref in refs)
+
+
+def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:
+    """The rows of a dense list of device ids: `replica_groups` or `source_target_pairs`."""
+    return np.array(ir.DenseIntElementsAttr(op.attributes[attribute])).tolist()
+
+
+def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
+    """The mesh axes of an op with one operand and groups over whole axes; else None.
+
+    This is the form that emission gives to every collective without `axis_index_groups`.
+    """
+    if len(op.operands) != 1 or GROUPS not in op.attributes:
+        return None
+    refs = _group_axis_refs(op.attributes[GROUPS])
+    if refs is None or any(is_part for _, is_part in refs):
+        return None
+    return tuple(name for name, _ in refs)
+
+
+def name_group_axes(op: ir.Operation, axes: Sequence[str]) -> None:
+    """Gives `op`, whose groups are named by mesh axes, groups over `axes` of the same mesh."""
+    mesh = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).mesh
+    refs = [stablehlo.AxisRefAttr.get(axis) for axis in axes]
+    op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(mesh, ir.ArrayAttr.get(refs))
+
+
+def reduction(op: ir.Operation) -> str | None:
+    """The name of the op with which a collective combines two values: "stablehlo.add".
+
+    None if its region is more than that one op on its two arguments.
+    """
+    block = op.regions[0].blocks[0]
+    ops = list(block.operations)
+    if len(ops) != 2:
+        return None
+    combine, end = (each.operation for each in ops)
+    on_both = set(combine.operands) == set(block.arguments) and len(combine.operands) == 2
+    return combine.name if on_both and list(end.operands) == list(combine.results) else None

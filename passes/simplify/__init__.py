@@ -1,0 +1,1 @@
+"""Passes that rewrite body form to body form so that less is communicated."""

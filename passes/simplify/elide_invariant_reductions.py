@@ -1,0 +1,135 @@
+"""Reduces values that are equal along an axis without sending anything along it.
+
+The sum of n equal blocks is n times the block; their maximum or minimum is the block. Programs
+reduce such values where a library cannot know better: the norm of replicated gradients, a psum of
+what has been through one already.
+
+Before:  %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i", "j"]}> ({ add })
+         // %0 does not vary along "i", which has size 4
+After:   %1 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
+         %2 = stablehlo.multiply %1, dense<4.0>
+Needs:   what shmap-verify accepts.
+Leaves:  no max, min, and, or over an axis along which the operand is equal; no such add either, if
+         multiplication gives a result that adding could give.
+
+That is so for integers, and for floats if n has at most two bits set, as in 2, 3, 4, 6, 8: n*x then
+rounds like 2^a*x + 2^b*x, where the two products are exact. For another n, or one that the element
+type cannot hold, n*x may differ from the sum in every order, and the reduction stays. So do sums of
+complex values, where n*x is made of products with zero.
+
+Equality is inferred (varying.py), in the last place from the shardings of @main: an argument whose
+sharding does not mention an axis is equal along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..analysis.replication import Varying, infer, passes_on
+from ..base import Pass
+from ..ir.body_form import read_body_form
+from ..ir.collective_ops import ALL_REDUCE, name_group_axes, over_whole_axes, reduction
+from ..ir.mesh import Mesh
+
+_SUM = "stablehlo.add"
+_IDEMPOTENT = frozenset({"stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or"})
+
+
+@dataclass(frozen=True)
+class ElideInvariantReductions(Pass):
+    """Reduces values that are equal along an axis without sending anything along it."""
+
+    name = "shmap-elide-invariant-reductions"
+    code = "SHM-P04"
+    needs_body_form = True
+
+    def run(self, module: ModuleOp) -> None:
+        reductions = over_whole_axes(module.operation, ALL_REDUCE)
+        if not reductions:
+            return
+        form = read_body_form(module)
+        arguments = {
+            value: frozenset(boundary.varying)
+            for value, boundary in zip(form.main.arguments, form.inputs, strict=True)
+        }
+        if all(_plainly_varies(op.operands[0], axes, arguments) for op, axes in reductions):
+            return
+        varying = infer(form, module)
+        work = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
+        for op, axes, equal in work:
+            if equal:
+                rest = [axis for axis in axes if axis not in equal]
+                _replace(op, rest, form.mesh.product(equal))
+
+
+def _plainly_varies(
+    value: ir.Value, axes: Sequence[str], arguments: Mapping[ir.Value, frozenset[str]]
+) -> bool:
+    """Whether one need not infer that `value` varies along all of `axes`.
+
+    In most programs a few plain ops lead from a reduction back to an argument that is split along
+    its axes. What is found here is a part of what inference would find.
+    """
+    missing, seen, found = set(axes), set(), [value]
+    while missing and found:
+        value = found.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, ir.BlockArgument):
+            missing -= arguments.get(value, frozenset())
+        elif passes_on(op := ir.OpResult(value).owner.operation):
+            found.extend(op.operands)
+    return not missing
+
+
+def _equal_axes(
+    op: ir.Operation, axes: Sequence[str], mesh: Mesh, varying: Varying
+) -> tuple[str, ...]:
+    """The axes that `op` need not send along; those of size one are none of them."""
+    # The result varies along its own axis only where not all devices along it take part.
+    varies = {*varying.of(op.operands[0]), *varying.of(op.results[0])}
+    equal = tuple(axis for axis in axes if axis not in varies and mesh.sizes[axis] > 1)
+    kind = reduction(op)
+    if kind in _IDEMPOTENT or (kind == _SUM and _can_scale(op, mesh.product(equal))):
+        return equal
+    return ()
+
+
+def _can_scale(op: ir.Operation, count: int) -> bool:
+    """Whether count * x is what adding x to itself gives in some order."""
+    element = _element(op)
+    if isinstance(element, ir.IntegerType):
+        return element.width > 1  # add on booleans is "or"
+    if isinstance(element, ir.FloatType):
+        return count.bit_count() <= 2 and ir.FloatAttr.get(element, count).value == count
+    return False
+
+
+def _element(op: ir.Operation) -> ir.Type:
+    return ir.RankedTensorType(op.operands[0].type).element_type
+
+
+def _replace(op: ir.Operation, axes: Sequence[str], count: int) -> None:
+    """Reduces over `axes` only, and makes up for `count` equal values."""
+    with ir.InsertionPoint(op), op.location:
+        value = op.operands[0]
+        if axes:
+            remaining = op.clone().operation
+            name_group_axes(remaining, axes)
+            value = remaining.results[0]
+        if reduction(op) == _SUM:
+            value = stablehlo.multiply(value, _splat(value.type, _element(op), count))
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+
+
+def _splat(type_: ir.Type, element: ir.Type, count: int) -> ir.Value:
+    is_float = isinstance(element, ir.FloatType)
+    number = ir.FloatAttr.get(element, count) if is_float else ir.IntegerAttr.get(element, count)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, number))

@@ -1,0 +1,54 @@
+"""Removes collectives in which every device speaks to itself only.
+
+A program written for a 4x2 mesh is often first run on a 4x1 mesh. Over axes whose sizes multiply to
+one every collective hands on its operand, and so does a permutation that sends every device its own
+block.
+
+Before:  %1 = "stablehlo.all_reduce"(%0) <{replica_groups = ...axes = ["j"]}> ...   // j has size 1
+         return %1
+After:   return %0
+Needs:   what shmap-verify accepts.
+Leaves:  no collective over groups of one device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass
+from ..ir.body_form import read_body_form
+from ..ir.collective_ops import GROUPS, PAIRS, PERMUTE, body_collectives, device_ids, group_axes
+from ..ir.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class ElideTrivialCollectives(Pass):
+    """Removes collectives in which every device speaks to itself only."""
+
+    name = "shmap-elide-trivial-collectives"
+    code = "SHM-P03"
+    needs_body_form = True
+
+    def run(self, module: ModuleOp) -> None:
+        collectives = body_collectives(module.operation)
+        if not collectives:
+            return
+        mesh = read_body_form(module).mesh
+        for op in collectives:
+            if _is_identity(op, mesh):
+                for result, operand in zip(op.results, op.operands, strict=True):
+                    result.replace_all_uses_with(operand)
+                op.erase()
+
+
+def _is_identity(op: ir.Operation, mesh: Mesh) -> bool:
+    if op.name == PERMUTE:
+        pairs = device_ids(op, PAIRS)
+        return len(pairs) == mesh.size and all(source == target for source, target in pairs)
+    axes = group_axes(op)
+    if axes is None:
+        return all(len(group) == 1 for group in device_ids(op, GROUPS))
+    return mesh.product(axes) == 1

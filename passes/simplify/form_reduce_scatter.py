@@ -1,0 +1,100 @@
+"""Reduces only what a device keeps: all_reduce and own slice become reduce_scatter.
+
+Where each device takes its own block of a sum and drops the rest, it need not receive the rest. A
+reduce_scatter sends half of what the all_reduce sends. It may add in another order.
+
+Before:  %i = stablehlo.custom_call @shmap.axis_index() {... axes = ["i"]}
+         %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })             // 8x8, i has 4
+         %2 = stablehlo.dynamic_slice %1, 2 * %i, 0, sizes = [2, 8]
+After:   %2 = "stablehlo.reduce_scatter"(%0) <{scatter_dimension = 0, ... axes = ["i"]}> ({ add })
+Needs:   shmap-merge-equal-collectives: an equal all_reduce that is used whole makes this one free.
+Leaves:  no all_reduce of which every use, in the block of the all_reduce, takes the device's own
+         block of one dimension, as far as the index can be told (places.py).
+
+Where some axes are automatic the all_reduce stays: XLA's older partitioner wants reduce_scatters
+replicated over automatic axes and would gather along them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..analysis.per_device_constants import slices_of, takes_own_block
+from ..base import Pass
+from ..ir.body_form import BodyForm, read_body_form
+from ..ir.collective_ops import (
+    ALL_REDUCE,
+    GROUPS,
+    REDUCE_SCATTER,
+    name_group_axes,
+    over_whole_axes,
+)
+
+
+@dataclass(frozen=True)
+class FormReduceScatter(Pass):
+    """Reduces only what a device keeps: all_reduce and own slice become reduce_scatter."""
+
+    name = "shmap-form-reduce-scatter"
+    code = "SHM-P07"
+    needs_body_form = True
+
+    def run(self, module: ModuleOp) -> None:
+        reductions = over_whole_axes(module.operation, ALL_REDUCE)
+        if not reductions:
+            return
+        form = read_body_form(module)
+        if form.is_partly_manual:
+            return
+        for op, axes in reductions:
+            slices = slices_of(op)
+            if slices and _all_uses_are(op, slices) and form.mesh.product(axes) > 1:
+                _rewrite(op, slices, axes, form)
+
+
+def _all_uses_are(op: ir.Operation, slices: Sequence[ir.Operation]) -> bool:
+    """In another block, such as a loop's, the slices may run more often or not at all."""
+    in_block = all(slice_.block == op.block for slice_ in slices)
+    return in_block and len(slices) == len(list(op.results[0].uses))
+
+
+def _rewrite(
+    op: ir.Operation, slices: Sequence[ir.Operation], axes: Sequence[str], form: BodyForm
+) -> None:
+    found = _scatter(slices, axes, form)
+    if found is None:
+        return
+    dimension, order = found
+    with ir.InsertionPoint(op), op.location:
+        scatter = ir.Operation.create(
+            REDUCE_SCATTER,
+            results=[slices[0].results[0].type],
+            operands=list(op.operands),
+            attributes={
+                "scatter_dimension": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dimension),
+                GROUPS: op.attributes[GROUPS],
+            },
+            regions=1,
+        )
+    name_group_axes(scatter, order)
+    op.regions[0].blocks[0].append_to(scatter.regions[0])
+    for slice_ in slices:
+        slice_.results[0].replace_all_uses_with(scatter.results[0])
+        slice_.erase()
+    op.erase()
+
+
+def _scatter(
+    slices: Sequence[ir.Operation], axes: Sequence[str], form: BodyForm
+) -> tuple[int, tuple[str, ...]] | None:
+    """The dimension of which each slice takes the own block, and the order of devices along it."""
+    rank = ir.RankedTensorType(slices[0].operands[0].type).rank
+    for dimension, order in itertools.product(range(rank), itertools.permutations(axes)):
+        if all(takes_own_block(slice_, dimension, order, form) for slice_ in slices):
+            return dimension, order
+    return None

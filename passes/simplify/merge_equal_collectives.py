@@ -1,0 +1,56 @@
+"""Sends once what is sent twice: equal collectives on one value become one.
+
+A mean and a variance both need the sum of x; a library and its caller both gather the same weights.
+MLIR's own cse does not look into the region that tells how values are combined.
+
+Before:  %1 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
+         %2 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
+         return %1, %2
+After:   %1 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
+         return %1, %1
+Needs:   what shmap-verify accepts.
+Leaves:  no two equal collectives on the same operands in one block.
+
+Collectives in different blocks stay apart: of two branches only one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass
+from ..ir.collective_ops import body_collectives, reduction
+
+
+@dataclass(frozen=True)
+class MergeEqualCollectives(Pass):
+    """Sends once what is sent twice: equal collectives on one value become one."""
+
+    name = "shmap-merge-equal-collectives"
+    code = "SHM-P05"
+    needs_body_form = True
+
+    def run(self, module: ModuleOp) -> None:
+        first: dict[Hashable, ir.Operation] = {}
+        for op in body_collectives(module.operation):
+            key = _key(op)
+            if key is None:
+                continue
+            earlier = first.setdefault(key, op)
+            if earlier is not op:
+                for result, same in zip(op.results, earlier.results, strict=True):
+                    result.replace_all_uses_with(same)
+                op.erase()
+
+
+def _key(op: ir.Operation) -> Hashable | None:
+    """Equal for ops with equal results; None if the region cannot be compared."""
+    combine = reduction(op) if len(op.regions) else ""
+    if combine is None:
+        return None
+    attributes = frozenset((name, op.attributes[name]) for name in op.attributes)
+    return op.name, op.block, tuple(op.operands), attributes, combine

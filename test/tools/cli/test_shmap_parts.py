@@ -1,0 +1,108 @@
+"""What `shmap` is made of, where a command alone would not show it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from shmap_tools.cli import agreement, array_type, random_data
+from shmap_tools.cli.hlo_collectives import Collectives, collectives
+from shmap_tools.usage import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "shape"),
+    [
+        ("f32[8,16]", "float32", (8, 16)),
+        (" f32 [ 8 , 16 ] ", "float32", (8, 16)),
+        ("f32[]", "float32", ()),
+        ("i32", "int32", ()),
+        ("f32[0]", "float32", (0,)),
+        ("bf16[4]", "bfloat16", (4,)),
+        ("bfloat16[4]", "bfloat16", (4,)),
+        ("u8[4]", "uint8", (4,)),
+        ("s32[4]", "int32", (4,)),
+        ("pred[4]", "bool", (4,)),
+        ("bool[4]", "bool", (4,)),
+        ("c64[4]", "complex64", (4,)),
+        ("f8e4m3fn[4]", "float8_e4m3fn", (4,)),
+        ("float8_e4m3fn[4]", "float8_e4m3fn", (4,)),
+        ("f64[4]", "float64", (4,)),
+    ],
+)
+def test_type_is_read(text, dtype, shape):
+    type_ = array_type.parse(text)
+    assert (type_.dtype, type_.shape) == (jnp.dtype(dtype), shape)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "f32[", "f32]", "f32[8,,8]", "f32[8,]", "f32[-1]", "f32[8 8]", "f32x8", "[8]"]
+)
+def test_type_is_refused(text):
+    with pytest.raises(UsageError, match=r"needed: ELEMENT\[SIZE,\.\.\.\]"):
+        array_type.parse(text)
+
+
+def test_collectives_are_counted_with_bytes():
+    hlo = """HloModule m
+ENTRY %main (x: f32[2,32]) -> f32[] {
+  %a = f32[2,32]{1,0} all-reduce(%x), channel_id=1, metadata={op_name="all-reduce("}
+  %b = (bf16[4]{0}, pred[3]{0}) all-reduce(%x, %y), channel_id=2
+  %c = (f32[8]{0}, f32[16]{0}) all-gather-start(%x), channel_id=3
+  %d = f32[16]{0:T(8,128)} all-gather-done(%c)
+  %e = s4[5]{0} collective-permute(%x)
+  ROOT %f = f32[] fusion(%a), calls=%all-to-all, metadata={op_name="all-to-all(x)"}
+}
+"""
+    assert collectives(hlo) == [
+        Collectives("all-gather", 1, 64),
+        Collectives("all-reduce", 2, 256 + 8 + 3),
+        Collectives("collective-permute", 1, 3),
+    ]
+
+
+def compare_one(result, reference, **options):
+    (found,) = agreement.compare(result, reference, **options)
+    return found
+
+
+def test_error_is_relative_to_the_largest_magnitude_of_the_reference():
+    found = compare_one(np.float32([1.0, 102.0]), np.float32([0.0, 100.0]))
+    assert (found.absolute, found.relative, found.holds) == (2.0, 0.02, False)
+    assert compare_one(np.float32([1.0]), np.float32([2.0]), tolerance=0.5).holds
+
+
+@pytest.mark.parametrize(
+    ("result", "reference", "holds"),
+    [
+        ([np.nan, 1.0], [np.nan, 1.0], True),
+        ([np.inf, 1.0], [np.inf, 1.0], True),
+        ([np.nan, 1.0], [0.0, 1.0], False),
+        ([0.0, 1.0], [np.nan, 1.0], False),
+        ([np.inf, 1.0], [-np.inf, 1.0], False),
+        ([1e-30], [0.0], False),
+        ([], [], True),
+    ],
+)
+def test_values_that_have_no_relative_error(result, reference, holds):
+    assert compare_one(np.float32(result), np.float32(reference)).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("dtype", "allowed", "refused"),
+    [("float32", 2.0**-18, 2.0**-16), ("bfloat16", 2.0**-6, 2.0**-5), ("int32", 0, 1)],
+)
+def test_tolerance_goes_by_the_type_of_the_result(dtype, allowed, refused):
+    one = jnp.ones(1, dtype)
+    assert compare_one(one + jnp.asarray(allowed, dtype), one).holds
+    assert not compare_one(one + jnp.asarray(refused, dtype), one).holds
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "i2", "u4", "i32", "pred", "c64", "f8e4m3fn"])
+def test_random_data_varies_and_repeats(name):
+    types = (array_type.parse(f"{name}[64]"), 3)
+    (first, three), (again, _), (other, _) = (random_data.fill(types, seed) for seed in (0, 0, 1))
+    assert (first.dtype, first.shape, three) == (types[0].dtype, (64,), 3)
+    assert len(np.unique(np.asarray(first).astype(np.complex64))) > 1
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+    if jnp.issubdtype(first.dtype, jnp.integer):
+        assert np.max(np.abs(first.astype(np.int32))) <= 8

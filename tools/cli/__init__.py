@@ -1,0 +1,1 @@
+"""The command `shmap`: inspects, runs and compiles shard_mapped programs."""

@@ -1,0 +1,106 @@
+"""The command `shmap`: looks at shard_mapped programs and runs them.
+
+Each subcommand is a module with NAME, SUMMARY, DESCRIPTION, EPILOG, `add_arguments(parser)` and
+`execute(options)`, which returns the exit status. A module imports JAX inside `execute` only: until
+then the number of devices can be chosen, and help is printed at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from types import ModuleType
+
+from ..usage import USER_CODE, Parser, UsageError
+from . import compile, explain, lower, program, run
+
+COMMANDS = (lower, run, compile, explain)
+
+_DESCRIPTION = """\
+A compiler for shard_map: per-device JAX functions to XLA's partitioner.
+
+A program is named FILE.py:NAME, where NAME is a shard_mapped function in that file. The file may
+also give NAME_args, the tuple of its arguments (arrays or jax.ShapeDtypeStructs) or a function that
+returns it, and NAME_reference, an unsharded function of the same arguments.
+"""
+_EPILOG = """\
+exit status: 0, 1 if the program is wrong or does not equal its reference, 2 for a command line that
+cannot be understood. See also shmap-opt, which runs passes on MLIR files.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    options = _parser().parse_args(argv)
+    command = options.command
+    program.request_devices(options)
+    try:
+        status = command.execute(options)
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        return _fail(command, str(error), 2)
+    except BrokenPipeError:
+        # The reader, e.g. `head`, has gone. Python would complain on its last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if options.verbose:
+            traceback.print_exc()
+        return _fail(command, _message(error), 1)
+
+
+def _message(error: Exception) -> str:
+    """Errors that speak to users as they are; with its traceback what is our own defect."""
+    import jax
+    from shmap_passes import PassFailure, reference
+
+    from shmap_compiler import ShmapError
+
+    from .program_files import UserCodeError
+
+    if isinstance(error, ShmapError):
+        return str(error)
+    if isinstance(error, UserCodeError):
+        return f"{error}\n{reference(USER_CODE)}"
+    if isinstance(error, PassFailure):
+        return f"a pass refused the module\n{error}"
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return f"XLA: {error}"
+    return "this is a defect of shmap itself\n" + "".join(traceback.format_exception(error))
+
+
+def _fail(command: ModuleType, message: str, status: int) -> int:
+    print(f"shmap {command.NAME}: error: {message}", file=sys.stderr)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "shmap",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        subparser = subparsers.add_parser(
+            command.NAME,
+            help=command.SUMMARY,
+            description=command.DESCRIPTION,
+            epilog=command.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(subparser)
+        subparser.set_defaults(command=command)
+    return parser
+
+
+def _version() -> str:
+    packages = ("jax", "jaxlib")
+    return f"shmap {version('shmap_compiler')} ({', '.join(f'{p} {version(p)}' for p in packages)})"

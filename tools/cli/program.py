@@ -1,0 +1,187 @@
+"""The program that a command works on: a target, with mesh and arguments of the command line.
+
+`add_arguments` and `request_devices` do not import JAX; `load` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..usage import Mistake, UsageError, listed, read_all
+from . import virtual_devices
+
+if TYPE_CHECKING:
+    from shmap_passes import Groups, Partitioner
+
+    from shmap_compiler import Graph, Lowered, ShardMapped
+
+    from .program_files import Target
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that all commands on programs share."""
+    parser.add_argument(
+        "target",
+        metavar="FILE.py:NAME",
+        help="a shard_mapped function in a file; package.module:NAME works too",
+    )
+    parser.add_argument(
+        "--mesh",
+        metavar="AXIS=SIZE,...",
+        help="run on a mesh of this shape, e.g. i=4,j=2, instead of the file's own",
+    )
+    parser.add_argument(
+        "--arg",
+        metavar="TYPE",
+        action="append",
+        dest="args",
+        help="type of an argument, e.g. 'f32[8,16]' or 'i32[]'; once for each argument, "
+        "instead of the file's NAME_args",
+    )
+    parser.add_argument(
+        "--partitioner",
+        choices=("gspmd", "shardy"),
+        default="gspmd",
+        help="the form that XLA gets: full-to-shard custom calls (gspmd, the default) or a "
+        "manual computation (shardy)",
+    )
+    parser.add_argument(
+        "--devices",
+        metavar="N",
+        type=_count,
+        default=virtual_devices.DEFAULT_COUNT,
+        help="number of virtual CPU devices, which the file sees too (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="let XLA log, and print whole tracebacks",
+    )
+
+
+def request_devices(options: argparse.Namespace) -> None:
+    """Has to come before JAX is imported."""
+    virtual_devices.request(options.devices, quiet=not options.verbose)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A shard_mapped function with arguments, which may be types only."""
+
+    target: Target
+    mapped: ShardMapped
+    args: tuple[Any, ...]
+
+    def lower(self, partitioner: Partitioner, groups: Groups = "axes") -> Lowered:
+        """Traces and lowers. Raises UserCodeError if the function raises while it is traced."""
+        return self._tracing(
+            lambda: self.mapped.lower(*self.args, partitioner=partitioner, groups=groups)
+        )
+
+    def trace(self) -> Graph:
+        """Traces. Raises UserCodeError if the function raises."""
+        return self._tracing(lambda: self.mapped.trace(*self.args))
+
+    def _tracing(self, run: Callable[[], Any]) -> Any:
+        from shmap_compiler.errors import describe
+
+        from .program_files import guarded
+
+        return guarded(run, f"tracing {describe(self.mapped.fun)}", self.target.file)
+
+
+def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
+    """The program that a command line names.
+
+    Args:
+      needs_devices: the program is going to be compiled; otherwise its mesh may have more devices
+        than there are.
+
+    Raises:
+      UsageError: something named in the options is not there, or cannot be read.
+      UserCodeError: the user's file raised.
+    """
+    import jax
+    from jax.sharding import AbstractMesh
+
+    from . import array_type, mesh_text, program_files
+
+    # Errors in user code are shown without JAX's frames by `user_traceback`.
+    jax.config.update("jax_traceback_filtering", "off")
+    texts = options.args or ()
+    sizes, *types = read_all(
+        lambda: mesh_text.parse(options.mesh) if options.mesh is not None else None,
+        *[lambda text=text: array_type.parse(text) for text in texts],
+    )
+    target = program_files.load(options.target)
+    # Only the file may have set JAX to 64 bits.
+    pairs = zip(texts, types, strict=True)
+    read_all(*[lambda pair=pair: array_type.require_enabled(*pair) for pair in pairs])
+    mapped = target.mapped
+    if sizes is None and needs_devices and isinstance(mapped.mesh, AbstractMesh):
+        sizes = dict(mapped.mesh.shape)
+    if sizes is not None:
+        if needs_devices:
+            _check_devices(sizes, options.devices)
+        mesh = mesh_text.make(sizes, mapped.mesh)
+        mapped = mapped.replace(mesh=mesh)
+    return Program(target, mapped, _args(target, tuple(types)))
+
+
+def _check_devices(sizes: dict[str, int], there: int) -> None:
+    needed = math.prod(sizes.values())
+    if needed > there:
+        mesh = ",".join(f"{name}={size}" for name, size in sizes.items())
+        raise UsageError(
+            Mistake(
+                f"mesh {mesh}",
+                f"{there} virtual CPU devices",
+                f"{'*'.join(map(str, sizes.values()))} = {needed} devices, to compile for",
+                f"add --devices {needed}",
+            )
+        )
+
+
+def _args(target: Target, types: tuple[Any, ...]) -> tuple[Any, ...]:
+    args, source = (types, "--arg") if types else (target.args, f"in {target.name}_args")
+    parameters = _parameters(target.mapped)
+    if args is None and _takes(parameters, 0):
+        return ()
+    if args is not None and _takes(parameters, len(args)):
+        return args
+    found = f"{len(args)} {source}" if args is not None else "no --arg, and none in the file"
+    raise UsageError(
+        Mistake(
+            f"arguments of {target.name}",
+            found,
+            f"one for each of: {listed(parameters.parameters)}",
+            "give --arg once for each argument, e.g. --arg 'f32[8,16]', or set "
+            f"{target.name}_args in the file",
+        )
+    )
+
+
+def _parameters(mapped: ShardMapped) -> inspect.Signature:
+    try:
+        return inspect.signature(mapped.fun)
+    except ValueError:  # Functions written in C may have no signature: any count may fit.
+        return inspect.signature(lambda *args: None)
+
+
+def _takes(parameters: inspect.Signature, count: int) -> bool:
+    try:
+        parameters.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)

@@ -1,0 +1,175 @@
+"""Finds programs in Python files: `FILE.py:name`, or `package.module:name`.
+
+By convention `name` is a shard_mapped function, `name_args` the tuple of its arguments (arrays or
+`jax.ShapeDtypeStruct`s) or a function that returns it, and `name_reference` an unsharded function
+of the same arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from shmap_compiler import ShardMapped, ShmapError
+
+from ..usage import Mistake, UsageError, listed
+from .user_traceback import user_traceback
+
+_NEEDED = "FILE.py:NAME, or package.module:NAME, of a shard_mapped function"
+
+
+class UserCodeError(Exception):
+    """The user's code raised; the message is their traceback."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A shard_mapped function, and what its file gives with it.
+
+    Attributes:
+      text: the target as given.
+      file: the file that defines it.
+      name: its name in the file.
+      mapped: the function.
+      args: its arguments, None if the file gives none.
+      reference: the same function unsharded, None if the file gives none.
+    """
+
+    text: str
+    file: str
+    name: str
+    mapped: ShardMapped
+    args: tuple[Any, ...] | None
+    reference: Callable[..., Any] | None
+
+    def run_reference(self, args: tuple[Any, ...]) -> Any:
+        """What `reference` returns for `args`. Raises UserCodeError if it raises."""
+        assert self.reference is not None, "this target has no reference"
+        reference = self.reference
+        return guarded(
+            lambda: jax.block_until_ready(reference(*args)), f"{self.name}_reference", self.file
+        )
+
+
+def load(text: str) -> Target:
+    """Imports the file of a target and looks the function up.
+
+    Raises:
+      UsageError: there is no such file or function, or it is not shard_mapped.
+      UserCodeError: the file, or its `name_args`, raised.
+    """
+    place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
+    importer = _import_file if place.endswith(".py") else _import_module
+    module = importer(place, text)
+    file = module.__file__ or place
+    mapped = _lookup(module, name, text)
+    return Target(
+        text=text,
+        file=file,
+        name=name,
+        mapped=mapped,
+        args=_args(module, name, text, file),
+        reference=getattr(module, f"{name}_reference", None),
+    )
+
+
+def guarded(run: Callable[[], Any], what: str, file: str) -> Any:
+    """Result of `run()`.
+
+    Errors raised in `file` become a UserCodeError. Others pass, as does a ShmapError, which names
+    the place itself.
+    """
+    try:
+        return run()
+    except ShmapError:
+        raise
+    except Exception as error:
+        shown = user_traceback(error, file)
+        if shown is None:
+            raise
+        raise UserCodeError(f"{what} raised {type(error).__name__}\n{shown}") from error
+
+
+# ----------------------------------------------------------------------------------- importing
+
+
+def _import_file(path: str, text: str) -> ModuleType:
+    if not os.path.isfile(path):
+        found = "no such file" if not os.path.exists(path) else "not a file"
+        raise _mistake(text, f"{path}: {found}", f"check the path; this is {os.getcwd()}")
+    # As when Python runs the file: it can import its neighbours. The name collides with no module.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    stem = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(f"shmap_target_{stem}", path)
+    assert spec is not None
+    loader = spec.loader
+    assert loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    guarded(lambda: loader.exec_module(module), f"importing {path}", path)
+    return module
+
+
+def _import_module(name: str, text: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ModuleNotFoundError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        fix = "check the name" if name else "write the file before the colon"
+        if os.path.exists(f"{name}.py"):
+            fix = f"write {name}.py"
+        raise _mistake(text, f"no module named {name!r}", fix)
+    return guarded(lambda: importlib.import_module(name), f"importing {name}", spec.origin)
+
+
+# ------------------------------------------------------------------------------------- looking
+
+
+def _lookup(module: ModuleType, name: str, text: str) -> ShardMapped:
+    there = [key for key, value in vars(module).items() if isinstance(value, ShardMapped)]
+    choices = f"shard_mapped in this file: {listed(there)}"
+    value = getattr(module, name, None) if name else None
+    if isinstance(value, ShardMapped):
+        return value
+    if not name:
+        raise _mistake(text, "no name of a function", f"add :NAME; {choices}")
+    if value is None:
+        raise _mistake(text, f"the file defines no {name!r}", f"choose another name; {choices}")
+    found = f"{name} is a {type(value).__name__}"
+    if hasattr(value, "lower") and hasattr(value, "trace"):
+        raise _mistake(text, found, f"name the shard_mapped function inside the jit; {choices}")
+    if callable(value):
+        wrap = f"{name} = shard_map({name}, mesh=..., in_specs=..., out_specs=...)"
+        raise _mistake(text, found, f"wrap it: {wrap}; {choices}")
+    found = f"{name} is an object of type {type(value).__name__}"
+    raise _mistake(text, found, f"choose another name; {choices}")
+
+
+def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[Any, ...] | None:
+    args = getattr(module, f"{name}_args", None)
+    if callable(args):
+        args = guarded(args, f"{name}_args()", file)
+    if args is None or isinstance(args, tuple):
+        return args
+    raise UsageError(
+        Mistake(
+            f"{name}_args of {text}",
+            f"a {type(args).__name__}",
+            "the tuple of the arguments, or a function that returns it",
+            f"write {name}_args = (x,) for a single argument",
+        )
+    )
+
+
+def _mistake(text: str, found: str, fix: str) -> UsageError:
+    return UsageError(Mistake(f"target {text!r}", found, _NEEDED, fix))

@@ -1,0 +1,1 @@
+"""The command `shmap-opt`: runs passes on MLIR files, without JAX."""
