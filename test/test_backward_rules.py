@@ -277,3 +277,59 @@ def test_rule_beside_a_linear_solve(check_vma):
     )
     for found, wanted in zip(ours, expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def by_flags(backward):
+    """The product, whose rule asks which operands are differentiated, as those of libraries do."""
+    flagged = jax.custom_vjp(product)
+    flagged.defvjp(
+        lambda w, x: (product(w.value, x.value), (w.value, x.value, w.perturbed, x.perturbed)),
+        backward,
+        symbolic_zeros=True,
+    )
+    return flagged
+
+
+flag_rule = by_flags(
+    lambda kept, ct: (ct * kept[1] if kept[2] else None, ct * kept[0] if kept[3] else None)
+)
+# On the way it sums cotangents, so the line of a collective of the rule is looked for.
+refused_flag_rule = by_flags(
+    lambda kept, ct: (lax.psum(ct, "i") * kept[1] if kept[2] else None, ct * kept[0])
+)
+LOOKED_AT = {
+    "in_a_call": lambda w, x: flag_rule(w, x),
+    "of_a_constant": lambda w, x: flag_rule(2.0 + 0 * w, jnp.ones_like(x)) + x,
+    "in_a_loop": lambda w, x: lax.scan(lambda y, _: (flag_rule(w, y), None), x, length=2)[0],
+    "in_a_branch": lambda w, x: lax.cond(
+        jnp.sum(w) > 0, lambda: flag_rule(w, x), lambda: product(w, x)
+    ),
+    "in_a_checkpoint": lambda w, x: jax.checkpoint(flag_rule)(w, x),
+}
+
+
+@pytest.mark.parametrize("body", LOOKED_AT.values(), ids=LOOKED_AT)
+def test_rule_looks_at_residuals_that_are_constants(body):
+    same_as_jax(lambda w, x: total(body(lax.pcast(w, "i", to="varying") + 0 * x, x)))
+
+
+def test_line_of_a_sum_in_a_rule_that_looks_at_constants():
+    def body(w, x):
+        return total(refused_flag_rule(lax.psum(w * x, "i"), lax.psum(x, "i")))
+
+    with pytest.raises(BodyError, match=r"test_backward_rules\.py:\d+"):
+        gradients(shard_map, body)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_rule_of_a_function_with_a_result_that_has_no_tangent(used):
+    ranked = with_rule(
+        lambda w, x: (w * x, jnp.argmax(x, 0), x > 0),
+        lambda w, x, cts: (cts[0] * x, cts[0] * w),
+    )
+
+    def body(w, x):
+        y, rank, positive = ranked(lax.pcast(w, "i", to="varying") + 0 * x, x)
+        return total(jnp.where(positive, y, y / 2) + rank if used else y)
+
+    same_as_jax(body)

@@ -19,6 +19,8 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
 from shmap_compiler._compat import open_jaxpr, trace_with_axes, varying_types
@@ -29,6 +31,7 @@ from shmap_compiler.normalize import normalize
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Replication, infer_program
 from shmap_compiler.transforms.rule_types import CALLED, TypedRule
+from shmap_compiler.transforms.split import where
 
 Axes = frozenset[str]
 
@@ -47,20 +50,27 @@ class BackwardRule:
         """From residuals and the cotangents of results to those of operands that move."""
         eqn, count = self.eqn, self.eqn.params["num_res"]
 
+        smooth = [_has_tangent(v.aval) for v in eqn.outvars]
+
         def backward(*blocks):
+            residuals = self._with_literals(blocks[:count])
+
             def linear(*tangents):
-                return eqn.primitive.bind(*blocks[:count], *tangents, **eqn.params)
+                return where(smooth, eqn.primitive.bind(*residuals, *tangents, **eqn.params))
 
             types = [v.aval for v in eqn.invars[count:]]
-            return jax.linear_transpose(linear, *types)(list(blocks[count:]))
+            return jax.linear_transpose(linear, *types)(where(smooth, blocks[count:]))
 
         return self._traced(backward)
 
     def line(self, eqn: Any) -> str:
         """The user's line of a collective of the rule."""
 
+        count = self.eqn.params["num_res"]
+
         def backward(*blocks):
-            self.eqn.params["bwd"].call_wrapped(*blocks)
+            residuals = self._with_literals(blocks[:count])
+            self.eqn.params["bwd"].call_wrapped(*residuals, *blocks[count:])
             return ()
 
         def traced():
@@ -75,6 +85,11 @@ class BackwardRule:
         if [e.primitive for e in called] != [e.primitive for e in own]:
             return "an unknown line"
         return next(source_line(c) for c, e in zip(called, own, strict=True) if e is eqn)
+
+    def _with_literals(self, residuals: Sequence[Any]) -> list[Any]:
+        """The residuals, of which the rule may look at those that are constants, as in JAX."""
+        rows = zip(self.eqn.invars, residuals, strict=False)
+        return [v.val if isinstance(v, jex_core.Literal) else x for v, x in rows]
 
     def _traced(self, backward: Callable[..., Any]) -> Any:
         """The program of a function of residuals and cotangents."""
@@ -158,6 +173,10 @@ class BackwardRule:
         residuals = [frozenset[str]()] * self.eqn.params["num_res"]
         inputs = [*residuals, *[mark] * len(self.eqn.outvars)]
         return infer_program(self.graph, self._program, inputs, lambda eqn, mask, axes: mask)
+
+
+def _has_tangent(type_: Any) -> bool:
+    return jnp.issubdtype(type_.dtype, jnp.inexact)
 
 
 def _collectives(program: Any) -> list[Any]:
