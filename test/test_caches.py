@@ -423,6 +423,17 @@ def test_a_cache_is_bounded():
     assert [cache.find(number) for number in range(5)] == [None, None, -2, -3, -4]
 
 
+def test_of_two_values_made_at_once_the_first_one_stays():
+    cache = Cache(maxsize=3)
+
+    def make_while_another_thread_does():
+        assert cache.get("key", lambda: "first") == "first"
+        return "second"
+
+    assert cache.get("key", make_while_another_thread_does) == "first"
+    assert cache.find("key") == "first"
+
+
 # ------------------------------------------------------------------------------- threads
 
 

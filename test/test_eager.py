@@ -709,6 +709,21 @@ def test_a_number_put_on_devices_keeps_its_weak_type(number):
     np.testing.assert_array_equal(result, x + number)
 
 
+MOVES = {
+    "device_put": jax.device_put,
+    "device_put_of_a_tree": lambda x: jax.device_put([x, x])[1],
+    "reshard": lambda x: jax.sharding.reshard(x, P()),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_a_value_moved_to_where_it_lies_compiles_nothing(move):
+    x = np.arange(8, dtype=np.float32)
+    moved = shard_map(move, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    assert misses(moved, x) == 0
+    np.testing.assert_array_equal(moved(x), x)
+
+
 def test_weak_types_are_part_of_the_key():
     types = []
 

@@ -542,6 +542,36 @@ def test_gradient_of_nested_regions(inner, full, inner_check, outer_check):
         assert_close(jax.jit(grad(outer))(w, x), expected, 1e-12)
 
 
+@pytest.mark.parametrize("outer_check", [True, False], ids=["checked", "unchecked"])
+def test_gradient_where_only_a_nested_region_names_an_axis(outer_check):
+    """Devices along it differ, though no spec around and no residual mentions the axis."""
+
+    def inner(x):
+        return lax.psum(lax.ppermute(jnp.sin(x), "i", [(0, 1)]), ("i", "j"))
+
+    @shard_map(mesh=MESH, in_specs=P(), out_specs=P(), axis_names={"i"}, check_vma=outer_check)
+    def outer(x):
+        return shard_map(inner, mesh=MESH, in_specs=P("j"), out_specs=P(), check_vma=False)(x)
+
+    found = jax.jit(jax.grad(lambda x: jnp.sum(outer(x))))(X)
+    assert_close(found, jnp.cos(X), 1e-5)
+
+
+@pytest.mark.parametrize("check_vma", [True, False], ids=["checked", "unchecked"])
+def test_gradient_of_branches_of_which_one_is_constant(check_vma):
+    """The tangent of its result is known; that of the other branch is not."""
+
+    def body(w, x):
+        return lax.cond(x.sum() > 0, lambda x: jnp.sin(x) * w, jnp.ones_like, x)
+
+    mapped = shard_map(body, mesh=MESH, in_specs=(P(), ROWS), out_specs=ROWS, check_vma=check_vma)
+    w, x = jnp.float32(2), np.repeat(np.float32([1, -1, 2, -2]), 2)
+    loss = jax.grad(lambda w, x: jnp.sum(mapped(w, x)), (0, 1))
+    positive = x > 0
+    expected = np.sum(np.sin(x), where=positive), np.where(positive, 2 * np.cos(x), 0)
+    assert_close(jax.jit(loss)(w, x), expected, 1e-5)
+
+
 # -------------------------------------------------------------------------------- spmd_axis_name
 
 

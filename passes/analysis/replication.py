@@ -25,10 +25,11 @@ from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.axis_set import AxisSet
-from ..ir.body_form import BodyForm, manual_axes
+from ..ir.body_form import BodyForm
 from ..ir.boundary import Boundary
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.ops import is_token, terminator
+from ..ir.unverified import manual_axes
 from .replication_rules import collective_masks, leaf_mask
 
 Masks = dict[ir.Value, int]
@@ -169,7 +170,7 @@ class _Solver:
 
     def manual_computation(self, op: ir.Operation, masks: Masks, control: int) -> list[int]:
         """Inside, arguments also vary along the axes that are manual only there."""
-        inner = self.bits.mask(manual_axes(op.attributes["manual_axes"]))
+        inner = self.bits.mask(manual_axes(op.attributes["manual_axes"]) or ())
         block = op.regions[0].blocks[0]
         _put(masks, block.arguments, [masks.get(value, 0) | inner for value in op.operands])
         return self.block(block, masks, control)

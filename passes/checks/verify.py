@@ -14,7 +14,8 @@ device twice or leave one out of 0..n-1 (n: how many ids they list); a permutati
 or negative source or target; an all_to_all whose dimension is no multiple of its split count. What
 is refused here is what they let through:
 
-    form       no @main, no mesh or several, no manual axes, a boundary without sharding
+    form       no @main, no mesh or several, no manual axes or axes of another kind, a boundary
+               without sharding
     axes       manual axes unknown or repeated; a spec over an axis that is not manual;
                a group or axis index over an axis that is unknown, repeated or not manual
     ids        dense groups that do not cover the mesh or have unequal sizes; groups and

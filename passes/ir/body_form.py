@@ -23,6 +23,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import PassRefused, Problem
 from .boundary import Boundary, read_boundaries
 from .mesh import Mesh
+from .unverified import manual_axes, strings
 
 MANUAL_AXES = "sdy.manual_axes"
 OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
@@ -91,14 +92,23 @@ def read_body_form(module: ModuleOp) -> BodyForm:
             f"@main has no {MANUAL_AXES}, so it is not in body form; say which axes its types are "
             f"per-device over, as in attributes {{{MANUAL_AXES} = #sdy<manual_axes{{...}}>}}",
         )
-    return BodyForm(
-        main,
-        mesh,
-        manual=manual_axes(main.attributes[MANUAL_AXES]),
-        outer=_strings(main.attributes[OUTER_MANUAL_AXES])
-        if OUTER_MANUAL_AXES in main.attributes
-        else (),
-    )
+    manual = manual_axes(main.attributes[MANUAL_AXES])
+    if manual is None:
+        raise _refusal(
+            main,
+            f"{MANUAL_AXES} of @main is {main.attributes[MANUAL_AXES]}, and must be "
+            "#sdy<manual_axes{...}> with the axes that its types are per-device over",
+        )
+    outer: tuple[str, ...] | None = ()
+    if OUTER_MANUAL_AXES in main.attributes:
+        outer = strings(main.attributes[OUTER_MANUAL_AXES])
+    if outer is None:
+        raise _refusal(
+            main,
+            f"{OUTER_MANUAL_AXES} of @main is {main.attributes[OUTER_MANUAL_AXES]}, and must be a "
+            'list of the names of axes, as in ["j"]; leave it out if no region is around @main',
+        )
+    return BodyForm(main, mesh, manual, outer)
 
 
 def read_mesh(op: sdy.MeshOp) -> Mesh:
@@ -143,16 +153,6 @@ def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
             "mesh here, leave the ids to whoever places the program",
         )
     return mesh
-
-
-def manual_axes(attribute: ir.Attribute) -> tuple[str, ...]:
-    """The axes of an attribute `#sdy<manual_axes{...}>`."""
-    axes = sdy.ManualAxesAttr(attribute)
-    return tuple(axes[index] for index in range(len(axes)))
-
-
-def _strings(attribute: ir.Attribute) -> tuple[str, ...]:
-    return tuple(ir.StringAttr(text).value for text in ir.ArrayAttr(attribute))
 
 
 def _refusal(op: ir.OpView, message: str) -> PassRefused:

@@ -14,6 +14,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from .find_ops import find_ops
 from .memoize import memoized
+from .unverified import strings
 
 AXIS_INDEX = "shmap.axis_index"
 
@@ -57,10 +58,10 @@ def call_target(custom_call: ir.Operation) -> str:
 
 def indexed_axes(axis_index: ir.Operation) -> tuple[str, ...]:
     """The axes of an axis_index call, major axis first; () if the call names none."""
-    config = axis_index.attributes["backend_config"]
+    config = axis_index.attributes.get("backend_config")
     if not isinstance(config, ir.DictAttr) or "axes" not in config:
         return ()
-    return tuple(ir.StringAttr(axis).value for axis in ir.ArrayAttr(config["axes"]))
+    return strings(config["axes"]) or ()
 
 
 def group_axes(op: ir.Operation) -> tuple[str, ...] | None:

@@ -6,7 +6,9 @@ python test/mutants/run.py --only passes/ --jobs 2
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
+import py_compile
 import shlex
 import shutil
 import subprocess
@@ -20,10 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from mutants.forks import Forks
+
 ROOT = Path(__file__).parents[2]
 _LONGEST_S = 600
-# Exit statuses of pytest: some test failed, or could not be imported. Others say that none ran.
-_NOTICED = (1, 2)
+# Exit statuses of pytest: some test failed; one could not be imported; pytest itself failed.
+_NOTICED = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -61,46 +66,64 @@ def load(folder: Path = Path(__file__).parent) -> list[Mutant]:
     return found
 
 
-def plant(tree: Path, mutant: Mutant) -> str | None:
-    """The test that notices the mistake in the copy `tree`, or None."""
-    file = tree / mutant.file
-    before = file.read_text()
-    file.write_text(before.replace(mutant.old, mutant.new))
-    try:
-        return next((test for test in mutant.tests if not passes(tree, test)), None)
-    finally:
-        file.write_text(before)
-
-
-def passes(tree: Path, test: str) -> bool:
-    """Whether a test passes. Raises RuntimeError if it does not run."""
-    is_lit = _path(test).endswith((".mlir", ".test"))
-    tool = "lit" if is_lit else "pytest"
-    options = ["-q"] if is_lit else ["-q", "-x", "-p", "no:cacheprovider"]
-    command = [_bin() / tool, *options, *shlex.split(test)]
-    environment = {
-        **os.environ,
-        # Before the editable installation of the project.
-        "PYTHONPATH": str(tree / ".packages"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PATH": f"{_bin()}{os.pathsep}{os.environ['PATH']}",
-    }
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_LONGEST_S
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    if done.returncode == 0:
-        return True
-    if not is_lit and done.returncode > 0 and done.returncode not in _NOTICED:
-        raise RuntimeError(f"{test} does not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return False
-
-
-def copy(folder: str) -> Path:
+class Copy:
     """A copy of the project's files, which Python finds under the names of its packages."""
-    tree = Path(folder)
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="mutants-")
+        self.tree = Path(self._folder.name)
+        _copy_files(self.tree)
+        # Valid for as long as the text is the same: mistakes come and go within a second.
+        compileall.compile_dir(
+            self.tree, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+        )
+        self._environment = {
+            **os.environ,
+            # Before the editable installation of the project.
+            "PYTHONPATH": str(self.tree / ".packages"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": f"{_bin()}{os.pathsep}{os.environ['PATH']}",
+        }
+        self._forks = Forks(self.tree, self._environment)
+
+    def plant(self, mutant: Mutant) -> str | None:
+        """The test that notices the mistake, or None."""
+        file = self.tree / mutant.file
+        before = file.read_text()
+        file.write_text(before.replace(mutant.old, mutant.new))
+        try:
+            return next((test for test in mutant.tests if not self.passes(test)), None)
+        finally:
+            file.write_text(before)
+
+    def passes(self, test: str) -> bool:
+        """Whether a test passes. Raises RuntimeError if it does not run."""
+        if _path(test).endswith((".mlir", ".test")):
+            return self._lit(test)
+        options = ["-q", "-x", "-p", "no:cacheprovider"]
+        status, output = self._forks.pytest([*options, *shlex.split(test)], _LONGEST_S)
+        if status == 0:
+            return True
+        if isinstance(status, int) and status > 0 and status not in _NOTICED:
+            raise RuntimeError(f"{test} does not run (status {status})\n{output[-4000:]}")
+        return False
+
+    def _lit(self, test: str) -> bool:
+        try:
+            done = subprocess.run(
+                [_bin() / "lit", "-q", test],
+                cwd=self.tree, env=self._environment, capture_output=True, timeout=_LONGEST_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+    def close(self) -> None:
+        self._forks.close()
+        self._folder.cleanup()
+
+
+def _copy_files(tree: Path) -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
@@ -115,37 +138,39 @@ def copy(folder: str) -> Path:
         ("shmap_compiler", "shmap_compiler"), ("shmap_passes", "passes"), ("shmap_tools", "tools"),
     ):  # fmt: skip
         (packages / name).symlink_to(tree / source)
-    return tree
 
 
 def run(mutants: Sequence[Mutant], jobs: int, baseline: bool) -> list[Mutant]:
     """Runs all, prints each outcome, and returns the survivors."""
-    survivors, folders, free = [], [], SimpleQueue[Path]()
-    for _ in range(jobs):
-        folders.append(tempfile.TemporaryDirectory(prefix="mutants-"))
-        free.put(copy(folders[-1].name))
+    survivors, free = [], SimpleQueue[Copy]()
+    copies = [Copy() for _ in range(jobs)]
+    for each in copies:
+        free.put(each)
 
     def within(work):
-        tree = free.get()
+        copy = free.get()
         try:
-            return work(tree)
+            return work(copy)
         finally:
-            free.put(tree)
+            free.put(copy)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        if baseline:
-            tests = sorted({test for mutant in mutants for test in mutant.tests})
-            whole = pool.map(lambda test: within(lambda tree: passes(tree, test)), tests)
-            failing = [test for test, passed in zip(tests, whole, strict=True) if not passed]
-            if failing:
-                sys.exit(f"these fail without any mistake: {', '.join(failing)}")
-        found = pool.map(lambda mutant: within(lambda tree: plant(tree, mutant)), mutants)
-        for number, (mutant, test) in enumerate(zip(mutants, found, strict=True), start=1):
-            print(f"{number:4} {'caught' if test else 'SURVIVED'}  {mutant}", flush=True)
-            if test is None:
-                survivors.append(mutant)
-    for folder in folders:
-        folder.cleanup()
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            if baseline:
+                tests = sorted({test for mutant in mutants for test in mutant.tests})
+                whole = pool.map(lambda test: within(lambda copy: copy.passes(test)), tests)
+                failing = [test for test, passed in zip(tests, whole, strict=True) if not passed]
+                if failing:
+                    sys.exit(f"these fail without any mistake: {', '.join(failing)}")
+                print(f"all {len(tests)} tests pass without a mistake", flush=True)
+            found = pool.map(lambda mutant: within(lambda copy: copy.plant(mutant)), mutants)
+            for number, (mutant, test) in enumerate(zip(mutants, found, strict=True), start=1):
+                print(f"{number:4} {'caught' if test else 'SURVIVED'}  {mutant}", flush=True)
+                if test is None:
+                    survivors.append(mutant)
+    finally:
+        for each in copies:
+            each.close()
     return survivors
 
 

@@ -48,6 +48,36 @@ module @main_without_manual_axes {
 
 // -----
 
+module @manual_axes_of_another_kind {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{sdy.manual_axes of @main is ["i"], and must be #sdy<manual_axes{...}>}}
+  func.func public @main() attributes {sdy.manual_axes = ["i"]} {
+    return
+  }
+}
+
+// -----
+
+module @outer_manual_axes_that_are_no_list {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{shmap.outer_manual_axes of @main is {}, and must be a list of the names of axes}}
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>, shmap.outer_manual_axes = {}} {
+    return
+  }
+}
+
+// -----
+
+module @outer_manual_axes_that_are_no_names {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{shmap.outer_manual_axes of @main is [3 : i32], and must be a list of the names of axes}}
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>, shmap.outer_manual_axes = [3 : i32]} {
+    return
+  }
+}
+
+// -----
+
 module @manual_axes_that_the_mesh_lacks_or_that_repeat {
   sdy.mesh @mesh = <["i"=4, "j"=2]>
   // expected-error @+3 {{manual axis "k": the mesh is @mesh [i=4, j=2]; name one of "i", "j"}}
@@ -211,6 +241,30 @@ module @axis_names {
   func.func private @an_axis_index_over_nothing() -> tensor<i32> {
     // expected-error @+1 {{axis_index names no axis}}
     %0 = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {}} : () -> tensor<i32>
+    return %0 : tensor<i32>
+  }
+
+  func.func private @an_axis_index_without_a_configuration() -> tensor<i32> {
+    // expected-error @+1 {{axis_index names no axis}}
+    %0 = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32} : () -> tensor<i32>
+    return %0 : tensor<i32>
+  }
+
+  func.func private @an_axis_index_whose_configuration_is_a_text() -> tensor<i32> {
+    // expected-error @+1 {{axis_index names no axis}}
+    %0 = stablehlo.custom_call @shmap.axis_index() {backend_config = "i"} : () -> tensor<i32>
+    return %0 : tensor<i32>
+  }
+
+  func.func private @an_axis_index_whose_axes_are_no_list() -> tensor<i32> {
+    // expected-error @+1 {{axis_index names no axis}}
+    %0 = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = "i"}} : () -> tensor<i32>
+    return %0 : tensor<i32>
+  }
+
+  func.func private @an_axis_index_whose_axes_are_numbers() -> tensor<i32> {
+    // expected-error @+1 {{axis_index names no axis}}
+    %0 = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = [0 : i32]}} : () -> tensor<i32>
     return %0 : tensor<i32>
   }
 
