@@ -42,7 +42,7 @@ _PIPELINES = (
 def corpus(folder: Path) -> list[str]:
     """The modules of the lit tests in `folder`, without comments, by file and position."""
     modules = []
-    for path in sorted(folder.glob("*.mlir")):
+    for path in sorted(folder.rglob("*.mlir")):
         if path.stem.endswith("_invalid") and not path.stem.startswith("verify"):
             continue  # these are hardly modules
         for chunk in path.read_text().split("// -----"):
