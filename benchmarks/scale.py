@@ -29,7 +29,7 @@ import transformer_2d
 from jax.sharding import AbstractMesh, AxisType
 
 from shmap_compiler import Target, shard_map
-from shmap_compiler.tables import show_bytes
+from shmap_compiler.base.text_tables import show_bytes
 
 TARGETS = ("tpu:v5e:2x4", "tpu:v5e:8x8", "tpu:v5e:16x16", "tpu:v5p:16x20x28")
 

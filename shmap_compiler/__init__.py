@@ -3,10 +3,8 @@
 from importlib.metadata import version as _version
 
 import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
-from shmap_compiler.api import ShardMapped, shard_map, smap
 from shmap_compiler.artifacts import load
-from shmap_compiler.compiled import Compiled, CompiledForTarget
-from shmap_compiler.errors import (
+from shmap_compiler.base.errors import (
     ArgumentTypeError,
     ArtifactError,
     BodyError,
@@ -21,13 +19,15 @@ from shmap_compiler.errors import (
     UnreducedError,
     VaryingValueError,
 )
-from shmap_compiler.executable import Executable
-from shmap_compiler.graph import Graph
-from shmap_compiler.portable import Portable
+from shmap_compiler.frontend.shard_map import ShardMapped, shard_map, smap
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.watchdog import watch_collectives
 from shmap_compiler.replication import Replication, assume_replicated
-from shmap_compiler.stages import PARTITIONERS, STAGES, Lowered
+from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
+from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.lowered import PARTITIONERS, STAGES, Lowered
+from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
-from shmap_compiler.watchdog import watch_collectives
 
 __version__ = _version("shmap_compiler")
 

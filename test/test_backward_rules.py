@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
-from shmap_compiler.errors import BodyError
+from shmap_compiler.base.errors import BodyError
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = np.linspace(-1, 1, 48, dtype=np.float32).reshape(8, 6)

@@ -22,8 +22,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map, smap
-from shmap_compiler.cache import Cache
-from shmap_compiler.errors import SpecError
+from shmap_compiler.base.caches import Cache
+from shmap_compiler.base.errors import SpecError
 
 DEVICES = np.array(jax.devices()[:8])
 MESH = Mesh(DEVICES.reshape(4, 2), ("i", "j"))

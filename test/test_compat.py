@@ -22,8 +22,9 @@ from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from shmap_compiler import _compat, shard_map
-from shmap_compiler.primitive import shmap_p
+from shmap_compiler import shard_map
+from shmap_compiler.base import jax_compat
+from shmap_compiler.lowering.primitive import shmap_p
 
 ROOT = Path(__file__).parents[1]
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -31,57 +32,57 @@ ABSTRACT = MESH.abstract_mesh
 
 
 def manual(*axes):
-    return _compat.with_manual_axes(MESH, axes)
+    return jax_compat.with_manual_axes(MESH, axes)
 
 
 # ----------------------------------------------------------------------------------------- meshes
 
 
 def test_abstract_mesh():
-    assert isinstance(_compat.abstract_mesh(MESH), AbstractMesh)
-    assert _compat.abstract_mesh(MESH).shape == MESH.shape
-    assert _compat.abstract_mesh(ABSTRACT) is ABSTRACT
+    assert isinstance(jax_compat.abstract_mesh(MESH), AbstractMesh)
+    assert jax_compat.abstract_mesh(MESH).shape == MESH.shape
+    assert jax_compat.abstract_mesh(ABSTRACT) is ABSTRACT
 
 
 def test_axis_types():
     mixed = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto, AxisType.Explicit))
-    assert _compat.axis_types(mixed) == {"a": AxisType.Auto, "b": AxisType.Explicit}
-    assert _compat.axis_types(mixed.abstract_mesh) == _compat.axis_types(mixed)
+    assert jax_compat.axis_types(mixed) == {"a": AxisType.Auto, "b": AxisType.Explicit}
+    assert jax_compat.axis_types(mixed.abstract_mesh) == jax_compat.axis_types(mixed)
 
 
 def test_with_manual_axes():
-    assert _compat.axis_types(manual("j")) == {"i": AxisType.Auto, "j": AxisType.Manual}
-    again = _compat.with_manual_axes(manual("j"), ["i"])
-    assert _compat.axis_types(again) == {"i": AxisType.Manual, "j": AxisType.Manual}
+    assert jax_compat.axis_types(manual("j")) == {"i": AxisType.Auto, "j": AxisType.Manual}
+    again = jax_compat.with_manual_axes(manual("j"), ["i"])
+    assert jax_compat.axis_types(again) == {"i": AxisType.Manual, "j": AxisType.Manual}
 
 
 def test_without_manual_axes():
-    both = _compat.with_manual_axes(MESH, ["i", "j"])
-    assert _compat.without_manual_axes(both) == ABSTRACT
-    assert _compat.without_manual_axes(ABSTRACT) == ABSTRACT
+    both = jax_compat.with_manual_axes(MESH, ["i", "j"])
+    assert jax_compat.without_manual_axes(both) == ABSTRACT
+    assert jax_compat.without_manual_axes(ABSTRACT) == ABSTRACT
 
 
 def test_mesh_in_scope():
-    assert _compat.mesh_in_scope() is None
+    assert jax_compat.mesh_in_scope() is None
     with jax.set_mesh(MESH):
-        assert _compat.mesh_in_scope() == ABSTRACT
+        assert jax_compat.mesh_in_scope() == ABSTRACT
     with jax.sharding.use_abstract_mesh(manual("i")):
-        assert _compat.mesh_in_scope() == manual("i")
+        assert jax_compat.mesh_in_scope() == manual("i")
 
 
 def test_concrete_mesh_in_scope():
-    assert _compat.concrete_mesh_in_scope() is None
+    assert jax_compat.concrete_mesh_in_scope() is None
     with jax.set_mesh(MESH):
-        assert _compat.concrete_mesh_in_scope() == MESH
+        assert jax_compat.concrete_mesh_in_scope() == MESH
         inside_jit = []
-        jax.jit(lambda: inside_jit.append(_compat.concrete_mesh_in_scope()))()
+        jax.jit(lambda: inside_jit.append(jax_compat.concrete_mesh_in_scope()))()
         assert inside_jit == [None]
 
 
 def test_with_axis_types_of():
-    assert _compat.with_axis_types_of(ABSTRACT, MESH) is MESH
-    other = _compat.with_axis_types_of(manual("i"), MESH)
-    assert _compat.axis_types(other) == {"i": AxisType.Manual, "j": AxisType.Auto}
+    assert jax_compat.with_axis_types_of(ABSTRACT, MESH) is MESH
+    other = jax_compat.with_axis_types_of(manual("i"), MESH)
+    assert jax_compat.axis_types(other) == {"i": AxisType.Manual, "j": AxisType.Auto}
     assert list(other.devices.flat) == list(MESH.devices.flat)
 
 
@@ -97,16 +98,16 @@ def test_is_of_other_mesh():
         jax.sharding.use_abstract_mesh(manual("i")),
     ):
         jax.make_jaxpr(lambda x: body(x + 1))(x)
-    assert _compat.is_of_other_mesh(raised.value)
-    assert not _compat.is_of_other_mesh(ValueError("another"))
+    assert jax_compat.is_of_other_mesh(raised.value)
+    assert not jax_compat.is_of_other_mesh(ValueError("another"))
 
 
 def test_enclosing_manual_axes():
-    assert _compat.enclosing_manual_axes(MESH) == ()
+    assert jax_compat.enclosing_manual_axes(MESH) == ()
     with jax.sharding.use_abstract_mesh(manual("j")):
-        assert _compat.enclosing_manual_axes(MESH) == ("j",)
+        assert jax_compat.enclosing_manual_axes(MESH) == ("j",)
         other = jax.make_mesh((8,), ("k",), axis_types=(AxisType.Auto,))
-        assert _compat.enclosing_manual_axes(other) == ()
+        assert jax_compat.enclosing_manual_axes(other) == ()
 
 
 # ----------------------------------------------------------------------------------------- jaxprs
@@ -118,10 +119,10 @@ WITH_CONSTANT = jax.make_jaxpr(lambda x: x + jnp.asarray(W))(W)
 
 
 def test_is_jaxpr():
-    assert _compat.is_jaxpr(SIN)
-    assert _compat.is_jaxpr(_compat.open_jaxpr(SIN))
-    assert not _compat.is_jaxpr(jnp.sin)
-    assert not _compat.is_jaxpr(SIN.eqns)
+    assert jax_compat.is_jaxpr(SIN)
+    assert jax_compat.is_jaxpr(jax_compat.open_jaxpr(SIN))
+    assert not jax_compat.is_jaxpr(jnp.sin)
+    assert not jax_compat.is_jaxpr(SIN.eqns)
 
 
 def test_replace_jaxprs_in():
@@ -130,14 +131,14 @@ def test_replace_jaxprs_in():
         second: Any
 
     params = {"a": SIN, "b": [1, SIN], "c": Pair(None, SIN), "d": 2.0}
-    assert _compat.replace_jaxprs_in(params, lambda jaxpr: jaxpr) is params
-    new = _compat.replace_jaxprs_in(params, lambda jaxpr: TWICE)
+    assert jax_compat.replace_jaxprs_in(params, lambda jaxpr: jaxpr) is params
+    new = jax_compat.replace_jaxprs_in(params, lambda jaxpr: TWICE)
     assert new == {"a": TWICE, "b": [1, TWICE], "c": Pair(None, TWICE), "d": 2.0}
     assert type(new["c"]) is Pair
 
 
 def test_jaxprs_in():
-    assert _compat.jaxprs_in({"a": SIN, "b": (1, SIN), "c": [SIN.eqns], "d": 2.0}) == [SIN, SIN]
+    assert jax_compat.jaxprs_in({"a": SIN, "b": (1, SIN), "c": [SIN.eqns], "d": 2.0}) == [SIN, SIN]
 
 
 def test_transpose():
@@ -149,73 +150,73 @@ def test_transpose():
 
     for program, expected in ((flat, [4.0, 2.0]), (with_a_loop, [3.0, 11.0])):
         closed = jax.make_jaxpr(program)(1.0, 1.0, 1.0)
-        found = _compat.transpose(closed, [False, True, True], [3.0], [1.0, 1.0])
+        found = jax_compat.transpose(closed, [False, True, True], [3.0], [1.0, 1.0])
         assert list(map(float, found)) == expected
 
 
 def test_is_closed():
-    assert _compat.is_closed(SIN)
+    assert jax_compat.is_closed(SIN)
     (call,) = jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns
-    assert _compat.is_closed(call.params["jaxpr"])
+    assert jax_compat.is_closed(call.params["jaxpr"])
 
 
 def test_open_jaxpr():
-    opened = _compat.open_jaxpr(SIN)
+    opened = jax_compat.open_jaxpr(SIN)
     assert isinstance(opened, jex_core.Jaxpr)
     assert [e.primitive.name for e in opened.eqns] == ["sin"]
-    assert _compat.open_jaxpr(opened) is opened
+    assert jax_compat.open_jaxpr(opened) is opened
 
 
 def test_replace_jaxpr():
-    for jaxpr in (SIN, _compat.open_jaxpr(SIN)):
+    for jaxpr in (SIN, jax_compat.open_jaxpr(SIN)):
         (eqn,) = jaxpr.eqns
-        changed = _compat.replace_jaxpr(jaxpr, eqns=[eqn.replace(primitive=lax.cos_p)])
+        changed = jax_compat.replace_jaxpr(jaxpr, eqns=[eqn.replace(primitive=lax.cos_p)])
         assert type(changed) is type(jaxpr)
         assert [e.primitive.name for e in changed.eqns] == ["cos"]
         assert [e.primitive.name for e in jaxpr.eqns] == ["sin"]
 
 
 def test_replace_jaxpr_keeps_the_constants_of_replaced_variables():
-    constvars = list(_compat.open_jaxpr(WITH_CONSTANT).constvars)
-    changed = _compat.replace_jaxpr(WITH_CONSTANT, constvars=constvars)
-    assert len(_compat.open_jaxpr(changed).invars) == 1
+    constvars = list(jax_compat.open_jaxpr(WITH_CONSTANT).constvars)
+    changed = jax_compat.replace_jaxpr(WITH_CONSTANT, constvars=constvars)
+    assert len(jax_compat.open_jaxpr(changed).invars) == 1
     assert len(changed.consts) == 1
 
 
 def test_close_jaxpr():
-    closed = _compat.close_jaxpr(_compat.open_jaxpr(SIN))
-    assert _compat.is_closed(closed)
+    closed = jax_compat.close_jaxpr(jax_compat.open_jaxpr(SIN))
+    assert jax_compat.is_closed(closed)
     assert list(closed.consts) == []
-    assert _compat.close_jaxpr(closed) is closed
+    assert jax_compat.close_jaxpr(closed) is closed
     assert jex_core.jaxpr_as_fun(closed)(0.0) == [0.0]
 
 
 def test_constants_to_inputs():
-    closed, constants = _compat.constants_to_inputs(WITH_CONSTANT)
+    closed, constants = jax_compat.constants_to_inputs(WITH_CONSTANT)
     assert list(closed.consts) == []
     assert [np.asarray(c).tolist() for c in constants] == [[0.0, 1.0, 2.0]]
     (result,) = jex_core.jaxpr_as_fun(closed)(*constants, W)
     np.testing.assert_array_equal(result, 2 * W)
-    assert _compat.constants_to_inputs(SIN) == (SIN, [])
+    assert jax_compat.constants_to_inputs(SIN) == (SIN, [])
 
 
 def with_psum():
-    return _compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("i", "j"), ["i", "j"], [W])
+    return jax_compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("i", "j"), ["i", "j"], [W])
 
 
 def test_is_axis_effect():
     (effect,) = with_psum().effects
-    assert _compat.is_axis_effect(effect, ["i"])
-    assert not _compat.is_axis_effect(effect, ["j"])
+    assert jax_compat.is_axis_effect(effect, ["i"])
+    assert not jax_compat.is_axis_effect(effect, ["j"])
     (printing,) = jax.make_jaxpr(lambda x: jax.debug.print("{}", x))(W).effects
-    assert not _compat.is_axis_effect(printing, ["i"])
+    assert not jax_compat.is_axis_effect(printing, ["i"])
 
 
 def test_axis_of_effect():
     (effect,) = with_psum().effects
-    assert _compat.axis_of_effect(effect) == "i"
+    assert jax_compat.axis_of_effect(effect) == "i"
     (printing,) = jax.make_jaxpr(lambda x: jax.debug.print("{}", x))(W).effects
-    assert _compat.axis_of_effect(printing) is None
+    assert jax_compat.axis_of_effect(printing) is None
 
 
 def with_reference():
@@ -229,22 +230,22 @@ def with_reference():
 
 def test_is_ref_effect():
     (effect, *_) = [e for eqn in with_reference().eqns for e in eqn.effects]
-    assert _compat.is_ref_effect(effect)
+    assert jax_compat.is_ref_effect(effect)
     (psum,) = with_psum().effects
-    assert not _compat.is_ref_effect(psum)
+    assert not jax_compat.is_ref_effect(psum)
 
 
 def test_is_ref():
     outputs = [v.aval for eqn in with_reference().eqns for v in eqn.outvars]
-    assert [_compat.is_ref(aval) for aval in outputs].count(True) == 1
-    assert not _compat.is_ref(SIN.in_avals[0])
+    assert [jax_compat.is_ref(aval) for aval in outputs].count(True) == 1
+    assert not jax_compat.is_ref(SIN.in_avals[0])
 
 
 def test_value_type():
     (made, *_) = [v.aval for eqn in with_reference().eqns for v in eqn.outvars]
-    found = _compat.value_type(made)
+    found = jax_compat.value_type(made)
     assert (found.shape, found.dtype, found.weak_type) == (W.shape, W.dtype, False)
-    assert _compat.value_type(SIN.in_avals[0]) is SIN.in_avals[0]
+    assert jax_compat.value_type(SIN.in_avals[0]) is SIN.in_avals[0]
 
 
 def test_ref_view():
@@ -254,18 +255,18 @@ def test_ref_view():
     (get,) = [
         e for e in jax.make_jaxpr(body)(jnp.ones((4, 4)), 0).eqns if e.primitive.name == "get"
     ]
-    (window,) = _compat.ref_view(get.params["tree"], get.invars[1:])
+    (window,) = jax_compat.ref_view(get.params["tree"], get.invars[1:])
     assert (window.sizes, window.left_out) == ((1, 2), (0,))
     assert window.starts[1] == 1
     unknown = jax.tree.structure(("a part that no step leads to",))
-    assert _compat.ref_view(unknown, [0]) is None
+    assert jax_compat.ref_view(unknown, [0]) is None
 
 
 def test_policy_saves():
     policies = jax.checkpoint_policies
-    assert _compat.policy_saves(policies.everything_saveable(lax.sin_p))
-    assert not _compat.policy_saves(policies.nothing_saveable(lax.sin_p))
-    assert not _compat.policy_saves(offloaded("device", "pinned_host"))
+    assert jax_compat.policy_saves(policies.everything_saveable(lax.sin_p))
+    assert not jax_compat.policy_saves(policies.nothing_saveable(lax.sin_p))
+    assert not jax_compat.policy_saves(offloaded("device", "pinned_host"))
 
 
 def offloaded(source, target):
@@ -275,17 +276,17 @@ def offloaded(source, target):
 
 def test_offload_spaces():
     spaces = jax.memory.Space
-    found = _compat.offload_spaces(offloaded("device", "pinned_host"))
+    found = jax_compat.offload_spaces(offloaded("device", "pinned_host"))
     assert found == (spaces.Device, spaces.Host)
-    assert _compat.offload_spaces(True) is None
+    assert jax_compat.offload_spaces(True) is None
     with pytest.raises(ValueError, match="from 'device' to 'disk'; these must be among 'device'"):
-        _compat.offload_spaces(offloaded("device", "disk"))
+        jax_compat.offload_spaces(offloaded("device", "disk"))
 
 
 def test_in_memory_space():
     def zeros_on_host(x):
         host = jax.typeof(jax.device_put(x, jax.memory.Space.Host))
-        return _compat.in_memory_space(jnp.zeros(3), host)
+        return jax_compat.in_memory_space(jnp.zeros(3), host)
 
     (kept,) = jax.make_jaxpr(zeros_on_host)(jnp.zeros(3)).out_avals
     assert kept.memory_space == jax.memory.Space.Host
@@ -297,17 +298,17 @@ def test_scan_counts():
 
     jaxpr = jax.make_jaxpr(body)(W, 2.0)
     (scan,) = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
-    consts, carries = _compat.scan_counts(scan.params)
+    consts, carries = jax_compat.scan_counts(scan.params)
     inner = scan.params["jaxpr"]
     assert (consts, len(inner.in_avals) - consts - carries) == (1, 1)
     assert len(scan.outvars) == carries + 1
 
 
 def test_shaped_array():
-    plain = _compat.shaped_array([2, 3], np.dtype("int8"), True)
+    plain = jax_compat.shaped_array([2, 3], np.dtype("int8"), True)
     assert (plain.shape, plain.dtype, plain.weak_type) == ((2, 3), np.int8, True)
     explicit = jax.make_mesh((8,), ("k",), axis_types=(AxisType.Explicit,)).abstract_mesh
-    placed = _compat.shaped_array([8], np.dtype("int8"), False, NamedSharding(explicit, P("k")))
+    placed = jax_compat.shaped_array([8], np.dtype("int8"), False, NamedSharding(explicit, P("k")))
     assert placed.sharding.spec == P("k")
 
 
@@ -334,7 +335,7 @@ def test_fresh_module_context():
         with ir.Location.unknown(ctx.module_context.context):
             module = ir.Module.create()
         outer = ctx.module_context
-        inner = _compat.fresh_module_context(outer, module, MESH, ["i"])
+        inner = jax_compat.fresh_module_context(outer, module, MESH, ["i"])
         assert inner.module is module
         assert inner.symbol_table is not outer.symbol_table
         assert inner.cached_primitive_lowerings == {}
@@ -350,31 +351,31 @@ def test_lowering_mesh():
     def rule(ctx):
         with ir.Location.unknown(ctx.module_context.context):
             module = ir.Module.create()
-        inner = _compat.fresh_module_context(ctx.module_context, module, MESH, ["i"])
-        return _compat.lowering_mesh(ctx.replace(module_context=inner))
+        inner = jax_compat.fresh_module_context(ctx.module_context, module, MESH, ["i"])
+        return jax_compat.lowering_mesh(ctx.replace(module_context=inner))
 
     assert lowered_with(rule) == MESH
 
 
 def type_of_axis_index():
     """Its type inside a region that is manual along i: it varies along i, if JAX tracks that."""
-    return _compat.run_with_axes(lambda: jax.typeof(lax.axis_index("i")), manual("i"), ["i"])
+    return jax_compat.run_with_axes(lambda: jax.typeof(lax.axis_index("i")), manual("i"), ["i"])
 
 
 def test_varying_types():
     assert type_of_axis_index().manual_axis_type.varying == frozenset()
-    with _compat.varying_types():
+    with jax_compat.varying_types():
         assert type_of_axis_index().manual_axis_type.varying == {"i"}
-        with _compat.varying_types(False):
+        with jax_compat.varying_types(False):
             assert type_of_axis_index().manual_axis_type.varying == frozenset()
     assert type_of_axis_index().manual_axis_type.varying == frozenset()
 
 
 def test_tracks_varying_types():
-    assert not _compat.tracks_varying_types()
-    with _compat.varying_types():
-        assert _compat.tracks_varying_types()
-    assert not _compat.tracks_varying_types()
+    assert not jax_compat.tracks_varying_types()
+    with jax_compat.varying_types():
+        assert jax_compat.tracks_varying_types()
+    assert not jax_compat.tracks_varying_types()
 
 
 def test_unchecked_backward_rules():
@@ -387,57 +388,59 @@ def test_unchecked_backward_rules():
     double.defvjp(lambda x: (2 * x, None), lambda _, ct: (jnp.concatenate([ct, ct]),))
     with pytest.raises(ValueError, match="must produce an output"):
         jax.grad(lambda x: double(x).sum())(W)
-    with _compat.unchecked_backward_rules():
+    with jax_compat.unchecked_backward_rules():
         assert jax.grad(lambda x: double(x).sum())(W).shape == (2 * len(W), *W.shape[1:])
 
 
 def test_varying_type():
     both = manual("i", "j")
-    varying = _compat.varying_type(jax.typeof(W), both, ["j"])
+    varying = jax_compat.varying_type(jax.typeof(W), both, ["j"])
     assert (varying.shape, varying.dtype) == (W.shape, W.dtype)
     assert varying.sharding.mesh == both
     assert varying.manual_axis_type.varying == {"j"}
     mesh = jax.make_mesh((4, 2), ("i", "k"), axis_types=(AxisType.Auto, AxisType.Explicit))
-    inside = _compat.with_manual_axes(mesh, ["i"])
-    split = _compat.type_on_mesh(inside, [("k",)], (4,), np.float32, False)
-    assert _compat.varying_type(split, both, ["i"]).sharding == split.sharding
+    inside = jax_compat.with_manual_axes(mesh, ["i"])
+    split = jax_compat.type_on_mesh(inside, [("k",)], (4,), np.float32, False)
+    assert jax_compat.varying_type(split, both, ["i"]).sharding == split.sharding
 
 
 def test_varies_along():
-    assert _compat.varies_along(jax.typeof(W)) == frozenset()
-    assert _compat.varies_along(_compat.varying_type(jax.typeof(W), manual("i"), ["i"])) == {"i"}
+    assert jax_compat.varies_along(jax.typeof(W)) == frozenset()
+    assert jax_compat.varies_along(jax_compat.varying_type(jax.typeof(W), manual("i"), ["i"])) == {
+        "i"
+    }
 
 
 def test_without_varying_type():
-    with _compat.varying_types():
+    with jax_compat.varying_types():
         varying = type_of_axis_index()
-    plain = _compat.without_varying_type(varying)
+    plain = jax_compat.without_varying_type(varying)
     assert varying.manual_axis_type != plain.manual_axis_type
     assert (plain.shape, plain.dtype) == ((), np.int32)
     assert plain.manual_axis_type.varying == frozenset()
-    assert _compat.without_varying_type(plain) is plain
+    assert jax_compat.without_varying_type(plain) is plain
 
 
 def test_setting():
     with jax.enable_x64(True):
-        assert _compat.setting("jax_enable_x64") is True
-    assert _compat.setting("jax_enable_x64") is False
+        assert jax_compat.setting("jax_enable_x64") is True
+    assert jax_compat.setting("jax_enable_x64") is False
 
 
 def test_shardy_is_on():
     for name, on in (("shardy", True), ("gspmd", False)):
-        with _compat.partitioner(name):
-            assert _compat.shardy_is_on() is on
+        with jax_compat.partitioner(name):
+            assert jax_compat.shardy_is_on() is on
             sharding = NamedSharding(MESH, P("i"))
             text = jax.jit(lambda x: x, in_shardings=sharding).lower(np.zeros(8)).as_text()
             assert ("sdy.sharding" in text) is on
 
 
 def test_partitioner():
-    before = _compat.shardy_is_on()
-    with pytest.raises(ZeroDivisionError, match="division"), _compat.partitioner("gspmd"):
+    before = jax_compat.shardy_is_on()
+    with pytest.raises(ZeroDivisionError, match="division"), jax_compat.partitioner("gspmd"):
         1 / 0  # noqa: B018
-    assert _compat.shardy_is_on() == before
+    assert jax_compat.shardy_is_on() == before
 
 
 # XLA logs to the standard error of a process, up to jaxlib 0.10 in each compilation for GSPMD and
@@ -445,13 +448,13 @@ def test_partitioner():
 COMPILES_FOR_GSPMD = """
 import logging, sys, jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from shmap_compiler import _compat
+from shmap_compiler.base import jax_compat
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_logging_level", sys.argv[1])
 logging.getLogger("jax").setLevel(logging.CRITICAL)
 sharding = NamedSharding(jax.make_mesh((2,), ("i",)), P("i"))
-with _compat.partitioner("gspmd"):
+with jax_compat.partitioner("gspmd"):
     jax.jit(lambda x: x, in_shardings=sharding).lower(np.zeros(2)).compile()
 assert logging.getLogger("jax").level == logging.CRITICAL
 assert jax.config.jax_logging_level == sys.argv[1]
@@ -482,14 +485,14 @@ def test_trace_with_axes():
     assert [e.primitive.name.startswith("psum") for e in jaxpr.eqns] == [True]
     assert jaxpr.out_avals[0].shape == (3,)
     with pytest.raises(NameError, match="unbound axis name"):
-        _compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("j"), ["j"], [W])
+        jax_compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("j"), ["j"], [W])
 
 
 def test_trace_with_axes_under_jax_checks():
     """Here JAX checks a program with constants, in which collectives stand."""
 
     def outer(w):
-        jaxpr = _compat.trace_with_axes(lambda x: lax.psum(x * w, "i"), manual("i"), ["i"], [W])
+        jaxpr = jax_compat.trace_with_axes(lambda x: lax.psum(x * w, "i"), manual("i"), ["i"], [W])
         assert len(jaxpr.consts) == 1
         return w
 
@@ -498,7 +501,9 @@ def test_trace_with_axes_under_jax_checks():
 
 
 def test_run_with_axes():
-    sizes = _compat.run_with_axes(lambda: lax.axis_size(("i", "j")), manual("i", "j"), ["i", "j"])
+    sizes = jax_compat.run_with_axes(
+        lambda: lax.axis_size(("i", "j")), manual("i", "j"), ["i", "j"]
+    )
     assert sizes == 8
 
 
@@ -509,73 +514,73 @@ I8 = np.dtype("int8")
 
 
 def test_explicit_axes():
-    assert _compat.explicit_axes(MESH) == ()
-    assert _compat.explicit_axes(MIXED) == ("i",)
-    assert _compat.explicit_axes(MIXED.abstract_mesh) == ("i",)
+    assert jax_compat.explicit_axes(MESH) == ()
+    assert jax_compat.explicit_axes(MIXED) == ("i",)
+    assert jax_compat.explicit_axes(MIXED.abstract_mesh) == ("i",)
 
 
 def test_type_on_mesh():
-    typed = _compat.type_on_mesh(manual("i"), [("i",)], (8, 2), I8, False)
+    typed = jax_compat.type_on_mesh(manual("i"), [("i",)], (8, 2), I8, False)
     assert typed.sharding == NamedSharding(manual("i"), P(None, None))
-    typed = _compat.type_on_mesh(MIXED, [("i", "j")], (8, 2), I8, True)
+    typed = jax_compat.type_on_mesh(MIXED, [("i", "j")], (8, 2), I8, True)
     assert typed.sharding == NamedSharding(MIXED.abstract_mesh, P("i", None))
     assert (typed.shape, typed.dtype, typed.weak_type) == ((8, 2), I8, True)
 
 
 def test_split_type():
-    auto = _compat.split_type(MESH, [("i",)], (8, 2), I8, False)
-    assert auto == _compat.shaped_array((8, 2), I8, False)
-    typed = _compat.split_type(MIXED, [("i", "j")], (8, 2), I8, False)
+    auto = jax_compat.split_type(MESH, [("i",)], (8, 2), I8, False)
+    assert auto == jax_compat.shaped_array((8, 2), I8, False)
+    typed = jax_compat.split_type(MIXED, [("i", "j")], (8, 2), I8, False)
     assert typed.sharding.spec == P("i", None)
 
 
 def test_type_split():
-    typed = _compat.split_type(MIXED, [(), ("j", "i")], (8, 8), I8, False)
-    assert _compat.type_split(typed) == ((), ("i",))
-    assert not any(_compat.type_split(jax.typeof(np.zeros((8, 8)))))
+    typed = jax_compat.split_type(MIXED, [(), ("j", "i")], (8, 8), I8, False)
+    assert jax_compat.type_split(typed) == ((), ("i",))
+    assert not any(jax_compat.type_split(jax.typeof(np.zeros((8, 8)))))
 
 
 # ------------------------------------------------------------------------------------------ eager
 
 
 def test_is_tracing():
-    assert not _compat.is_tracing()
+    assert not jax_compat.is_tracing()
     seen = []
-    jax.jit(lambda: seen.append(_compat.is_tracing()))()
-    jax.vmap(lambda x: seen.append(_compat.is_tracing()) or x)(W)
+    jax.jit(lambda: seen.append(jax_compat.is_tracing()))()
+    jax.vmap(lambda x: seen.append(jax_compat.is_tracing()) or x)(W)
     assert seen == [True, True]
 
 
 def test_no_mesh():
     with jax.sharding.use_abstract_mesh(manual("i")):
-        with _compat.no_mesh():
+        with jax_compat.no_mesh():
             assert jax.sharding.get_abstract_mesh().empty
-            assert _compat.enclosing_manual_axes(MESH) == ()
-        assert _compat.enclosing_manual_axes(MESH) == ("i",)
+            assert jax_compat.enclosing_manual_axes(MESH) == ()
+        assert jax_compat.enclosing_manual_axes(MESH) == ("i",)
 
 
 def test_no_devices_in_scope():
     with jax.set_mesh(MESH):
-        with _compat.no_devices_in_scope():
-            assert _compat.concrete_mesh_in_scope() is None
+        with jax_compat.no_devices_in_scope():
+            assert jax_compat.concrete_mesh_in_scope() is None
             elsewhere = jax.device_put(W, jax.devices()[7])
             assert jax.jit(jnp.sin)(elsewhere).devices() == {jax.devices()[7]}
-        assert _compat.concrete_mesh_in_scope() == MESH
+        assert jax_compat.concrete_mesh_in_scope() == MESH
 
 
 def test_lowering_config():
-    before = _compat.lowering_config()
-    assert hash(before) == hash(_compat.lowering_config())
+    before = jax_compat.lowering_config()
+    assert hash(before) == hash(jax_compat.lowering_config())
     with jax.default_matmul_precision("highest"):
-        assert _compat.lowering_config() != before
+        assert jax_compat.lowering_config() != before
     with jax.enable_x64(True):
-        assert _compat.lowering_config() != before
-    assert _compat.lowering_config() == before
+        assert jax_compat.lowering_config() != before
+    assert jax_compat.lowering_config() == before
 
 
 def test_tracing_context():
-    before = _compat.tracing_context()
-    assert hash(before) == hash(_compat.tracing_context())
+    before = jax_compat.tracing_context()
+    assert hash(before) == hash(jax_compat.tracing_context())
     scopes = (
         jax.default_matmul_precision("highest"),
         jax.numpy_rank_promotion("raise"),
@@ -584,18 +589,20 @@ def test_tracing_context():
     )
     for scope in scopes:
         with scope:
-            assert _compat.tracing_context() != before
-    assert _compat.tracing_context() == before
+            assert jax_compat.tracing_context() != before
+    assert jax_compat.tracing_context() == before
     found = []
     for size in (2, 2, 3):
-        jax.vmap(lambda _: found.append(_compat.tracing_context()), axis_name="b")(jnp.ones(size))
+        jax.vmap(lambda _: found.append(jax_compat.tracing_context()), axis_name="b")(
+            jnp.ones(size)
+        )
     assert found[0] == found[1]
     assert len({before, *found}) == 3
 
 
 def test_checkify_rules():
     """Those of primitives whose names do not differ between versions."""
-    rules = _compat.checkify_rules()
+    rules = jax_compat.checkify_rules()
     assert {"check", "cond", "scan", "while"} <= {p.name for p in rules}
     assert shmap_p in rules
 
@@ -605,7 +612,7 @@ def test_print_equations_as():
     primitive = Primitive("held")
     primitive.def_abstract_eval(lambda x, program, secret: x)
     program = jax.make_jaxpr(jnp.sin)(1.0)
-    _compat.print_equations_as(primitive, lambda eqn: {"program": eqn.params["program"]})
+    jax_compat.print_equations_as(primitive, lambda eqn: {"program": eqn.params["program"]})
     bind = lambda x: primitive.bind(x, program=program, secret="hidden")  # noqa: E731
     text = str(jax.make_jaxpr(bind)(1.0))
     assert "held[" in text
@@ -617,7 +624,7 @@ def test_print_equations_as():
     ("name", "readable"), [("i", True), ("a b", True), ("@x", True), ("a\\", False)]
 )
 def test_is_readable_name(name, readable):
-    assert _compat.is_readable_name(name) == readable
+    assert jax_compat.is_readable_name(name) == readable
 
 
 def test_equation_context():
@@ -625,25 +632,25 @@ def test_equation_context():
     (again,) = jax.make_jaxpr(jnp.sin)(W).eqns
     with jax.threefry_partitionable(False):
         (other,) = jax.make_jaxpr(jnp.sin)(W).eqns
-    key = _compat.equation_context(plain)
-    assert key == _compat.equation_context(again)
-    assert hash(key) == hash(_compat.equation_context(again))
-    assert key != _compat.equation_context(other)
+    key = jax_compat.equation_context(plain)
+    assert key == jax_compat.equation_context(again)
+    assert hash(key) == hash(jax_compat.equation_context(again))
+    assert key != jax_compat.equation_context(other)
 
 
 def test_call_subfunction():
-    assert _compat.call_subfunction(lambda x, y: x - y, (5, 3)) == 2
+    assert jax_compat.call_subfunction(lambda x, y: x - y, (5, 3)) == 2
 
     class Wrapped:
         def call_wrapped(self, x, y):
             return x + y
 
-    assert _compat.call_subfunction(Wrapped(), (5, 3)) == 8
+    assert jax_compat.call_subfunction(Wrapped(), (5, 3)) == 8
 
 
 def test_is_key_type():
-    assert _compat.is_key_type(jax.typeof(jax.random.key(0)))
-    assert not _compat.is_key_type(jax.typeof(jnp.zeros(3, jnp.bfloat16)))
+    assert jax_compat.is_key_type(jax.typeof(jax.random.key(0)))
+    assert not jax_compat.is_key_type(jax.typeof(jnp.zeros(3, jnp.bfloat16)))
 
 
 @pytest.mark.parametrize(("numerator", "kind"), [(0.0, "nan"), (1.0, "inf")])
@@ -652,8 +659,8 @@ def test_special_value(numerator, kind):
         compiled = jax.jit(lambda x, y: x / y).lower(numerator, 0.0).compile()
         with pytest.raises(Exception, match=kind) as raised:
             compiled(numerator, 0.0)
-    assert _compat.special_value(raised.value) == kind
-    assert _compat.special_value(ValueError("nan")) is None
+    assert jax_compat.special_value(raised.value) == kind
+    assert jax_compat.special_value(ValueError("nan")) is None
 
 
 SUMS = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
@@ -661,26 +668,26 @@ SUMMED = P("i", unreduced={"j"})
 
 
 def test_reductions():
-    found = _compat.reductions(SUMMED)
+    found = jax_compat.reductions(SUMMED)
     assert (found.unreduced, found.reduced) == ({"j"}, set())
     assert found.over(["j"]) == found
     assert not found.over(["i"])
-    assert not _compat.reductions(P("i"))
-    other = _compat.reductions(P(reduced={"i"}))
-    assert (found | other) == _compat.reductions(P(unreduced={"j"}, reduced={"i"}))
+    assert not jax_compat.reductions(P("i"))
+    other = jax_compat.reductions(P(reduced={"i"}))
+    assert (found | other) == jax_compat.reductions(P(unreduced={"j"}, reduced={"i"}))
 
 
 def test_with_reductions():
-    assert _compat.with_reductions(P("i"), _compat.reductions(SUMMED)) == SUMMED
-    assert _compat.with_reductions(SUMMED, _compat.Reductions()) == P("i")
+    assert jax_compat.with_reductions(P("i"), jax_compat.reductions(SUMMED)) == SUMMED
+    assert jax_compat.with_reductions(SUMMED, jax_compat.Reductions()) == P("i")
 
 
 def test_type_reductions():
     aval = jax.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(SUMS, SUMMED))
-    assert _compat.type_reductions(aval) == _compat.reductions(SUMMED)
-    assert not _compat.type_reductions(np.float32(1))
-    full = _compat.type_on_mesh(
-        SUMS, [("i",)], (8,), np.dtype(np.float32), False, _compat.reductions(SUMMED)
+    assert jax_compat.type_reductions(aval) == jax_compat.reductions(SUMMED)
+    assert not jax_compat.type_reductions(np.float32(1))
+    full = jax_compat.type_on_mesh(
+        SUMS, [("i",)], (8,), np.dtype(np.float32), False, jax_compat.reductions(SUMMED)
     )
     assert full.sharding.spec == SUMMED
 
@@ -689,55 +696,57 @@ def test_manual_type_reductions():
     found = []
 
     def body(x):
-        found.append(_compat.manual_type_reductions(jax.typeof(x)))
+        found.append(jax_compat.manual_type_reductions(jax.typeof(x)))
         return lax.psum(x, "j")
 
     aval = jax.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(SUMS, SUMMED))
     jax.eval_shape(jax.shard_map(body, mesh=SUMS, in_specs=SUMMED, out_specs=P("i")), aval)
-    assert found == [_compat.reductions(SUMMED)]
-    assert not _compat.manual_type_reductions(jax.typeof(1.0))
+    assert found == [jax_compat.reductions(SUMMED)]
+    assert not jax_compat.manual_type_reductions(jax.typeof(1.0))
 
 
 def test_reduction_kind():
-    assert _compat.reduction_kind(None) is None
-    assert _compat.reduction_kind("sum") == _compat.reductions(SUMMED).kind
+    assert jax_compat.reduction_kind(None) is None
+    assert jax_compat.reduction_kind("sum") == jax_compat.reductions(SUMMED).kind
     if not hasattr(jax.sharding, "UnreducedKind"):
         with pytest.raises(ValueError, match="unreduced as a max"):
-            _compat.reduction_kind("max")
+            jax_compat.reduction_kind("max")
 
 
 def test_refuses_unreduced():
     aval = jax.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(SUMS, SUMMED))
     with pytest.raises(Exception, match="unreduced") as raised:
         jax.eval_shape(jnp.sin, aval)
-    assert _compat.refuses_unreduced(raised.value)
+    assert jax_compat.refuses_unreduced(raised.value)
     with pytest.raises(ValueError, match="unreduced") as own:
         raise ValueError("unreduced")
-    assert not _compat.refuses_unreduced(own.value)
+    assert not jax_compat.refuses_unreduced(own.value)
 
 
 def test_needs_varying_types():
     with pytest.raises(ValueError, match="unreduced") as raised:
-        _compat.run_with_axes(
+        jax_compat.run_with_axes(
             lambda: lax.pcast(jnp.ones(2), "i", to="unreduced"),
-            _compat.with_manual_axes(SUMS, ("i", "j")),
+            jax_compat.with_manual_axes(SUMS, ("i", "j")),
             ("i", "j"),
         )
-    assert _compat.needs_varying_types(raised.value)
-    assert not _compat.needs_varying_types(ValueError("another"))
+    assert jax_compat.needs_varying_types(raised.value)
+    assert not jax_compat.needs_varying_types(ValueError("another"))
 
 
 def test_tensor_sharding():
     with ir.Context() as context:
         sdy.register_dialect(context)
         dims = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get("i")], is_closed=True)]
-        made = _compat.tensor_sharding("mesh", dims, _compat.reductions(SUMMED), SUMS)
+        made = jax_compat.tensor_sharding("mesh", dims, jax_compat.reductions(SUMMED), SUMS)
         assert str(made) == '#sdy.sharding<@mesh, [{"i"}], unreduced={"j"}>'
 
 
 def test_groups_among_other_meshes():
     """What goes wrong with "axes" where this answers "ids" is in test_other_meshes.py."""
-    assert _compat.groups_among_other_meshes() == ("axes" if hasattr(sdy, "ReductionOp") else "ids")
+    assert jax_compat.groups_among_other_meshes() == (
+        "axes" if hasattr(sdy, "ReductionOp") else "ids"
+    )
 
 
 def test_keep_unreduced():
@@ -758,21 +767,21 @@ def test_keep_unreduced():
     ("dtype", "bits"), [("int4", 4), ("bool", 8), ("uint8", 8), ("bfloat16", 16), ("float64", 64)]
 )
 def test_bits_of(dtype, bits):
-    assert _compat.bits_of(jnp.dtype(dtype)) == bits
+    assert jax_compat.bits_of(jnp.dtype(dtype)) == bits
 
 
 @pytest.mark.parametrize("dtype", ["int4", "float32"])
 def test_ahead_of_time(dtype):
     x = jnp.arange(4).astype(dtype)
-    function = _compat.ahead_of_time(jax.jit(lambda x: x + x), [jax.typeof(x)])
+    function = jax_compat.ahead_of_time(jax.jit(lambda x: x + x), [jax.typeof(x)])
     np.testing.assert_array_equal(np.asarray(function(x), int), [0, 2, 4, 6])
 
 
 def test_every_function_has_a_test():
     functions = {
         name
-        for name, value in vars(_compat).items()
-        if inspect.isfunction(value) and value.__module__ == _compat.__name__
+        for name, value in vars(jax_compat).items()
+        if inspect.isfunction(value) and value.__module__ == jax_compat.__name__
     }
     public = {name for name in functions if not name.startswith("_")}
     assert len(public) > 15
@@ -855,9 +864,9 @@ def test_passes_run_without_jax():
 
 
 def test_without_high_primitives():
-    mesh = _compat.with_manual_axes(MESH, MESH.axis_names)
+    mesh = jax_compat.with_manual_axes(MESH, MESH.axis_names)
     jaxpr = jax.make_jaxpr(lambda x: jnp.searchsorted(jnp.arange(4.0), x))(np.zeros(3, np.float32))
-    lowered = _compat.without_high_primitives(jaxpr, mesh, MESH.axis_names)
+    lowered = jax_compat.without_high_primitives(jaxpr, mesh, MESH.axis_names)
     assert not getattr(lowered, "is_high", False)
     assert (lowered is jaxpr) == (not getattr(jaxpr, "is_high", False))
 
@@ -870,8 +879,8 @@ def test_has_high_jvp():
 
     eqns = jax.make_jaxpr(root)(1.0).eqns
     from_0_12_on = jax.__version_info__ >= (0, 12)
-    assert [_compat.has_high_jvp(eqn) for eqn in eqns].count(True) == from_0_12_on
-    assert not any(map(_compat.has_high_jvp, jax.make_jaxpr(jnp.sin)(1.0).eqns))
+    assert [jax_compat.has_high_jvp(eqn) for eqn in eqns].count(True) == from_0_12_on
+    assert not any(map(jax_compat.has_high_jvp, jax.make_jaxpr(jnp.sin)(1.0).eqns))
 
 
 def test_described_as():
@@ -881,7 +890,7 @@ def test_described_as():
     def flat(*blocks):
         return blocks[0] if blocks[1] else -blocks[0]
 
-    described = _compat.described_as(flat, user, ({"a": 1.0}, "fast", 2.0), [0, 2])
+    described = jax_compat.described_as(flat, user, ({"a": 1.0}, "fast", 2.0), [0, 2])
     with pytest.raises(jax.errors.TracerBoolConversionError, match=r"function user .*rest\[1\]"):
         jax.make_jaxpr(described)(1.0, 2.0)
 
@@ -893,7 +902,7 @@ def test_described_alike():
     def outer(x):
         return x if x else -x
 
-    inner = _compat.described_as(lambda x: x, user, (1.0,), [0])
+    inner = jax_compat.described_as(lambda x: x, user, (1.0,), [0])
     with pytest.raises(jax.errors.TracerBoolConversionError, match="function user "):
-        jax.make_jaxpr(_compat.described_alike(outer, inner))(1.0)
-    assert not hasattr(_compat.described_alike(lambda x: x, user), "__fun_debug_info__")
+        jax.make_jaxpr(jax_compat.described_alike(outer, inner))(1.0)
+    assert not hasattr(jax_compat.described_alike(lambda x: x, user), "__fun_debug_info__")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from shmap_compiler import contents
+from shmap_compiler.jaxprs import contents
 
 X = jnp.arange(4.0)
 

@@ -23,12 +23,12 @@ from jax.sharding import PartitionSpec as P
 from programs import programs
 
 from shmap_compiler import shard_map
-from shmap_compiler.cache import Cache
+from shmap_compiler.base.caches import Cache
+from shmap_compiler.base.errors import BodyError, HangError, ReplicationError, VaryingValueError
 from shmap_compiler.eager import PROGRAMS, EagerValue
-from shmap_compiler.eager.spread import Spread
-from shmap_compiler.eager.stacked import Stacked
-from shmap_compiler.errors import BodyError, HangError, ReplicationError, VaryingValueError
-from shmap_compiler.keys import jaxpr_key, key
+from shmap_compiler.eager.per_device import Spread
+from shmap_compiler.eager.vmapped import Stacked
+from shmap_compiler.graph.structural_keys import jaxpr_key, key
 
 DEVICES = np.array(jax.devices()[:8])
 MESH = Mesh(DEVICES.reshape(4, 2), ("i", "j"))
@@ -58,7 +58,7 @@ def same(f, *args, rtol=1e-6):
 @pytest.fixture
 def spread(monkeypatch):
     """Runs eager calls in the form of accelerators, on the CPU."""
-    call = "shmap_compiler.eager.call"
+    call = "shmap_compiler.frontend.call_eagerly"
     monkeypatch.setattr(f"{call}.form_for", lambda r, _: Spread(r.mesh, r.manual_axes))
 
 
@@ -895,7 +895,7 @@ def test_split_arguments_and_results_do_not_pass_through_the_host(spec):
 
 
 def test_large_arguments_stay_on_their_devices(monkeypatch):
-    monkeypatch.setattr("shmap_compiler.eager.call.LARGE", X.nbytes)
+    monkeypatch.setattr("shmap_compiler.frontend.call_eagerly.LARGE", X.nbytes)
     forms = []
     function = mapped(lambda x: forms.append(type(x.form)) or lax.neg(x))
     x = jax.device_put(X, NamedSharding(MESH, BLOCKS))

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 
 from shmap_compiler import shard_map
-from shmap_compiler._compat import groups_among_other_meshes
+from shmap_compiler.base.jax_compat import groups_among_other_meshes
 
 X = jax.ShapeDtypeStruct((8, 16), jnp.float32)
 

@@ -28,10 +28,10 @@ from shmap_compiler import (
     TargetError,
     UnknownAxisError,
     UnreducedError,
-    _compat,
     shard_map,
     smap,
 )
+from shmap_compiler.base import jax_compat
 
 ROOT = Path(__file__).parents[1]
 HERE = "test/test_errors.py"
@@ -234,7 +234,7 @@ def test_mesh_axis_unreadable(refused, name):
     mesh = jax.make_mesh((4, 2), (name, "j"), axis_types=(AxisType.Auto,) * 2)
     function = mapped(lambda x: lax.psum(x, name), P((name, "j")), P("j"), mesh)
     calls = [function, jax.jit(function), lambda x: function.lower(x, partitioner="shardy")]
-    if _compat.is_readable_name(name):
+    if jax_compat.is_readable_name(name):
         for call in calls[1:]:
             result = call(X)
             result = result.compile()(X) if call is calls[2] else result

@@ -16,7 +16,14 @@ from jax.sharding import PartitionSpec as P
 from test_targets import needs_gpu_compiler, needs_tpu_compiler
 
 from shmap_compiler import PARTITIONERS, Target, shard_map
-from shmap_compiler.explain import groups, hlo, schedule, trips, wire, work
+from shmap_compiler.explain import (
+    collective_time,
+    hlo,
+    replica_groups,
+    roofline,
+    schedule,
+    trip_count,
+)
 from shmap_compiler.explain.collective import read_collective
 from shmap_compiler.targets import Nodes, Torus
 from shmap_compiler.targets.chips import H100_SXM, TPU_V5E
@@ -116,15 +123,15 @@ def test_source_lines_come_from_the_frames():
 )
 def test_groups(text, expected, axes):
     instruction = hlo.Instruction("x", "f32[]", "all-reduce", (), "", f", replica_groups={text}")
-    found = groups.read_groups(instruction, 8)
+    found = replica_groups.read_groups(instruction, 8)
     assert sorted(found) == sorted(expected)
-    assert groups.group_axes(found, SIZES) == axes
+    assert replica_groups.group_axes(found, SIZES) == axes
 
 
 def test_groups_in_an_unknown_form_are_refused():
     instruction = hlo.Instruction("x", "f32[]", "all-reduce", (), "", ", replica_groups=<0>")
     with pytest.raises(ValueError, match="groups in a form that is not known: <0>"):
-        groups.read_groups(instruction, 8)
+        replica_groups.read_groups(instruction, 8)
 
 
 # ------------------------------------------------------------------------------------------ loops
@@ -183,7 +190,7 @@ def loop(direction, first, bound, step, known="", operands="%a, %b"):
 )
 def test_trips_of_a_counted_loop(direction, first, bound, step, count):
     parsed = loop(direction, first, bound, step)
-    found = trips.trips(parsed, parsed.entry, parsed.entry["while"], {})
+    found = trip_count.trips(parsed, parsed.entry, parsed.entry["while"], {})
     assert found.count == count
     assert found.carried == {2: bound}
 
@@ -215,7 +222,7 @@ def test_trips_are_those_of_the_loop_that_runs(direction, operands):
     holds = HOLDS[direction]
     for first, bound, step in itertools.product((0, 3, 6), (0, 3, 5, 6), (-3, -2, -1, 1, 2, 3)):
         parsed = loop(direction, first, bound, step, operands=operands)
-        found = trips.trips(parsed, parsed.entry, parsed.entry["while"], {}).count
+        found = trip_count.trips(parsed, parsed.entry, parsed.entry["while"], {}).count
         if operands == "%a, %b":
             expected = counted(lambda i, b=bound: holds(i, b), first, step)
         else:
@@ -227,7 +234,7 @@ def test_trips_are_those_of_the_loop_that_runs(direction, operands):
 def test_trips_that_xla_wrote_down():
     known = ', backend_config={"known_trip_count":{"n":"11"}}'
     parsed = loop("EQ", 0, 7, 1, known)
-    assert trips.trips(parsed, parsed.entry, parsed.entry["while"], {}).count == 11
+    assert trip_count.trips(parsed, parsed.entry, parsed.entry["while"], {}).count == 11
 
 
 def test_collectives_in_a_loop_count_its_trips():
@@ -265,7 +272,7 @@ def test_operations_of_matrix_products(line, count):
   ROOT %product = f32[8,4] {line}
 }}"""
     )
-    assert work.flops(parsed, parsed.entry, parsed.entry["product"]) == count
+    assert roofline.flops(parsed, parsed.entry, parsed.entry["product"]) == count
 
 
 def test_operations_of_a_convolution_over_space():
@@ -277,7 +284,7 @@ def test_operations_of_a_convolution_over_space():
 }"""
     )
     expected = 2 * (2 * 7 * 7 * 5) * (3 * 3 * 3)
-    assert work.flops(parsed, parsed.entry, parsed.entry["c"]) == expected
+    assert roofline.flops(parsed, parsed.entry, parsed.entry["c"]) == expected
 
 
 def test_time_of_compute_is_the_compilers_estimate_or_a_roofline():
@@ -288,11 +295,11 @@ def test_time_of_compute_is_the_compilers_estimate_or_a_roofline():
 }"""
     )
     negate = parsed.entry["b"]
-    assert work.seconds(parsed, parsed.entry, negate, TPU_V5E) == 3000 / 1.5e9
+    assert roofline.seconds(parsed, parsed.entry, negate, TPU_V5E) == 3000 / 1.5e9
     moved = 2 * 8 * 16 * 2
-    assert work.seconds(parsed, parsed.entry, negate, H100_SXM) == moved / 3.35e12
-    assert work.seconds(parsed, parsed.entry, negate, None) == 0
-    assert work.seconds(parsed, parsed.entry, parsed.entry["a"], H100_SXM) == 0
+    assert roofline.seconds(parsed, parsed.entry, negate, H100_SXM) == moved / 3.35e12
+    assert roofline.seconds(parsed, parsed.entry, negate, None) == 0
+    assert roofline.seconds(parsed, parsed.entry, parsed.entry["a"], H100_SXM) == 0
 
 
 def test_slices_cost_what_they_move():
@@ -312,8 +319,8 @@ def test_slices_cost_what_they_move():
 }""",
     )
     row, index = 64 * 4, 4
-    assert work.traffic(parsed, parsed.entry, parsed.entry["slice"]) == 2 * row
-    assert work.traffic(parsed, parsed.entry, parsed.entry["fused"]) == 2 * row + index
+    assert roofline.traffic(parsed, parsed.entry, parsed.entry["slice"]) == 2 * row
+    assert roofline.traffic(parsed, parsed.entry, parsed.entry["fused"]) == 2 * row + index
 
 
 # ----------------------------------------------------------------------------------------- the wire
@@ -351,45 +358,45 @@ MIB = 2**20
     ],
 )
 def test_time_of_groups_on_a_torus(kind, network, group, seconds):
-    cost = wire.cost_of_groups(kind, MIB, (group,), PLACES[network], network)
+    cost = collective_time.cost_of_groups(kind, MIB, (group,), PLACES[network], network)
     assert cost.seconds == pytest.approx(seconds, rel=1e-12)
 
 
 def test_time_of_groups_over_nodes():
     network = Nodes(2, 4, 400e9, 100e9)
     places = [divmod(k, 4) for k in range(8)]
-    inside = wire.cost_of_groups("all-gather", MIB, (tuple(range(4)),), places, network)
+    inside = collective_time.cost_of_groups("all-gather", MIB, (tuple(range(4)),), places, network)
     assert inside.seconds == pytest.approx(3 / 4 * MIB / 400e9)
     # Half of the result comes from the other node.
-    across = wire.cost_of_groups("all-gather", MIB, (tuple(range(8)),), places, network)
+    across = collective_time.cost_of_groups("all-gather", MIB, (tuple(range(8)),), places, network)
     assert across.seconds == pytest.approx(1 / 2 * MIB / 100e9)
     # Four groups at once leave each node.
     pairs = tuple((k, k + 4) for k in range(4))
-    shared = wire.cost_of_groups("all-gather", MIB, pairs, places, network)
+    shared = collective_time.cost_of_groups("all-gather", MIB, pairs, places, network)
     assert shared.seconds == pytest.approx(1 / 2 * MIB * 4 / 100e9)
 
 
 def test_a_permute_takes_as_long_as_its_fullest_link():
     ring = tuple((k, (k + 1) % 4) for k in range(4))
-    around = wire.cost_of_pairs(MIB, ring, PLACES[RING], RING)
+    around = collective_time.cost_of_pairs(MIB, ring, PLACES[RING], RING)
     assert around.seconds == pytest.approx(MIB / W)
     assert (len(around.links or ()), around.hops) == (4, 1)
     # On a line the last device sends back over all links, which the others use the other way.
-    line = wire.cost_of_pairs(MIB, ring, PLACES[LINE], LINE)
+    line = collective_time.cost_of_pairs(MIB, ring, PLACES[LINE], LINE)
     assert line.seconds == pytest.approx(MIB / W)
     assert (len(line.links or ()), line.hops) == (6, 3)
     # Two places further: each link carries two.
-    far = wire.cost_of_pairs(MIB, ((0, 2), (1, 3)), PLACES[LINE], LINE)
+    far = collective_time.cost_of_pairs(MIB, ((0, 2), (1, 3)), PLACES[LINE], LINE)
     assert far.seconds == pytest.approx(2 * MIB / W)
-    assert wire.cost_of_pairs(MIB, ((1, 1),), PLACES[LINE], LINE).seconds == 0
+    assert collective_time.cost_of_pairs(MIB, ((1, 1),), PLACES[LINE], LINE).seconds == 0
 
 
 def test_nothing_is_faster_than_a_message():
     network = Torus((4,), (False,), W)
-    assert wire.cost_of_pairs(4, ((0, 3),), PLACES[LINE], network).seconds == 3e-6
-    assert wire.cost_of_groups("all-reduce", 4, ((0, 1, 2, 3),), PLACES[LINE], network).seconds == (
-        3e-6
-    )
+    assert collective_time.cost_of_pairs(4, ((0, 3),), PLACES[LINE], network).seconds == 3e-6
+    assert collective_time.cost_of_groups(
+        "all-reduce", 4, ((0, 1, 2, 3),), PLACES[LINE], network
+    ).seconds == (3e-6)
 
 
 # ---------------------------------------------------------------------------------------- schedules

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import TargetError, shard_map
-from shmap_compiler._compat import partitioner as partitioner_is
+from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 
 MESH = Mesh(np.array(jax.devices()[:8]), ("i",))
 X = np.arange(8, dtype=np.float32)

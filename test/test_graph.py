@@ -15,8 +15,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import Graph, collectives, shard_map
-from shmap_compiler.contents import equations
-from shmap_compiler.graph import GraphError
+from shmap_compiler.graph.graph import GraphError
+from shmap_compiler.jaxprs.contents import equations
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = jax.ShapeDtypeStruct((16, 8), jnp.float32)

@@ -20,10 +20,14 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import BodyError, HangError, shard_map
-from shmap_compiler._compat import is_jaxpr, replace_jaxpr, with_manual_axes
-from shmap_compiler.held_programs import ALWAYS_RUN, CALLS, KERNELS, called_program
-from shmap_compiler.normalize import _LOWERED_BY_JAX, COLLECTIVE_NAMES, normalize
-from shmap_compiler.replication.wiring import _WIRINGS
+from shmap_compiler.base.jax_compat import is_jaxpr, replace_jaxpr, with_manual_axes
+from shmap_compiler.jaxprs.held_programs import ALWAYS_RUN, CALLS, KERNELS, called_program
+from shmap_compiler.replication.region_dataflow import _WIRINGS
+from shmap_compiler.tracing.canonicalize_collectives import (
+    _LOWERED_BY_JAX,
+    COLLECTIVE_NAMES,
+    normalize,
+)
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = np.arange(32, dtype=np.float32).reshape(8, 4) / 16

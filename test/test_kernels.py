@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
-from shmap_compiler._compat import partitioner
+from shmap_compiler.base.jax_compat import partitioner
 from shmap_compiler.targets import Target
 
 ON_I = P("i")

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import PARTITIONERS, shard_map
-from shmap_compiler._compat import partitioner as partitioner_is
+from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 
 
 def mesh_of(*sizes):

@@ -11,7 +11,7 @@ from test_examples import EXAMPLES, MODULES, arguments, assert_equals_reference,
 from test_property import check_value
 
 from shmap_compiler import PARTITIONERS, Target, load, shard_map
-from shmap_compiler.targets.apart import compile_apart
+from shmap_compiler.stages.subprocess_compiler import compile_apart
 
 
 def gpus():

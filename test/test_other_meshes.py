@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
-from shmap_compiler._compat import partitioner as partitioner_is
+from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 
 DEVICES = np.array(jax.devices()[:8])
 MESHES = {

@@ -16,12 +16,12 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import assume_replicated, shard_map
-from shmap_compiler._compat import open_jaxpr
-from shmap_compiler.contents import equations
+from shmap_compiler.base.jax_compat import open_jaxpr
+from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import _varying, mask_of_type, result_mask
 from shmap_compiler.replication.inference import infer_program
-from shmap_compiler.tracer import trace
+from shmap_compiler.tracing.trace import trace
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 BLOCK = jax.ShapeDtypeStruct((4, 8), jnp.float32)

@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import HangError, shard_map
-from shmap_compiler.replication.hangs import warnings
+from shmap_compiler.checks.hangs import warnings
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = np.arange(16 * 8, dtype=np.float32).reshape(16, 8) / 64

@@ -21,8 +21,8 @@ from programs import Program
 from programs.generate import draw_program
 
 from shmap_compiler import HangError, shard_map
-from shmap_compiler._compat import is_ref, replace_jaxpr
-from shmap_compiler.tracer import trace
+from shmap_compiler.base.jax_compat import is_ref, replace_jaxpr
+from shmap_compiler.tracing.trace import trace
 
 PROGRAMS = int(os.environ.get("SHMAP_REPLICATION_PROGRAMS", "6"))
 

@@ -22,7 +22,8 @@ from shmap_compiler import (
     TargetError,
     shard_map,
 )
-from shmap_compiler.targets import Nodes, Torus, TpuTarget, apart, compiling, gpu, memory
+from shmap_compiler.stages import compile_for_target, memory_report, subprocess_compiler
+from shmap_compiler.targets import Nodes, Torus, TpuTarget, gpu
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 A = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
@@ -358,7 +359,7 @@ def worker(tmp_path, monkeypatch, code):
     """Puts a script in the place of the process that compiles."""
     script = tmp_path / "worker.py"
     script.write_text('import os, sys\nprint(\'{"phase": "compiling"}\', flush=True)\n' + code)
-    monkeypatch.setattr(apart, "_WORKER", script)
+    monkeypatch.setattr(subprocess_compiler, "_WORKER", script)
     monkeypatch.setattr(TpuTarget, "module", "")
     return mapped().lower(A, B)
 
@@ -390,8 +391,10 @@ def test_defect_of_the_worker_is_shown_whole(tmp_path, monkeypatch):
 
 
 def test_missing_assembler_names_the_command():
-    failure = apart.Failure("compiling", "UNAVAILABLE: No PTX compilation provider is", False)
-    problem = compiling._refusal(failure, Target.parse("gpu:h100:8"), "gspmd")
+    failure = subprocess_compiler.Failure(
+        "compiling", "UNAVAILABLE: No PTX compilation provider is", False
+    )
+    problem = compile_for_target._refusal(failure, Target.parse("gpu:h100:8"), "gspmd")
     assert problem.fix == "run: pip install 'shmap_compiler[gpu]'"
 
 
@@ -401,18 +404,18 @@ def test_missing_assembler_names_the_command():
         (
             "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
             "temporaries (64.00G) exceeds available HBM (15.75G).",
-            memory.Demand(64 * 2**30, int(15.75 * 2**30)),
+            memory_report.Demand(64 * 2**30, int(15.75 * 2**30)),
         ),
         (
             "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total "
             "memory required for HLO temporaries (8.5T) exceeds available HBM (512M).",
-            memory.Demand(int(8.5 * 2**40), 512 * 2**20),
+            memory_report.Demand(int(8.5 * 2**40), 512 * 2**20),
         ),
         ("INTERNAL: something else (1G)", None),
     ],
 )
 def test_message_about_memory_is_read(message, demand):
-    assert memory.read_demand(message) == demand
+    assert memory_report.read_demand(message) == demand
 
 
 # -------------------------------------------------------------------------------------- progress

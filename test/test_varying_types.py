@@ -13,8 +13,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import BodyError, SpecError, shard_map
-from shmap_compiler.asking import asks
-from shmap_compiler.contents import equations
+from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.tracing.vma_queries import asks
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = np.arange(8 * 6, dtype=np.float32).reshape(8, 6) / 40

@@ -7,9 +7,9 @@ write_compiled    the bytes of one that holds a CompiledForTarget
 write_file        writes these bytes
 """
 
-from .executables import write_compiled, write_executable
-from .loading import load
-from .portables import write_portable
-from .writing import write_file
+from shmap_compiler.artifacts.executables import write_compiled, write_executable
+from shmap_compiler.artifacts.portables import write_portable
+from shmap_compiler.artifacts.writing import write_file
+from shmap_compiler.stages.loading import load
 
 __all__ = ["load", "write_compiled", "write_executable", "write_file", "write_portable"]

@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from shmap_compiler.signature import Signature
-from shmap_compiler.specs import mentioned
+from shmap_compiler.base.specs import mentioned
+from shmap_compiler.records.signature import Signature
 
 # Deeper ones would end in the recursion limits of Python and JAX.
 MOST_LEVELS = 100

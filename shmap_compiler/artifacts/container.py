@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shmap_compiler.artifacts.checks import Malformed, field
-from shmap_compiler.errors import ArtifactError, Problem, show_value
+from shmap_compiler.base.errors import ArtifactError, Problem, show_value
 
 _FORMAT = 1
 _HEADER = "header.json"

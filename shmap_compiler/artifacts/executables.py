@@ -18,10 +18,10 @@ from jax.sharding import Mesh
 from shmap_compiler.artifacts.checks import entries, field, numbers
 from shmap_compiler.artifacts.container import Container, pack, versions
 from shmap_compiler.artifacts.signatures import constant_sizes, read_signature, write_signature
-from shmap_compiler.compiled import CompiledForTarget, MemoryAnalysis
-from shmap_compiler.errors import ArtifactError, Problem, request_cpu_devices
-from shmap_compiler.executable import Executable
-from shmap_compiler.signature import Signature
+from shmap_compiler.base.errors import ArtifactError, Problem, request_cpu_devices
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.stages.compiled import CompiledForTarget, MemoryAnalysis
+from shmap_compiler.stages.executable import Executable
 from shmap_compiler.targets import Target
 
 KIND = "executable"

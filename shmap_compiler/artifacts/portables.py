@@ -14,7 +14,7 @@ from shmap_compiler.artifacts.signatures import (
     read_signature,
     write_signature,
 )
-from shmap_compiler.portable import Portable, module_types
+from shmap_compiler.stages.portable import Portable, module_types
 
 KIND = "portable"
 _MODULE = "module.stablehlo"

@@ -12,21 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from shmap_compiler._compat import (
-    Reductions,
-    abstract_mesh,
-    reduction_kind,
-    reductions,
-    with_reductions,
-)
 from shmap_compiler.artifacts import checks
 from shmap_compiler.artifacts.structures import (
     read_structure,
     structure_problems,
     write_structure,
 )
-from shmap_compiler.errors import ArtifactError, Problem
-from shmap_compiler.signature import Signature
+from shmap_compiler.base.errors import ArtifactError, Problem
+from shmap_compiler.base.jax_compat import (
+    Reductions,
+    abstract_mesh,
+    reduction_kind,
+    reductions,
+    with_reductions,
+)
+from shmap_compiler.records.signature import Signature
 
 _CONSTANT = "constants/{}"
 _STATIC = (str, int, float, bool, type(None))

@@ -15,7 +15,7 @@ import jax
 from jax.tree_util import DictKey, GetAttrKey
 
 from shmap_compiler.artifacts.checks import MOST_LEVELS
-from shmap_compiler.errors import Problem
+from shmap_compiler.base.errors import Problem
 
 _LEAF = object()
 

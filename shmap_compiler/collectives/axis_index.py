@@ -9,7 +9,7 @@ from jax.extend.core import Primitive
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from shmap_compiler._compat import shaped_array
+from shmap_compiler.base.jax_compat import shaped_array
 from shmap_compiler.collectives.base import define
 
 axis_index_p = Primitive("axis_index")

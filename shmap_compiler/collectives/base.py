@@ -12,7 +12,7 @@ from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from shmap_compiler._compat import AnyMesh, keep_unreduced, lowering_mesh
+from shmap_compiler.base.jax_compat import AnyMesh, keep_unreduced, lowering_mesh
 
 Groups = tuple[tuple[int, ...], ...] | None
 

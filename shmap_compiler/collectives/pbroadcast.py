@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 from jaxlib.mlir import ir
 
-from shmap_compiler._compat import bits_of
+from shmap_compiler.base.jax_compat import bits_of
 from shmap_compiler.collectives.all_reduce import psum
 from shmap_compiler.collectives.axis_index import axis_index
 from shmap_compiler.collectives.base import define, replica_groups, same_dimension_batcher

@@ -9,7 +9,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from shmap_compiler._compat import lowering_mesh
+from shmap_compiler.base.jax_compat import lowering_mesh
 from shmap_compiler.collectives.base import define, dense_ids, device_ids, same_dimension_batcher
 
 ppermute_p = Primitive("ppermute")

@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from shmap_compiler._compat import lowering_mesh
+from shmap_compiler.base.jax_compat import lowering_mesh
 from shmap_compiler.collectives.all_to_all import all_to_all
 from shmap_compiler.collectives.axis_index import axis_index
 from shmap_compiler.collectives.base import Groups, define, dense_ids, device_ids

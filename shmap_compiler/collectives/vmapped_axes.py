@@ -20,10 +20,11 @@ from jax import lax
 from jax.extend import source_info_util
 from jax.interpreters import batching
 
+from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.collectives import COLLECTIVES, split_axes
+from shmap_compiler.collectives.collective_errors import Use, refusals
 from shmap_compiler.collectives.split_axes import SplitAxis
-from shmap_compiler.errors import BodyError, Problem
-from shmap_compiler.misuse import Use, refusals, shown_source
 
 
 class SplitName:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shmap_compiler.eager.form import Form, Operand, Operation
+from shmap_compiler.eager.layout import Form, Operand, Operation
 
 
 @functools.lru_cache(maxsize=4096)

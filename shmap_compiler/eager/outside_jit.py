@@ -11,15 +11,15 @@ from typing import Any
 
 import jax
 
-from shmap_compiler._compat import is_tracing
-from shmap_compiler.cache import Cache
-from shmap_compiler.eager.call import run_on_mesh
+from shmap_compiler.base.caches import Cache
+from shmap_compiler.base.errors import TargetError
+from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.eager.trace import Rules
-from shmap_compiler.errors import TargetError
-from shmap_compiler.graph import Graph
-from shmap_compiler.keys import key
-from shmap_compiler.primitive import bind, shmap_p
-from shmap_compiler.region import Region, has_devices, no_devices, region_of
+from shmap_compiler.frontend.call_eagerly import run_on_mesh
+from shmap_compiler.frontend.mesh_context import Region, has_devices, no_devices, region_of
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.structural_keys import key
+from shmap_compiler.lowering.primitive import bind, shmap_p
 
 _PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
 """Compiled graphs, by structure: outside of jit, every derivative makes its graphs anew."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from shmap_compiler._compat import is_key_type
+from shmap_compiler.base.jax_compat import is_key_type
 
 
 def place(value: Any, sharding: Sharding) -> jax.Array:

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from shmap_compiler import specs
-from shmap_compiler._compat import is_key_type
-from shmap_compiler.eager.form import Form
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import is_key_type
+from shmap_compiler.eager.layout import Form
 
 MAX_BLOCKS = 64
 MAX_ELEMENTS = 200

@@ -15,8 +15,9 @@ from jax.extend import core as jex_core
 from jax.extend import source_info_util
 from jax.sharding import PartitionSpec
 
-from shmap_compiler import specs
-from shmap_compiler._compat import (
+from shmap_compiler.base import specs
+from shmap_compiler.base.caches import Cache
+from shmap_compiler.base.jax_compat import (
     call_subfunction,
     lowering_config,
     no_mesh,
@@ -28,17 +29,21 @@ from shmap_compiler._compat import (
     varying_types,
     with_manual_axes,
 )
-from shmap_compiler.cache import Cache
+from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
-from shmap_compiler.eager.form import Form, Operand, Operation, Program
-from shmap_compiler.eager.references import Reference, concerns_references, process
+from shmap_compiler.eager.layout import Form, Operand, Operation, Program
+from shmap_compiler.eager.refs import Reference, concerns_references, process
 from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
-from shmap_compiler.keys import parameters_key, primitives_in, transposes_in, type_key
-from shmap_compiler.misuse import shown_source
-from shmap_compiler.normalize import COLLECTIVE_NAMES, normalize
-from shmap_compiler.varying_types import ManualType, trace_with_types
-from shmap_compiler.watchdog import is_watching
+from shmap_compiler.graph.structural_keys import (
+    parameters_key,
+    primitives_in,
+    transposes_in,
+    type_key,
+)
+from shmap_compiler.lowering.watchdog import is_watching
+from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, normalize
+from shmap_compiler.tracing.vma_typing import ManualType, trace_with_types
 
 PROGRAMS: Cache[Program] = Cache(maxsize=4096)
 """Compiled operations, by form, primitive, parameters and types of operands."""

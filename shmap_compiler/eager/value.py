@@ -11,11 +11,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import source_info_util
 
-from shmap_compiler._compat import is_key_type, shaped_array
-from shmap_compiler.eager.form import Form
+from shmap_compiler.base.errors import Problem, VaryingValueError
+from shmap_compiler.base.jax_compat import is_key_type, shaped_array
+from shmap_compiler.base.source_lines import shown_source
+from shmap_compiler.eager.layout import Form
 from shmap_compiler.eager.show import show_axes, show_blocks, show_names, show_value
-from shmap_compiler.errors import Problem, VaryingValueError
-from shmap_compiler.misuse import shown_source
 
 # As JAX declares its tracers, none of them ever becomes a Python value.
 _Tracer: Any = Tracer

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from jax.sharding import PartitionSpec
 
-from shmap_compiler.eager.form import Form, Operand, Operation, stacked_type
-from shmap_compiler.replication.hangs import check_hangs
+from shmap_compiler.checks.hangs import check_hangs
+from shmap_compiler.eager.layout import Form, Operand, Operation, stacked_type
 
 Axes = frozenset[str]
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from shmap_compiler.explain.collective_time import (
+    Coordinates,
+    Cost,
+    cost_of_groups,
+    cost_of_pairs,
+    sent_bytes,
+)
+from shmap_compiler.explain.hlo import Computation, Instruction, Module
+from shmap_compiler.explain.replica_groups import (
+    Groups,
+    Pairs,
+    group_axes,
+    pair_axes,
+    read_groups,
+    read_pairs,
+)
 from shmap_compiler.targets.networks import Network
-
-from .groups import Groups, Pairs, group_axes, pair_axes, read_groups, read_pairs
-from .hlo import Computation, Instruction, Module
-from .wire import Coordinates, Cost, cost_of_groups, cost_of_pairs, sent_bytes
 
 KINDS = (
     "all-gather",

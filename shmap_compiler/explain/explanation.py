@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from shmap_compiler import specs
-from shmap_compiler.compiled import Compiled, MemoryAnalysis
-
-from . import hlo
-from .schedule import Event, Occurrence, Schedule, run
+from shmap_compiler.base import specs
+from shmap_compiler.explain import hlo
+from shmap_compiler.explain.schedule import Event, Occurrence, Schedule, run
+from shmap_compiler.stages.compiled import Compiled, MemoryAnalysis
 
 
 @dataclass(frozen=True)
@@ -143,12 +142,12 @@ class Explanation:
 
     def to_html(self) -> str:
         """One page without references to others."""
-        from .page import page
+        from shmap_compiler.explain.page import page
 
         return page(self)
 
     def __str__(self) -> str:
-        from .text import text
+        from shmap_compiler.explain.text import text
 
         return text(self)
 

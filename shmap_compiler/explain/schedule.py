@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from shmap_compiler.explain import roofline
+from shmap_compiler.explain.collective import Collective, is_done, read_collective
+from shmap_compiler.explain.collective_time import Coordinates, Cost, Link
+from shmap_compiler.explain.hlo import Computation, Instruction, Module
+from shmap_compiler.explain.trip_count import Carried, trips
 from shmap_compiler.targets.target import Target
-
-from . import work
-from .collective import Collective, is_done, read_collective
-from .hlo import Computation, Instruction, Module
-from .trips import Carried, trips
-from .wire import Coordinates, Cost, Link
 
 DRAWN_TRIPS = 64
 """Events of later trips of a loop are left out."""
@@ -136,8 +135,8 @@ class _Runner:
 
     def _work(self, schedule: Schedule, computation: Computation, instruction: Instruction) -> None:
         chip = self.target.chip if self.target else None
-        seconds = work.seconds(self.module, computation, instruction, chip)
-        schedule.flops += work.flops(self.module, computation, instruction)
+        seconds = roofline.seconds(self.module, computation, instruction, chip)
+        schedule.flops += roofline.flops(self.module, computation, instruction)
         if seconds:
             source = self.module.source(instruction)
             what = instruction.opcode

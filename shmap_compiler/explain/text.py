@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shmap_compiler.tables import show_bytes, show_flops, show_seconds, table
-
-from .explanation import CollectiveCost, Explanation
+from shmap_compiler.base.text_tables import show_bytes, show_flops, show_seconds, table
+from shmap_compiler.explain.explanation import CollectiveCost, Explanation
 
 Row = tuple[str, ...]
 

@@ -14,17 +14,12 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from shmap_compiler import specs
-from shmap_compiler._compat import (
-    axis_of_effect,
-    is_ref,
-    is_ref_effect,
-    open_jaxpr,
-)
-from shmap_compiler.contents import holders
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
+from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import is_collective, result_mask
-from shmap_compiler.replication.wiring import (
+from shmap_compiler.replication.region_dataflow import (
     HOLDERS,
     Anything,
     Out,

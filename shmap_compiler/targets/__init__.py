@@ -9,13 +9,13 @@ This table is what one needs of them:
     Nodes      a network of switches, inside nodes and between them
 """
 
-from .chips import Chip
-from .cpu import CpuTarget
-from .gpu import GpuTarget
-from .local import LocalTarget
-from .networks import Network, Nodes, Torus
-from .target import Target
-from .tpu import TpuTarget
+from shmap_compiler.targets.chips import Chip
+from shmap_compiler.targets.cpu import CpuTarget
+from shmap_compiler.targets.gpu import GpuTarget
+from shmap_compiler.targets.local import LocalTarget
+from shmap_compiler.targets.networks import Network, Nodes, Torus
+from shmap_compiler.targets.target import Target
+from shmap_compiler.targets.tpu import TpuTarget
 
 KINDS: tuple[type[Target], ...] = (CpuTarget, TpuTarget, GpuTarget, LocalTarget)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.errors import Problem, TargetError, request_cpu_devices
-
-from .target import Target
+from shmap_compiler.base.errors import Problem, TargetError, request_cpu_devices
+from shmap_compiler.targets.target import Target
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from typing import Any
 
 from jax.experimental import topologies
 
-from shmap_compiler.errors import Problem
-
-from .chips import H100_SXM, Chip
-from .networks import Coordinates, Nodes
-from .target import Target
+from shmap_compiler.base.errors import Problem
+from shmap_compiler.targets.chips import H100_SXM, Chip
+from shmap_compiler.targets.networks import Coordinates, Nodes
+from shmap_compiler.targets.target import Target
 
 
 @dataclass(frozen=True)

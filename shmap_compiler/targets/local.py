@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.errors import Problem
-
-from .chips import CHIPS, Chip
-from .target import Target
+from shmap_compiler.base.errors import Problem
+from shmap_compiler.targets.chips import CHIPS, Chip
+from shmap_compiler.targets.target import Target
 
 
 @dataclass(frozen=True)

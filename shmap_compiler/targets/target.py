@@ -12,10 +12,9 @@ import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from shmap_compiler.errors import Problem, TargetError, show_value
-
-from .chips import Chip
-from .networks import Coordinates, Network
+from shmap_compiler.base.errors import Problem, TargetError, show_value
+from shmap_compiler.targets.chips import Chip
+from shmap_compiler.targets.networks import Coordinates, Network
 
 _LONGEST_TEXT = 100
 
@@ -51,7 +50,7 @@ class Target:
         Raises:
           TargetError: there is no such target.
         """
-        from . import KINDS
+        from shmap_compiler.targets import KINDS
 
         if not isinstance(text, str) or len(text) > _LONGEST_TEXT:
             problem = Problem(

@@ -15,11 +15,10 @@ from typing import Any
 
 from jax.experimental import topologies
 
-from shmap_compiler.errors import Problem
-
-from .chips import TPU_V5E, TPU_V5P, TPU_V6E, Chip
-from .networks import Coordinates, Torus
-from .target import Target
+from shmap_compiler.base.errors import Problem
+from shmap_compiler.targets.chips import TPU_V5E, TPU_V5P, TPU_V6E, Chip
+from shmap_compiler.targets.networks import Coordinates, Torus
+from shmap_compiler.targets.target import Target
 
 Shape = tuple[int, ...]
 

@@ -23,13 +23,13 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler._compat import open_jaxpr, trace_with_axes, varying_types
-from shmap_compiler.contents import equations
-from shmap_compiler.graph import Graph
-from shmap_compiler.misuse import source_line
-from shmap_compiler.normalize import normalize
+from shmap_compiler.base.jax_compat import open_jaxpr, trace_with_axes, varying_types
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Replication, infer_program
+from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.transforms.rule_types import CALLED, TypedRule
 from shmap_compiler.transforms.split import where
 

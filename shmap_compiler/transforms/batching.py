@@ -11,18 +11,18 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.sharding import PartitionSpec
 
-from shmap_compiler import specs
-from shmap_compiler._compat import reductions, with_reductions
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.base.jax_compat import reductions, with_reductions
+from shmap_compiler.base.name_stacks import in_scopes_of_its_own
+from shmap_compiler.checks.derived_programs import check_derived
+from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives.vmapped_axes import SplitName
-from shmap_compiler.contents import equations
-from shmap_compiler.errors import Problem, SpecError
-from shmap_compiler.graph import Graph
-from shmap_compiler.normalize import COLLECTIVE_NAMES
-from shmap_compiler.primitive import bind, named_axes, shmap_p
-from shmap_compiler.replication.derived import check_derived
-from shmap_compiler.replication.hangs import check_hangs
-from shmap_compiler.scopes import in_scopes_of_its_own
-from shmap_compiler.tracer import retrace
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.lowering.primitive import bind, named_axes, shmap_p
+from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
+from shmap_compiler.tracing.trace import retrace
 
 
 def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):

@@ -17,7 +17,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler._compat import close_jaxpr, in_memory_space, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import close_jaxpr, in_memory_space, open_jaxpr, replace_jaxpr
 from shmap_compiler.transforms.split import Split, save_everything, split, where
 
 cond_p = jex_core.Primitive("marked_cond")

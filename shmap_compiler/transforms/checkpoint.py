@@ -26,8 +26,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 from jax.sharding import AbstractMesh
 
-from shmap_compiler._compat import close_jaxpr, open_jaxpr, replace_jaxpr
-from shmap_compiler.contents import names_any
+from shmap_compiler.base.jax_compat import close_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
 from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 from jax.sharding import PartitionSpec
 
-from shmap_compiler._compat import checkify_rules
-from shmap_compiler.graph import Graph
-from shmap_compiler.primitive import bind, shmap_p
-from shmap_compiler.tracer import retrace
+from shmap_compiler.base.jax_compat import checkify_rules
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.primitive import bind, shmap_p
+from shmap_compiler.tracing.trace import retrace
 
 
 def _check(*inputs: Any, graph: Graph, mesh_witness: Any) -> tuple[checkify.Error, list[Any]]:

@@ -24,15 +24,15 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler import specs
-from shmap_compiler._compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
-from shmap_compiler.contents import equations
-from shmap_compiler.errors import BodyError, Problem
-from shmap_compiler.graph import Graph
-from shmap_compiler.held_programs import called_program
-from shmap_compiler.misuse import shown_source
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.jaxprs.held_programs import called_program
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.inference import Frame
 from shmap_compiler.transforms import backward_rules

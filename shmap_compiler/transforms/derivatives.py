@@ -18,17 +18,17 @@ from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
-from shmap_compiler import specs
-from shmap_compiler._compat import open_jaxpr, replace_jaxpr
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
+from shmap_compiler.base.name_stacks import in_scopes_of_its_own, without_transpose
+from shmap_compiler.checks.derived_programs import check_derived
+from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
-from shmap_compiler.contents import equations, names_any
-from shmap_compiler.graph import Graph
-from shmap_compiler.primitive import bind, shmap_p
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import equations, names_any
+from shmap_compiler.lowering.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
-from shmap_compiler.replication.derived import check_derived
-from shmap_compiler.replication.hangs import check_hangs
-from shmap_compiler.scopes import in_scopes_of_its_own, without_transpose
-from shmap_compiler.tracer import retrace
+from shmap_compiler.tracing.trace import retrace
 from shmap_compiler.transforms import rule_types
 from shmap_compiler.transforms.checkpoint import split_for_derivative
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types

@@ -15,8 +15,8 @@ from jax import lax
 from jax.extend import core as jex_core
 from jax.interpreters import ad
 
-from shmap_compiler import _compat
-from shmap_compiler._compat import close_jaxpr, constants_to_inputs, open_jaxpr
+from shmap_compiler.base import jax_compat
+from shmap_compiler.base.jax_compat import close_jaxpr, constants_to_inputs, open_jaxpr
 from shmap_compiler.transforms.checkpoint import split_in_scope
 from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
 from shmap_compiler.transforms.split import where
@@ -31,7 +31,7 @@ def transpose(
       known: values of the other inputs.
       cotangents: of the outputs.
     """
-    return _compat.transpose(_Whole().jaxpr(jaxpr), linear, known, cotangents)
+    return jax_compat.transpose(_Whole().jaxpr(jaxpr), linear, known, cotangents)
 
 
 _whole_p = jex_core.Primitive("linear_region")

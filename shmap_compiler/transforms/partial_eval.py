@@ -10,10 +10,10 @@ import jax
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler._compat import close_jaxpr
-from shmap_compiler.contents import is_all_alive
-from shmap_compiler.graph import Graph
-from shmap_compiler.primitive import shmap_p
+from shmap_compiler.base.jax_compat import close_jaxpr
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import is_all_alive
+from shmap_compiler.lowering.primitive import shmap_p
 from shmap_compiler.transforms.checkpoint import split_program
 from shmap_compiler.transforms.split import halves, where
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from shmap_compiler._compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.transforms.split import named, renamed
 
 REGIONS = ("checkpoint", "remat2")

@@ -17,10 +17,10 @@ from typing import Any
 from jax.extend import core as jex_core
 from jax.extend import linear_util
 
-from shmap_compiler import specs
-from shmap_compiler._compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
-from shmap_compiler.contents import names_any
-from shmap_compiler.graph import Graph
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Frame, Replication, infer_program
 

@@ -19,14 +19,14 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
-from shmap_compiler._compat import (
+from shmap_compiler.base.jax_compat import (
     axis_of_effect,
     offload_spaces,
     open_jaxpr,
     policy_saves,
     replace_jaxpr,
 )
-from shmap_compiler.graph import Graph
+from shmap_compiler.graph.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.errors import BodyError, Problem
-from shmap_compiler.misuse import shown_source
+from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.replication.inference import Replication
 from shmap_compiler.transforms.backward_rules import BackwardRule
 

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import load, shard_map  # before JAX knows of other processes
-from shmap_compiler.errors import VaryingValueError
+from shmap_compiler.base.errors import VaryingValueError
 
 RANK, COUNT, PORT = map(int, sys.argv[1:4])
 FOLDER = sys.argv[4]

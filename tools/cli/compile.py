@@ -67,9 +67,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _print_summary(lowered: Lowered, compiled: Compiled, target: Target) -> None:
-    from shmap_compiler import specs
-    from shmap_compiler.errors import describe
-    from shmap_compiler.tables import show_bytes
+    from shmap_compiler.base import specs
+    from shmap_compiler.base.errors import describe
+    from shmap_compiler.base.text_tables import show_bytes
 
     from .hlo_collectives import collectives
 
@@ -98,7 +98,7 @@ def _print_summary(lowered: Lowered, compiled: Compiled, target: Target) -> None
 
 
 def _print_times(lowering_s: float, compiling_s: float) -> None:
-    from shmap_compiler.tables import show_seconds
+    from shmap_compiler.base.text_tables import show_seconds
 
     rows = [("lower", show_seconds(lowering_s)), ("compile", show_seconds(compiling_s))]
     print_table(("time", ""), rows)

@@ -86,7 +86,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _print_warnings(graph: Graph) -> None:
-    from shmap_compiler.replication.hangs import warnings
+    from shmap_compiler.checks.hangs import warnings
 
     for problem in warnings(graph):
         print(f"warning: {problem}", file=sys.stderr)

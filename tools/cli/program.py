@@ -88,7 +88,7 @@ class Program:
         return self._tracing(lambda: self.mapped.trace(*self.args))
 
     def _tracing(self, run: Callable[[], Any]) -> Any:
-        from shmap_compiler.errors import describe
+        from shmap_compiler.base.errors import describe
 
         from .program_files import guarded
 

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     work = program.load(options, needs_devices=True)
 
-    from shmap_compiler.tables import show_seconds
+    from shmap_compiler.base.text_tables import show_seconds
 
     from . import agreement, random_data
 
@@ -114,8 +114,8 @@ def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
 def _print_program(options: argparse.Namespace, lowered: Lowered, results: Any) -> None:
     import jax
 
-    from shmap_compiler import specs
-    from shmap_compiler.errors import describe
+    from shmap_compiler.base import specs
+    from shmap_compiler.base.errors import describe
 
     from .hlo_collectives import collectives
 

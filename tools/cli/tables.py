@@ -7,6 +7,6 @@ from collections.abc import Iterable, Sequence
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """An empty line, a header, and rows in columns under it."""
-    from shmap_compiler.tables import table
+    from shmap_compiler.base.text_tables import table
 
     print("\n" + table(header, rows))

@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from shmap_compiler.base.text_tables import show_bytes
 from shmap_compiler.explain.explanation import Layout
-from shmap_compiler.tables import show_bytes
-
-from .holders import coordinates, is_drawn, label, ranges
-from .markup import Markup, element, join
+from shmap_compiler.explain.page.holders import coordinates, is_drawn, label, ranges
+from shmap_compiler.explain.page.markup import Markup, element, join
 
 MOST_BLOCKS = 64
 """Of arrays in more blocks, the first few are listed instead of drawn."""

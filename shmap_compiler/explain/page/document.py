@@ -5,9 +5,8 @@ from __future__ import annotations
 from importlib import resources
 
 from shmap_compiler.explain.explanation import Explanation
-
-from . import mesh, summary, timeline
-from .markup import Markup, element, join
+from shmap_compiler.explain.page import mesh, summary, timeline
+from shmap_compiler.explain.page.markup import Markup, element, join
 
 _FOLDER = resources.files("shmap_compiler.explain.page")
 

@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from shmap_compiler.explain.explanation import Explanation
-
-from .arrays import figures
-from .holders import coordinates, is_drawn
-from .markup import Markup, element
+from shmap_compiler.explain.page.arrays import figures
+from shmap_compiler.explain.page.holders import coordinates, is_drawn
+from shmap_compiler.explain.page.markup import Markup, element
 
 _IN_LINE = 8  # devices of a mesh of one axis
 

@@ -10,11 +10,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from shmap_compiler.base.text_tables import show_seconds
 from shmap_compiler.explain.explanation import Explanation
+from shmap_compiler.explain.page.markup import Markup, element
 from shmap_compiler.explain.schedule import Event
-from shmap_compiler.tables import show_seconds
-
-from .markup import Markup, element
 
 MOST_EVENTS = 10_000
 """With more events, short ones are drawn as one."""

@@ -1,0 +1,2 @@
+"""What every room uses: errors, partition specs, caches, tables of text, and what JAX keeps to
+itself."""

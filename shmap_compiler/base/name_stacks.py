@@ -1,0 +1,61 @@
+"""Names of operations in transformed programs.
+
+JAX names what a transformation computes after it: `jvp(block)/tanh`. The equation that stands for a
+shard_mapped program has that name already, and XLA puts it before the names of what the program
+computes. So names within the program stay what they are: `jvp(block)/shard_map/tanh`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from jax.extend import source_info_util
+
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
+
+
+def in_scopes_of_its_own(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun`, whose operations are not named after a transformation around it."""
+
+    @functools.wraps(fun)
+    def scoped(*args):
+        with source_info_util.reset_name_stack():
+            return fun(*args)
+
+    return scoped
+
+
+def without_transpose(closed: Any) -> Any:
+    """A traced program whose operations are not named after a transposition around them.
+
+    `jax.linear_transpose` puts that name before all others.
+    """
+    return _renamed(closed, lambda stack: stack[1:] if stack[:1] == _TRANSPOSE else stack)
+
+
+def within_scope(closed: Any, scope: Any) -> Any:
+    """The program, with the names of its operations within those of a name stack."""
+    return _renamed(closed, lambda stack: scope + stack)
+
+
+_TRANSPOSE = source_info_util.NameStack().transform("transpose")
+
+
+def _renamed(closed: Any, rename: Callable[[Any], Any]) -> Any:
+    """The same program if no name changes. Programs that equations hold have names of their own."""
+    known: dict[int, tuple[Any, Any]] = {}  # few stacks are different objects
+
+    def renamed(eqn: Any) -> Any:
+        info = eqn.source_info
+        old = info.name_stack
+        if id(old) not in known:
+            known[id(old)] = old, rename(old)  # together with the old one, which so keeps its id
+        new = known[id(old)][1]
+        return eqn if new is old else eqn.replace(source_info=info.replace(name_stack=new))
+
+    old = open_jaxpr(closed).eqns
+    new = [renamed(eqn) for eqn in old]
+    return closed if all(map(operator.is_, new, old)) else replace_jaxpr(closed, eqns=new)

@@ -1,0 +1,354 @@
+"""Partition specs: their meaning for shapes, their match with pytrees, and every mistake in them.
+
+A spec names, for each dimension of an array, the mesh axes that split it (major axis first). The
+block on one device has `shape[d] / (product of the sizes of the axes of d)` elements along d.
+
+Over Explicit axes a spec may also say that an array is unreduced, or reduced. Each device along an
+unreduced axis holds a summand of the array. All devices along a reduced axis hold the whole array,
+and each of them a summand of its cotangent: the cotangent of a reduced array is unreduced, that of
+an unreduced array reduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from shmap_compiler.base.errors import Problem, show_value
+from shmap_compiler.base.jax_compat import (
+    PARTLY_MANUAL_REDUCTIONS,
+    AnyMesh,
+    Reductions,
+    axis_types,
+    reductions,
+    type_reductions,
+    type_split,
+    with_reductions,
+)
+
+Shape = tuple[int, ...]
+
+
+def dim_axes(spec: PartitionSpec, rank: int) -> tuple[tuple[str, ...], ...]:
+    """The axes of each of `rank` dimensions: `P('i', ('j', 'k'))` -> `(('i',), ('j', 'k'))`."""
+    entries = [_names(e) for e in spec.partitions]
+    return tuple(entries) + ((),) * (rank - len(entries))
+
+
+def mentioned(spec: PartitionSpec) -> tuple[str, ...]:
+    """All axes that split a dimension, in order, repeated ones repeated."""
+    return tuple(a for entry in spec.partitions for a in _names(entry))
+
+
+def varying_axes(spec: PartitionSpec) -> tuple[str, ...]:
+    """The axes along which devices hold different blocks."""
+    return (*mentioned(spec), *sorted(spec.unreduced))
+
+
+def own_cotangent_axes(spec: PartitionSpec) -> frozenset[str]:
+    """The axes along which the cotangent of a block is each device's own, and not whole."""
+    return frozenset((*mentioned(spec), *spec.unreduced, *spec.reduced))
+
+
+def cotangent_spec(spec: PartitionSpec) -> PartitionSpec:
+    """The spec of the cotangent of an array.
+
+    Raises:
+      NotImplementedError: the array is unreduced in another way than as a sum.
+    """
+    found = reductions(spec)
+    if not found:
+        return spec
+    if found.kind is not None and found.kind.name != "sum":
+        raise NotImplementedError(f"the gradient of an array with the spec {show(spec)}")
+    return PartitionSpec(*spec.partitions, unreduced=spec.reduced, reduced=spec.unreduced)
+
+
+def shard_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
+    """Shape of one device's block of an array of shape `shape`."""
+    splits = _splits(spec, len(shape), mesh)
+    return tuple(n // k for n, k in zip(shape, splits, strict=True))
+
+
+def global_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
+    """Shape of the array whose blocks have shape `shape`."""
+    splits = _splits(spec, len(shape), mesh)
+    return tuple(n * k for n, k in zip(shape, splits, strict=True))
+
+
+def has_reductions(tree: Any) -> bool:
+    """Whether some spec of a tree has unreduced or reduced axes."""
+    leaves = jax.tree.leaves(tree)
+    return any(isinstance(s, PartitionSpec) and reductions(s) for s in leaves)
+
+
+def show(spec: Any) -> str:
+    """A spec as users write it: `P('i', None)`."""
+    if not isinstance(spec, PartitionSpec):
+        return repr(spec)
+    return f"P({', '.join([*map(repr, spec.partitions), *_shown_reductions(reductions(spec))])})"
+
+
+def _shown_reductions(found: Reductions) -> Iterator[str]:
+    for name, axes in (("unreduced", found.unreduced), ("reduced", found.reduced)):
+        if axes:
+            yield f"{name}={{{', '.join(map(repr, sorted(axes)))}}}"
+    if found.kind is not None and found.kind.name != "sum":
+        yield f"unreduced_kind={found.kind}"
+
+
+def show_mesh(mesh: AnyMesh) -> str:
+    """A mesh in words: `mesh(i=4, j=2)`."""
+    return f"mesh({', '.join(f'{a}={n}' for a, n in mesh.shape.items())})"
+
+
+def show_type(aval: Any) -> str:
+    """`f32[8,16]` for an array type."""
+    name = (
+        jnp.dtype(aval.dtype).name
+        if not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+        else str(aval.dtype)
+    )
+    short = name.replace("bfloat", "bf").replace("float", "f").replace("uint", "u")
+    short = short.replace("int", "i").replace("complex", "c")
+    return f"{short}[{','.join(map(str, aval.shape))}]"
+
+
+def show_split(aval: Any) -> str:
+    """A type and the axes over which it says it is split: `f32[8,2] split as P('i', None)`."""
+    split = [axes[0] if len(axes) == 1 else axes or None for axes in type_split(aval)]
+    spec = with_reductions(PartitionSpec(*split), type_reductions(aval))
+    return f"{show_type(aval)} split as {show(spec)}"
+
+
+# ----------------------------------------------------------------------- specs against pytrees
+
+
+def broadcast_specs(
+    specs: Any, tree: Any, spec_root: str, tree_root: str
+) -> tuple[list[tuple[str, Any, str, Any]], list[Problem]]:
+    """Matches a tree of specs, as a prefix, with a tree of arguments or results.
+
+    Returns one `(path in tree, leaf, path in specs, spec)` for each leaf of `tree`, in flattening
+    order, and a problem for each place where the two trees part.
+    """
+    leaves: list[tuple[str, Any, str, Any]] = []
+    problems: list[Problem] = []
+    _match(specs, tree, spec_root, tree_root, leaves, problems)
+    return leaves, problems
+
+
+def _match(spec, tree, spec_path, tree_path, leaves, problems) -> None:
+    if _is_spec_leaf(spec):
+        leaves += [
+            (tree_path + jax.tree_util.keystr(path), leaf, spec_path, spec)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        ]
+        return
+    spec_children, spec_node = _children(spec)
+    tree_children, tree_node = _children(tree)
+    if spec_node == tree_node:
+        for (key, sub_spec), (_, sub_tree) in zip(spec_children, tree_children, strict=True):
+            _match(sub_spec, sub_tree, spec_path + key, tree_path + key, leaves, problems)
+        return
+    problems.append(_tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children))
+
+
+def _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children) -> Problem:
+    fix = f"give {spec_path} the structure of {tree_path}, or one spec for all of it"
+    if type(spec) is not type(tree):
+        return Problem(
+            f"{spec_path} against {tree_path}",
+            f"a {type(spec).__name__} of specs for {_kind(tree)}",
+            "a single PartitionSpec"
+            if jax.tree_util.all_leaves([tree])
+            else f"a {type(tree).__name__} of specs, or a single PartitionSpec",
+            fix,
+        )
+    spec_keys, tree_keys = [k for k, _ in spec_children], [k for k, _ in tree_children]
+    missing = [k for k in tree_keys if k not in spec_keys]
+    surplus = [k for k in spec_keys if k not in tree_keys]
+    details = [f"no spec for {tree_path}{k}" for k in missing]
+    details += [f"a spec {spec_path}{k} for which there is no {tree_path}{k}" for k in surplus]
+    return Problem(
+        f"{spec_path} against {tree_path}",
+        "; ".join(details) or f"other metadata in the {type(spec).__name__}",
+        f"{len(tree_children)} entries: {', '.join(tree_keys) or 'none'}",
+        fix,
+    )
+
+
+def _children(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """One level of a pytree: ([(key, child)], the node's own structure)."""
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    return [(jax.tree_util.keystr(path), child) for path, child in pairs], treedef
+
+
+def _is_spec_leaf(spec: Any) -> bool:
+    return spec is None or isinstance(spec, PartitionSpec) or jax.tree_util.all_leaves([spec])
+
+
+def _kind(tree: Any) -> str:
+    is_leaf = jax.tree_util.all_leaves([tree])
+    return "one array" if is_leaf else f"a {type(tree).__name__} of {len(_children(tree)[0])}"
+
+
+# ---------------------------------------------------------------------------- mistakes in specs
+
+
+def tree_problems(tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
+    """What is wrong with the specs of a tree in themselves."""
+    if not any(any(spec_problems(s, root, mesh, manual)) for s in _distinct(jax.tree.leaves(tree))):
+        return  # paths are for messages only
+    for path, spec in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        yield from spec_problems(spec, root + jax.tree_util.keystr(path), mesh, manual)
+
+
+def _distinct(leaves: Sequence[Any]) -> Iterable[Any]:
+    """Of hundreds few differ."""
+    try:
+        return {(type(leaf), leaf): leaf for leaf in leaves}.values()
+    except Exception:  # some leaf cannot be compared
+        return leaves
+
+
+def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
+    """What is wrong with a spec in itself, whatever array it is for."""
+    if not isinstance(spec, PartitionSpec):
+        yield no_spec(spec, path, manual)
+        return
+    names = mentioned(spec)
+    summed = (*sorted(spec.unreduced, key=str), *sorted(spec.reduced, key=str))
+    if not summed and len(set(names)) == len(names) and set(names) <= {*manual}:
+        return  # as nearly all are; manual axes are axes of the mesh
+    at = f"{path}={show(spec)}"
+    if reductions(spec) and len(manual) < len(mesh.axis_names) and not PARTLY_MANUAL_REDUCTIONS:
+        yield only_fully_manual(at, "unreduced or reduced axes")
+        return
+    for name in dict.fromkeys((*names, *summed)):
+        if not isinstance(name, str):
+            yield Problem(
+                at,
+                f"the entry {name!r}",
+                f"for each dimension, None or names of axes of {show_mesh(mesh)}",
+                "write None for a dimension that is not split",
+            )
+        elif name not in mesh.axis_names:
+            yield Problem(
+                at,
+                f"axis {name!r}",
+                f"an axis of {show_mesh(mesh)}",
+                f"use one of {', '.join(map(repr, mesh.axis_names))}, or add {name!r} to the mesh",
+            )
+        elif name not in manual:
+            yield Problem(
+                at,
+                f"axis {name!r}, which is not manual here",
+                f"only manual axes: {', '.join(map(repr, manual)) or 'none'}",
+                f"add {name!r} to axis_names, or leave it out of the spec",
+            )
+        elif name in summed and axis_types(mesh)[name] != AxisType.Explicit:
+            yield Problem(
+                at,
+                f"axis {name!r} of type {axis_types(mesh)[name].name}, unreduced or reduced",
+                "an axis of type Explicit: the types of arrays say what is yet to be summed",
+                f"make the mesh with AxisType.Explicit for {name!r}, or reduce inside the function",
+            )
+        if names.count(name) > 1:
+            yield Problem(
+                at,
+                f"axis {name!r} {names.count(name)} times",
+                "each axis at most once in a spec",
+                f"keep {name!r} at one dimension: its devices can split an array only once",
+            )
+
+
+def only_fully_manual(where: str, found: str) -> Problem:
+    return Problem(
+        where,
+        f"{found}, where not all axes of the mesh are manual",
+        "all axes manual; from JAX 0.12 on, or that no other axis splits the array",
+        "leave axis_names out, and do not nest; or reduce the array before",
+    )
+
+
+def no_spec(spec: Any, path: str, manual: Sequence[str]) -> Problem:
+    """Something else stands where a spec should."""
+    return Problem(
+        path,
+        show_value(spec),
+        "a jax.sharding.PartitionSpec",
+        f"write {_as_spec(spec, manual)}",
+    )
+
+
+def _as_spec(spec: Any, manual: Sequence[str]) -> str:
+    """What the user may have meant by something that is no spec."""
+    if isinstance(spec, NamedSharding):
+        return f"its spec, {show(spec.spec)}"
+    if isinstance(spec, str):
+        return f"P({spec!r})"
+    return " or ".join([*(f"P({a!r})" for a in manual[:1]), "P()"])
+
+
+def input_problems(
+    shape: Shape, path: str, spec: PartitionSpec, spec_path: str, mesh: AnyMesh
+) -> Iterator[Problem]:
+    """Why an array of this shape cannot be split by a (well-formed) spec."""
+    if len(spec) > len(shape):
+        at = f"{path} with {spec_path}={show(spec)}"
+        yield Problem(
+            at,
+            f"a spec for {len(spec)} dimensions and an array of rank {len(shape)}, shape {shape}",
+            f"at most {len(shape)} entries in the spec",
+            "shorten the spec" + (", to P()" if not shape else ""),
+        )
+        return
+    for d, axes in enumerate(dim_axes(spec, len(shape))):
+        parts = math.prod(mesh.shape[a] for a in axes)
+        if shape[d] % parts:
+            at = f"{path} with {spec_path}={show(spec)}"
+            yield Problem(
+                at,
+                f"dimension {d} of size {shape[d]}, shape {shape}",
+                f"a multiple of {_product(axes, mesh)}: {parts} does not divide {shape[d]}",
+                f"pad dimension {d} to {-(-shape[d] // parts) * parts}, or split another dimension",
+            )
+
+
+def output_problems(shape: Shape, path: str, spec: PartitionSpec, spec_path: str) -> list[Problem]:
+    """Why blocks of this shape cannot be put together by a (well-formed) spec."""
+    if len(spec) <= len(shape):
+        return []
+    return [
+        Problem(
+            f"{path} with {spec_path}={show(spec)}",
+            f"a result of rank {len(shape)}, shape {shape}, on each device",
+            f"rank {len(spec)} or more: blocks are put together along {len(spec)} dimensions",
+            f"add dimensions in the function (e.g. x[{'None, ' * (len(spec) - len(shape))}...]), "
+            "or shorten the spec",
+        )
+    ]
+
+
+def _product(axes: Sequence[str], mesh: AnyMesh) -> str:
+    sizes = [mesh.shape[a] for a in axes]
+    if len(axes) == 1:
+        return f"{sizes[0]}, the size of axis {axes[0]!r}"
+    named = ", ".join(map(repr, axes))
+    return f"{'*'.join(map(str, sizes))} = {math.prod(sizes)}, the size of axes ({named})"
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)
+
+
+def _splits(spec: PartitionSpec, rank: int, mesh: AnyMesh) -> Iterable[int]:
+    return [math.prod(mesh.shape[a] for a in axes) for axes in dim_axes(spec, rank)]

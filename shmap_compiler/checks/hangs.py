@@ -1,0 +1,228 @@
+"""Collectives that only some of the devices would reach (R18), and other doubtful communication.
+
+Devices meet in a collective. One inside a branch or loop that some of them do not enter, or do not
+enter as often, leaves the others waiting for ever, or pairs one device's first round with another's
+second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shmap_compiler.base.errors import HangError, Problem
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.checks.provenance import Path, Place, history
+from shmap_compiler.checks.replicated_outputs import told
+from shmap_compiler.collectives import ppermute_p
+from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.replication.axis_sets import AxisSets
+from shmap_compiler.replication.collective_rules import communicates_over
+from shmap_compiler.replication.inference import Frame, Replication
+from shmap_compiler.replication.region_dataflow import Out, Program
+
+
+def check_hangs(graph: Any, who: str, in_paths: Sequence[str]) -> None:
+    """Raises HangError for every collective that not all devices which talk in it would reach.
+
+    Args:
+      who: the user's function.
+      in_paths: the last inputs of the graph, as the user names them.
+    """
+    names = ["an array closed over"] * (len(graph.in_specs) - len(in_paths)) + list(in_paths)
+    replication = graph.replication
+    everywhere = replication.axes.mask(graph.all_manual_axes)
+    meetings = _meetings(replication.frame, (), (), (), replication.axes, everywhere)
+    own = replication.axes.mask(graph.manual_axes)
+    found = {(id(m.eqn), id(m.control.eqn)): m for m in meetings if m.clash & own}
+    # A program that several equations hold gives the same lines for each.
+    problems = {str(p): p for p in (_hang(graph, replication, m, names) for m in found.values())}
+    if problems:
+        raise HangError(who, list(problems.values()))
+
+
+@dataclass(frozen=True)
+class _Control:
+    """An equation that decides who runs the programs it holds.
+
+    Attributes:
+      place: what it decides by.
+      around: the equations that hold it, the innermost last.
+    """
+
+    eqn: Any
+    mask: int
+    place: Place
+    around: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """A collective under a control that varies between devices that meet in it.
+
+    Attributes:
+      clash: the axes along which the control varies and devices meet.
+      around: the equations that hold it, the innermost last.
+    """
+
+    eqn: Any
+    control: _Control
+    clash: int
+    around: tuple[Any, ...]
+
+
+def _meetings(
+    frame: Frame,
+    path: Path,
+    around: tuple[Any, ...],
+    controls: tuple[_Control, ...],
+    axes: AxisSets,
+    everywhere: int,
+) -> Iterator[_Meeting]:
+    # Without controls all devices meet here, and what counts is deeper.
+    positions = range(len(frame.jaxpr.eqns)) if controls else sorted(frame.nested)
+    for position in positions:
+        eqn = frame.jaxpr.eqns[position]
+        talking = communicates_over(eqn)
+        if talking:
+            # XLA's collective-permute has no groups: all devices of the program meet in it.
+            meeting = everywhere if eqn.primitive is ppermute_p else axes.mask(talking)
+            for control in controls:
+                if control.mask & meeting:
+                    yield _Meeting(eqn, control, control.mask & meeting, around)
+        if position in frame.nested:
+            wiring, frames = frame.nested[position]
+            for number, (program, inner) in enumerate(zip(wiring.programs, frames, strict=True)):
+                if not program.runs:
+                    continue
+                inner_path = (*path, (position, number))
+                new = _controls(eqn, program, frame, frames, path, position, around)
+                held = (*around, eqn)
+                yield from _meetings(inner, inner_path, held, (*controls, *new), axes, everywhere)
+
+
+def _controls(
+    eqn: Any,
+    program: Program,
+    frame: Frame,
+    frames: tuple[Frame, ...],
+    path: Path,
+    position: int,
+    around: tuple[Any, ...],
+) -> Iterator[_Control]:
+    for source in program.control:
+        if isinstance(source, Out):
+            inner = frames[source.program]
+            var = inner.jaxpr.outvars[source.index]
+            place = Place((*path, (position, source.program)), var)
+            mask = inner.mask(var)
+        else:
+            mask, place = frame.mask(source), Place(path, source)
+        if mask:
+            yield _Control(eqn, mask, place, around)
+
+
+def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequence[str]) -> Problem:
+    clash = replication.axes.names(meeting.clash)
+    axes = ", ".join(map(repr, clash))
+    collective, control = meeting.eqn.primitive.name, meeting.control.eqn
+    loop = control.primitive.name == "while"
+    decides = "whose number of steps varies" if loop else "whose predicate varies"
+    found = history(replication, meeting.control.place, clash[0])
+    lines = "".join(f"\n              {line}" for line in told(graph, found, names))
+    group = "all devices" if meeting.eqn.primitive is ppermute_p else f"the devices along {axes}"
+    return Problem(
+        f"{collective} over {', '.join(map(repr, communicates_over(meeting.eqn)))}"
+        f" at {_line(meeting.eqn, meeting.around)}",
+        f"it stands inside the {control.primitive.name} at"
+        f" {_line(control, meeting.control.around)}, {decides} along"
+        f" {axes}; this last became varying along {clash[0]!r} at{lines}",
+        f"{group} reach it equally often: a device that does not come is waited for without end",
+        _repair(collective, clash, loop),
+    )
+
+
+def _line(eqn: Any, around: Sequence[Any]) -> str:
+    """The user's line; for what a library makes later, that of the nearest equation around it."""
+    lines = map(source_line, (eqn, *reversed(around)))
+    return next(filter(None, lines), "an unknown line")
+
+
+def _repair(collective: str, clash: Sequence[str], loop: bool) -> str:
+    over = repr(clash[0]) if len(clash) == 1 else repr(tuple(clash))
+    allow = "check_hangs=False allows it"
+    if loop:
+        return f"go on until all devices are done: jax.lax.pmax(condition, {over}); {allow}"
+    return (
+        f"run {collective} before the branches and pick its result with jnp.where, or decide alike"
+        f" on all devices: jax.lax.pmax(predicate, {over}); {allow}"
+    )
+
+
+# ------------------------------------------------------------------------------------ warnings
+
+
+def warnings(graph: Any) -> list[Problem]:
+    """Communication that is legal and perhaps not meant; nothing is raised."""
+    found: dict[Any, Problem] = {}
+    for eqn in equations(graph.jaxpr):
+        for problem in (*_without_data(eqn, graph), *_other_order(eqn)):
+            found.setdefault(str(problem), problem)
+    return list(found.values())
+
+
+def _without_data(eqn: Any, graph: Any) -> Iterator[Problem]:
+    if eqn.primitive is not ppermute_p:
+        return
+    axes, perm = eqn.params["axes"], eqn.params["perm"]
+    size = math.prod(graph.mesh.shape[a] for a in axes)
+    empty = sorted(set(range(size)) - {target for _, target in perm})
+    unread = sorted(set(range(size)) - {source for source, _ in perm})
+    if empty:
+        close = ", ".join(map(str, zip(unread, empty, strict=True)))
+        yield Problem(
+            f"ppermute over {', '.join(map(repr, axes))} at {source_line(eqn)}",
+            f"no pair sends to {', '.join(map(str, empty))}: there the result is zeros",
+            f"each of 0..{size - 1} as a target once, unless zeros are meant",
+            f"close the ring by {close}",
+        )
+
+
+def _other_order(eqn: Any) -> Iterator[Problem]:
+    if eqn.primitive.name != "cond":
+        return
+    talks = [_talk(branch) for branch in eqn.params["branches"]]
+    for number, talk in enumerate(talks[1:], start=1):
+        common = Counter(talks[0]) & Counter(talk)
+        one, other = _shared(talks[0], common), _shared(talk, common)
+        if one != other:
+            yield Problem(
+                f"cond at {source_line(eqn)}",
+                f"branch 0 runs {_listed(one)}; branch {number} runs {_listed(other)}",
+                "the same collectives in the same order in all branches",
+                "put them in one order, or before the branches",
+            )
+
+
+def _talk(program: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """The collectives of a program, in order."""
+    talking = [(e.primitive.name, communicates_over(e)) for e in equations(program)]
+    return [(name, axes) for name, axes in talking if axes]
+
+
+def _shared(talk: list[Any], common: Counter) -> list[Any]:
+    """The collectives of `talk` that both branches have, each as often as both have it."""
+    left = Counter(common)
+    kept = []
+    for each in talk:
+        if left[each] > 0:
+            left[each] -= 1
+            kept.append(each)
+    return kept
+
+
+def _listed(talk: list[Any]) -> str:
+    return ", ".join(f"{name} over {', '.join(map(repr, axes))}" for name, axes in talk)

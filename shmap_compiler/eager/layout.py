@@ -1,0 +1,173 @@
+"""What the two forms of an eager value have in common.
+
+The blocks of a value are the rows of one array `[devices, *block]`, in the row-major order of the
+mesh's manual axes. In the spread form (`spread`) each row lies on its own device; in the stacked
+form (`stacked`) all rows lie on one. A value that is equal on all devices by its origin, because
+the user's function closed over it, is kept whole, as an array `[*block]`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.core import ShapedArray
+from jax.sharding import Mesh, PartitionSpec, Sharding
+
+from shmap_compiler.base.jax_compat import shaped_array
+from shmap_compiler.eager.placing import place
+from shmap_compiler.graph.structural_keys import type_key
+from shmap_compiler.tracing.trace import Traced, trace
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What is known of an operand before it has a value.
+
+    Attributes:
+      type: its type on one device.
+      whole: whether it is kept whole.
+      varying: the axes along which it may differ between devices.
+    """
+
+    type: ShapedArray
+    whole: bool
+    varying: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a user's function.
+
+    Attributes:
+      name: its primitive.
+      who: the user's function, for error messages.
+      fun: what it does on one device, a function from blocks to blocks.
+    """
+
+    name: str
+    who: str
+    fun: Callable[..., Sequence[Any]]
+
+
+class Program:
+    """A compiled operation: call it on the arrays of its operands.
+
+    Attributes:
+      run: from arrays to arrays of rows.
+      types: types of the results on one device.
+      type_keys: the keys of these types.
+    """
+
+    __slots__ = ("run", "type_keys", "types")
+
+    def __init__(self, run: Callable[..., Sequence[jax.Array]], types: Sequence[Any]):
+        self.run = run
+        # Only shape and dtype count inside the body: all axes in sight are manual.
+        self.types = tuple(shaped_array(t.shape, t.dtype, t.weak_type) for t in types)
+        self.type_keys = tuple(map(type_key, self.types))
+
+
+def stacked_type(block: Any, count: int) -> jax.ShapeDtypeStruct:
+    """The type of `count` blocks, one after the other along a new first dimension."""
+    return jax.ShapeDtypeStruct((count, *block.shape), block.dtype, weak_type=block.weak_type)
+
+
+@dataclass(frozen=True)
+class Form(ABC):
+    """How values lie on the devices of a mesh, and how operations on them are compiled.
+
+    Attributes:
+      mesh: the devices.
+      axes: the manual axes, in mesh order.
+    """
+
+    mesh: Mesh
+    axes: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self.mesh.shape[a] for a in self.axes)
+
+    @property
+    def count(self) -> int:
+        """How many blocks a value has."""
+        return math.prod(self.sizes)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process has all the devices."""
+        return all(d.process_index == jax.process_index() for d in self.mesh.devices.flat)
+
+    @abstractmethod
+    def rows_sharding(self) -> Sharding:
+        """Where the rows of a value lie."""
+
+    @abstractmethod
+    def whole_sharding(self) -> Sharding:
+        """Where a whole value lies."""
+
+    @abstractmethod
+    def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
+        """The rows of a full array."""
+
+    @abstractmethod
+    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
+        """The full array that `rows` make up; the inverse of `enter`."""
+
+    @abstractmethod
+    def compile(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+        """Compiles one operation, in its own one-op Graph."""
+
+    def trace(
+        self,
+        operation: Operation,
+        in_types: Sequence[Any],
+        in_specs: Sequence[PartitionSpec],
+        out_spec: PartitionSpec,
+    ) -> Traced:
+        """The one-op Graph of an operation on full arrays of these types."""
+        return trace(
+            operation.fun,
+            name=operation.name,
+            who=operation.who,
+            mesh=self.mesh,
+            manual_axes=self.axes,
+            in_specs=in_specs,
+            out_specs=lambda types: [out_spec] * len(types),
+            in_types=in_types,
+        )
+
+    def whole(self, value: Any) -> jax.Array:
+        return place(value, self.whole_sharding())
+
+    def local_blocks(self, rows: jax.Array) -> Iterator[tuple[int, jax.Array]]:
+        """(position, block) for each block that lies in this process, in order of position."""
+        if rows.is_fully_addressable:
+            rows = jax.device_put(rows, jax.local_devices()[0])
+            yield from enumerate(rows)
+            return
+        found = {s.index[0].start or 0: s.data[0] for s in rows.addressable_shards}
+        yield from sorted(found.items())
+
+    def coordinates(self, position: int) -> dict[str, int]:
+        """Where the block at `position` stands along each manual axis."""
+        place = {}
+        for axis, size in reversed(list(zip(self.axes, self.sizes, strict=True))):
+            position, place[axis] = divmod(position, size)
+        return dict(reversed(place.items()))
+
+    def in_order(self, axes: Collection[str]) -> tuple[str, ...]:
+        """A set of manual axes, in mesh order."""
+        return tuple(a for a in self.axes if a in axes)
+
+    def devices(self, position: int) -> list[Any]:
+        """The devices that work on the block at `position`: several if axes are automatic."""
+        place = self.coordinates(position)
+        index = tuple(place.get(a, slice(None)) for a in self.mesh.axis_names)
+        found = self.mesh.devices[index]
+        return list(found.flat) if hasattr(found, "flat") else [found]

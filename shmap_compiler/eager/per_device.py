@@ -1,0 +1,111 @@
+"""The spread form: each block on its own device, each operation a program for the whole mesh.
+
+It is the form of accelerators, and of the few operations that the stacked form cannot run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shmap_compiler.base.jax_compat import ahead_of_time, is_key_type
+from shmap_compiler.eager.layout import Form, Operand, Operation, Program, stacked_type
+from shmap_compiler.eager.placing import place
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.primitive import bind
+
+
+class Spread(Form):
+    def rows_sharding(self) -> NamedSharding:
+        return NamedSharding(self.mesh, self._rows_spec)
+
+    def whole_sharding(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
+        array = place(array, NamedSharding(self.mesh, spec))
+        return _relabelled(self, array.aval, spec, self._rows_spec, _add_row)(array)
+
+    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
+        return _relabelled(self, rows.aval, self._rows_spec, spec, _drop_row)(rows)
+
+    def compile(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+        def fun(*blocks):
+            blocks = [b if o.whole else b[0] for b, o in zip(blocks, operands, strict=True)]
+            return [_add_row(b) for b in operation.fun(*blocks)]
+
+        traced = self.trace(
+            replace(operation, fun=fun),
+            [o.type if o.whole else stacked_type(o.type, self.count) for o in operands],
+            [PartitionSpec() if o.whole else self._rows_spec for o in operands],
+            self._rows_spec,
+        )
+        compiled = _compiled(traced.graph)
+        constants = [self.whole(c) for c in traced.constants]
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+
+        def run(*arrays):
+            results = compiled(*constants, *arrays)
+            # Programs that wait for each other's collectives would fill XLA's CPU threads.
+            return jax.block_until_ready(results) if on_cpu else results
+
+        types = [t.update(shape=t.shape[1:], sharding=None) for t in traced.graph.body_out_types]
+        return Program(run, types)
+
+    @property
+    def _rows_spec(self) -> PartitionSpec:
+        return PartitionSpec(self.axes)
+
+
+def _add_row(block: Any) -> Any:
+    return block.reshape(1, *block.shape)
+
+
+def _drop_row(row: Any) -> Any:
+    return row[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _relabelled(
+    form: Spread, aval: Any, in_spec: PartitionSpec, out_spec: PartitionSpec, fun: Callable
+) -> Callable[[jax.Array], jax.Array]:
+    """`fun` of each device's block, between arrays with these specs."""
+    operation = Operation("relabel", "an eager call", lambda block: [fun(block)])
+    traced = form.trace(operation, [aval], [in_spec], out_spec)
+    compiled = _compiled(traced.graph)
+    return lambda array: compiled(array)[0]
+
+
+def _compiled(graph: Graph) -> Callable[..., Sequence[jax.Array]]:
+    types = [
+        jax.ShapeDtypeStruct(
+            t.shape, t.dtype, sharding=NamedSharding(graph.mesh, s), weak_type=t.weak_type
+        )
+        for t, s in zip(graph.in_types, graph.in_specs, strict=True)
+    ]
+    shardings = [NamedSharding(graph.mesh, s) for s in graph.out_specs]
+    program = jax.jit(functools.partial(bind, graph), out_shardings=shardings)
+    compiled = ahead_of_time(program, types)
+    empty = {
+        k: np.zeros(t.shape, t.dtype)
+        for k, t in enumerate(graph.out_types)
+        if 0 in t.shape and not is_key_type(t)
+    }
+    if not empty:
+        return compiled
+
+    # jit up to JAX 0.11 forgets how arrays without elements are sharded.
+    def run(*arrays):
+        results = compiled(*arrays)
+        return [
+            place(empty[k], shardings[k]) if k in empty else result
+            for k, result in enumerate(results)
+        ]
+
+    return run

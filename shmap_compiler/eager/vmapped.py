@@ -1,0 +1,206 @@
+"""The stacked form: all blocks on one device, each operation vmapped over them.
+
+The devices of a CPU mesh share the cores and the memory of one host. One program that works on all
+blocks at once needs no threads to meet and no launch per device: it is much faster than one program
+per device. An operation keeps its own Graph, as in the spread form; only the Graph's collectives
+become arithmetic on rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
+from shmap_compiler.collectives import COLLECTIVES, pmax_p, pmin_p, psum_scatter_p
+from shmap_compiler.eager.callbacks import is_callback
+from shmap_compiler.eager.layout import Form, Operand, Operation, Program
+from shmap_compiler.eager.per_device import Spread
+from shmap_compiler.eager.vmapped_collectives import RULES, DeviceAxis
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import equations
+
+
+class Stacked(Form):
+    def rows_sharding(self) -> SingleDeviceSharding:
+        return SingleDeviceSharding(self.mesh.devices.flat[0])
+
+    def whole_sharding(self) -> SingleDeviceSharding:
+        return self.rows_sharding()
+
+    def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
+        if self._has_blocks(array, spec):
+            shards = {s.device: s.data for s in array.addressable_shards}
+            blocks = [shards[d] for d in self.mesh.devices.flat]
+            return _stacked(*jax.device_put(blocks, self.rows_sharding()))
+        array = jax.device_put(array, self.rows_sharding())
+        return _cut(array, spec, self.mesh, self.axes)
+
+    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
+        sharding = NamedSharding(self.mesh, spec)
+        if self.axes != self.mesh.axis_names or is_key_type(rows) or not rows.size:
+            return jax.device_put(_join(rows, spec, self.mesh, self.axes), sharding)
+        devices = list(self.mesh.devices.flat)
+        blocks = jax.device_put(_blocks(rows, self._equal_to(spec)), devices)
+        shape = specs.global_shape(rows.shape[1:], spec, self.mesh)
+        return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
+
+    def _has_blocks(self, array: Any, spec: PartitionSpec) -> bool:
+        """Whether each device has its block of an array already: the host needs no copy of it."""
+        return (
+            isinstance(array, jax.Array)
+            and self.axes == self.mesh.axis_names
+            and array.sharding.is_equivalent_to(NamedSharding(self.mesh, spec), array.ndim)
+            and bool(array.size)
+            and not is_key_type(array)
+        )
+
+    def _equal_to(self, spec: PartitionSpec) -> tuple[int, ...]:
+        """For each device the first one that has the same block, by a spec."""
+        mentioned = specs.mentioned(spec)
+        positions = np.arange(self.count).reshape(self.sizes)
+        for dimension, axis in enumerate(self.axes):
+            if axis not in mentioned:
+                positions = np.broadcast_to(positions.take([0], dimension), self.sizes)
+        return tuple(map(int, positions.flat))
+
+    def compile(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+        anywhere = [PartitionSpec()] * len(operands)
+        traced = self.trace(operation, [o.type for o in operands], anywhere, PartitionSpec())
+        if _needs_devices(traced.graph):
+            return self._compile_spread(operation, operands)
+        constants = [self.whole(c) for c in traced.constants]
+        dims = [None] * len(constants) + [None if o.whole else 0 for o in operands]
+        try:
+            compiled = self._compiled(traced.graph, dims)
+        except NotImplementedError:  # some primitive has no batching rule
+            return self._compile_spread(operation, operands)
+        run = functools.partial(compiled, *constants) if constants else compiled
+        return Program(run, traced.graph.body_out_types)
+
+    def _compiled(self, graph: Graph, dims: Sequence[int | None]) -> Any:
+        program = jax.vmap(
+            graph.fun,
+            in_axes=tuple(dims),
+            axis_name=DeviceAxis(AbstractMesh(self.sizes, self.axes)),
+            axis_size=self.count,
+        )
+        types = [
+            jax.ShapeDtypeStruct(
+                t.shape if d is None else (self.count, *t.shape),
+                t.dtype,
+                sharding=self.rows_sharding(),
+                weak_type=t.weak_type,
+            )
+            for t, d in zip(graph.body_in_types, dims, strict=True)
+        ]
+        return ahead_of_time(jax.jit(program), types)
+
+    def _compile_spread(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+        """The operation in the spread form, between moves of its operands and results."""
+        form = Spread(self.mesh, self.axes)
+        program = form.compile(operation, operands)
+        places = [form.whole_sharding() if o.whole else form.rows_sharding() for o in operands]
+
+        def run(*arrays):
+            with no_mesh():  # the types of `arrays` may be split over axes that are Manual here
+                results = program.run(*jax.device_put(arrays, tuple(places)))
+                return jax.device_put(results, self.rows_sharding())
+
+        return Program(run, program.types)
+
+
+# Operations whose meaning lies in the devices, or changes under vmap.
+_OF_DEVICES = {"ragged_all_to_all", "reshard", "sharding_constraint", "shard_map"}
+_OF_DEVICES |= {"layout_constraint", "mesh_cast", "psend", "precv", "rng_bit_generator"}
+
+
+def _needs_devices(graph: Graph) -> bool:
+    """Whether an operation cannot be carried out on rows.
+
+    Callbacks in a branch would run for rows that do not take it. Generators other than threefry
+    draw other numbers for several keys at once. Kernels may talk to other devices.
+    """
+    types = [v.aval for eqn in equations(graph.jaxpr) for v in (*eqn.invars, *eqn.outvars)]
+    return (
+        bool(graph.effects)
+        or any(
+            eqn.primitive.name in _OF_DEVICES
+            or is_callback(eqn.primitive)
+            or (eqn.primitive in COLLECTIVES and eqn.primitive not in RULES)
+            or _is_refused(eqn)
+            or any(axis_of_effect(e) is not None for e in eqn.effects)
+            or eqn.primitive.name.startswith(("dma_", "semaphore_"))
+            for eqn in equations(graph.jaxpr)
+        )
+        or any(is_key_type(t) and "fry" not in str(t.dtype) for t in types)
+    )
+
+
+def _is_refused(eqn: Any) -> bool:
+    """Whether XLA refuses a collective that rows could carry out, to let it say so here, too."""
+    if eqn.primitive in (pmax_p, pmin_p):
+        return jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.complexfloating)
+    return eqn.primitive is psum_scatter_p and 0 in eqn.outvars[0].aval.shape
+
+
+# ------------------------------------------------------------------- full arrays to rows and back
+
+
+@jax.jit
+def _stacked(*blocks: Any) -> Any:
+    return jnp.stack(blocks)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _blocks(rows: Any, positions: tuple[int, ...]) -> list[Any]:
+    return [rows[k] for k in positions]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _cut(array: Any, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> Any:
+    """The rows of an array: split every dimension by its axes, bring the axes to the front."""
+    block = specs.shard_shape(array.shape, spec, mesh)
+    split, order = _split_dimensions(block, spec, mesh, axes)
+    mentioned = specs.mentioned(spec)
+    front = [mesh.shape[a] if a in mentioned else 1 for a in axes]
+    rows = array.reshape(split).transpose(order).reshape(*front, *block)
+    sizes = [mesh.shape[a] for a in axes]
+    return jnp.broadcast_to(rows, (*sizes, *block)).reshape(math.prod(sizes), *block)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _join(rows: Any, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> Any:
+    """The array of which `rows` are the blocks. Rows that hold the same block count as equal."""
+    block = rows.shape[1:]
+    _, order = _split_dimensions(block, spec, mesh, axes)
+    mentioned = specs.mentioned(spec)
+    by_axis = rows.reshape(*[mesh.shape[a] for a in axes], *block)
+    parts = by_axis[tuple(slice(None) if a in mentioned else 0 for a in axes)]
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return parts.transpose(inverse).reshape(specs.global_shape(block, spec, mesh))
+
+
+def _split_dimensions(
+    block: tuple[int, ...], spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]
+) -> tuple[list[int], list[int]]:
+    """Shape of a full array with one dimension per mesh axis in its spec, before each own one.
+
+    Also the order of dimensions that brings those of the mesh axes to the front, in mesh order.
+    """
+    shape, place, own = [], {}, []
+    for names, size in zip(specs.dim_axes(spec, len(block)), block, strict=True):
+        for name in names:
+            place[name] = len(shape)
+            shape.append(mesh.shape[name])
+        own.append(len(shape))
+        shape.append(size)
+    return shape, [*(place[a] for a in axes if a in place), *own]

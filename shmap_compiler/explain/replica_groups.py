@@ -1,0 +1,111 @@
+"""Which devices a collective of an HLO program works on together, and along which mesh axes.
+
+Devices are positions in the mesh, row major. XLA writes groups in three ways: as lists, as a grid
+of numbers with dimensions exchanged (`[4,2]<=[2,4]T(1,0)`), and by mesh axes
+(`mesh['i'=4,'j'=2] {'j'}`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from shmap_compiler.explain.hlo import Instruction
+
+Groups = tuple[tuple[int, ...], ...]
+Pairs = tuple[tuple[int, int], ...]
+
+
+def read_pairs(instruction: Instruction) -> Pairs:
+    """(from, to) of each transfer of a collective-permute."""
+    text = instruction.attribute(r"\bsource_target_pairs=\{((?:\{\d+,\d+\},?)*)\}") or ""
+    return tuple((int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", text))
+
+
+def read_groups(instruction: Instruction, device_count: int) -> Groups:
+    """The groups of any other collective; without any, all devices are one group.
+
+    Raises:
+      ValueError: the groups are written in another way.
+    """
+    text = instruction.attribute(r"\breplica_groups=(.*)") or "{}"
+    if text.startswith("{}"):
+        return (tuple(range(device_count)),)
+    if text.startswith("{{"):
+        lists = re.findall(r"\{([\d,]+)\}", text[: text.index("}}") + 2])
+        return tuple(tuple(map(int, ids.split(","))) for ids in lists)
+    if match := re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
+        shape, sizes = _numbers(match[1]), _numbers(match[2])
+        order = _numbers(match[3]) if match[3] else range(len(sizes))
+        ids = np.arange(math.prod(sizes)).reshape(sizes).transpose(tuple(order))
+        return _rows(ids.reshape(shape))
+    if match := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\(([\d,]+)\))? \{([^}]*)\}", text):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
+        ids = np.array(_numbers(match[2])) if match[2] else np.arange(math.prod(sizes.values()))
+        return _along(ids.reshape(tuple(sizes.values())), sizes, match[3])
+    raise ValueError(f"groups in a form that is not known: {text[:60]}")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _rows(ids: np.ndarray) -> Groups:
+    return tuple(tuple(row) for row in ids.reshape(-1, ids.shape[-1]).tolist())
+
+
+def _along(ids: np.ndarray, sizes: Mapping[str, int], axes: str) -> Groups:
+    """Groups along axes, or parts of axes: `'i':(2)4` is the part of size 4 after one of size 2."""
+    split: list[int] = []
+    where: dict[tuple[str, int], int] = {}
+    parts = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", axes)
+    for name, size in sizes.items():
+        edges = {1, size}
+        for part, before, length in parts:
+            if part == name and length:
+                edges |= {int(before), int(before) * int(length)}
+        for low, high in itertools.pairwise(sorted(edges)):
+            where[name, low] = len(split)
+            split.append(high // low)
+    grouped: list[int] = []
+    for name, before, length in parts:
+        low = int(before or 1)
+        high = low * int(length) if length else sizes[name]
+        grouped += [d for (n, edge), d in where.items() if n == name and low <= edge < high]
+    rest = [d for d in range(len(split)) if d not in grouped]
+    size = math.prod(split[d] for d in grouped)
+    return _rows(ids.reshape(split).transpose(*rest, *grouped).reshape(-1, size))
+
+
+def group_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The mesh axes along which groups extend; None if they are no groups along whole axes."""
+    found = {frozenset(group) for group in groups}
+    extent = _extent(groups, mesh)
+    return extent if found == _sets_along(extent, mesh) else None
+
+
+def pair_axes(pairs: Pairs, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The mesh axes along which a collective-permute moves data."""
+    return _extent(pairs, mesh)
+
+
+def _extent(sets: Groups | Pairs, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes along which members of a set have different coordinates."""
+    shape = tuple(mesh.values())
+    differ = np.zeros(len(shape), bool)
+    for members in sets:
+        coordinates = np.array(np.unravel_index(np.array(members), shape))
+        differ |= (coordinates != coordinates[:, :1]).any(axis=1)
+    return tuple(axis for axis, different in zip(mesh, differ, strict=True) if different)
+
+
+def _sets_along(axes: tuple[str, ...], mesh: Mapping[str, int]) -> set[frozenset[int]]:
+    names = list(mesh)
+    order = [names.index(a) for a in names if a not in axes] + [names.index(a) for a in axes]
+    ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values())).transpose(order)
+    size = math.prod(mesh[a] for a in axes)
+    return {frozenset(group) for group in ids.reshape(-1, size).tolist()}

@@ -1,0 +1,1 @@
+"""`shard_map` and `smap`: from a call on the user's arguments to a Graph, or to eager results."""

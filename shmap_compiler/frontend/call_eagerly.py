@@ -1,0 +1,273 @@
+"""One eager call: arguments in, the user's function run on the mesh, results out."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+from jax.extend import core as jex_core
+from jax.sharding import Mesh, PartitionSpec
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError, describe
+from shmap_compiler.base.jax_compat import (
+    explicit_axes,
+    no_devices_in_scope,
+    run_with_axes,
+    setting,
+    varying_types,
+)
+from shmap_compiler.collectives import collective_errors, vmapped_axes
+from shmap_compiler.eager.callbacks import Once
+from shmap_compiler.eager.layout import Form
+from shmap_compiler.eager.per_device import Spread
+from shmap_compiler.eager.show import show_axes, show_names
+from shmap_compiler.eager.trace import Differentiates, EagerTrace, Rules
+from shmap_compiler.eager.value import Blocks
+from shmap_compiler.eager.vmapped import Stacked
+from shmap_compiler.frontend import ref_arguments
+from shmap_compiler.frontend.arguments import read_inputs, refuse_types
+from shmap_compiler.frontend.mesh_context import Region
+from shmap_compiler.frontend.results import Results
+from shmap_compiler.tracing.vma_queries import asks
+from shmap_compiler.tracing.vma_typing import refused_by_types
+
+if TYPE_CHECKING:
+    from shmap_compiler.frontend.shard_map import ShardMapped
+
+_T = TypeVar("_T")
+
+
+def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> Any:
+    """The result of a shard_mapped function on arrays: its body runs primitive by primitive.
+
+    The same as tracing the body to a Graph and running that, except that the body can look at its
+    values.
+
+    Raises:
+      SpecError: mesh, specs, arguments and results do not fit together.
+      ReplicationError, HangError: see `shard_map`.
+      VaryingValueError: Python asked for the one value of what differs between devices.
+    """
+    who = describe(mapped.fun)
+    inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
+    leaves = jax.tree.leaves(args)
+    arrays = [leaves[i.position] for i in inputs.dynamic]
+    refuse_types(who, [i.path for i in inputs.dynamic], arrays)
+    results = Results(who, region, mapped.out_specs)
+    form = form_for(region, arrays)
+    once = Once()
+    refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
+    ref_arguments.refuse_aliases(who, [(inputs.dynamic[k].path, arrays[k]) for k in refs])
+
+    def run(rules: Rules) -> tuple[list[Blocks], list[_Write]]:
+        once.restart()
+        trace = EagerTrace(form, who, rules, once)
+        blocks: list[Any] = [
+            trace.enter(x[...] if i.is_ref else x, i.spec)
+            for x, i in zip(arrays, inputs.dynamic, strict=True)
+        ]
+        writes: list[_Write] = []
+
+        def eager_body():
+            for k in refs:
+                blocks[k] = jax.new_ref(blocks[k])
+            leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
+            named = [(inputs.dynamic[k].path, arrays[k]) for k in refs]
+            named += [(_CLOSED_OVER, ref) for ref, _ in trace.closed_over.values()]
+            ref_arguments.refuse_aliases(who, named)
+            handed = (
+                (arrays[k], blocks[k], inputs.dynamic[k].spec, inputs.dynamic[k].path) for k in refs
+            )
+            closed_over = (
+                (*pair, PartitionSpec(), _CLOSED_OVER) for pair in trace.closed_over.values()
+            )
+            for ref, stand_in, spec, path in (*handed, *closed_over):
+                if stand_in.written:
+                    value = trace.stage_value(stand_in.held)
+                    writes.append(_Write(ref, value, spec, f"{path} after the call"))
+            return leaves
+
+        return _run(eager_body, trace, region), writes
+
+    with no_devices_in_scope():
+        values, writes = _run_by_rules(mapped, run)
+        out_specs = results.checked_specs([v.aval for v in values])
+        if mapped.check_vma:
+            _check_varying(
+                who,
+                [*values, *(w.value for w in writes)],
+                [*out_specs, *(w.spec for w in writes)],
+                [*results.paths, *((w.path, "its spec") for w in writes)],
+            )
+        outs = [form.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+        for w in writes:
+            w.ref[...] = jax.device_put(form.leave(w.value.rows, w.spec), w.ref.sharding)
+    return jax.tree.unflatten(results.tree, outs)
+
+
+_CLOSED_OVER = "a reference that the function closes over"
+
+
+@dataclass(frozen=True)
+class _Write:
+    """The last value of a reference that an eager call wrote to."""
+
+    ref: Any
+    value: Blocks
+    spec: PartitionSpec
+    path: str
+
+
+def run_on_mesh(
+    body: Callable[..., Sequence[Any]],
+    who: str,
+    region: Region,
+    rules: Rules,
+    args: Sequence[Any],
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Sequence[PartitionSpec],
+) -> list[jax.Array]:
+    """The results of a function from flat blocks to flat blocks, run primitive by primitive."""
+    form = form_for(region, args)
+    trace = EagerTrace(form, who, rules, Once())
+    with no_devices_in_scope():
+        blocks = [trace.enter(x, s) for x, s in zip(args, in_specs, strict=True)]
+        values = _run(lambda: body(*blocks), trace, region)
+        return [form.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+
+
+_DIFFERENTIATING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The code of functions known to take reverse-mode derivatives.
+
+It decides what is tried first, and never what comes of a call: functions of one code may differ in
+what they close over.
+"""
+
+
+def _run_by_rules(mapped: ShardMapped, run: Callable[[Rules], _T]) -> _T:
+    """Runs a body without types in its values, unless it asks for them or differentiates.
+
+    That it differentiates comes to light when it takes its first derivative; then it is run again.
+    If types refuse a body that only asks, it is run again without. What called Python is not called
+    again.
+    """
+    typed = Rules(mapped.check_hangs, typed=True, watch=False)
+    untyped = Rules(mapped.check_hangs, typed=False, watch=mapped.check_vma)
+    code = _code(mapped.fun)
+    refusal = None
+    if mapped.check_vma and (code in _DIFFERENTIATING or asks(mapped.fun)):
+        try:
+            return run(typed)
+        except (TypeError, ValueError) as error:
+            refusal = _refusal_by_types(error)
+    try:
+        return run(untyped)
+    except Differentiates:
+        _DIFFERENTIATING.add(code)
+    if refusal is None:
+        try:
+            return run(typed)
+        except (TypeError, ValueError) as error:
+            refusal = _refusal_by_types(error)
+    raise BodyError(describe(mapped.fun), [refused_by_types(refusal)]) from refusal
+
+
+def _refusal_by_types(error: Exception) -> Exception:
+    """What JAX's types of varying values refuse in a body; raises what has another reason."""
+    refusal = error.__cause__ if isinstance(error, ShmapError) else error
+    if not isinstance(refusal, (TypeError, ValueError)) or "vary" not in str(refusal):
+        raise error
+    return refusal
+
+
+def _code(fun: Callable[..., Any]) -> Any:
+    """What functions that are made anew from the same source have in common."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__code__", type(fun))
+
+
+def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -> list[Blocks]:
+    """The results of `body`, run by `trace`."""
+    axes = region.manual_axes
+    jit_is_disabled = setting("jax_disable_jit")
+
+    def run():
+        with (
+            jex_core.set_current_trace(trace),
+            jax.disable_jit(jit_is_disabled),
+            varying_types(trace.rules.typed),
+            vmapped_axes.body(trace.who),
+        ):
+            try:
+                return [trace.stage_value(x) for x in body()]
+            except ShmapError:
+                raise
+            except Exception as error:
+                refusal = collective_errors.refused(
+                    error, trace.who, {a: region.mesh.shape[a] for a in axes}
+                )
+                if refusal is None:
+                    raise
+                raise refusal from error
+
+    try:
+        with jax.disable_jit(False):  # else the names of the axes could not come in scope
+            return run_with_axes(run, trace.body_mesh, axes)
+    finally:
+        trace.invalidate()
+
+
+LARGE = 1 << 24
+"""So many bytes of arguments take longer to move to one device than their operations to start."""
+
+
+def form_for(region: Region, arrays: Sequence[Any]) -> Form:
+    """The form of values in this region: stacked if one CPU host plays all devices.
+
+    Large arguments stay on their devices. Over Explicit axes that stay automatic, types say how
+    values lie on devices: not so if stacked.
+    """
+    mesh = region.mesh
+    assert isinstance(mesh, Mesh)
+    one_host = jax.process_count() == 1 and all(d.platform == "cpu" for d in mesh.devices.flat)
+    untyped = set(explicit_axes(mesh)) <= set(region.manual_axes)
+    is_small = sum(x.nbytes for x in arrays if hasattr(x, "nbytes")) < LARGE
+    form = Stacked if one_host and untyped and is_small else Spread
+    return form(mesh, region.manual_axes)
+
+
+def _check_varying(
+    who: str,
+    results: Sequence[Blocks],
+    result_specs: Sequence[PartitionSpec],
+    paths: Sequence[tuple[str, str]],
+) -> None:
+    """Raises ReplicationError for results that vary along axes their specs do not mention (R17)."""
+    problems = [
+        _hidden_variation(value, spec, hidden, *path)
+        for value, spec, path in zip(results, result_specs, paths, strict=True)
+        if (hidden := value.varying.difference(specs.mentioned(spec)))
+        and value.aval.size  # blocks without elements are equal
+    ]
+    if problems:
+        raise ReplicationError(who, problems)
+
+
+def _hidden_variation(
+    value: Blocks, spec: PartitionSpec, hidden: frozenset[str], path: str, spec_path: str
+) -> Problem:
+    axes = value.form.in_order(hidden)
+    along = show_axes(axes)
+    return Problem(
+        f"{path} with {spec_path}={specs.show(spec)}",
+        f"a result {specs.show_type(value.aval)} that varies along {along}:{value.show_blocks()}",
+        f"equal blocks on all devices along {along}, which {spec_path} does not mention",
+        f"let {spec_path} mention {along}, to keep each device's own; or make the blocks equal "
+        f"with jax.lax.psum, pmean or all_gather over {show_names(axes)}",
+    )

@@ -1,0 +1,153 @@
+"""Turns one call of a shard_mapped function into a traced Call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import describe, function_name
+from shmap_compiler.base.jax_compat import described_as, tracing_context
+from shmap_compiler.checks.hangs import check_hangs
+from shmap_compiler.checks.replicated_outputs import check_outputs
+from shmap_compiler.frontend import ref_arguments, trace_cache
+from shmap_compiler.frontend.arguments import Inputs, is_hashable, read_inputs
+from shmap_compiler.frontend.mesh_context import Region
+from shmap_compiler.frontend.results import Results
+from shmap_compiler.graph import structural_keys
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.emit_module import lowerable
+from shmap_compiler.stages.lowered import Call
+from shmap_compiler.tracing.trace import trace
+
+if TYPE_CHECKING:
+    from shmap_compiler.frontend.shard_map import ShardMapped
+
+
+def trace_call(
+    mapped: ShardMapped, region: Region, args: tuple[Any, ...]
+) -> tuple[Call, list[Any]]:
+    """(the traced call, those of the arguments that are inputs of its graph, after its constants).
+
+    Calls with equal types are traced once: as in `jax.jit` the function is taken to be pure. One
+    that closes over arrays is traced each time, as they may be others then.
+
+    Raises:
+      SpecError: mesh, specs, arguments and results do not fit together.
+      BodyError: see `misuse` and `discharge`.
+      ReplicationError, HangError: see `shard_map`.
+    """
+    who = describe(mapped.fun)
+    inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
+    leaves, in_tree = jax.tree.flatten(args)
+    ref_arguments.refuse_aliases(who, _arguments(args, inputs))
+    key = _key(mapped, region, in_tree, inputs)
+    call = mapped.calls.find(key)
+    if call is None:
+        call = traced = _trace(mapped, region, args, inputs)
+        if key is not None and not traced.constants:
+            call = mapped.calls.get(key, lambda: traced)
+            trace_cache.keep(mapped)
+    return call, [leaves[i.position] for i in inputs.dynamic]
+
+
+def _key(mapped: ShardMapped, region: Region, in_tree: Any, inputs: Inputs) -> Hashable:
+    """Equal for calls that are traced alike; None if it cannot be told."""
+    values = [value for _, _, value in inputs.static]
+    program = trace_cache.key(mapped.fun, mapped.parts)
+    if program is None or not all(map(is_hashable, values)):
+        return None
+    types = tuple((i.type, i.is_ref) for i in inputs.dynamic)
+    return (
+        program,
+        region,
+        in_tree,
+        types,
+        tuple(map(structural_keys.key, values)),
+        tracing_context(),
+    )
+
+
+def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: Inputs) -> Call:
+    who = describe(mapped.fun)
+    results = Results(who, region, mapped.out_specs)
+
+    refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
+
+    def flat_fun(*blocks):
+        blocks = list(blocks)
+        for k in refs:
+            blocks[k] = jax.new_ref(blocks[k])
+        leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
+        return [*leaves, *(jax.freeze(blocks[k]) for k in refs)]
+
+    def out_specs(types):
+        count = len(types) - len(refs)
+        return [*results.checked_specs(types[:count]), *(inputs.dynamic[k].spec for k in refs)]
+
+    traced = trace(
+        described_as(flat_fun, mapped.fun, args, [i.position for i in inputs.dynamic]),
+        name=function_name(mapped.fun),
+        who=who,
+        mesh=region.mesh,
+        manual_axes=region.manual_axes,
+        in_specs=[i.spec for i in inputs.dynamic],
+        out_specs=out_specs,
+        in_types=[i.type for i in inputs.dynamic],
+        check_vma=mapped.check_vma,
+        check_hangs=mapped.check_hangs,
+        user_fun=mapped.fun,
+        has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
+    )
+    before, count = len(traced.constants), len(results.paths)
+    graph, written = ref_arguments.without_unwritten(
+        traced.graph, count, [before + k for k in refs]
+    )
+    written += traced.written
+    _check_replication(mapped, graph, inputs, results, written)
+    closed_over = [k for k, x in enumerate(traced.constants) if ref_arguments.is_reference(x)]
+    ref_arguments.refuse_aliases(who, [*_arguments(args, inputs), *_closed_over(traced.constants)])
+    return Call(
+        fun=mapped.fun,
+        graph=graph,
+        constants=tuple(traced.constants),
+        in_tree=jax.tree.structure(args),
+        in_paths=tuple(i.path for i in inputs.dynamic),
+        static=inputs.static,
+        out_tree=results.tree,
+        references=(*closed_over, *(before + k for k in refs)),
+        written=tuple(written),
+    )
+
+
+def _arguments(args: tuple[Any, ...], inputs: Inputs) -> list[tuple[str, Any]]:
+    leaves = jax.tree.leaves(args)
+    return [(i.path, leaves[i.position]) for i in inputs.dynamic if i.is_ref]
+
+
+def _closed_over(constants: Sequence[Any]) -> list[tuple[str, Any]]:
+    refs = filter(ref_arguments.is_reference, constants)
+    return [(f"reference {k} that the function closes over", ref) for k, ref in enumerate(refs)]
+
+
+def _check_replication(
+    mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results, written: Sequence[int]
+) -> None:
+    who, in_paths = describe(mapped.fun), [i.path for i in inputs.dynamic]
+    program = lowerable(graph)
+    if program is not graph.jaxpr:
+        graph = dataclasses.replace(graph, jaxpr=program)
+    if mapped.check_hangs:
+        check_hangs(graph, who, in_paths)
+    if mapped.check_vma:
+        before = len(graph.in_specs) - len(in_paths)
+        after = [
+            (f"{in_paths[k - before]} after the call", "its spec")
+            if k >= before
+            else ("a reference that the function closes over and writes", "its spec")
+            for k in written
+        ]
+        check_outputs(graph, who, in_paths, [*results.paths, *after])

@@ -1,0 +1,311 @@
+"""The public surface: `shard_map` and `smap` map a per-device function over blocks of arguments."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, PartitionSpec
+from shmap_passes import Groups, Partitioner
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.caches import Cache
+from shmap_compiler.base.errors import (
+    BodyError,
+    Problem,
+    SpecError,
+    TargetError,
+    describe,
+    show_value,
+)
+from shmap_compiler.base.jax_compat import AnyMesh, is_tracing, needs_varying_types
+from shmap_compiler.eager import call_eagerly
+from shmap_compiler.frontend import ref_arguments, trace_cache
+from shmap_compiler.frontend.arguments import INFER, reduces, refuse_types
+from shmap_compiler.frontend.call_traced import trace_call
+from shmap_compiler.frontend.mesh_context import Region, no_devices, region_of
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.structural_keys import Identity
+from shmap_compiler.lowering.primitive import bind
+from shmap_compiler.stages import lowered
+from shmap_compiler.stages.lowered import Call, Lowered
+from shmap_compiler.tracing.vma_queries import casts_to_reduced
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None,
+    /,
+    *,
+    out_specs: Any,
+    axis_names: str | Iterable[str] = frozenset(),
+    in_specs: Any = INFER,
+    mesh: AnyMesh | None = None,
+    check_vma: bool = True,
+    check_hangs: bool = True,
+) -> Any:
+    """Maps `f`, written for one device, over a mesh of devices.
+
+    Each device applies `f` to its blocks of the arguments. Collectives in `f` name mesh axes.
+    Called inside `jax.jit`, or under any other transformation, `f` is traced and compiled. Called
+    directly it runs eagerly, operation by operation: `f` may print its values, branch on those that
+    are equal on all devices, and be stepped through.
+
+    Args:
+      f: the per-device function, of arrays and pytrees of them. Without it, returns a decorator.
+      out_specs: a pytree of `PartitionSpec`, a prefix of the result: how the blocks form the full
+        array. Along axes that a spec does not name the blocks are taken to be equal.
+      axis_names: the axes over which `f` is per-device; all by default. The others stay automatic.
+      in_specs: the same for the tuple of arguments. Dimension d of an argument is split over the
+        mesh axes that its spec names at d; along axes that a spec does not name, all devices get
+        equal blocks. `f` receives an argument whose spec is None as it is. Without in_specs all
+        axes must be of type Explicit, and the types of the arguments say how they are split.
+      mesh: the devices (`jax.sharding.Mesh`), or only their arrangement (`AbstractMesh`). Without
+        it, the mesh in scope (`jax.set_mesh`), or else that of the arguments.
+      check_vma: refuse results that may differ along axes their specs do not name.
+      check_hangs: refuse collectives that some of the devices they unite would not reach.
+
+    Returns:
+      A `ShardMapped`: a function of full arrays, which takes positional arguments. As `jax.jit`
+      does, it traces `f` once for each combination of types; also when shard_map is applied to `f`
+      again with equal arguments.
+    """
+    names = _names_of_axes(f, axis_names)
+    parts = (mesh, in_specs, out_specs, names, check_vma, check_hangs)
+
+    def mapped(fun):
+        return trace_cache.find(fun, parts) or ShardMapped(fun, *parts)
+
+    return mapped if f is None else mapped(f)
+
+
+def smap(
+    f: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_axes: Any = INFER,
+    out_axes: Any,
+    axis_name: str,
+) -> Any:
+    """`shard_map` over one axis of the mesh in scope, in the manner of `jax.vmap`.
+
+    Args:
+      f: the per-device function. Without it, returns a decorator.
+      in_axes: for each argument (a prefix of the tuple of arguments) the dimension that is split,
+        or None if all devices get the whole. It may be left out if the axis is of type Explicit.
+      out_axes: the same for the result: the dimension along which the blocks are put together.
+      axis_name: the mesh axis. All others stay automatic.
+    """
+    problems = [
+        *([] if isinstance(axis_name, str) else [_not_one_axis(axis_name)]),
+        *([] if in_axes is INFER else _axes_problems(in_axes, "in_axes")),
+        *_axes_problems(out_axes, "out_axes"),
+    ]
+    if problems:
+        raise SpecError("smap" if f is None else describe(f), problems)
+    return shard_map(
+        f,
+        in_specs=INFER if in_axes is INFER else _specs_of_axes(in_axes, axis_name),
+        out_specs=_specs_of_axes(out_axes, axis_name),
+        axis_names=axis_name,
+    )
+
+
+class ShardMapped:
+    """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
+
+    Its attributes are the arguments of `shard_map`, with empty `axis_names` for all axes, and
+    `calls`, those that have been traced.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        mesh: AnyMesh | None,
+        in_specs: Any,
+        out_specs: Any,
+        axis_names: frozenset[str] = frozenset(),
+        check_vma: bool = True,
+        check_hangs: bool = True,
+    ):
+        if not callable(fun):
+            raise SpecError(repr(fun), [_not_a_function(fun)])
+        functools.update_wrapper(self, fun, updated=())
+        self.fun = fun
+        self.mesh = mesh
+        self.in_specs = in_specs
+        self.out_specs = out_specs
+        self.axis_names = axis_names
+        self.check_vma = check_vma
+        self.check_hangs = check_hangs
+        self.calls: Cache[Call] = Cache(maxsize=8)
+        self._lowered: Cache[Lowered] = Cache(maxsize=8)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The arguments of `shard_map` besides the function, in the order of `__init__`."""
+        options = self.check_vma, self.check_hangs
+        return self.mesh, self.in_specs, self.out_specs, self.axis_names, *options
+
+    def __call__(self, *args: Any) -> Any:
+        leaves = jax.tree.leaves(args)
+        region = self._region(leaves)
+        if is_tracing() or any(isinstance(leaf, Tracer) for leaf in leaves):
+            return self._bound(region, args)
+        if region.has_types_inside:
+            return self._bound(region, args)  # the types of eager values have no split
+        if self._has_reductions or any(map(reduces, leaves)):
+            return self._placed(region, args)  # only types know what may be done with summands
+        if isinstance(region.mesh, AbstractMesh):
+            raise TargetError(describe(self.fun), [no_devices(region.mesh)])
+        try:
+            return call_eagerly(self, region, args)
+        except BodyError as error:
+            if not needs_varying_types(error):
+                raise
+            return self._placed(region, args)
+
+    @functools.cached_property
+    def _has_reductions(self) -> bool:
+        said = specs.has_reductions((self.in_specs, self.out_specs))
+        return said or (self.check_vma and casts_to_reduced(self.fun))
+
+    def _placed(self, region: Region, args: tuple[Any, ...]) -> Any:
+        """The result with the shardings that out_specs say, word for word."""
+        call, inputs = trace_call(self, region, args)
+        outs = self._applied(call, inputs)
+        placed = zip(outs, call.signature.out_shardings[: len(outs)], strict=True)
+        return jax.tree.unflatten(call.out_tree, [jax.device_put(x, s) for x, s in placed])
+
+    def _applied(self, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The results; references among the operands are read before and written after."""
+        run = functools.partial(bind, call.graph)
+        operands = (*call.constants, *inputs)
+        if call.references:
+            return ref_arguments.apply(run, operands, call.written)
+        return run(*operands)
+
+    def _bound(self, region: Region, args: tuple[Any, ...]) -> Any:
+        call, inputs = trace_call(self, region, args)
+        refuse_types(describe(self.fun), call.in_paths, inputs)
+        outs = self._applied(call, inputs)
+        return jax.tree.unflatten(call.out_tree, outs)
+
+    def _region(self, leaves: Sequence[Any]) -> Region:
+        return region_of(describe(self.fun), self.mesh, self.axis_names, leaves)
+
+    def trace(self, *args: Any) -> Graph:
+        """The Graph of `f` for these arguments: arrays, or `jax.ShapeDtypeStruct`s."""
+        return self._call(args).graph
+
+    def lower(
+        self, *args: Any, partitioner: Partitioner | None = None, groups: Groups = "axes"
+    ) -> Lowered:
+        """Lowers for these arguments: arrays, or `jax.ShapeDtypeStruct`s.
+
+        Args:
+          partitioner: "gspmd", the full-to-shard custom calls, or "shardy". By default the first;
+            for unreduced results, which JAX lowers for Shardy only, the second.
+          groups: collectives name their groups by mesh "axes", or list the device "ids" of each,
+            for a compiler that does not read mesh axes.
+        """
+        call = self._call(args)
+        if call.references:
+            ref_arguments.refuse_lowered(describe(self.fun), call.reference_paths)
+        if partitioner is None:
+            partitioner = "shardy" if call.has_unreduced_results else "gspmd"
+        is_choice = partitioner in lowered.PARTITIONERS and groups in lowered.GROUPS
+        if call.constants or not is_choice:
+            return lowered.lower(call, partitioner, groups)
+        key = Identity(call), partitioner, groups
+        return self._lowered.get(key, lambda: lowered.lower(call, partitioner, groups))
+
+    def _call(self, args: tuple[Any, ...]) -> Call:
+        call, _ = trace_call(self, self._region(jax.tree.leaves(args)), args)
+        return call
+
+    def replace(self, **fields: Any) -> ShardMapped:
+        """The same function with other arguments of `shard_map`."""
+        return shard_map(
+            fields.pop("fun", self.fun),
+            **{
+                "mesh": self.mesh,
+                "in_specs": self.in_specs,
+                "out_specs": self.out_specs,
+                "axis_names": self.axis_names,
+                "check_vma": self.check_vma,
+                "check_hangs": self.check_hangs,
+                **fields,
+            },
+        )
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<shard_map of {describe(self.fun)}>"
+
+
+def _names_of_axes(f: Any, axis_names: Any) -> frozenset[str]:
+    """`axis_names` as a set; one name is not a sequence of names."""
+    try:
+        return frozenset({axis_names} if isinstance(axis_names, str) else axis_names)
+    except TypeError:
+        problem = Problem(
+            "axis_names",
+            show_value(axis_names),
+            "names of mesh axes: a string, or a set or another collection of strings",
+            "write axis_names={'i'}, or leave it out for all axes of the mesh",
+        )
+        raise SpecError(describe(f) if callable(f) else "shard_map", [problem]) from None
+
+
+def _specs_of_axes(axes: Any, axis_name: str) -> Any:
+    def spec(axis: int | None) -> PartitionSpec:
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, axis_name)
+
+    return jax.tree.map(spec, axes, is_leaf=lambda axis: axis is None)
+
+
+# ------------------------------------------------------------------------------------- mistakes
+
+
+def _not_a_function(fun: Any) -> Problem:
+    return Problem(
+        "the first argument of shard_map",
+        show_value(fun),
+        "a function of one device's blocks",
+        "pass the function itself: shard_map(f, mesh=..., in_specs=..., out_specs=...)",
+    )
+
+
+def _not_one_axis(axis_name: Any) -> Problem:
+    return Problem(
+        "axis_name of smap",
+        show_value(axis_name),
+        "the name of one mesh axis",
+        "nest smaps, one for each axis, or use shard_map",
+    )
+
+
+_MOST_DIMENSIONS = 1000
+"""No array has so many. The spec of a wrong dimension may not fit in memory."""
+
+
+def _axes_problems(axes: Any, root: str) -> list[Problem]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(axes, is_leaf=lambda axis: axis is None)
+    return [
+        Problem(
+            root + jax.tree_util.keystr(path),
+            show_value(axis),
+            "a dimension, counted from the first (0), or None"
+            if type(axis) is not int or axis < 0
+            else f"a dimension below {_MOST_DIMENSIONS}, more than any array has",
+            "write 0 to split the first dimension, or None for equal blocks on all devices",
+        )
+        for path, axis in leaves
+        if axis is not None and not (type(axis) is int and 0 <= axis < _MOST_DIMENSIONS)
+    ]

@@ -1,0 +1,116 @@
+"""Makes shard_map of equal parts the same object again, as long as its function lives.
+
+jit knows a function by its identity. A `shard_map(f, ...)` that is built anew at each step of a
+loop would be traced, lowered and compiled at each step; so one that has been traced is kept with
+`f`, and given out again.
+
+It is kept in `f` itself: no table of ours keeps `f`, or what it closes over, alive. The two refer
+to each other, so that the garbage collector has to free them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Iterator
+from types import CellType, CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from shmap_compiler.base.caches import Cache
+from shmap_compiler.frontend.arguments import is_hashable
+from shmap_compiler.graph import structural_keys
+
+if TYPE_CHECKING:
+    from shmap_compiler.frontend.shard_map import ShardMapped
+
+_ATTRIBUTE = "__shard_mapped__"
+
+
+def key(fun: Any, parts: tuple[Any, ...]) -> Hashable:
+    """Equal for what computes the same; None where nobody can tell.
+
+    Callable objects may have changed from one call to the next. So may the variables that a plain
+    function reads, but those can be compared.
+
+    Args:
+      parts: the other arguments of shard_map. They are not checked yet, and may be anything.
+    """
+    if not isinstance(fun, FunctionType):
+        return None
+    try:
+        leaves, structure = jax.tree.flatten(parts, is_leaf=lambda leaf: leaf is None)
+    except (TypeError, ValueError):
+        return None
+    found = structure, tuple((type(leaf), leaf) for leaf in leaves)
+    return (found, _variables(fun)) if is_hashable(found) else None
+
+
+def find(fun: Any, parts: tuple[Any, ...]) -> ShardMapped | None:
+    """What has been kept for `fun` and equal parts, if anything."""
+    made = _made_of(fun)
+    if made is None:
+        return None
+    wanted = key(fun, parts)
+    mapped = made.mapped.find(wanted)
+    # A list or dict of specs may have been changed since.
+    return mapped if mapped is not None and key(fun, mapped.parts) == wanted else None
+
+
+def keep(mapped: ShardMapped) -> None:
+    """Keeps `mapped`, whose key is not None, with its function."""
+    made = _made_of(mapped.fun)
+    if made is None:
+        made = mapped.fun.__dict__[_ATTRIBUTE] = _Made(mapped.fun)
+    made.mapped.get(key(mapped.fun, mapped.parts), lambda: mapped)
+
+
+class _Made:
+    """What has been made of one function."""
+
+    def __init__(self, fun: FunctionType):
+        self.of = weakref.ref(fun)
+        self.mapped: Cache[ShardMapped] = Cache(maxsize=64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled function comes without it."""
+        return type(None), ()
+
+
+def _made_of(fun: Any) -> _Made | None:
+    """`functools.wraps` copies the attributes of a function to another one; these do not count."""
+    made = getattr(fun, _ATTRIBUTE, None)
+    return made if isinstance(made, _Made) and made.of() is fun else None
+
+
+def _variables(fun: FunctionType) -> Hashable:
+    """What `fun` reads by name from where it was defined, and its default values."""
+    cells = map(_contents, fun.__closure__ or ())
+    names = [name for code in _codes(fun.__code__) for name in code.co_names]
+    globals_read = [fun.__globals__.get(name) for name in names]
+    defaults = [fun.__defaults__, fun.__kwdefaults__]
+    return tuple(map(_value_key, (*cells, *globals_read, *defaults)))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions written in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable without value
+        return cell
+
+
+def _value_key(value: Any) -> Hashable:
+    """Numbers by value, as others that are equal may take their place; all else by identity."""
+    return (
+        structural_keys.key(value)
+        if isinstance(value, (bool, int, float, str))
+        else structural_keys.Identity(value)
+    )

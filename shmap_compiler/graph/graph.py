@@ -1,0 +1,215 @@
+"""The Graph: the user's per-device program, with its mesh, its specs and its source lines.
+
+A Graph is immutable and is checked when it is made. Its equations are those of a jaxpr on the types
+of one device's blocks; every collective in it belongs to `shmap_compiler.collectives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from jax.extend import core as jex_core
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from shmap_compiler import collectives
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import (
+    AnyMesh,
+    abstract_mesh,
+    is_axis_effect,
+    open_jaxpr,
+    reductions,
+    split_type,
+    type_reductions,
+    type_split,
+    with_manual_axes,
+)
+from shmap_compiler.jaxprs.contents import holders
+
+if TYPE_CHECKING:
+    from shmap_compiler.replication.inference import Replication
+
+
+class GraphError(Exception):
+    """A Graph that breaks a rule of its own form: a defect of this package, not of user code."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A typechecked per-device program.
+
+    Attributes:
+      name: the user's function.
+      jaxpr: closed jaxpr without constants, on the types of one device's blocks.
+      mesh: the mesh, with devices or without.
+      manual_axes: the axes over which this program is per-device, in mesh order.
+      outer_manual_axes: axes that an enclosing shard_map has made manual, in mesh order.
+      in_specs: one spec per input: how blocks lie in the full array.
+      out_specs: one spec per output.
+      check_vma: whether results that a spec replicates are known to be equal (`replication`). If
+        not, each device's copy of one counts by itself in derivatives.
+      check_hangs: whether collectives that some devices would not reach are refused.
+    """
+
+    name: str
+    jaxpr: Any
+    mesh: AnyMesh
+    manual_axes: tuple[str, ...]
+    outer_manual_axes: tuple[str, ...]
+    in_specs: tuple[PartitionSpec, ...]
+    out_specs: tuple[PartitionSpec, ...]
+    check_vma: bool = True
+    check_hangs: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def all_manual_axes(self) -> tuple[str, ...]:
+        """Axes manual inside the body, here or outside, in mesh order."""
+        manual = (*self.manual_axes, *self.outer_manual_axes)
+        return tuple(a for a in self.mesh.axis_names if a in manual)
+
+    @cached_property
+    def body_mesh(self) -> AbstractMesh:
+        """The mesh as the body sees it."""
+        return with_manual_axes(self.mesh, self.all_manual_axes)
+
+    @property
+    def body_in_types(self) -> list[Any]:
+        """Types of one device's input blocks."""
+        return [v.aval for v in self.jaxpr.jaxpr.invars]
+
+    @property
+    def body_out_types(self) -> list[Any]:
+        """Types of one device's output blocks."""
+        return [v.aval for v in self.jaxpr.jaxpr.outvars]
+
+    @cached_property
+    def in_types(self) -> list[Any]:
+        """Types of the full input arrays."""
+        return self._full_types(self.body_in_types, self.in_specs)
+
+    @cached_property
+    def out_types(self) -> list[Any]:
+        """Types of the full output arrays."""
+        return self._full_types(self.body_out_types, self.out_specs)
+
+    @property
+    def effects(self) -> set[Any]:
+        """Effects of the program that reach beyond it: callbacks, prints, ordered ones."""
+        return {e for e in self.jaxpr.effects if not is_axis_effect(e, self.manual_axes)}
+
+    @cached_property
+    def fun(self) -> Callable[..., list[Any]]:
+        """The program as a function of flat blocks, to be traced again under a transformation."""
+        return jex_core.jaxpr_as_fun(self.jaxpr)
+
+    @cached_property
+    def replication(self) -> Replication:
+        """The mesh axes along which each value may differ between devices."""
+        from shmap_compiler.replication.inference import infer
+
+        return infer(self)
+
+    def _full_types(self, types, type_specs) -> list[Any]:
+        outside = with_manual_axes(self.mesh, self.outer_manual_axes)
+
+        made: dict[Any, Any] = {}  # of hundreds few differ
+
+        def full(block, spec):
+            if (block, spec) not in made:
+                made[block, spec] = full_type(block, spec)
+            return made[block, spec]
+
+        def full_type(block, spec):
+            # A dimension is split first over the axes of the spec, then as the block's type says.
+            inside = type_split(block) or ((),) * len(block.shape)
+            splits = [
+                (*s, *t)
+                for s, t in zip(specs.dim_axes(spec, len(block.shape)), inside, strict=True)
+            ]
+            shape = specs.global_shape(block.shape, spec, self.mesh)
+            reduces = reductions(spec) | type_reductions(block)
+            return split_type(outside, splits, shape, block.dtype, block.weak_type, reduces)
+
+        return [full(t, s) for t, s in zip(types, type_specs, strict=True)]
+
+    def __str__(self) -> str:
+        from shmap_compiler.graph.printing import print_graph, varying_axes
+
+        return print_graph(self, varying_axes(self))
+
+    def __repr__(self) -> str:
+        """One line; `str` gives the whole program."""
+        counts = [
+            (len(self.in_specs), "input"),
+            (len(self.out_specs), "output"),
+            (len(self.jaxpr.jaxpr.eqns), "equation"),
+        ]
+        listed = ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts)
+        return f"<Graph of `{self.name}` on {specs.show_mesh(self.mesh)}: {listed}>"
+
+
+# --------------------------------------------------------------------------------- typechecking
+
+
+def _check(graph: Graph) -> None:
+    jaxpr = open_jaxpr(graph.jaxpr)
+    _require(not graph.jaxpr.consts, "constants must be inputs")
+    _require(len(jaxpr.invars) == len(graph.in_specs), "one spec per input")
+    _require(len(jaxpr.outvars) == len(graph.out_specs), "one spec per output")
+    axes = abstract_mesh(graph.mesh).axis_names
+    _require(set(graph.manual_axes) <= set(axes), "manual axes are mesh axes")
+    _require(not set(graph.manual_axes) & set(graph.outer_manual_axes), "an axis is manual once")
+    all_specs = (*graph.in_specs, *graph.out_specs)
+    for spec in {id(spec): spec for spec in all_specs}.values():  # of hundreds few are others
+        used = specs.mentioned(spec)
+        _require(set(used) <= set(graph.manual_axes), "{} mentions manual axes only", spec)
+        _require(len(set(used)) == len(used), "{} mentions an axis once", spec)
+        summed = spec.unreduced | spec.reduced
+        _require(summed <= set(graph.manual_axes), "{} reduces over manual axes only", spec)
+    for atom, spec in zip((*jaxpr.invars, *jaxpr.outvars), all_specs, strict=True):
+        if len(spec) > len(atom.aval.shape):
+            _require(False, "{} fits the rank of {}", spec, atom.aval)
+    _check_jaxpr(jaxpr, graph)
+
+
+def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
+    defined = {*map(id, jaxpr.constvars), *map(id, jaxpr.invars)}
+    for eqn in jaxpr.eqns:
+        if not defined.issuperset(map(id, eqn.invars)):
+            _check_defined(eqn.invars, defined)
+        defined.update(map(id, eqn.outvars))
+        if eqn.primitive in collectives.COLLECTIVES:
+            _check_collective(eqn, graph)
+    for programs in holders(jaxpr).values():
+        for inner in programs:
+            _check_jaxpr(open_jaxpr(inner), graph)
+    _check_defined(jaxpr.outvars, defined)
+
+
+def _check_defined(atoms: Sequence[Any], defined: Set[int]) -> None:
+    for atom in atoms:
+        if not isinstance(atom, jex_core.Literal) and id(atom) not in defined:
+            _require(False, "{} is set before it is used", atom)
+
+
+def _check_collective(eqn: Any, graph: Graph) -> None:
+    axes = eqn.params["axes"]
+    name = eqn.primitive
+    _require(len(set(axes)) == len(axes) > 0, "{} names distinct axes", name)
+    are_manual = set(axes) <= set(graph.all_manual_axes)
+    _require(are_manual, "{} names manual axes, not {}", name, axes)
+    out, _ = name.abstract_eval(*[v.aval for v in eqn.invars], **eqn.params)
+    (found,) = [v.aval for v in eqn.outvars]
+    same = (out.shape, out.dtype) == (found.shape, found.dtype)
+    _require(same, "{} gives {}, not {}", name, out, found)
+
+
+def _require(condition: bool, rule: str, *parts: object) -> None:
+    if not condition:
+        raise GraphError(rule.format(*parts))

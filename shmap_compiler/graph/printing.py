@@ -1,0 +1,150 @@
+"""Prints a Graph the way JAX prints a jaxpr, with mesh, specs and source lines."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import string
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from jax.extend import core as jex_core
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import is_jaxpr, open_jaxpr
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.graph.graph import Graph
+
+
+def print_graph(graph: Any, suffix: Callable[[Any], str] = lambda var: "") -> str:
+    """Text of a graph; `suffix` adds to the type of each variable."""
+    printer = _Printer(suffix)
+    jaxpr = open_jaxpr(graph.jaxpr)
+    lines = [f"graph {graph.name} on {specs.show_mesh(graph.mesh)}{_partial(graph)}:"]
+    inputs = [
+        f"{printer.binder(v)}@{specs.show(s)}"
+        for v, s in zip(jaxpr.invars, graph.in_specs, strict=True)
+    ]
+    lines.append(f"{{ lambda ; {' '.join(inputs)}. let")
+    lines += printer.equations(jaxpr, "    ")
+    outputs = [
+        f"{printer.atom(v)}@{specs.show(s)}"
+        for v, s in zip(jaxpr.outvars, graph.out_specs, strict=True)
+    ]
+    lines.append(f"  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}")
+    return "\n".join(lines)
+
+
+def varying_axes(graph: Any) -> Callable[[Any], str]:
+    """The suffix `{V:i,j}` of a value that varies along axes i and j; none if it is replicated."""
+
+    def suffix(var: Any) -> str:
+        axes = graph.replication.of(var)
+        return f"{{V:{','.join(a for a in graph.mesh.axis_names if a in axes)}}}" if axes else ""
+
+    return suffix
+
+
+def _partial(graph: Any) -> str:
+    automatic = [a for a in graph.mesh.axis_names if a not in graph.all_manual_axes]
+    outer = f", manual outside: {', '.join(graph.outer_manual_axes)}"
+    return (f", automatic: {', '.join(automatic)}" if automatic else "") + (
+        outer if graph.outer_manual_axes else ""
+    )
+
+
+class _Printer:
+    def __init__(self, suffix: Callable[[Any], str]):
+        self.suffix = suffix
+        self.names: dict[Any, str] = {}
+        self.fresh = _names()
+
+    def binder(self, var: Any) -> str:
+        if type(var).__name__ == "DropVar":
+            return f"_:{self.type(var)}"
+        self.names[var] = next(self.fresh)
+        return f"{self.names[var]}:{self.type(var)}"
+
+    def type(self, var: Any) -> str:
+        if not hasattr(var.aval, "dtype"):
+            return str(var.aval)
+        return specs.show_type(var.aval) + self.suffix(var)
+
+    def atom(self, atom: Any) -> str:
+        if isinstance(atom, jex_core.Literal):
+            aval: Any = atom.aval
+            return f"{np.asarray(atom.val, aval.dtype)}:{specs.show_type(aval)}"
+        return self.names[atom]
+
+    def equations(self, jaxpr: Any, indent: str) -> Iterator[str]:
+        for eqn in jaxpr.eqns:
+            inputs = " ".join(self.atom(v) for v in eqn.invars)
+            params, nested = self.params(eqn, indent)
+            results = " ".join(self.binder(v) for v in eqn.outvars)
+            head = f"{results} = {eqn.primitive}" if results else str(eqn.primitive)
+            place = _comment(eqn)
+            if nested:
+                yield f"{indent}{head}[{place}"
+                yield from ([f"{indent}  {params}"] if params else [])
+                yield from nested
+                yield f"{indent}] {inputs}".rstrip()
+            else:
+                params = f"[{params}]" if params else ""
+                yield f"{indent}{head}{params} {inputs}".rstrip() + place
+
+    def params(self, eqn: Any, indent: str) -> tuple[str, list[str]]:
+        flat, nested = [], []
+        for key, value in eqn.params.items():
+            if key == "mesh_witness":
+                continue  # it computes nothing
+            values = value if isinstance(value, (tuple, list)) else (value,)
+            if values and all(is_jaxpr(v) for v in values):
+                for inner in values:
+                    nested += self.program(key, open_jaxpr(inner), indent + "  ")
+            elif isinstance(value, Graph):
+                nested += [f"{indent}  {line}" for line in str(value).splitlines()]
+            elif _is_telling(value):
+                flat.append(f"{key}={_plain(value)}")
+        return " ".join(flat), nested
+
+    def program(self, key: str, jaxpr: Any, indent: str) -> Iterator[str]:
+        binders = " ".join(self.binder(v) for v in (*jaxpr.constvars, *jaxpr.invars))
+        yield f"{indent}{key}={{ lambda ; {binders}. let"
+        yield from self.equations(jaxpr, indent + "    ")
+        outputs = [self.atom(v) for v in jaxpr.outvars]
+        yield f"{indent}  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}"
+
+
+def _plain(value: Any) -> Any:
+    """Without JAX's own classes of numbers, which print in their own way."""
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return complex(value) if isinstance(value, complex) else value
+
+
+def _comment(eqn: Any) -> str:
+    """The user's line, if it is known, without folders of this machine: `  # file.py:12 (f)`."""
+    path, *rest = source_line(eqn).split(":")
+    place = ":".join([os.path.basename(path) if os.path.isabs(path) else path, *rest])
+    return f"  # {place}" if place else ""
+
+
+def _is_telling(value: Any) -> bool:
+    """Whether a parameter says something: no default, no object known by its address only."""
+    if value is None or value is False or callable(value):
+        return False
+    if isinstance(value, tuple) and all(v is None or v is False for v in value):
+        return False
+    text = repr(value)
+    return not any(part in text for part in ("\n", " at 0x", "Unspecified", "UNSPECIFIED"))
+
+
+def _names() -> Iterator[str]:
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            yield "".join(letters)

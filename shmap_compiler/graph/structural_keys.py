@@ -1,0 +1,192 @@
+"""Structural keys: equal keys mean equal programs.
+
+JAX compares most jaxprs by identity, and makes new ones whenever a function is built anew. The key
+of a jaxpr is its structure instead: types, primitives, parameters, wiring. What cannot be compared
+by content (functions, arrays a program closed over) counts by identity; a key holds such objects,
+so that none of them can die and leave its identity to another. Numbers of different type, and zeros
+of different sign, differ.
+
+Left out is what does not change what a program computes: names of variables, source lines, and the
+rules for derivatives, for what runs outside of jit is differentiated before it comes here.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend import core as jex_core
+
+from shmap_compiler.base.jax_compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import primitives
+from shmap_compiler.tracing.vma_typing import transposes
+
+T = TypeVar("T")
+
+_DERIVATIVE_RULES = {
+    "checkpoint": {"policy"},
+    "remat2": {"policy"},
+    "custom_jvp_call": {"jvp_jaxpr_fun"},
+    "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees"},
+}
+
+
+class Key:
+    """A hashable whose hash is computed once."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, *parts: Hashable):
+        self._parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Key) and self._hash == other._hash and self._parts == other._parts
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Equal to itself only. Keeps its object alive."""
+
+    object: Any
+
+    def __hash__(self) -> int:
+        return id(self.object)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.object is other.object
+
+
+def parameters_key(primitive: Any, params: dict[str, Any]) -> Hashable:
+    """Key of the parameters of one equation."""
+    ignored = _DERIVATIVE_RULES.get(primitive.name, ())
+    return tuple((name, key(value)) for name, value in params.items() if name not in ignored)
+
+
+def type_key(aval: Any) -> Hashable:
+    return aval.shape, aval.dtype, aval.weak_type
+
+
+def key(value: Any) -> Hashable:
+    """Key of a parameter's value."""
+    if is_jaxpr(value):
+        return jaxpr_key(value)
+    if isinstance(value, (bool, int, str, bytes)) or value is None:
+        return type(value), value
+    if isinstance(value, float):
+        return type(value), value.hex()
+    if isinstance(value, complex):
+        return type(value), value.real.hex(), value.imag.hex()
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _numpy_key(np.asarray(value))
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(map(key, value))
+    if isinstance(value, dict):
+        return dict, tuple((key(k), key(v)) for k, v in value.items())
+    if isinstance(value, functools.partial):
+        return functools.partial, key(value.func), key(value.args), key(value.keywords)
+    if isinstance(value, Graph):
+        return _graph_key(value)
+    if isinstance(value, jax.Array):
+        return Identity(value)
+    try:
+        hash(value)
+    except TypeError:
+        return Identity(value)
+    return type(value), value
+
+
+def _numpy_key(array: np.ndarray) -> Hashable:
+    if array.dtype.hasobject:
+        return Identity(array)
+    return np.ndarray, array.shape, array.dtype, array.tobytes()
+
+
+def _graph_key(graph: Graph) -> Hashable:
+    return (
+        Graph,
+        jaxpr_key(graph.jaxpr),
+        graph.mesh,
+        graph.manual_axes,
+        graph.outer_manual_axes,
+        graph.in_specs,
+        graph.out_specs,
+    )
+
+
+def _once_per_jaxpr(compute: Callable[[Any], T]) -> Callable[[Any], T]:
+    """`compute`, a function of a jaxpr, which remembers its results as long as the jaxpr lives."""
+    known: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(compute)
+    def remembered(jaxpr):
+        result = known.get(jaxpr)
+        if result is None:
+            result = known[jaxpr] = compute(jaxpr)
+        return result
+
+    return remembered
+
+
+@_once_per_jaxpr
+def jaxpr_key(jaxpr: Any) -> Key:
+    """Key of an open or closed jaxpr."""
+    inner = open_jaxpr(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def define(variables):
+        return tuple(
+            (numbers.setdefault(v, len(numbers)), type_key_of_any(v.aval)) for v in variables
+        )
+
+    def use(atom):
+        if isinstance(atom, jex_core.Literal):
+            return type_key_of_any(atom.aval), key(atom.val)
+        return numbers[atom]
+
+    inputs = define((*inner.constvars, *inner.invars))
+    eqns = tuple(
+        (
+            eqn.primitive,
+            parameters_key(eqn.primitive, eqn.params),
+            tuple(map(use, eqn.invars)),
+            define(eqn.outvars),
+            equation_context(eqn),
+        )
+        for eqn in inner.eqns
+    )
+    consts = tuple(map(key, getattr(jaxpr, "consts", ())))
+    return Key(inputs, eqns, tuple(map(use, inner.outvars)), consts)
+
+
+def type_key_of_any(aval: Any) -> Hashable:
+    """Key of a type that may also be a token or a reference."""
+    return type_key(aval) if isinstance(aval, ShapedArray) else (type(aval), aval)
+
+
+# ------------------------------------------------------------- facts about parameters
+
+
+def primitives_in(params: dict[str, Any]) -> frozenset[Any]:
+    """All primitives of the programs among the parameters of an equation."""
+    return frozenset().union(*map(primitives, jaxprs_in(params)))
+
+
+def transposes_in(params: dict[str, Any]) -> bool:
+    """Whether programs among the parameters of an equation take reverse-mode derivatives."""
+    return any(map(_transposes, jaxprs_in(params)))
+
+
+_transposes = _once_per_jaxpr(transposes)

@@ -1,0 +1,1 @@
+"""JAX's own programs as data: what they contain, and the programs that their equations hold."""

@@ -1,0 +1,198 @@
+"""Emits a Graph as an MLIR module in body form, inside the lowering of an enclosing jit.
+
+Body form is standard StableHLO on per-device types: the mesh as `sdy.mesh @mesh`, the program as
+`@main` whose arguments and results carry their specs as `#sdy.sharding`, collectives with replica
+groups named by mesh axes. Its size does not depend on the number of devices. Equations other than
+collectives are lowered by JAX's own rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from jax.extend import core as jex_core
+from jax.interpreters import mlir
+from jax.interpreters.mlir import ir
+from jax.sharding import PartitionSpec
+from jaxlib.mlir.dialects import func as func_dialect
+from jaxlib.mlir.dialects import sdy
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import (
+    AnyMesh,
+    Reductions,
+    eval_context,
+    fresh_module_context,
+    reductions,
+    run_with_axes,
+    shardy_is_on,
+    tensor_sharding,
+    type_reductions,
+    without_high_primitives,
+)
+from shmap_compiler.base.name_stacks import within_scope
+from shmap_compiler.collectives.axis_index import lower_axis_index_of_jax
+from shmap_compiler.collectives.base import MESH_SYMBOL
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.held_programs import KERNELS
+from shmap_compiler.lowering.watchdog import Watched
+from shmap_compiler.lowering.watched_collectives import watched
+from shmap_compiler.tracing.canonicalize_collectives import normalize
+
+
+def emit(
+    graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect], watch: bool = False
+) -> ir.Module:
+    """The module of `graph`, in the MLIR context of `ctx`.
+
+    `@main` takes and returns one token per ordered effect before its arguments and results. Before
+    the tokens it takes what the enclosing `jax.export` computes: sizes of symbolic dimensions, and
+    the number of the platform it runs on.
+    """
+    context = ctx.module_context.context
+    location = ir.Location.current or ir.Location.unknown(context)
+    with ir.Location.unknown(context):
+        module = ir.Module.create()
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(graph.name)
+        with ir.InsertionPoint(module.body):
+            sdy.MeshOp(MESH_SYMBOL, _mesh_attribute(graph))
+        _emit_main(graph, ctx, module, ordered_effects, watch)
+        main: Any = next(f for f in module.body.operations if _symbol(f) == "main")
+        main.operation.move_before(module.body.operations[1])
+        main.operation.location = location
+        _annotate(main, graph, len(ordered_effects), len(ctx.dim_var_values))
+    return module
+
+
+def _emit_main(
+    graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any], watch: bool
+) -> None:
+    """Lets JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
+    axes = graph.all_manual_axes
+    body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, _RULES)
+    in_types = [mlir.aval_to_ir_type(body_ctx, t) for t in graph.body_in_types]
+    tokens = [mlir.token_type()] * len(ordered_effects)
+    sizes = [value.type for value in ctx.dim_var_values]
+    caller = func_dialect.FuncOp("caller", ([*sizes, *tokens, *in_types], []), ip=body_ctx.ip)
+    block = caller.add_entry_block()
+    with ir.InsertionPoint(block):
+        size_values, after_sizes = _split(block.arguments, len(sizes))
+        tokens_first, arguments = _split(after_sizes, len(tokens))
+        token_values = dict(zip(ordered_effects, tokens_first, strict=True))
+        rule_ctx = ctx.replace(
+            module_context=body_ctx,
+            avals_in=graph.body_in_types,
+            avals_out=graph.body_out_types,
+            tokens_in=mlir.TokenSet(token_values),
+            tokens_out=None,
+            dim_var_values=tuple(size_values),
+        )
+        program = _named(lowerable(graph), graph, ctx)
+        # Of programs with automatic axes XLA decides where callbacks run.
+        if watch and set(axes) == set(graph.mesh.axis_names):
+            program = watched(program, Watched(graph.name, graph.mesh))
+
+        def lower() -> None:
+            mlir.core_call_lowering(rule_ctx, *arguments, name="main", call_jaxpr=program)
+
+        if names_any(program, KERNELS):
+            _with_axes(lower, graph)
+        else:
+            lower()
+    caller.operation.erase()
+
+
+def _split(values: Iterable[Any], count: int) -> tuple[list[Any], list[Any]]:
+    listed = list(values)
+    return listed[:count], listed[count:]
+
+
+_RULES = ((jex_core.primitives.axis_index_p, lower_axis_index_of_jax),)
+
+
+def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
+    """Runs `lower` where the names of the manual axes are known, as the rules of kernels ask."""
+
+    def run() -> None:
+        with eval_context():
+            lower()
+
+    run_with_axes(run, graph.body_mesh, graph.all_manual_axes)
+
+
+def lowerable(graph: Graph) -> Any:
+    """The program of a graph, without what stands for a program until JAX lowers it."""
+    axes = graph.all_manual_axes
+    jaxpr = without_high_primitives(graph.jaxpr, graph.body_mesh, axes)
+    if jaxpr is graph.jaxpr:
+        return jaxpr
+    return normalize(jaxpr, graph.body_mesh, axes, f"`{graph.name}`")
+
+
+def _named(jaxpr: Any, graph: Graph, ctx: Any) -> Any:
+    """The program, with full names for operations where no call of it is left that XLA names.
+
+    There is none on a mesh of one device, and Shardy removes a region whose axes have size one.
+    """
+    devices = math.prod(graph.mesh.shape[a] for a in graph.manual_axes)
+    if graph.mesh.size == 1 or (devices == 1 and shardy_is_on()):
+        return within_scope(jaxpr, ctx.name_stack.extend("shard_map"))
+    return jaxpr
+
+
+def _annotate(main: Any, graph: Graph, tokens: int, sizes: int) -> None:
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    main.attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
+        [ir.StringAttr.get(a) for a in graph.manual_axes]
+    )
+    if graph.outer_manual_axes:
+        main.attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
+            [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
+        )
+    in_types = main.type.inputs[sizes + tokens :]
+    inputs = zip(graph.in_specs, graph.body_in_types, in_types, strict=True)
+    outputs = zip(graph.out_specs, graph.body_out_types, main.type.results[tokens:], strict=True)
+    main.arg_attrs = _sharding_attributes(graph.mesh, inputs, tokens, sizes)
+    main.attributes["res_attrs"] = _sharding_attributes(graph.mesh, outputs, tokens)
+
+
+def _sharding_attributes(
+    mesh: AnyMesh,
+    arrays: Iterable[tuple[PartitionSpec, Any, ir.Type]],
+    tokens: int,
+    sizes: int = 0,
+) -> ir.ArrayAttr:
+    made: dict[Any, ir.DictAttr] = {}  # of hundreds few differ
+    attributes = [_sharding_attribute(mesh, (), Reductions())] * sizes
+    attributes += [ir.DictAttr.get({})] * tokens
+    for spec, block, type_ in arrays:
+        # The rank is that of the MLIR type: random keys have dimensions there that JAX does not
+        # show. An array may also be unreduced over axes that are not manual here.
+        key = spec, ir.RankedTensorType(type_).rank, type_reductions(block)
+        if key not in made:
+            dims = specs.dim_axes(spec, key[1])
+            made[key] = _sharding_attribute(mesh, dims, reductions(spec) | key[2])
+        attributes.append(made[key])
+    return ir.ArrayAttr.get(attributes)
+
+
+def _sharding_attribute(
+    mesh: AnyMesh, dims: Sequence[Sequence[str]], reduces: Reductions
+) -> ir.DictAttr:
+    shardings = [
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], is_closed=True)
+        for axes in dims
+    ]
+    sharding = tensor_sharding(MESH_SYMBOL, shardings, reduces, mesh)
+    return ir.DictAttr.get({"sdy.sharding": sharding})
+
+
+def _mesh_attribute(graph: Graph) -> ir.Attribute:
+    return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(a, n) for a, n in graph.mesh.shape.items()])
+
+
+def _symbol(op: Any) -> str:
+    return ir.StringAttr(op.operation.attributes["sym_name"]).value

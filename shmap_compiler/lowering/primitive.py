@@ -1,0 +1,186 @@
+"""The one primitive that stands for a whole shard_mapped program in JAX's world."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import shmap_passes
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.interpreters.mlir import ir
+from jax.sharding import NamedSharding, PartitionSpec
+from shmap_passes import Groups, Pass
+
+from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.jax_compat import (
+    AnyMesh,
+    groups_among_other_meshes,
+    keep_unreduced,
+    print_equations_as,
+    replace_jaxpr,
+    shardy_is_on,
+    tracks_varying_types,
+    varies_along,
+    varying_type,
+    with_manual_axes,
+)
+from shmap_compiler.base.specs import show, show_mesh
+from shmap_compiler.collectives import COLLECTIVES
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.lowering.emit_module import emit
+from shmap_compiler.lowering.inline_module import merge
+from shmap_compiler.lowering.symbolic_dimensions import refuse_symbolic_dimensions
+from shmap_compiler.lowering.watchdog import is_watching
+
+shmap_p = Primitive("shard_map")  # as profilers and error messages of JAX name it
+shmap_p.multiple_results = True
+
+
+def bind(graph: Graph, *args: Any) -> list[Any]:
+    """Applies a graph to full arrays."""
+    if graph.outer_manual_axes and tracks_varying_types():
+        args = tuple(_varying_together(graph, args))
+    # Of jaxprs among the parameters of an equation JAX's caches keep weak references only: what
+    # they keep for the graph goes when the equation goes, which alone has this copy.
+    witness = replace_jaxpr(mesh_witness(graph.mesh))
+    return shmap_p.bind(*args, graph=graph, mesh_witness=witness)
+
+
+def _varying_together(graph: Graph, args: Sequence[Any]) -> list[Any]:
+    """The arguments, cast to one type: of them all JAX knows is that results depend on them."""
+    found = [varies_along(jax.typeof(x)) for x in args]
+    joined = _varies_outside(graph, found)
+    missing = [tuple(a for a in graph.outer_manual_axes if a in joined - axes) for axes in found]
+    return [lax.pcast(x, m, to="varying") if m else x for x, m in zip(args, missing, strict=True)]
+
+
+def _varies_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+    """The axes of an enclosing shard_map along which results vary, as JAX's types have it."""
+    return named_axes(graph).intersection(graph.outer_manual_axes).union(*inputs)
+
+
+def named_axes(graph: Graph) -> frozenset[str]:
+    """The mesh axes that collectives of a program name."""
+    named: set[str] = set()
+    for eqn in equations(graph.jaxpr):
+        if eqn.primitive in COLLECTIVES:
+            named.update(eqn.params["axes"])
+        elif eqn.primitive is shmap_p:
+            named |= named_axes(eqn.params["graph"])
+    return frozenset(named)
+
+
+@functools.lru_cache(maxsize=256)
+def mesh_witness(mesh: AnyMesh) -> Any:
+    """A jaxpr that mentions the mesh and computes nothing of use.
+
+    jit finds the devices it compiles for in sharding constraints, also in those of jaxprs that are
+    parameters of equations; without this parameter it would not see the mesh of a graph.
+    """
+    constrain = functools.partial(
+        lax.with_sharding_constraint, shardings=NamedSharding(mesh, PartitionSpec())
+    )
+    return jax.make_jaxpr(constrain)(jax.ShapeDtypeStruct((), np.float32))
+
+
+def _shown(eqn: Any) -> dict[str, Any]:
+    """The parameters that `print(jax.make_jaxpr(f)(x))` shows."""
+    graph: Graph = eqn.params["graph"]
+    return {
+        "name": graph.name,
+        "jaxpr": graph.jaxpr,
+        "mesh": show_mesh(graph.mesh),
+        "manual_axes": graph.manual_axes,
+        "in_specs": f"[{', '.join(map(show, graph.in_specs))}]",
+        "out_specs": f"[{', '.join(map(show, graph.out_specs))}]",
+    }
+
+
+print_equations_as(shmap_p, _shown)
+
+
+def _type(*in_types, graph, mesh_witness):
+    types = graph.out_types
+    if graph.outer_manual_axes and tracks_varying_types():
+        joined = _varies_outside(graph, [varies_along(t) for t in in_types])
+        outside = with_manual_axes(graph.mesh, graph.outer_manual_axes)
+        types = [varying_type(t, outside, joined) for t in types]
+    return types, graph.effects
+
+
+# ------------------------------------------------------------------------------------ lowering
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """How graphs are lowered inside `lowering_with`.
+
+    Attributes:
+      groups: collectives name their groups by mesh "axes", or list the device "ids" of each; None
+        for what is right whatever other meshes the enclosing jit has.
+      observer: called as `observer(module, passes)` for each graph, with the emitted module and the
+        passes that will change it. Graphs nested in another come before it.
+    """
+
+    groups: Groups | None = None
+    observer: Callable[[ir.Module, Sequence[Pass]], None] | None = None
+
+
+_DEFAULT = LoweringOptions()
+_options: ContextVar[LoweringOptions] = ContextVar("lowering_options", default=_DEFAULT)
+
+
+@contextlib.contextmanager
+def lowering_with(options: LoweringOptions) -> Iterator[None]:
+    """Graphs are lowered with these options inside this context."""
+    token = _options.set(options)
+    try:
+        yield
+    finally:
+        _options.reset(token)
+
+
+_UNREDUCED_NEEDS_SHARDY = Problem(
+    "out_specs",
+    "unreduced results, lowered for GSPMD",
+    "the partitioner Shardy: JAX lowers unreduced results for no other",
+    'write partitioner="shardy"; inside jit, leave jax_use_shardy_partitioner on',
+)
+
+
+def _lowering(ctx, *args, graph, mesh_witness):
+    if not shardy_is_on() and any(spec.unreduced for spec in graph.out_specs):
+        raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
+    refuse_symbolic_dimensions(graph, ctx)
+    effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
+    # What is lowered to be shown, saved or compiled ahead of time stays as it is.
+    module = emit(graph, ctx, effects, watch=is_watching() and _options.get() is _DEFAULT)
+    _run_passes(graph, module)
+    tokens = [ctx.tokens_in.get(e) for e in effects]
+    results = merge(module, "shmap", ctx, [*ctx.dim_var_values, *tokens, *args])
+    if effects:
+        new_tokens = dict(zip(effects, results, strict=False))
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet(new_tokens)))
+    return keep_unreduced(results[len(effects) :], ctx.avals_out)
+
+
+def _run_passes(graph: Graph, module: ir.Module) -> None:
+    options = _options.get()
+    groups = options.groups or groups_among_other_meshes()
+    passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", groups)
+    if options.observer is not None:
+        options.observer(module, passes)
+    shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it
+
+
+shmap_p.def_effectful_abstract_eval(_type)
+mlir.register_lowering(shmap_p, _lowering, cacheable=False)

@@ -1,0 +1,89 @@
+"""Puts callbacks around the collectives of a program, for the watchdog (`watchdog`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from shmap_compiler.base.jax_compat import is_jaxpr, is_key_type, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.collectives import COLLECTIVES, axis_index, axis_index_p
+from shmap_compiler.lowering.watchdog import Watched
+
+watched_p = Primitive("watched")
+"""A collective between callbacks. It exists in programs that are being lowered only."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Collective:
+    """A collective of a watched program, and its number in the order of the program."""
+
+    program: Watched
+    number: int
+    primitive: Any
+    params: dict[str, Any]
+
+
+def watched(jaxpr: Any, program: Watched) -> Any:
+    """The same program with callbacks around its collectives, which it adds to `program`."""
+    eqns = [_watched_equation(eqn, program) for eqn in open_jaxpr(jaxpr).eqns]
+    return replace_jaxpr(jaxpr, eqns=eqns)
+
+
+def _watched_equation(eqn: Any, program: Watched) -> Any:
+    if eqn.primitive not in COLLECTIVES or eqn.primitive is axis_index_p:
+        return eqn.replace(params={k: _watched_value(v, program) for k, v in eqn.params.items()})
+    if any(is_key_type(v.aval) for v in eqn.invars):
+        return eqn
+    axes = ", ".join(map(repr, eqn.params["axes"]))
+    name = f"{eqn.primitive.name} over {axes} at {source_line(eqn)}"
+    collective = _Collective(program, program.add(name), eqn.primitive, eqn.params)
+    return eqn.replace(primitive=watched_p, params={"collective": collective})
+
+
+def _watched_value(value: Any, program: Watched) -> Any:
+    """A parameter with the programs in it watched."""
+    if is_jaxpr(value):
+        return watched(value, program)
+    if isinstance(value, (tuple, list)) and any(map(is_jaxpr, value)):
+        return type(value)(_watched_value(v, program) for v in value)
+    return value
+
+
+_NUMBER = jax.ShapeDtypeStruct((), np.int32)
+
+
+def _lowering(ctx, *args, collective):
+    program, number = collective.program, collective.number
+
+    def between_callbacks(x, *others):
+        position = axis_index(axes=tuple(program.mesh.axis_names))
+        enter = lambda p, *_: program.enter(number, p)  # noqa: E731
+        leave = lambda p, *_: program.leave(number, p)  # noqa: E731
+        entered = io_callback(enter, _NUMBER, position, *_some_element(x))
+        result = collective.primitive.bind(_after(entered, x), *others, **collective.params)
+        left = io_callback(leave, _NUMBER, position, *_some_element(result))
+        return _after(left, result)
+
+    return mlir.lower_fun(between_callbacks, multiple_results=False)(ctx, *args)
+
+
+def _some_element(x: Any) -> list[Any]:
+    """Something that is not known before x is."""
+    return [(x.reshape(-1)[0] != 0).astype(np.int32)] if x.size else []
+
+
+def _after(zero: Any, x: Any) -> Any:
+    """`x`, but not before the callback that gives `zero` has returned: XLA cannot know it is x."""
+    return jnp.where(zero == 0, x, jnp.zeros_like(x))
+
+
+# Two collectives of equal types are two: JAX must not lower them once.
+mlir.register_lowering(watched_p, _lowering, cacheable=False)

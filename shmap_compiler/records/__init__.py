@@ -1,0 +1,1 @@
+"""Pure data about programs, which the stages and what describes or stores programs share."""

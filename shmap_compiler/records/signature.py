@@ -1,0 +1,89 @@
+"""The signature of a lowered program: what crosses its boundary, without the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from shmap_compiler.base.jax_compat import AnyMesh, axis_types
+from shmap_compiler.base.specs import show_mesh
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a program is called, and how its arrays lie on a mesh.
+
+    Attributes:
+      who: the user's function, as errors name it.
+      name: its bare name.
+      mesh: with devices or without.
+      in_tree: structure of the user's arguments `(args...)`.
+      in_paths: the path of each argument that is an array.
+      static: position in the flat arguments, path and value of each argument that is no array.
+      constants: values for the leading inputs of the program, which the function closed over.
+      in_types: types of all inputs, the constants first.
+      in_specs: how each input is split.
+      out_tree: structure of the user's result.
+      out_types: types of all outputs.
+      out_specs: how each output is split.
+      callbacks: the lines of the program that call back into Python.
+    """
+
+    who: str
+    name: str
+    mesh: AnyMesh
+    in_tree: Any
+    in_paths: tuple[str, ...]
+    static: tuple[tuple[int, str, Any], ...]
+    constants: tuple[Any, ...]
+    in_types: tuple[jax.ShapeDtypeStruct, ...]
+    in_specs: tuple[PartitionSpec, ...]
+    out_tree: Any
+    out_types: tuple[jax.ShapeDtypeStruct, ...]
+    out_specs: tuple[PartitionSpec, ...]
+    callbacks: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """A few words for the `repr` of a program: the function and the mesh."""
+        return f"{self.who} on {show_mesh(self.mesh)}"
+
+    def on(self, mesh: Mesh) -> Signature:
+        """The same on the devices of another mesh of the same axes."""
+        return replace(self, mesh=mesh)
+
+    def flat(self) -> Signature:
+        """Of the same program as a function of its inputs, whatever the user's structures."""
+        count, results = len(self.in_types), len(self.out_types)
+        return replace(
+            self,
+            in_tree=jax.tree.structure((0,) * count),
+            in_paths=tuple(f"inputs[{i}]" for i in range(count)),
+            static=(),
+            constants=(),
+            out_tree=jax.tree.structure([0] * results),
+        )
+
+    def select(self, flat: Sequence[Any]) -> list[Any]:
+        """Those of the flat arguments that are arrays."""
+        static = {position for position, _, _ in self.static}
+        return [x for position, x in enumerate(flat) if position not in static]
+
+    @property
+    def axis_types(self) -> tuple[AxisType, ...]:
+        """Of each mesh axis."""
+        return tuple(axis_types(self.mesh).values())
+
+    @property
+    def in_shardings(self) -> list[NamedSharding]:
+        """One per input, the constants first."""
+        return [NamedSharding(self.mesh, spec) for spec in self.in_specs]
+
+    @property
+    def out_shardings(self) -> list[NamedSharding]:
+        """One per output."""
+        return [NamedSharding(self.mesh, spec) for spec in self.out_specs]

@@ -1,0 +1,214 @@
+"""How values flow through an equation that holds programs: loops, branches, calls (R9 to R14).
+
+A `Wiring` says from where each input of the held programs, and each result of the equation, may get
+its value. Inference, histories and the search for hangs all follow the same wires.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, scan_counts
+from shmap_compiler.jaxprs.held_programs import ALWAYS_RUN, KERNELS, called_program
+
+
+@dataclass(frozen=True)
+class Out:
+    """Source: result `index` of the held program number `program`."""
+
+    program: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Anything:
+    """Source: any value inside the held program number `program`."""
+
+    program: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """Source: the position along `axes`, over which a nested shard_map splits an argument."""
+
+    axes: tuple[str, ...]
+
+
+# Besides these, a source is an atom of the program that the equation stands in.
+Source = Any
+Sources = tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program held by an equation.
+
+    Attributes:
+      inputs: for each input, the sources of its value.
+      control: the sources of what decides whether, or how often, a device runs it.
+      runs: whether the equation runs it; if not, derivatives of the equation do.
+      manual_axes: the manual axes inside, if they are not those outside.
+    """
+
+    jaxpr: Any
+    inputs: tuple[Sources, ...]
+    control: Sources = ()
+    manual_axes: tuple[str, ...] | None = None
+    runs: bool = True
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """
+    Attributes:
+      programs: the held programs.
+      results: for each result of the equation, the sources of its value.
+      ends: axes that are manual inside only, so that results do not vary along them.
+    """
+
+    programs: tuple[Program, ...]
+    results: tuple[Sources, ...]
+    ends: tuple[str, ...] = ()
+
+
+def wiring_of(eqn: Any) -> Wiring | None:
+    """None for an equation that holds no program."""
+    name = eqn.primitive.name
+    if name in _WIRINGS:
+        return _WIRINGS[name](eqn)
+    parameter = called_program(eqn)
+    if parameter is not None:
+        return _call(eqn, parameter)
+    programs = [open_jaxpr(each) for each in jaxprs_in(eqn.params)]
+    return _unknown(eqn, programs) if programs else None
+
+
+def _call(eqn: Any, parameter: str) -> Wiring:
+    """R9: inputs are the operands, results are the program's."""
+    program = open_jaxpr(eqn.params[parameter])
+    results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
+    return Wiring((Program(program, tuple((v,) for v in eqn.invars)),), results)
+
+
+def _scan(eqn: Any) -> Wiring:
+    """R10: a carry comes from outside or from the step before; all devices make equal steps."""
+    consts, carries = scan_counts(eqn.params)
+    inputs: list[Sources] = [(v,) for v in eqn.invars]
+    results: list[Sources] = [(Out(0, k),) for k in range(len(eqn.outvars))]
+    for k in range(carries):
+        inputs[consts + k] = results[k] = (eqn.invars[consts + k], Out(0, k))
+    body = Program(open_jaxpr(eqn.params["jaxpr"]), tuple(inputs))
+    return Wiring((body,), tuple(results))
+
+
+def _while(eqn: Any) -> Wiring:
+    """R11: the condition decides the number of steps, and so which step's carry is the result.
+
+    Devices that are in the same step have gone through the same conditions, so inside the loop a
+    carry does not vary because of them. A carry that no step changes is what it was at first.
+    """
+    test, body = open_jaxpr(eqn.params["cond_jaxpr"]), open_jaxpr(eqn.params["body_jaxpr"])
+    test_consts, body_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    first = eqn.invars[test_consts + body_consts :]
+    carries: list[Sources] = [(v, Out(1, k)) for k, v in enumerate(first)]
+    again = (Out(0, 0),)
+    test_inputs = [*((v,) for v in eqn.invars[:test_consts]), *carries]
+    constants = eqn.invars[test_consts : test_consts + body_consts]
+    body_inputs = [*((v,) for v in constants), *carries]
+    results = [
+        (first[k],) if _passes_on(body, body_consts + k, k) else (*carries[k], *again)
+        for k in range(len(first))
+    ]
+    return Wiring(
+        (
+            Program(test, tuple(test_inputs), control=again),
+            Program(body, tuple(body_inputs), control=again),
+        ),
+        tuple(results),
+    )
+
+
+def _cond(eqn: Any) -> Wiring:
+    """R12: a result comes from any branch, and depends on which; unless all return one operand."""
+    predicate, *operands = eqn.invars
+    inputs = tuple((v,) for v in operands)
+    branches = [open_jaxpr(b) for b in eqn.params["branches"]]
+    results: list[Sources] = []
+    for k in range(len(eqn.outvars)):
+        passed_on = [p for p in range(len(operands)) if all(_passes_on(b, p, k) for b in branches)]
+        if passed_on:
+            results.append((operands[passed_on[0]],))
+        else:
+            results.append((*(Out(n, k) for n in range(len(branches))), predicate))
+    programs = tuple(Program(b, inputs, control=(predicate,)) for b in branches)
+    return Wiring(programs, tuple(results))
+
+
+def _passes_on(jaxpr: Any, k_in: int, k_out: int) -> bool:
+    return jaxpr.outvars[k_out] is jaxpr.invars[k_in]
+
+
+def _shard_map(eqn: Any) -> Wiring:
+    """R13: inside, arguments also vary along the axes that split them; outside, no axis of it does.
+
+    The inner program's results are full arrays over its own axes.
+    """
+    graph = eqn.params.get("graph")
+    if graph is None:  # JAX's own
+        return _unknown(eqn, [open_jaxpr(each) for each in jaxprs_in(eqn.params)])
+    inputs = tuple(
+        (v, Split(specs.varying_axes(s))) for v, s in zip(eqn.invars, graph.in_specs, strict=True)
+    )
+    program = Program(open_jaxpr(graph.jaxpr), inputs, manual_axes=graph.all_manual_axes)
+    results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
+    return Wiring((program,), results, ends=graph.manual_axes)
+
+
+def _linear_solve(eqn: Any) -> Wiring:
+    """R9: the results are those of `solve`, given its constants and the right-hand sides.
+
+    Derivatives apply the other programs to what is as long as these: solutions and their tangents.
+    """
+    lengths, programs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    constants = iter(eqn.invars[: sum(lengths)])
+    known = [tuple((v,) for v in itertools.islice(constants, n)) for n in lengths]
+    sides = eqn.invars[sum(lengths) :]
+    solve = programs._fields.index("solve")
+    held: list[Program] = []
+    position = sum(program is not None for program in programs[:solve])
+    for number, program in enumerate(programs):
+        if program is None:  # the transpose of an operator that nobody transposes
+            continue
+        vectors: list[Sources] = [(v,) for v in sides]
+        if number != solve:
+            vectors = [(v, Out(position, k)) for k, v in enumerate(sides)]
+        inputs = (*known[number], *vectors)
+        held.append(Program(open_jaxpr(program), inputs, runs=number == solve))
+    return Wiring(tuple(held), tuple((Out(position, k),) for k in range(len(eqn.outvars))))
+
+
+def _unknown(eqn: Any, programs: list[Any]) -> Wiring:
+    """R14: everything may flow everywhere, and decide which programs run, and how often."""
+    anything: Sources = (*eqn.invars, *(Anything(n) for n in range(len(programs))))
+    outs = (Out(n, k) for n, program in enumerate(programs) for k in range(len(program.outvars)))
+    always = eqn.primitive.name in ALWAYS_RUN or eqn.primitive.name in KERNELS
+    control = () if always else (*eqn.invars, *outs)
+    return Wiring(
+        tuple(Program(p, (anything,) * len(p.invars), control) for p in programs),
+        (anything,) * len(eqn.outvars),
+    )
+
+
+_WIRINGS = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "custom_linear_solve": _linear_solve,
+    "shard_map": _shard_map,
+}
+
+HOLDERS = frozenset(_WIRINGS)
+"""Names of the primitives whose equations hold programs, in wirings of their own."""

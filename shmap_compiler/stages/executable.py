@@ -1,0 +1,237 @@
+"""Executable: a compiled program whose devices are here."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import Problem, TargetError, show_value
+from shmap_compiler.base.jax_compat import reductions, type_reductions
+from shmap_compiler.frontend.arguments import is_hashable
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.targets import Target
+from shmap_compiler.targets.networks import Coordinates
+
+if TYPE_CHECKING:
+    from shmap_compiler.explain import Explanation
+
+
+@dataclass(frozen=True, repr=False)
+class Executable:
+    """A compiled program: call it on arrays, NumPy arrays and pytrees of them.
+
+    Arguments are moved only where they do not lie as the program needs them; results stay where the
+    program leaves them, as `jax.Array`s with the sharding of their out_specs.
+
+    Attributes:
+      signature: of the program; its mesh has the devices it runs on.
+      jax_compiled: the same program as a `jax.stages.Compiled` of the flat inputs.
+      target: what it was compiled for; None for the devices of the mesh in the user's program.
+    """
+
+    signature: Signature
+    jax_compiled: Any
+    target: Target | None = None
+
+    def __repr__(self) -> str:
+        """One line; `as_text` gives the program."""
+        return f"<Executable of {self.signature.summary}, target {self.target or 'of its mesh'}>"
+
+    @cached_property
+    def _flat_input_shardings(self) -> list[NamedSharding]:
+        return self.signature.in_shardings
+
+    @cached_property
+    def _constants(self) -> list[Any]:
+        constants = list(self.signature.constants)
+        return jax.device_put(constants, self._flat_input_shardings[: len(constants)])
+
+    @property
+    def input_shardings(self) -> list[NamedSharding]:
+        """One sharding per array argument, in flattening order."""
+        return self._flat_input_shardings[len(self.signature.constants) :]
+
+    @property
+    def output_shardings(self) -> Any:
+        """The shardings of the results, in the structure of the results."""
+        return jax.tree.unflatten(self.signature.out_tree, self.signature.out_shardings)
+
+    def as_text(self) -> str:
+        """The optimized HLO of one device."""
+        return self.jax_compiled.as_text()
+
+    def cost_analysis(self) -> Any:
+        """XLA's own estimates (flops, bytes accessed, ...) for one device, by name."""
+        return self.jax_compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """XLA's memory figures for one device, in bytes."""
+        return self.jax_compiled.memory_analysis()
+
+    @property
+    def places(self) -> list[Coordinates] | None:
+        """Where each device of the mesh is in the network of the target, if it is known."""
+        if self.target is None or self.target.network is None:
+            return None
+        mesh = self.signature.mesh
+        assert isinstance(mesh, Mesh), "an executable has devices"
+        return [self.target.place(device) for device in mesh.devices.flat]
+
+    def explain(self) -> Explanation:
+        """What the program costs: its collectives, time, memory, and how its arrays lie.
+
+        Times are known for a program that was compiled for a target whose figures are published.
+        """
+        from shmap_compiler.explain import explain
+
+        return explain(self)
+
+    def save(self, path: str | Path) -> None:
+        """Saves the compiled program, to be loaded by `load` on devices like these.
+
+        Raises:
+          ArtifactError: the program, or a value it holds, cannot be saved.
+        """
+        from shmap_compiler.artifacts import write_executable, write_file
+
+        write_file(path, self.signature.who, write_executable(self))
+
+    def __call__(self, *args: Any) -> Any:
+        try:  # JAX checks what it is called with, and does so fast
+            if self._packed is not None:
+                return self._packed(self.jax_compiled(*args))
+            leaves, tree = jax.tree.flatten(args)
+            if tree == self.signature.in_tree and not self.signature.static:
+                return self._unflattened(self.jax_compiled(*self._constants, *leaves))
+        except (NotImplementedError, TypeError, ValueError, OverflowError):
+            pass  # an argument that has to be moved, or a mistake
+        return self._unflattened(self._run(*jax.tree.flatten(args)))
+
+    @cached_property
+    def _packed(self) -> Callable[[list[Any]], Any] | None:
+        """Makes of flat results what the user's function returns: one array or a tuple of some.
+
+        None where it returns something else, or takes more than an array for each argument.
+        """
+        signature = self.signature
+        arguments = jax.tree.structure((0,) * len(signature.in_paths))
+        if signature.constants or signature.in_tree != arguments or self._empty_results:
+            return None
+        if signature.out_tree == jax.tree.structure(0):
+            return operator.itemgetter(0)
+        results = jax.tree.structure((0,) * len(signature.out_types))
+        return tuple if signature.out_tree == results else None
+
+    def _unflattened(self, results: list[Any]) -> Any:
+        for k, sharding in self._empty_results:
+            results[k] = jax.device_put(results[k], sharding)
+        return jax.tree.unflatten(self.signature.out_tree, results)
+
+    def _run(self, leaves: list[Any], tree: Any) -> list[Any]:
+        """Checks and moves the arguments first."""
+        if _paths(tree) != _paths(self.signature.in_tree):
+            self._refuse_structure(tree)
+        inputs = self.signature.select(leaves)
+        self._check(inputs, leaves)
+        placed = [
+            x if isinstance(x, jax.Array) and x.sharding == s else jax.device_put(x, s)
+            for x, s in zip(inputs, self.input_shardings, strict=True)
+        ]
+        return self.jax_compiled(*self._constants, *placed)
+
+    @cached_property
+    def _empty_results(self) -> list[tuple[int, NamedSharding]]:
+        """Results without elements, which XLA takes to lie anywhere, and how they should lie."""
+        typed = zip(self.signature.out_types, self.signature.out_shardings, strict=True)
+        return [(k, s) for k, (t, s) in enumerate(typed) if 0 in t.shape]
+
+    def _check(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:
+        expected = self.signature.in_types[len(self.signature.constants) :]
+        problems = [
+            Problem(
+                path,
+                _found(x),
+                f"{specs.show_type(t)}, for which this executable was compiled",
+                "call the shard_mapped function itself inside jit, grad and vmap"
+                if isinstance(x, Tracer)
+                else "pass such an array, or lower and compile for the other type",
+            )
+            for x, t, path in zip(inputs, expected, self.signature.in_paths, strict=True)
+            if not _fits(x, t)
+        ]
+        placed = zip(inputs, self.input_shardings, self.signature.in_paths, strict=True)
+        problems += [
+            Problem(
+                path,
+                f"{_found(x)} that is not unreduced as the program needs it",
+                f"an array with the spec {specs.show(sharding.spec)}",
+                "reshard it inside jit, or call the shard_mapped function that makes such an array",
+            )
+            for x, sharding, path in placed
+            if sharding.spec.unreduced and type_reductions(x) != reductions(sharding.spec)
+        ]
+        problems += [
+            Problem(
+                path,
+                show_value(leaves[position]),
+                f"{show_value(value)}, for which this executable was compiled",
+                "pass the value given to lower(), or lower and compile for the other one",
+            )
+            for position, path, value in self.signature.static
+            if not _same(leaves[position], value)
+        ]
+        if problems:
+            raise TargetError(self.signature.who, problems)
+
+    def _refuse_structure(self, tree: Any) -> None:
+        problem = Problem(
+            "args",
+            f"the arguments {_paths(tree)}",
+            f"{_paths(self.signature.in_tree)}, for which this executable was compiled",
+            "call it with the arguments given to lower(), or lower again",
+        )
+        raise TargetError(self.signature.who, [problem])
+
+
+def _paths(tree: Any) -> str:
+    """The paths of all arguments of a structure: `args[0]['w'], args[1]`."""
+    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
+    return ", ".join("args" + jax.tree_util.keystr(path) for path in paths) or "none"
+
+
+def _same(found: Any, expected: Any) -> bool:
+    """Whether a program made for one value without spec holds for another."""
+    if found is expected:
+        return True
+    return type(found) is type(expected) and is_hashable(expected) and found == expected
+
+
+def _fits(x: Any, expected: Any) -> bool:
+    if isinstance(x, Tracer | jax.ShapeDtypeStruct):
+        return False
+    try:
+        found = jax.typeof(x)
+    except (TypeError, OverflowError):
+        return False
+    return (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+
+def _found(x: Any) -> str:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return f"a ShapeDtypeStruct, {specs.show_type(x)}, without a value"
+    if isinstance(x, Tracer):
+        return f"a value being traced, {specs.show_type(x.aval)}"
+    try:
+        return specs.show_type(jax.typeof(x))
+    except (TypeError, OverflowError):
+        return f"a {type(x).__name__}, which is no array"

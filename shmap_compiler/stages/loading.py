@@ -1,0 +1,70 @@
+"""load: what a saved program becomes when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from shmap_compiler.artifacts import executables, portables
+from shmap_compiler.artifacts.checks import Malformed
+from shmap_compiler.artifacts.container import reading, unpack
+from shmap_compiler.base.errors import ArtifactError, Problem, show_value
+from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.portable import Portable
+
+_PARTS = {
+    portables.KIND: portables.parts_of_portable,
+    executables.KIND: executables.parts_of_executable,
+}
+
+
+@overload
+def load(path: str | Path, *, kind: None = None) -> Portable | Executable: ...
+
+
+@overload
+def load(path: str | Path, *, kind: Literal["portable"]) -> Portable: ...
+
+
+@overload
+def load(path: str | Path, *, kind: Literal["executable"]) -> Executable: ...
+
+
+def load(path: str | Path, *, kind: str | None = None) -> Portable | Executable:
+    """The program in a file that `save` wrote.
+
+    A compiled program is brought onto its devices and can be called. A lowered one is a `Portable`:
+    `.compile(target)` makes it an executable. Neither needs the source of the program.
+
+    A compiled program is stored as a pickle, which may run any code: load such files only from
+    those you trust. With `kind="portable"` nothing is unpickled: a file of another kind is refused.
+
+    Args:
+      path: the file.
+      kind: "portable" for a lowered program, "executable" for a compiled one, None for either.
+
+    Raises:
+      ArtifactError: the file is none of ours, damaged, of another kind, or made by other versions
+        or for other devices.
+    """
+    if kind is not None and kind not in _PARTS:
+        problem = Problem(
+            f"kind={kind!r}",
+            show_value(kind),
+            f"one of {', '.join(map(repr, _PARTS))}, or None for either",
+            "write kind='portable' for a file that Lowered.save wrote",
+        )
+        raise ArtifactError(None, [problem])
+
+    def parts_of(header: Any) -> dict[str, int | None]:
+        found = header["kind"]
+        if found not in _PARTS or kind not in (None, found):
+            needed = "one of " + ", ".join(map(repr, _PARTS)) if kind is None else repr(kind)
+            raise Malformed(f"a file of kind {found!r:.60}", f"a file of kind {needed}")
+        return _PARTS[found](header)
+
+    container = unpack(path, parts_of)
+    with reading(path, container.where):
+        if container.kind == portables.KIND:
+            return portables.read_portable(container)
+        return executables.read_executable(container)

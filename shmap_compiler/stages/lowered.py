@@ -1,0 +1,285 @@
+"""What comes after tracing, in the stages of `jax.stages`: Lowered, then Executable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args, overload
+
+import jax
+from jax.sharding import AbstractMesh
+from shmap_passes import Groups, Partitioner
+
+from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
+from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.frontend.mesh_context import no_devices
+from shmap_compiler.graph.callbacks import callback_lines
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
+from shmap_compiler.lowering.snapshots import Snapshots
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.stages.compiled import Compiled
+from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.portable import Portable, portable
+from shmap_compiler.targets import Target
+
+STAGES = ("graph", "body", "stablehlo", "hlo")
+"""Names of the stages of a program, in order: see `Lowered.as_text`."""
+
+PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
+GROUPS: tuple[Groups, ...] = get_args(Groups)
+PLATFORMS = ("cpu", "tpu", "cuda")
+
+
+@dataclass(frozen=True, repr=False)
+class Call:
+    """A traced call: the graph, and how the user's arguments and results map to it.
+
+    Attributes:
+      fun: the user's function, for error messages.
+      constants: values for the leading inputs of the graph, which `fun` closed over.
+      in_tree: structure of the user's arguments `(args...)`.
+      in_paths: the path of each remaining input of the graph, for error messages.
+      static: position in the flat arguments, path and value of each argument that is no array.
+      out_tree: structure of the user's result.
+      references: the inputs of the graph that hold the value of a mutable reference.
+      written: the inputs of which the last outputs are new values, for the references.
+    """
+
+    fun: Callable[..., Any]
+    graph: Graph
+    constants: tuple[Any, ...]
+    in_tree: Any
+    in_paths: tuple[str, ...]
+    static: tuple[tuple[int, str, Any], ...]
+    out_tree: Any
+    references: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+
+    @property
+    def reference_paths(self) -> list[str]:
+        """The mutable references, as the user names them."""
+        before = len(self.constants)
+        return [
+            self.in_paths[k - before]
+            if k >= before
+            else "a reference that the function closes over"
+            for k in self.references
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Call of {describe(self.fun)}: {self.graph!r}>"
+
+    @property
+    def has_unreduced_results(self) -> bool:
+        return any(spec.unreduced for spec in self.graph.out_specs)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """How the program is called, without the program."""
+        graph = self.graph
+        return Signature(
+            who=describe(self.fun),
+            name=graph.name,
+            mesh=graph.mesh,
+            in_tree=self.in_tree,
+            in_paths=self.in_paths,
+            static=tuple(self.static),
+            constants=self.constants,
+            in_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types),
+            in_specs=graph.in_specs,
+            out_tree=self.out_tree,
+            out_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.out_types),
+            out_specs=graph.out_specs,
+            callbacks=callback_lines(graph.jaxpr),
+        )
+
+
+def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
+    """Lowers a traced call by itself, for the devices of its mesh.
+
+    Raises:
+      TargetError: `partitioner` is not one of PARTITIONERS, or `groups` not one of GROUPS.
+    """
+    if partitioner not in PARTITIONERS:
+        raise _no_such_choice(call, "partitioner", partitioner, PARTITIONERS)
+    if groups not in GROUPS:
+        raise _no_such_choice(call, "groups", groups, GROUPS)
+    platform = "cpu" if isinstance(call.graph.mesh, AbstractMesh) else None
+    jax_lowered, snapshots = _lower(call, partitioner, groups, platform)
+    return Lowered(call, partitioner, groups, jax_lowered, snapshots)
+
+
+def _lower(
+    call: Call,
+    partitioner: Partitioner,
+    groups: Groups,
+    platform: str | None,
+    keep_unused: bool = False,
+) -> tuple[Any, Snapshots]:
+    """(the program as a `jax.stages.Lowered`, its module after emission and each pass).
+
+    Args:
+      platform: what to lower for; None for what the devices of the mesh are.
+      keep_unused: whether the module takes also those inputs that it does not use.
+    """
+    graph, signature = call.graph, call.signature
+    snapshots = Snapshots()
+
+    def program(*inputs):
+        return bind(graph, *inputs)
+
+    program.__name__ = graph.name
+    shardings = tuple(signature.in_shardings)
+    jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
+    platforms = None if platform is None else (platform,)
+    with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, snapshots.emitted)):
+        jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
+    return jax_lowered, snapshots
+
+
+def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -> TargetError:
+    problem = Problem(
+        f"{name}={value!r}",
+        show_value(value),
+        f"one of {', '.join(map(repr, choices))}",
+        f"write {name}={choices[0]!r}",
+    )
+    return TargetError(describe(call.fun), [problem])
+
+
+@dataclass(frozen=True, repr=False)
+class Lowered:
+    """A program lowered to StableHLO, not yet compiled.
+
+    Attributes:
+      call: the traced call this comes from.
+      partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (manual computation).
+      groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
+      jax_lowered: the same program as a `jax.stages.Lowered`.
+      snapshots: the module after emission and after each pass.
+    """
+
+    call: Call
+    partitioner: Partitioner
+    groups: Groups
+    jax_lowered: Any
+    snapshots: Snapshots
+
+    @property
+    def passes(self) -> tuple[tuple[str, str], ...]:
+        """The module after emission ("body") and after each pass, as (name, text)."""
+        return self.snapshots.texts
+
+    def __repr__(self) -> str:
+        """One line; `as_text` gives the program at each stage."""
+        return (
+            f"<Lowered of {describe(self.call.fun)}, partitioner {self.partitioner!r}, "
+            f"groups {self.groups!r}: {self.graph!r}>"
+        )
+
+    @property
+    def graph(self) -> Graph:
+        return self.call.graph
+
+    def as_text(self, stage: str = "stablehlo") -> str:
+        """The program at one of its stages.
+
+        - "graph": the traced per-device program;
+        - "body": the emitted module, on per-device types;
+        - "stablehlo": the module handed to XLA, after all passes;
+        - "hlo": the per-device program XLA made of it (this compiles).
+        """
+        if stage == "graph":
+            return str(self.graph)
+        if stage == "body":
+            return self.snapshots.body
+        if stage == "stablehlo":
+            return self.jax_lowered.as_text()
+        if stage == "hlo":
+            return self.compile().as_text()
+        raise _no_such_choice(self.call, "stage", stage, STAGES)
+
+    @overload
+    def compile(self, target: None = None) -> Executable: ...
+
+    @overload
+    def compile(self, target: str | Target, progress: Callable[[str], None] = ...) -> Compiled: ...
+
+    def compile(
+        self, target: str | Target | None = None, progress: Callable[[str], None] = lambda _: None
+    ) -> Compiled:
+        """Compiles, for the devices of the mesh or for those of a target.
+
+        On a target the program gets a mesh of the same axes that follows the arrangement of its
+        devices. Where these are not here, as on a machine without TPUs for "tpu:v5e:2x4", the
+        program is compiled in a process of its own, and the result can be looked at and saved.
+
+        Args:
+          target: see `shmap_compiler.targets`: "cpu:8", "tpu:v5e:2x4", "gpu:h100:8" or "local".
+          progress: called with the name of each phase of a compilation elsewhere as it begins.
+
+        Returns:
+          An `Executable`, or a `CompiledForTarget` if the devices are not here.
+
+        Raises:
+          TargetError: the mesh has no devices, or the program does not fit the target.
+        """
+        if target is None:
+            return self._executable
+        from shmap_compiler.stages.compile_for_target import compile_for
+
+        if not isinstance(target, Target):
+            target = Target.parse(target, self.call.signature.who)
+        return compile_for(self, target, progress)
+
+    @cached_property
+    def _executable(self) -> Executable:
+        if isinstance(self.graph.mesh, AbstractMesh):
+            raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
+        with partitioner_is(self.partitioner):
+            return Executable(self.call.signature, self.jax_lowered.compile())
+
+    def portable(self, platform: str) -> Portable:
+        """The program without its Python source, for devices of one platform.
+
+        Args:
+          platform: "cpu", "tpu" or "cuda".
+
+        Raises:
+          TargetError: the program calls back into Python.
+        """
+        signature = self.call.signature
+        if platform not in PLATFORMS:
+            raise _no_such_choice(self.call, "platform", platform, PLATFORMS)
+        if signature.callbacks:
+            raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
+        jax_lowered, _ = _lower(self.call, self.partitioner, self.groups, platform, True)
+        module = jax_lowered.compiler_ir("stablehlo")
+        return portable(signature, module, self.partitioner, platform)
+
+    def save(self, path: str | Path, platform: str = "cpu") -> None:
+        """Saves the program as a portable StableHLO artifact with its signature.
+
+        `load(path)` compiles and runs it, without the source of the program and for any devices of
+        the platform.
+
+        Args:
+          platform: "cpu", "tpu" or "cuda".
+
+        Raises:
+          TargetError: the program calls back into Python.
+          ArtifactError: the program holds a value that cannot be saved.
+        """
+        self.portable(platform).save(path)
+
+
+def _calls_back(line: str) -> Problem:
+    return Problem(
+        line,
+        "a call back into Python",
+        "a program that runs without this process: it leaves it here",
+        "take the callback or print out, or compile for the devices of the mesh: compile()",
+    )

@@ -1,0 +1,123 @@
+"""Compiles in a process of its own, which a compiler may abort and whose environment it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shmap_compiler.base.jax_compat import setting
+from shmap_compiler.targets.target import Target
+
+if TYPE_CHECKING:
+    from shmap_compiler.stages.compiled import CompiledForTarget
+    from shmap_compiler.stages.portable import Portable
+
+# Run as a file: frames of `python -m` would be among the source lines of the program.
+_WORKER = Path(__file__).with_name("subprocess_worker.py")
+
+
+class Failure(Exception):
+    """The compiler of a target failed.
+
+    Attributes:
+      phase: when; see subprocess_worker.py.
+      message: what it said.
+      aborted: it ended its process.
+    """
+
+    def __init__(self, phase: str, message: str, aborted: bool):
+        super().__init__(message)
+        self.phase, self.message, self.aborted = phase, message, aborted
+
+
+def compile_apart(
+    program: Portable, target: Target, progress: Callable[[str], None]
+) -> CompiledForTarget:
+    """A program compiled for devices that are not here.
+
+    Args:
+      progress: called with the name of each phase as it begins.
+
+    Raises:
+      Failure: the compiler refuses the target or the program.
+    """
+    from shmap_compiler.artifacts import write_portable
+    from shmap_compiler.artifacts.container import unpack
+    from shmap_compiler.stages.compiled import CompiledForTarget
+
+    with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
+        source, result = Path(folder, "program"), Path(folder, "compiled")
+        flat = replace(program, signature=program.signature.flat())
+        source.write_bytes(write_portable(flat))
+        _run([str(source), target.text, str(result)], target, progress)
+        return CompiledForTarget(program.signature, target, unpack(result))
+
+
+def _run(arguments: list[str], target: Target, progress: Callable[[str], None]) -> None:
+    """Runs the worker to its end; it reports on its standard output, in lines of JSON."""
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(_WORKER), *arguments],
+            env=_environment(target),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        phase, failure = "start", ""
+        with process:
+            assert process.stdout is not None, "asked for above"
+            for line in process.stdout:
+                report = _report(line)
+                if "phase" in report:
+                    phase = report["phase"]
+                    progress(phase)
+                failure = report.get("failure", failure)
+        log.seek(0)
+        if process.returncode < 0:
+            raise Failure(phase, _last_words(log.read()), aborted=True)
+        if failure:
+            raise Failure(phase, failure, aborted=False)
+        if process.returncode:
+            raise RuntimeError(f"a defect of {_WORKER.name}\n{log.read()}")
+
+
+def _environment(target: Target) -> dict[str, str]:
+    """That of this process, with what the compiler needs and JAX's settings as they are here."""
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **os.environ,
+        **target.environment,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": str(bool(setting("jax_enable_x64"))),
+        # What can be imported here can be imported there.
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+
+
+def _report(line: str) -> dict[str, Any]:
+    """A line of the worker; a compiler may print others between them."""
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+def _last_words(log: str) -> str:
+    """What a process that was aborted said of the reason: a line that begins with F, or the last.
+
+    Logs of XLA begin each line with a letter for its severity.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    fatal = [line for line in lines if line.startswith("F") and "] " in line]
+    if fatal:
+        return fatal[0].partition("] ")[2]
+    return lines[-1] if lines else "nothing"

@@ -1,0 +1,55 @@
+"""Compiles one saved program for a target, in a process that subprocess_compiler.py starts.
+
+    python subprocess_worker.py PROGRAM TARGET RESULT
+
+Reports on standard output, in lines of JSON: {"phase": ...} as each phase begins, {"failure": ...}
+at the end if there is one. The phases are "topology" (the compiler is loaded and makes the devices
+of the target), "lowering", "compiling" and "saving".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+
+from shmap_compiler.artifacts import load, write_executable
+from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.portable import Portable
+from shmap_compiler.targets import Target
+
+
+def main(source: str, text: str, result: str) -> int:
+    program, target = load(source), Target.parse(text)
+    assert isinstance(program, Portable), "subprocess_compiler.py saves such a program"
+    try:
+        contents = _compiled(program, target)
+    except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError) as error:
+        _report(failure=str(error))
+        return 1
+    Path(result).write_bytes(contents)
+    return 0
+
+
+def _compiled(program: Portable, target: Target) -> bytes:
+    _report(phase="topology")
+    signature = program.signature
+    mesh = target.mesh(signature.mesh.shape, signature.axis_types)
+    _report(phase="lowering")
+    lowered = program.lower(mesh)
+    _report(phase="compiling")
+    with partitioner_is(program.partitioner):
+        compiled = lowered.compile()
+    _report(phase="saving")
+    return write_executable(Executable(signature.on(mesh), compiled, target))
+
+
+def _report(**what: str) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

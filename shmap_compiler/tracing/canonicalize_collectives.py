@@ -1,0 +1,329 @@
+"""Rewrites JAX's collectives, as this JAX version traces them, into the family of `collectives`.
+
+Nested programs (loops, branches, inner jit, custom derivatives) are rewritten in place and keep
+their structure. A collective that also names an axis of an enclosing vmap is left alone: JAX's
+batching rule removes that axis first, and the program is then traced and normalised again. Kernels
+are left alone too: their own compiler knows JAX's collectives. A collective of JAX that is in no
+table here is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex_core
+from jax.sharding import AbstractMesh
+
+from shmap_compiler import collectives as coll
+from shmap_compiler.base.errors import Problem, body_error
+from shmap_compiler.base.jax_compat import (
+    axis_of_effect,
+    is_axis_effect,
+    jaxprs_in,
+    open_jaxpr,
+    replace_jaxpr,
+    replace_jaxprs_in,
+)
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.collectives.collective_errors import let_through
+from shmap_compiler.collectives.to_reduced import to_reduced
+from shmap_compiler.jaxprs.contents import holders
+from shmap_compiler.jaxprs.held_programs import KERNELS
+from shmap_compiler.replication.collective_rules import RULED
+
+
+def normalize(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Any:
+    """The closed `jaxpr` with its collectives over `axes` of `mesh` in our family.
+
+    Raises BodyError if a collective cannot be carried out; `who` describes the user's function.
+    """
+    rewriter = _Rewriter(mesh, frozenset(axes))
+    with jax.sharding.use_abstract_mesh(mesh):
+        result = rewriter.jaxpr(jaxpr)
+    if rewriter.problems:
+        raise body_error(who, rewriter.problems)
+    return result
+
+
+class _Rewriter:
+    def __init__(self, mesh: AbstractMesh, axes: frozenset[str]):
+        self.mesh = mesh
+        self.axes = axes
+        self.problems: list[Problem] = []
+        self.rewritten: dict[int, tuple[Any, Any]] = {}
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        """The same object if nothing in it changes, and one object for each object."""
+        if id(jaxpr) not in self.rewritten:
+            # Together with its original, which so keeps its id.
+            self.rewritten[id(jaxpr)] = jaxpr, self.rewrite(jaxpr)
+        return self.rewritten[id(jaxpr)][1]
+
+    def rewrite(self, jaxpr: Any) -> Any:
+        inner = open_jaxpr(jaxpr)
+        eqns: list[Any] = []
+        held = holders(inner)
+        for position, eqn in enumerate(inner.eqns):
+            if _PLAIN[eqn.primitive] and not (eqn.effects or position in held or _has_axes(eqn)):
+                eqns.append(eqn)
+            else:
+                eqns += self.equation(eqn)
+        effects = self.effects(inner.effects)
+        unchanged = len(eqns) == len(inner.eqns) and all(
+            new is old for new, old in zip(eqns, inner.eqns, strict=True)
+        )
+        if unchanged and effects == inner.effects:
+            return jaxpr
+        return replace_jaxpr(jaxpr, eqns=eqns, effects=effects)
+
+    def equation(self, eqn: Any) -> list[Any]:
+        if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
+            if not self.applies(eqn):
+                return [_left_alone(eqn)]
+            self.problems += let_through(eqn, dict(self.mesh.shape))
+            return [] if self.problems else self.expand(eqn)
+        if eqn.primitive.name in KERNELS:
+            return [eqn.replace(effects=self.effects(eqn.effects))]
+        if not jaxprs_in(eqn.params):
+            self.refuse_unknown(eqn)
+            return [eqn]
+        params = replace_jaxprs_in(eqn.params, self.jaxpr)
+        if params is eqn.params:
+            return [eqn]
+        return [eqn.replace(params=params, effects=self.effects(eqn.effects))]
+
+    def refuse_unknown(self, eqn: Any) -> None:
+        named = {axis_of_effect(e) for e in eqn.effects}
+        if _has_axes(eqn):
+            named.update(a for a in _axes(eqn.params) if isinstance(a, str))
+        axes = [a for a in sorted(self.axes) if a in named]
+        if axes and eqn.primitive not in RULED and eqn.primitive.name not in _LOWERED_BY_JAX:
+            self.problems.append(
+                Problem(
+                    f"{eqn.primitive} over {', '.join(map(repr, axes))} at {source_line(eqn)}",
+                    "a collective that shmap_compiler does not know",
+                    f"one of {', '.join(sorted(_EXPANSIONS))}",
+                    "write it with these collectives, or use jax.shard_map for this function",
+                )
+            )
+
+    def effects(self, effects: Any) -> Any:
+        return {e for e in effects if not is_axis_effect(e, self.axes)}
+
+    def applies(self, eqn: Any) -> bool:
+        names = [a for a in _axes(eqn.params) if not isinstance(a, int)]
+        return all(name in self.axes for name in names)
+
+    def expand(self, eqn: Any) -> list[Any]:
+        """The equations that stand for `eqn`, computing the same variables from the same."""
+        params = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
+        avals = tuple(v.aval for v in eqn.invars)
+        template = open_jaxpr(_template(eqn.primitive.name, params, avals, self.mesh))
+        env = dict(zip(template.invars, eqn.invars, strict=True))
+        finals = dict(zip(template.outvars, eqn.outvars, strict=True))
+
+        def read(atom):
+            return atom if isinstance(atom, jex_core.Literal) else env[atom]
+
+        if not template.eqns:
+            source = read(template.outvars[0])
+            return [eqn.replace(primitive=lax.copy_p, params={}, invars=[source], effects=set())]
+        eqns = []
+        for step in template.eqns:
+            for var in step.outvars:
+                env[var] = finals.get(var) or jex_core.Var(var.aval)
+            eqns.append(
+                step.replace(
+                    invars=[read(v) for v in step.invars],
+                    outvars=[env[v] for v in step.outvars],
+                    source_info=eqn.source_info,
+                    ctx=eqn.ctx,
+                )
+            )
+        return eqns
+
+
+@functools.lru_cache(maxsize=4096)
+def _template(name, params, avals, mesh) -> Any:
+    expansion = _EXPANSIONS[name](dict(params), dict(mesh.shape))
+    return jax.make_jaxpr(expansion)(*avals)
+
+
+def _left_alone(eqn: Any) -> Any:
+    """A collective that also names an axis of an enclosing vmap."""
+    if eqn.primitive.name == "all_to_all" and not eqn.params["tiled"]:
+        # To the primitive both are one, but JAX's transpose of the untiled form has a wrong type.
+        return eqn.replace(params={**eqn.params, "tiled": True})
+    return eqn
+
+
+# ---------------------------------------------------------- one expansion per primitive of JAX
+
+
+def _has_axes(eqn: Any) -> bool:
+    return "axes" in eqn.params or "axis_name" in eqn.params
+
+
+def _axes(params: dict[str, Any]) -> tuple[Any, ...]:
+    axes = params["axes"] if "axes" in params else params["axis_name"]
+    return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+
+
+def _group(params: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
+    """The parameters all collectives with groups share."""
+    axes = tuple(a for a in _axes(params) if not isinstance(a, int))
+    groups = params.get("axis_index_groups")
+    if groups is None:
+        return {"axes": axes, "groups": None, "size": math.prod(sizes[a] for a in axes)}
+    groups = tuple(tuple(map(int, g)) for g in groups)
+    return {"axes": axes, "groups": groups, "size": len(groups[0])}
+
+
+def _reduction(named: Callable[..., Any], positional: Callable[..., Any]):
+    def expansion(params, sizes):
+        dims = tuple(a for a in _axes(params) if isinstance(a, int))
+        group = _group(params, sizes)
+
+        def fun(x):
+            x = positional(x, dims) if dims else x
+            return named(x, **group) if group["axes"] else x
+
+        return fun
+
+    return expansion
+
+
+def _all_gather(params, sizes):
+    dimension, group = params["all_gather_dimension"], _group(params, sizes)
+
+    def fun(x):
+        x = x if params["tiled"] else lax.expand_dims(x, (dimension,))
+        return coll.all_gather(x, dimension=dimension, **group)
+
+    return fun
+
+
+def _reduce_scatter(params, sizes):
+    group = _group(params, sizes)
+
+    def fun(x):
+        dimension = params["scatter_dimension"] % x.ndim
+        x = coll.psum_scatter(x, dimension=dimension, **group)
+        return x if params["tiled"] else lax.squeeze(x, (dimension,))
+
+    return fun
+
+
+def _all_to_all(params, sizes):
+    # Untiled, JAX inserts and removes the dimension of the group around its primitive.
+    group = _group(params, sizes)
+
+    def fun(x):
+        if not group["axes"]:
+            return x
+        split, concat = params["split_axis"] % x.ndim, params["concat_axis"] % x.ndim
+        return coll.all_to_all(x, split=split, concat=concat, **group)
+
+    return fun
+
+
+def _ragged_all_to_all(params, sizes):
+    return functools.partial(coll.ragged_all_to_all, **_group(params, sizes))
+
+
+def _ppermute(params, sizes):
+    perm = tuple((int(source), int(target)) for source, target in params["perm"])
+    if not _axes(params):  # each device by itself
+        return (lambda x: x) if perm else jnp.zeros_like
+    return functools.partial(coll.ppermute, axes=_axes(params), perm=perm)
+
+
+def _pbroadcast(params, sizes):
+    group = _group(params, sizes)
+    if not group["axes"]:
+        return lambda x: x
+    source = int(params["source"])  # True is a source too
+    return functools.partial(coll.pbroadcast, axes=group["axes"], source=source, size=group["size"])
+
+
+def _pbroadcast_dynamic(params, sizes):
+    group = _group(params, sizes)
+
+    def fun(x, source):
+        mine = coll.axis_index(axes=group["axes"]) == source
+        if x.dtype == jnp.bool_:
+            return coll.pmax(x & mine, **group)
+        return coll.psum(jnp.where(mine, x, jnp.zeros_like(x)), **group)
+
+    return fun
+
+
+def _axis_index(params, sizes):
+    return functools.partial(coll.axis_index, axes=_axes(params))
+
+
+def _identity(params, sizes):
+    return lambda x: x
+
+
+def _psum_invariant(params, sizes):
+    return functools.partial(coll.psum, **_group(params, sizes))
+
+
+def _to_reduced(params, sizes):
+    return functools.partial(to_reduced, axes=_axes(params))
+
+
+_EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "psum": _reduction(coll.psum, lambda x, dims: jnp.sum(x, dims, dtype=x.dtype)),
+    "pmax": _reduction(coll.pmax, jnp.max),
+    "pmin": _reduction(coll.pmin, jnp.min),
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "ragged_all_to_all": _ragged_all_to_all,
+    "ppermute": _ppermute,
+    "pbroadcast": _pbroadcast,
+    "pbroadcast_dynamic": _pbroadcast_dynamic,
+    "axis_index": _axis_index,
+    "pvary": _identity,
+    "psum_invariant": _psum_invariant,
+    "all_gather_invariant": _all_gather,
+    # What JAX makes of collectives and casts on unreduced and reduced values.
+    "unreduced_psum": _psum_invariant,
+    "unreduced_pmax": _reduction(coll.pmax, jnp.max),
+    "unreduced_pmin": _reduction(coll.pmin, jnp.min),
+    "unreduced_reduce_scatter": _reduce_scatter,
+    "all_gather_reduced": _all_gather,
+    "preduced": _to_reduced,
+    "vary_unreduced_cast": _identity,
+    "vary_unreduced_cast_p": _identity,  # in JAX 0.10
+    "reduced_vary_cast": _identity,
+    "reduced_vary_cast_p": _identity,  # in JAX 0.10
+    "shmap_pvary": _identity,
+    "shmap_psum_invariant": _psum_invariant,
+}
+
+_LOWERED_BY_JAX = {"psend", "precv", "call_hi_primitive", "call_hi_primitive_linearized"}
+"""Collectives without a form of ours: GPUs only, and known to the checks by their names; and what
+stands for a program until it is lowered, which is checked and emitted as `lowerable` makes it."""
+
+
+class _Plain(dict[Any, bool]):
+    """Of each primitive, whether its equations stay as they are if they name no axis."""
+
+    def __missing__(self, primitive: Any) -> bool:
+        self[primitive] = primitive.name not in _EXPANSIONS and primitive.name not in KERNELS
+        return self[primitive]
+
+
+_PLAIN = _Plain()
+
+COLLECTIVE_NAMES = frozenset(_EXPANSIONS)
+"""Names of JAX's primitives for collectives, on all the versions we support."""

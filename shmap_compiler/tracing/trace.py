@@ -1,0 +1,233 @@
+"""Traces a user's per-device function into a Graph.
+
+The function is traced by JAX itself, on the types of one device's blocks, with the mesh's manual
+axes in scope. What JAX records is then normalised (`normalize`) and closed: arrays and outer
+tracers that the function closes over become inputs, equal on all devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.extend import source_info_util
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import BodyError, Problem, ShmapError
+from shmap_compiler.base.jax_compat import (
+    AnyMesh,
+    constants_to_inputs,
+    described_alike,
+    enclosing_manual_axes,
+    is_of_other_mesh,
+    is_ref,
+    trace_with_axes,
+    type_on_mesh,
+    type_reductions,
+    type_split,
+    varying_types,
+    with_manual_axes,
+)
+from shmap_compiler.collectives import collective_errors, vmapped_axes
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.tracing.canonicalize_collectives import normalize
+from shmap_compiler.tracing.ref_discharge import discharge
+from shmap_compiler.tracing.vma_typing import (
+    ManualType,
+    trace_by_need,
+    trace_unreduced,
+    trace_with_types,
+    varies_outside,
+)
+
+source_info_util.register_exclusion(str(Path(__file__).parents[1]))
+
+
+_CLOSED_OVER = Problem(
+    "a value of the enclosing shard_mapped function, which this one closes over",
+    "a value for a mesh with other axes manual, which JAX does not take in here",
+    "values of this function's own",
+    "pass it as an argument, with jax.sharding.PartitionSpec() as its spec",
+)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A Graph and what its leading inputs are: values the function closed over.
+
+    Attributes:
+      written: which of the constants are references that the function writes. The last results of
+        the Graph are their last values.
+    """
+
+    graph: Graph
+    constants: list[Any]
+    written: tuple[int, ...] = ()
+
+
+def trace(
+    fun: Callable[..., Sequence[Any]],
+    *,
+    name: str,
+    who: str,
+    mesh: AnyMesh,
+    manual_axes: Sequence[str],
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
+    in_types: Sequence[Any],
+    outer_manual_axes: Sequence[str] | None = None,
+    check_vma: bool = True,
+    check_hangs: bool = True,
+    user_fun: Callable[..., Any] | None = None,
+    finish: Callable[[Any], Any] | None = None,
+    has_reductions: bool = False,
+) -> Traced:
+    """Graph of `fun`, a function from flat blocks to flat blocks.
+
+    Args:
+      name, who: the user's function, for printing and for errors.
+      in_types: types of the full input arrays.
+      out_specs: the specs, or a function from the traced output types to them.
+      outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
+      check_vma, check_hangs: see `Graph`.
+      user_fun: the user's function that `fun` calls, unless `fun` is made from a Graph.
+      finish: rewrites the traced jaxpr.
+      has_reductions: whether specs have unreduced or reduced axes. What a program may do with such
+        values is up to JAX's types.
+    """
+    manual = tuple(a for a in mesh.axis_names if a in manual_axes)
+    if outer_manual_axes is None:
+        outer_manual_axes = enclosing_manual_axes(mesh)
+    outer = tuple(a for a in outer_manual_axes if a not in manual)
+    body_mesh = with_manual_axes(mesh, (*manual, *outer))
+    block_types = _block_types(in_types, in_specs, mesh, body_mesh)
+
+    def traced(*blocks):
+        try:
+            with vmapped_axes.body(who):
+                return fun(*blocks)
+        except ShmapError:
+            raise
+        except Exception as error:
+            refusal = collective_errors.refused(
+                error, who, {a: mesh.shape[a] for a in (*manual, *outer)}
+            )
+            if refusal is None:
+                raise
+            raise refusal from error
+
+    described_alike(traced, fun)
+
+    def untyped():
+        with varying_types(False):  # which may be on for an enclosing function
+            return trace_with_axes(traced, body_mesh, manual, block_types)
+
+    def typed():
+        blocks = [
+            ManualType(
+                varying=(*_in_order(specs.mentioned(s), mesh), *varies_outside(t, outer)),
+                unreduced=tuple(_in_order(s.unreduced, mesh)),
+                reduced=tuple(_in_order(s.reduced, mesh)),
+            )
+            for t, s in zip(in_types, in_specs, strict=True)
+        ]
+        return trace_with_types(traced, body_mesh, manual, block_types, blocks)
+
+    try:
+        if user_fun is None or not check_vma:
+            jaxpr = untyped()
+        elif has_reductions:
+            jaxpr = trace_unreduced(typed, who)
+        else:
+            jaxpr = trace_by_need(untyped, typed, user_fun, who)
+    except ValueError as error:
+        if not is_of_other_mesh(error):
+            raise
+        raise BodyError(who, [_CLOSED_OVER]) from error
+    if finish is not None:
+        jaxpr = finish(jaxpr)
+    jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
+    jaxpr, written = discharge(jaxpr, body_mesh, who)
+    results = jaxpr.out_avals[: len(jaxpr.out_avals) - len(written)]
+    graph = Graph(
+        name=name,
+        jaxpr=jaxpr,
+        mesh=mesh,
+        manual_axes=manual,
+        outer_manual_axes=outer,
+        in_specs=(PartitionSpec(),) * len(constants) + tuple(in_specs),
+        out_specs=(
+            *(out_specs(results) if callable(out_specs) else out_specs),
+            *[PartitionSpec()] * len(written),
+        ),
+        check_vma=check_vma,
+        check_hangs=check_hangs,
+    )
+    return Traced(graph, constants, tuple(written))
+
+
+def _block_types(
+    full: Sequence[Any], in_specs: Sequence[PartitionSpec], mesh: AnyMesh, body_mesh: AbstractMesh
+) -> list[Any]:
+    """The types of blocks, which over axes that stay Explicit are split as the full arrays are."""
+    made: dict[Any, Any] = {}  # of hundreds few differ
+
+    def block_type(t: Any, spec: PartitionSpec) -> Any:
+        if (t, spec) not in made:
+            shape, weak = specs.shard_shape(t.shape, spec, mesh), getattr(t, "weak_type", False)
+            made[t, spec] = type_on_mesh(
+                body_mesh, type_split(t), shape, t.dtype, weak, type_reductions(t)
+            )
+        return made[t, spec]
+
+    return [block_type(t, spec) for t, spec in zip(full, in_specs, strict=True)]
+
+
+def _in_order(axes: Collection[str], mesh: AnyMesh) -> list[str]:
+    return [a for a in mesh.axis_names if a in axes]
+
+
+def retrace(
+    graph: Graph,
+    fun: Callable[..., Sequence[Any]],
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
+    in_types: Sequence[Any],
+    finish: Callable[[Any], Any] | None = None,
+) -> Traced:
+    """`fun`, made from the program of `graph` by a transformation, on the same mesh.
+
+    Its constants are those of derivative rules of the user's, which JAX traces only now.
+
+    Args:
+      finish: rewrites the traced jaxpr.
+    """
+    traced = trace(
+        fun,
+        name=graph.name,
+        who=f"`{graph.name}`",
+        mesh=graph.mesh,
+        manual_axes=graph.manual_axes,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        in_types=in_types,
+        outer_manual_axes=graph.outer_manual_axes,
+        check_vma=graph.check_vma,
+        check_hangs=graph.check_hangs,
+        finish=finish,
+    )
+    if traced.written:
+        raise BodyError(f"`{graph.name}`", [_RULE_WRITES])
+    return Traced(traced.graph, [x[...] if is_ref(jax.typeof(x)) else x for x in traced.constants])
+
+
+_RULE_WRITES = Problem(
+    "the derivative or batching rule of a function that it calls",
+    "a write to a mutable reference that the rule closes over",
+    "a rule that reads references only: it runs as a part of the derivative's own program",
+    "return the value as a result, or take the derivative inside shard_map",
+)

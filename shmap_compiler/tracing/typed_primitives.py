@@ -1,0 +1,88 @@
+"""Primitives that hold functions traced under JAX's types, as functions on no such types.
+
+From JAX 0.12 on some functions (`jax.lax.custom_root`) are primitives that hold the user's
+functions, already traced, until the program is lowered or differentiated. If they were traced under
+JAX's types of varying values, the types are inside, where they cannot be erased. Such an equation
+becomes a call of a `jax.custom_jvp` function: its program is what the primitive stands for, its
+rule is the rule of the primitive, and from both the types are erased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.extend import core as jex_core
+from jax.sharding import AbstractMesh
+
+from shmap_compiler.base.jax_compat import (
+    has_high_jvp,
+    trace_with_axes,
+    varying_types,
+    without_high_primitives,
+    without_varying_type,
+)
+
+
+def holds_types(eqn: Any) -> bool:
+    """Whether an equation holds functions with a derivative that only it knows."""
+    return has_high_jvp(eqn)
+
+
+def as_custom_jvp(
+    eqn: Any, erase: Callable[[Any], Any], mesh: AbstractMesh, axes: Sequence[str]
+) -> Any:
+    """The equation of a `jax.custom_jvp` function that does what an equation does.
+
+    Args:
+      eqn: an equation that `holds_types`, on types of varying values.
+      erase: removes the types from a program.
+      mesh, axes: the mesh as the body sees it, and the axes that are manual there.
+
+    Returns:
+      The equation, on types that say nothing of varying, and on new variables.
+    """
+    types = [v.aval for v in eqn.invars]
+
+    def apply(*values):
+        return eqn.primitive.bind(*values, **eqn.params)
+
+    def erased(fun: Callable[..., Any], types: Sequence[Any]) -> Callable[..., list[Any]]:
+        with varying_types():
+            program = without_high_primitives(trace_with_axes(fun, mesh, axes, types), mesh, axes)
+        return jex_core.jaxpr_as_fun(erase(program))
+
+    call = jax.custom_jvp(erased(apply, types))
+
+    def rule(primals, tangents):
+        moves = [not isinstance(t, SymbolicZero) for t in tangents]
+        moving = [t for t, m in zip(tangents, moves, strict=True) if m]
+        smooth: list[bool] = []
+
+        def with_tangents(*blocks):
+            values, rest = blocks[: len(moves)], iter(blocks[len(moves) :])
+
+            def of_moving(*moving_values):
+                given = iter(moving_values)
+                return apply(*[next(given) if m else x for x, m in zip(values, moves, strict=True)])
+
+            where_moving = [x for x, m in zip(values, moves, strict=True) if m]
+            outs, out_tangents = jax.jvp(of_moving, where_moving, list(rest))
+            smooth[:] = [t.dtype != jax.dtypes.float0 for t in out_tangents]
+            return [*outs, *[t for t, s in zip(out_tangents, smooth, strict=True) if s]]
+
+        tangent_types = [t.to_tangent_aval() for t, m in zip(types, moves, strict=True) if m]
+        results = erased(with_tangents, [*types, *tangent_types])(*primals, *moving)
+        outs, found = results[: len(smooth)], iter(results[len(smooth) :])
+        return outs, [
+            next(found) if s else np.zeros(x.shape, jax.dtypes.float0)
+            for x, s in zip(outs, smooth, strict=True)
+        ]
+
+    call.defjvp(rule, symbolic_zeros=True)
+    traced = trace_with_axes(call, mesh, axes, [without_varying_type(t) for t in types])
+    (equation,) = traced.eqns
+    return equation

@@ -1,0 +1,354 @@
+"""JAX's types of varying values: under them, and not under them, the user's function is traced.
+
+In JAX with check_vma the type of a value says along which manual axes it varies. Code may ask for
+it (`asking`), and it gives reverse-mode derivatives inside a body their meaning: a weight that is
+equal on all devices along an axis has one gradient, the sum of what all devices owe, where without
+types each device would get its own share. But these types refuse correct programs, and tracing
+under them takes longer. So we trace without them, unless code asks or turns out to differentiate,
+and either way the Graph is on types that say nothing of varying.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core as jex_core
+from jax.extend import linear_util
+from jax.interpreters import ad
+from jax.sharding import AbstractMesh
+
+from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
+from shmap_compiler.base.jax_compat import (
+    described_alike,
+    is_of_other_mesh,
+    jaxprs_in,
+    manual_type_reductions,
+    needs_varying_types,
+    open_jaxpr,
+    refuses_unreduced,
+    replace_jaxpr,
+    replace_jaxprs_in,
+    trace_with_axes,
+    tracks_varying_types,
+    unchecked_backward_rules,
+    varies_along,
+    varying_types,
+    without_varying_type,
+)
+from shmap_compiler.base.source_lines import user_line
+from shmap_compiler.jaxprs.contents import holders, names_any
+from shmap_compiler.replication.typed import typed_p
+from shmap_compiler.tracing.canonicalize_collectives import normalize
+from shmap_compiler.tracing.typed_primitives import as_custom_jvp, holds_types
+from shmap_compiler.tracing.vma_queries import asks, casts
+
+
+def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
+    """The axes of an enclosing shard_map along which an input varies, so far as is known."""
+    if not tracks_varying_types():
+        return list(outer)
+    return [a for a in outer if a in varies_along(full)]
+
+
+def transposes(jaxpr: Any) -> bool:
+    """Whether a traced program holds equations that a reverse-mode derivative made.
+
+    JAX itself transposes the operator of each `custom_linear_solve`, whether or not anybody takes a
+    derivative.
+    """
+    stacks: dict[int, Any] = {}
+
+    def collect(program: Any) -> None:
+        eqns = open_jaxpr(program).eqns
+        stacks.update((id(s), s) for s in [eqn.source_info.name_stack for eqn in eqns])
+        for position in holders(program):
+            for held in jaxprs_in(_as_the_user_gave_it(eqns[position])):
+                collect(held)
+
+    collect(jaxpr)
+    return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
+
+
+def _as_the_user_gave_it(eqn: Any) -> dict[str, Any]:
+    """The parameters of an equation without what JAX made of them by transposition."""
+    if eqn.primitive.name != "custom_linear_solve":
+        return eqn.params
+    programs = eqn.params["jaxprs"]
+    return {"matvec": programs.matvec, "solve": programs.solve}
+
+
+def trace_by_need(
+    untyped: Callable[[], Any], typed: Callable[[], Any], fun: Callable[..., Any], who: str
+) -> Any:
+    """What `typed` traces if the user's function needs types, or else what `untyped` does.
+
+    A function that only asks, or only casts, gets no types if they refuse it. One that closes over
+    values of an enclosing shard_mapped function needs them: only operations on types bring such
+    values in.
+
+    Args:
+      fun: the user's function, whose code shows what it asks for.
+    """
+    refusal = None
+    if asks(fun):
+        try:
+            return typed()
+        except SpecError:
+            raise  # not of types, without which what the body is told would be wrong
+        except Exception as error:  # a mistake of the user's comes up again without types
+            refusal = error
+    try:
+        jaxpr = untyped()
+    except ValueError as error:
+        if needs_varying_types(error):  # a cast to unreduced
+            return trace_unreduced(typed, who)
+        if not is_of_other_mesh(error):
+            raise
+    else:
+        if not transposes(jaxpr):
+            return jaxpr if refusal else _with_casts(jaxpr, typed, fun)
+    if refusal is None:
+        try:
+            return typed()
+        except (TypeError, ValueError, NotImplementedError) as error:
+            refusal = error
+    raise BodyError(who, [refused_by_types(refusal)]) from refusal
+
+
+def _with_casts(jaxpr: Any, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
+    """What `typed` traces if types that the function gives values matter to a backward rule."""
+    if names_any(jaxpr, [_FUNCTION]) and casts(fun):
+        with contextlib.suppress(Exception):  # JAX refuses the function; its casts mean nothing
+            return typed()
+    return jaxpr
+
+
+def trace_unreduced(typed: Callable[[], Any], who: str) -> Any:
+    """What `typed` traces: a function of values that are unreduced or reduced.
+
+    Few operations make sense on summands, and JAX's types know which.
+    """
+    try:
+        return typed()
+    except ShmapError:
+        raise
+    except Exception as error:
+        if not refuses_unreduced(error):
+            raise  # the user's own
+        raise UnreducedError(who, [_no_operation_on_summands(error)]) from error
+
+
+@dataclass(frozen=True)
+class ManualType:
+    """The axes along which a block varies, and those along which it is unreduced or reduced."""
+
+    varying: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+    def cast(self, block: Any) -> Any:
+        """A block of this type, of one that is equal on all devices by its type."""
+        for axes, to in (
+            (self.varying + self.unreduced, "varying"),
+            (self.unreduced, "unreduced"),
+            (self.reduced, "reduced"),
+        ):
+            block = lax.pcast(block, axes, to=to) if axes else block
+        return block
+
+
+def trace_with_types(
+    fun: Callable[..., Any],
+    mesh: AbstractMesh,
+    axes: Sequence[str],
+    types: Sequence[Any],
+    manual_types: Sequence[ManualType],
+) -> Any:
+    """ClosedJaxpr of `fun` under JAX's typing of varying values, from which the types are erased.
+
+    Args:
+      types, manual_types: of the inputs.
+    """
+
+    def typed(*blocks):
+        return fun(*[m.cast(x) for x, m in zip(blocks, manual_types, strict=True)])
+
+    with varying_types():
+        jaxpr = trace_with_axes(described_alike(typed, fun), mesh, axes, types)
+    return _erase(jaxpr, mesh, axes)
+
+
+def _no_operation_on_summands(error: Exception) -> Problem:
+    return Problem(
+        user_line(error),
+        f"an operation on values that are unreduced or reduced: {error}",
+        "on an unreduced value, operations that give the same for the sum as for the sum of what "
+        "they give: add, neg, mul by a reduced value, psum",
+        "reduce the value first, with jax.lax.psum or psum_scatter; or cast a reduced one, with "
+        'jax.lax.pcast(x, axes, to="varying")',
+    )
+
+
+def refused_by_types(error: Exception) -> Problem:
+    """What to say if a body that differentiates is refused by JAX's types."""
+    return Problem(
+        "a derivative taken inside the function",
+        f"a program that JAX's typing of varying values refuses: {error}",
+        "types that fit: they decide over which devices a gradient is summed",
+        "take the gradient outside shard_map; or mark the value with jax.lax.pcast; or give "
+        "check_vma=False, with which each device gets its own share of a gradient, and sum it",
+    )
+
+
+def _erase(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
+    """The same program on variables whose types do not say along which axes they vary.
+
+    Casts of these types go too: where JAX evaluates the program once more (a derivative rule), they
+    would bring the types back.
+
+    Args:
+      mesh, axes: the mesh as the program sees it, and the axes that are manual there.
+    """
+    inner = open_jaxpr(jaxpr)
+    replaced: dict[Any, Any] = {}
+
+    def atom(old: Any) -> Any:
+        if isinstance(old, jex_core.Literal) or old not in replaced:
+            return old
+        return replaced[old]
+
+    def define(old: Any) -> Any:
+        aval = without_varying_type(old.aval)
+        if aval is not old.aval:
+            replaced[old] = type(old)(aval)
+        return atom(old)
+
+    def erase(held: Any) -> Any:
+        return _erase(held, mesh, axes)
+
+    def erase_and_normalize(held: Any) -> Any:
+        return normalize(erase(held), mesh, axes, "a derivative rule")
+
+    def erased(eqn: Any) -> Any:
+        if holds_types(eqn):
+            call = as_custom_jvp(eqn, erase_and_normalize, mesh, axes)
+            eqn = eqn.replace(primitive=call.primitive, params=call.params)
+            return eqn.replace(
+                invars=[atom(v) for v in eqn.invars], outvars=[define(v) for v in eqn.outvars]
+            )
+        params = dict(replace_jaxprs_in(eqn.params, erase))
+        params.update((k, rule(params[k])) for k, rule in _RULES.items() if k in params)
+        if eqn.primitive.name == _FUNCTION:
+            own = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
+            params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
+        return eqn.replace(
+            invars=[atom(v) for v in eqn.invars],
+            outvars=[define(v) for v in eqn.outvars],
+            params=params,
+        )
+
+    constvars, invars = ([define(v) for v in row] for row in (inner.constvars, inner.invars))
+    eqns = []
+    for eqn in inner.eqns:
+        if eqn.primitive.name == _CAST:
+            replaced.update(zip(eqn.outvars, map(atom, eqn.invars), strict=True))
+        else:
+            eqns.append(erased(eqn))
+    outvars = [atom(v) for v in inner.outvars]
+    return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+
+
+_CAST = "pvary"
+"""JAX's primitive that makes the type of a value say that it varies."""
+
+
+def _own_cotangent_axes(aval: Any) -> frozenset[str]:
+    """The axes along which a value of this type has a cotangent of each device's own."""
+    reduces = manual_type_reductions(aval)
+    return varies_along(aval) | reduces.unreduced | reduces.reduced
+
+
+def _with_types_of_results(jaxpr: Any, axes: Sequence[frozenset[str]]) -> Any:
+    """The program of a `custom_vjp` function, whose results keep their types."""
+    inner = open_jaxpr(jaxpr)
+    marks = [
+        jex_core.new_jaxpr_eqn(
+            [atom], [jex_core.Var(atom.aval)], typed_p, {"along": tuple(sorted(varying))}, set()
+        )
+        for atom, varying in zip(inner.outvars, axes, strict=True)
+    ]
+    return replace_jaxpr(
+        jaxpr, eqns=[*inner.eqns, *marks], outvars=[mark.outvars[0] for mark in marks]
+    )
+
+
+def _erase_late(rule: Any) -> Any:
+    """A rule that JAX traces on the types that it traced the function on."""
+
+    def trace(*args):
+        with varying_types():
+            jaxpr, *rest = rule.call_wrapped(*args)
+        # JAX evaluates it, and its casts would give types again.
+        mesh = jax.sharding.get_abstract_mesh()
+        program = _erase(jaxpr, mesh, mesh.manual_axes)
+        return normalize(program, mesh, mesh.manual_axes, "a derivative rule"), *rest
+
+    return linear_util.wrap_init(trace, debug_info=rule.debug_info)
+
+
+def _unchecked(rule: Any) -> Any:
+    """A backward rule, for which JAX does not compare types of cotangents with those before.
+
+    Zeros that it returns for None have the types of the operands.
+    """
+
+    def erased(found: Any) -> Any:
+        if isinstance(found, (tuple, list)):
+            return type(found)(map(erased, found))
+        return ad.Zero(without_varying_type(found.aval)) if _is_zero(found) else found
+
+    def run(*args):
+        with unchecked_backward_rules():
+            try:
+                return erased(rule.call_wrapped(*args))
+            except ValueError as error:
+                if not needs_varying_types(error):
+                    raise
+            return erased(_call_with_types(rule, args))
+
+    return linear_util.wrap_init(run, debug_info=rule.debug_info)
+
+
+def _call_with_types(rule: Any, args: Sequence[Any]) -> Any:
+    """Calls a rule that casts what varies to unreduced. All that it is given varies."""
+    mesh = jax.sharding.get_abstract_mesh()
+    found: list[Any] = []
+
+    def arrays_of(*blocks):
+        varying = [lax.pcast(x, mesh.manual_axes, to="varying") for x in blocks]
+        found[:], tree = jax.tree.flatten(rule.call_wrapped(*varying), is_leaf=_is_zero)
+        found.append(tree)
+        return [x for x in found[:-1] if not _is_zero(x)]
+
+    with varying_types():
+        jaxpr = trace_with_axes(arrays_of, mesh, mesh.manual_axes, [jax.typeof(x) for x in args])
+    *leaves, tree = found
+    erased = _erase(jaxpr, mesh, mesh.manual_axes)
+    program = normalize(erased, mesh, mesh.manual_axes, "a derivative rule")
+    arrays = iter(jex_core.jaxpr_as_fun(program)(*args))
+    return jax.tree.unflatten(tree, [x if _is_zero(x) else next(arrays) for x in leaves])
+
+
+def _is_zero(cotangent: Any) -> bool:
+    return type(cotangent) is ad.Zero
+
+
+_FUNCTION = "custom_vjp_call"
+
+_RULES = {"jvp_jaxpr_fun": _erase_late, "fwd_jaxpr_thunk": _erase_late, "bwd": _unchecked}
+"""Parameters that are derivative rules of the user's, to which JAX comes when types are gone."""
