@@ -2,6 +2,8 @@
 
 This table is what one needs to run the passes and to write one:
 
+    PassPrinting    between which passes `run` prints the module; TextForm: how;
+                    bytecode: a module as MLIR bytecode
     make_context    an MLIR context with the dialects of our modules
     pipeline, run   the passes in order; running them on a module
     Partitioner     what the pipeline is for: "gspmd" or "shardy"
@@ -36,6 +38,7 @@ from .files.replace_file import replace_file
 from .ir.body_form import BodyForm, read_body_form
 from .ir.dialects import make_context
 from .ir.find_ops import find_ops
+from .ir.printing import PassPrinting, TextForm, bytecode
 from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run
 from .pipeline_text import parse_pipeline
 
@@ -47,9 +50,12 @@ __all__ = [
     "Partitioner",
     "Pass",
     "PassFailure",
+    "PassPrinting",
     "PassRefused",
     "PipelineError",
     "Problem",
+    "TextForm",
+    "bytecode",
     "diagnostics_of",
     "find_ops",
     "make_context",

@@ -16,6 +16,7 @@ from .export.legalize_collectives import LegalizeCollectives
 from .export.wrap_manual import WrapManual
 from .ir.dialects import register_mlir_passes
 from .ir.memoize import memoizing
+from .ir.printing import PassPrinting
 from .simplify.combine_all_reduces import CombineAllReduces
 from .simplify.elide_gathered_slices import ElideGatheredSlices
 from .simplify.elide_invariant_reductions import ElideInvariantReductions
@@ -84,24 +85,33 @@ def run(
     module: ir.Module,
     passes: Iterable[Pass | str],
     *,
-    print_ir_after_all: bool = False,
     verify: bool = True,
+    printing: PassPrinting | None = None,
+    timing: bool = False,
 ) -> None:
-    """Runs `passes` on `module` in place through MLIR's own pass manager.
+    """Runs `passes` on `module` in place, through MLIR's own pass manager.
 
-    A pass may also be given as text, for those that MLIR and its dialects bring: "canonicalize".
-    MLIR verifies the module after each pass; without `verify` that is left to the caller. Passes
-    that need body form check what shmap-verify checks, unless it has run before them. With
-    `print_ir_after_all` the module is printed to standard error after each pass; this turns
-    off multithreading in the module's context.
+    Passes that need body form first check what shmap-verify checks, unless a pass before them has.
 
-    Raises `PassFailure` if a pass refuses the module, `PipelineError` if MLIR does not know a name.
+    Args:
+      module: what to rewrite.
+      passes: in order. Passes of MLIR and its dialects are given as text, as in "canonicalize".
+      verify: whether MLIR verifies the module after each pass.
+      printing: between which passes the module is printed to standard error. This turns
+        multithreading off in the module's context.
+      timing: whether to print to standard error how long each pass took.
+
+    Raises:
+      PassFailure: a pass refused the module.
+      PipelineError: MLIR does not know a pass or its options.
     """
-    with module.context:
+    printing = printing or PassPrinting()
+    with module.context as context:
         manager = passmanager.PassManager("builtin.module")
         refused: list[Problem] = []
         verified = False
         for pass_ in passes:
+            printing.add_dump(manager, "Before", str(pass_))
             if isinstance(pass_, Pass):
                 must_verify = pass_.needs_body_form and not verified
                 pass_.add_to(manager, refused, before=Verify() if must_verify else None)
@@ -110,10 +120,11 @@ def run(
             else:
                 _add_by_name(pass_, manager)
                 verified = False
+            printing.add_dump(manager, "After", str(pass_))
         manager.enable_verifier(verify)
-        if print_ir_after_all:
-            module.context.enable_multithreading(False)
-            manager.enable_ir_printing()
+        printing.enable_on(manager, context)
+        if timing:
+            manager.enable_timing()
         try:
             with memoizing():
                 manager.run(module.operation)

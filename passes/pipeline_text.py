@@ -7,9 +7,10 @@ level; elements that are not ours stay as text and are read by MLIR.
 from __future__ import annotations
 
 import difflib
+import inspect
 import shlex
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from .base import Pass, PipelineError, option_types
@@ -17,31 +18,59 @@ from .base import Pass, PipelineError, option_types
 _ANCHOR = "builtin.module"
 
 
-def parse_pipeline(text: str, known: Iterable[type[Pass]]) -> tuple[Pass | str, ...]:
-    """The elements of the pipeline `text`, those named in `known` as passes, others as text.
+Alias = Callable[..., Sequence[Pass | str]]
+"""A name for several passes: a function from its options, strings, to these passes."""
 
-    Raises `PipelineError` if `text` has no anchor or no balance, or gives a known pass options that
-    it does not take.
+
+def parse_pipeline(
+    text: str, known: Iterable[type[Pass]], aliases: Mapping[str, Alias] | None = None
+) -> tuple[Pass | str, ...]:
+    """Parses a textual pipeline.
+
+    Args:
+      text: as in `builtin.module(shmap-verify,canonicalize)`.
+      known: the pass classes that it may name.
+      aliases: names that stand for several passes.
+
+    Returns:
+      The elements in order: passes of `known` classes as objects, others as text.
+
+    Raises:
+      PipelineError: `text` has no anchor, its brackets do not match, or an option is unknown.
     """
     text = text.strip()
     if not (text.startswith(f"{_ANCHOR}(") and text.endswith(")")):
         raise PipelineError(f"pipeline '{text}' must read {_ANCHOR}(pass,pass{{option=value}},...)")
     by_name = {cls.name: cls for cls in known}
-    return tuple(
-        _element(element, by_name) for element in _split(text[len(_ANCHOR) + 1 : -1]) if element
-    )
+    elements = [each for each in _split(text[len(_ANCHOR) + 1 : -1]) if each]
+    return tuple(pass_ for each in elements for pass_ in _element(each, by_name, aliases or {}))
 
 
-def _element(text: str, by_name: dict[str, type[Pass]]) -> Pass | str:
+def _element(
+    text: str, by_name: Mapping[str, type[Pass]], aliases: Mapping[str, Alias]
+) -> Sequence[Pass | str]:
     name, brace, options = text.partition("{")
     name = name.strip()
-    if name in by_name:
-        if brace and not options.endswith("}"):
-            raise PipelineError(f"'{text}': the options have no closing brace")
-        return _with_options(by_name[name], options.removesuffix("}"))
-    if name.startswith("shmap-"):
-        raise PipelineError(f"there is no pass {name}; {_suggestion(name, by_name)}")
-    return text
+    if name not in by_name and name not in aliases:
+        if name.startswith("shmap-"):
+            raise PipelineError(f"there is no pass {name}; {_suggestion(name, by_name)}")
+        return (text,)
+    if brace and not options.endswith("}"):
+        raise PipelineError(f"'{text}': the options have no closing brace")
+    options = options.removesuffix("}")
+    if name in aliases:
+        return _expand(name, aliases[name], options)
+    return (_with_options(by_name[name], options),)
+
+
+def _expand(name: str, alias: Alias, text: str) -> Sequence[Pass | str]:
+    words = [word.partition("=") for word in shlex.split(text)]
+    values = {option: value for option, _, value in words}
+    options = tuple(inspect.signature(alias).parameters)
+    for option in values:
+        if option not in options:
+            raise PipelineError(_no_such_option(name, option, options))
+    return alias(**values)
 
 
 def _with_options(cls: type[Pass], text: str) -> Pass:
@@ -50,11 +79,13 @@ def _with_options(cls: type[Pass], text: str) -> Pass:
     for word in shlex.split(text):
         option, _, value = word.partition("=")
         if option not in types:
-            raise PipelineError(
-                f"{cls.name} has no option '{option}'; its options: {', '.join(types) or 'none'}"
-            )
+            raise PipelineError(_no_such_option(cls.name, option, types))
         values[option] = _value(cls, option, types[option], value)
     return cls(**values)
+
+
+def _no_such_option(name: str, option: str, options: Iterable[str]) -> str:
+    return f"{name} has no option '{option}'; its options: {', '.join(options) or 'none'}"
 
 
 def _value(cls: type[Pass], option: str, type_: Any, text: str) -> object:
@@ -94,6 +125,6 @@ def _split(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
-def _suggestion(name: str, by_name: dict[str, type[Pass]]) -> str:
+def _suggestion(name: str, by_name: Mapping[str, type[Pass]]) -> str:
     close = difflib.get_close_matches(name, by_name, n=1)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(by_name)}"

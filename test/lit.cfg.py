@@ -34,5 +34,6 @@ if importlib.util.find_spec("libtpu") is not None:
 filecheck = shutil.which("FileCheck") or f"{here / 'filecheck'}"
 config.substitutions += [
     (r"\bFileCheck\b", filecheck),
+    ("%{python}", sys.executable),
     ("%examples", str(Path(__file__).parent.parent / "examples")),
 ]
