@@ -486,6 +486,17 @@ def test_trace_with_axes():
     assert jaxpr.out_avals[0].shape == (3,)
     with pytest.raises(NameError, match="unbound axis name"):
         jax_compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("j"), ["j"], [W])
+    with pytest.raises(NameError, match="unbound axis name"):
+        lax.axis_size("i")
+
+
+def test_trace_with_axes_ends_tracebacks_in_the_users_code():
+    def wrong(x):
+        return lax.add(x, jnp.ones(5))
+
+    with pytest.raises(TypeError) as raised:
+        jax_compat.trace_with_axes(wrong, manual("i"), ["i"], [W])
+    assert raised.traceback[-1].name == "wrong"
 
 
 def test_trace_with_axes_under_jax_checks():

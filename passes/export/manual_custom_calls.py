@@ -20,7 +20,9 @@ from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import MANUAL_AXES, OUTER_MANUAL_AXES, BodyForm
-from ..ir.boundary import Boundary, Dims
+from ..ir.boundary import Boundary, Dims, Unreduced
+from ..ir.memoize import memoized
+from ..ir.mesh import Mesh
 from ..ir.sharding_text import full_sharding, region_sharding
 from .full_main import empty_constant, new_main, remove_attributes, replace_empty_arguments
 from .sharding_calls import sharding_call
@@ -79,21 +81,17 @@ def _free_name(module: ModuleOp, wanted: str) -> str:
 
 
 def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
-    if boundary.dims is None or _is_one_device(form):
+    if boundary.dims is None or form.is_one_device:
         return value
-    config = _unspecified_dims(form, boundary.dims)
-    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
-    region = region_sharding(form.mesh, len(boundary.dims), form.region)
+    cut, region, config = _texts(form, boundary.dims, boundary.unreduced)
     full = sharding_call("Sharding", value, value.type, cut, config)
     return sharding_call("SPMDFullToShardShape", full, boundary.type, region, config)
 
 
 def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
-    if boundary.dims is None or _is_one_device(form):
+    if boundary.dims is None or form.is_one_device:
         return value
-    config = _unspecified_dims(form, boundary.dims)
-    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
-    region = region_sharding(form.mesh, len(boundary.dims), form.region)
+    cut, region, config = _texts(form, boundary.dims, boundary.unreduced)
     block = sharding_call("Sharding", value, value.type, region, config)
     full_type = boundary.full_type(form.mesh)
     return sharding_call("SPMDShardToFullShape", block, full_type, cut, config)
@@ -103,20 +101,32 @@ def _empty_full(form: BodyForm, boundary: Boundary, at: ir.InsertionPoint) -> ir
     """The full array of a result without elements."""
     full_type = boundary.full_type(form.mesh)
     nothing = empty_constant(full_type, at)
-    if boundary.dims is None or _is_one_device(form):
+    if boundary.dims is None or form.is_one_device:
         return nothing
-    config = _unspecified_dims(form, boundary.dims)
-    cut = full_sharding(form.mesh, boundary.dims, form.outer, boundary.unreduced.axes)
+    cut, _, config = _texts(form, boundary.dims, boundary.unreduced)
     return sharding_call("Sharding", nothing, full_type, cut, config)
 
 
-def _is_one_device(form: BodyForm) -> bool:
-    """Whether blocks are full arrays; XLA takes no manual sharding over one device."""
-    return form.mesh.product(form.region) == 1
+def _texts(form: BodyForm, dims: Dims, unreduced: Unreduced) -> tuple[str, str, str]:
+    """The sharding of a full array, that of its blocks, and the configuration of both calls."""
+    some_are_left = len(form.manual) < len(form.mesh.axes)
+    return _texts_on(form.mesh, form.outer, form.region, some_are_left, dims, unreduced.axes)
 
 
-def _unspecified_dims(form: BodyForm, dims: Dims) -> str:
+@memoized  # of hundreds few differ
+def _texts_on(
+    mesh: Mesh,
+    outer: tuple[str, ...],
+    region: tuple[str, ...],
+    some_are_left: bool,
+    dims: Dims,
+    unreduced: tuple[str, ...],
+) -> tuple[str, str, str]:
+    full = full_sharding(mesh, dims, outer, unreduced)
+    config = _unspecified_dims(dims) if some_are_left else ""
+    return full, region_sharding(mesh, len(dims), region), config
+
+
+def _unspecified_dims(dims: Dims) -> str:
     """Leaves every dimension to the partitioner for the axes that this region does not take."""
-    if not dims or len(form.manual) == len(form.mesh.axes):
-        return ""
-    return f"unspecified_dims=[{','.join(str(dim) for dim in range(len(dims)))}]"
+    return f"unspecified_dims=[{','.join(map(str, range(len(dims))))}]" if dims else ""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 
 def sharding_call(
     target: str, value: ir.Value, type_: ir.Type, sharding: str, config: str = ""
 ) -> ir.Value:
     """`value` through `@Sharding`, `@SPMDFullToShardShape` or `@SPMDShardToFullShape`."""
-    call = stablehlo.CustomCallOp(
-        [type_], [value], target, backend_config=ir.StringAttr.get(config)
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[type_],
+        operands=[value],
+        attributes={
+            "backend_config": ir.StringAttr.get(config),
+            "call_target_name": ir.StringAttr.get(target),
+            "mhlo.sharding": ir.StringAttr.get(sharding),
+        },
     )
-    call.attributes["mhlo.sharding"] = ir.StringAttr.get(sharding)
     return call.results[0]

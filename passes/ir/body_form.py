@@ -22,6 +22,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import PassRefused, Problem
 from .boundary import Boundary, read_boundaries
+from .memoize import memoized
 from .mesh import Mesh
 from .unverified import manual_axes, strings
 
@@ -72,6 +73,11 @@ class BodyForm:
         """The axes that XLA's partitioner still owns inside the body, in mesh order."""
         return self.mesh.without(self.region)
 
+    @cached_property
+    def is_one_device(self) -> bool:
+        """Whether blocks are full arrays; XLA takes no manual sharding over one device."""
+        return self.mesh.product(self.region) == 1
+
     @property
     def is_partly_manual(self) -> bool:
         """Whether the devices lie along manual axes and along automatic ones."""
@@ -112,9 +118,13 @@ def read_body_form(module: ModuleOp) -> BodyForm:
 
 
 def read_mesh(op: sdy.MeshOp) -> Mesh:
-    mesh = sdy.MeshAttr(op.mesh)
-    axes = (sdy.MeshAxisAttr(axis) for axis in mesh.axes)
-    return Mesh(ir.StringAttr(op.sym_name).value, tuple((axis.name, axis.size) for axis in axes))
+    return _mesh(op.sym_name, op.mesh)
+
+
+@memoized
+def _mesh(symbol: ir.Attribute, mesh: ir.Attribute) -> Mesh:
+    axes = (sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(mesh).axes)
+    return Mesh(ir.StringAttr(symbol).value, tuple((axis.name, axis.size) for axis in axes))
 
 
 def _only_main(module: ModuleOp) -> func.FuncOp:

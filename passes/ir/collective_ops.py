@@ -33,13 +33,16 @@ CHANNEL_HANDLE = "channel_handle"
 
 def body_collectives(root: ir.Operation) -> list[ir.Operation]:
     """The collectives inside `root` that are still in body form."""
-    ops = find_ops(root, sorted(COLLECTIVES))
+    return _in_body_form(find_ops(root, sorted(COLLECTIVES)))
+
+
+def _in_body_form(ops: list[ir.Operation]) -> list[ir.Operation]:
     return [op for op in ops if CHANNEL_HANDLE not in op.attributes]
 
 
 def over_whole_axes(root: ir.Operation, name: str) -> list[tuple[ir.Operation, tuple[str, ...]]]:
     """The body-form collectives of a name with groups over mesh axes, each with these."""
-    named = (op for op in body_collectives(root) if op.name == name)
+    named = _in_body_form(find_ops(root, [name]))
     return [(op, axes) for op in named if (axes := whole_axes(op))]
 
 
@@ -101,9 +104,13 @@ def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
 
     This is the form that emission gives to every collective without `axis_index_groups`.
     """
-    if len(op.operands) != 1 or GROUPS not in op.attributes:
-        return None
-    refs = _group_axis_refs(op.attributes[GROUPS])
+    groups = op.attributes.get(GROUPS)
+    return None if groups is None or len(op.operands) != 1 else _whole_axes(groups)
+
+
+@memoized
+def _whole_axes(groups: ir.Attribute) -> tuple[str, ...] | None:
+    refs = _group_axis_refs(groups)
     if refs is None or any(is_part for _, is_part in refs):
         return None
     return tuple(name for name, _ in refs)
@@ -122,9 +129,9 @@ def reduction(op: ir.Operation) -> str | None:
     None if its region is more than that one op on its two arguments.
     """
     block = op.regions[0].blocks[0]
-    ops = list(block.operations)
+    ops = block.operations
     if len(ops) != 2:
         return None
-    combine, end = (each.operation for each in ops)
-    on_both = set(combine.operands) == set(block.arguments) and len(combine.operands) == 2
+    combine, end = ops[0].operation, ops[1].operation
+    on_both = len(combine.operands) == 2 and set(combine.operands) == set(block.arguments)
     return combine.name if on_both and list(end.operands) == list(combine.results) else None

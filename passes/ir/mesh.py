@@ -43,7 +43,10 @@ class Mesh:
 
     def product(self, axes: Iterable[str]) -> int:
         """The number of devices along `axes` together."""
-        return prod(self.sizes[axis] for axis in axes)
+        sizes, devices = self.sizes, 1
+        for axis in axes:
+            devices *= sizes[axis]
+        return devices
 
     def without(self, axes: Iterable[str]) -> tuple[str, ...]:
         """The names of all other axes, in mesh order."""

@@ -73,7 +73,7 @@ class CombineAllReduces(Pass):
 
     def run(self, module: ModuleOp) -> None:
         ends = [
-            _End(op, kind := _kind(op), 0 if kind is None else _bytes(op))
+            _end(op, self.limit)
             for op in find_ops(module.operation, _END_OF_RUN)
             if not is_axis_index(op)
         ]
@@ -93,17 +93,22 @@ class _End:
 
     Attributes:
       kind: equal for all_reduces that can be combined; None for what cannot be.
-      bytes: the size of its result.
+      bytes: the size of its result, if it can be combined.
     """
 
     op: ir.Operation
-    kind: Hashable | None
-    bytes: int
+    kind: Hashable | None = None
+    bytes: int = 0
+
+
+def _end(op: ir.Operation, limit: int) -> _End:
+    if op.name != ALL_REDUCE or CHANNEL_HANDLE in op.attributes or _bytes(op) > limit:
+        return _End(op)
+    kind = _kind(op)
+    return _End(op) if kind is None else _End(op, kind, _bytes(op))
 
 
 def _kind(op: ir.Operation) -> Hashable | None:
-    if op.name != ALL_REDUCE or CHANNEL_HANDLE in op.attributes:
-        return None
     axes, combine, element = whole_axes(op), reduction(op), _type(op.results[0]).element_type
     if axes is None or combine is None or _bits(element) is None:
         return None
@@ -132,7 +137,7 @@ def _runs(ends: Sequence[_End], limit: int) -> list[list[_End]]:
     for end in ends:
         if not _joins(end, runs[-1], limit):
             runs.append([])
-        if end.kind is not None and end.bytes <= limit:
+        if end.kind is not None:
             runs[-1].append(end)
     return [run for run in runs if len(run) > 1]
 

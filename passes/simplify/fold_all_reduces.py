@@ -64,7 +64,7 @@ def _foldable(op: ir.Operation) -> tuple[str, ...] | None:
 
 def _inner(outer: ir.Operation) -> ir.Operation | None:
     """The all_reduce whose only use is `outer` and that can be done together with it."""
-    outer_axes = _foldable(outer)
+    outer_axes = whole_axes(outer) if outer.name == ALL_REDUCE else None
     inner = defining_op(outer.operands[0]) if outer_axes else None
     if inner is None or outer_axes is None or inner.block != outer.block:
         return None
