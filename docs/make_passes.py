@@ -13,15 +13,60 @@ from pathlib import Path
 import shmap_passes
 
 PAGE = Path(__file__).with_name("passes.md")
-HEAD = """\
+HEAD = '''\
 # Passes
 
 <!-- Made by docs/make_passes.py from the docstrings of the passes. -->
 
-Each pass is one file of `passes/` and one flag of `shmap-opt`. They work on the *body form*, which
-`passes/ir/body_form.py` describes: StableHLO on per-device types, before wrapping. This is
-their order in the pipeline, which leaves out `shmap-check-replication`; `passes/pipeline.py` says
-why each stands where it does."""
+Each pass is one file of `passes/checks/`, `passes/simplify/` or `passes/export/`, and one flag of
+`shmap-opt`. Passes work on the *body form*, which `passes/ir/body_form.py` describes: StableHLO on
+per-device types, before wrapping. They are listed in the order of the pipeline, which leaves out
+`shmap-check-replication`; `passes/pipeline.py` explains the order. The flag `--shmap-pipeline` of
+`shmap-opt` runs the whole pipeline.
+
+## Your own pass
+
+A pass is a frozen dataclass with a name, options as fields, and a method that rewrites a module in
+place:
+
+```python
+from dataclasses import dataclass
+
+from shmap_passes import Pass, PassRefused, Problem, find_ops
+
+
+@dataclass(frozen=True)
+class LimitCollectives(Pass):
+    """Rejects programs with too many all_reduces."""
+
+    name = "my-limit-collectives"
+    needs_body_form = True
+
+    most: int = 8
+
+    def run(self, module):
+        found = find_ops(module.operation, ["stablehlo.all_reduce"])
+        if len(found) > self.most:
+            problem = f"{len(found)} all_reduces, more than {self.most}; merge some of them"
+            raise PassRefused([Problem(found[-1].location, problem)])
+```
+
+`shmap-opt module.mlir --load-pass my_pass.py --my-limit-collectives=most=4` runs it on a file. In
+Python, `shmap_compiler.passes` adds it to the pipeline that lowers `shard_map`:
+
+```python
+with shmap_compiler.passes(LimitCollectives(most=4), after="shmap-fold-all-reduces"):
+    jax.jit(step)(params, batch)
+```
+
+Text names a pass of MLIR or its dialects: `passes("canonicalize", "cse")`. By default added passes
+run where the module is last in body form, before `shmap-legalize-collectives`. Functions that were
+compiled outside of the context are compiled again inside, and the other way round.
+
+If a pass rejects a module or raises an exception while JAX lowers a program, the error message ends
+with a reproducer: the module before the passes is written to a file, and the message gives the
+`shmap-opt` command that runs the same passes on it. A pass that is defined in a file of its own can
+be loaded by that command.'''
 
 
 def page() -> str:

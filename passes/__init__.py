@@ -20,6 +20,8 @@ This table is what one needs to run the passes and to write one:
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
     find_ops        the ops of some names inside one, as a list
     reference       a stable code and its place in the documentation, for the end of a message
+    require_known   checks that MLIR knows passes given as text
+    write_reproducer  a module in a file, and the shmap-opt command that runs passes on it
     replace_file    writes a file completely or not at all
 """
 
@@ -35,11 +37,12 @@ from .base import (
 )
 from .diagnostics import Diagnostic, diagnostics_of
 from .files.replace_file import replace_file
+from .files.reproducer import write_reproducer
 from .ir.body_form import BodyForm, read_body_form
 from .ir.dialects import make_context
 from .ir.find_ops import find_ops
 from .ir.printing import PassPrinting, TextForm, bytecode
-from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, run
+from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, require_known, run
 from .pipeline_text import parse_pipeline
 
 __all__ = [
@@ -67,5 +70,7 @@ __all__ = [
     "read_body_form",
     "reference",
     "replace_file",
+    "require_known",
     "run",
+    "write_reproducer",
 ]

@@ -15,6 +15,7 @@ MLIR diagnostics.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import typing
 from collections.abc import Iterable
 from functools import cache
@@ -146,7 +147,7 @@ def _choices(cls: type[Pass]) -> dict[str, tuple[str, ...]]:
 
 def option_text(value: object) -> str:
     """The value of an option as it is written in a textual pipeline."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
 def _module_of(op: ir.Operation) -> ModuleOp:

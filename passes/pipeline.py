@@ -14,7 +14,7 @@ from .diagnostics import Diagnostic, diagnostics_of
 from .export.inline_meshes import InlineMeshes
 from .export.legalize_collectives import LegalizeCollectives
 from .export.wrap_manual import WrapManual
-from .ir.dialects import register_mlir_passes
+from .ir.dialects import make_context, register_mlir_passes
 from .ir.memoize import memoizing
 from .ir.printing import PassPrinting
 from .simplify.combine_all_reduces import CombineAllReduces
@@ -74,11 +74,23 @@ def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tup
 
 
 class PassFailure(Exception):
-    """A pass refused the module; `diagnostics` are its reasons with their places."""
+    """A pass refused the module.
 
-    def __init__(self, diagnostics: Iterable[Diagnostic]):
+    Attributes:
+      diagnostics: its reasons with their places.
+      reproducer: the command that does the same again; empty if there is none.
+    """
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], reproducer: str = ""):
         self.diagnostics = tuple(diagnostics)
-        super().__init__("\n".join(map(str, self.diagnostics)))
+        self.reproducer = reproducer
+        lines = [*map(str, self.diagnostics), *reproduce(reproducer)]
+        super().__init__("\n".join(lines))
+
+
+def reproduce(command: str) -> tuple[str, ...]:
+    """The line of a message that names a reproducer; none for an empty command."""
+    return (f"to reproduce: {command}",) if command else ()
 
 
 def run(
@@ -131,6 +143,15 @@ def run(
         except ir.MLIRError as error:
             ours = [Diagnostic.of_problem(problem) for problem in refused]
             raise PassFailure(ours or diagnostics_of(error)) from None
+
+
+def require_known(passes: Iterable[Pass | str]) -> None:
+    """Raises PipelineError for a pass, given as text, that MLIR does not know."""
+    with make_context():
+        manager = passmanager.PassManager("builtin.module")
+        for pass_ in passes:
+            if isinstance(pass_, str):
+                _add_by_name(pass_, manager)
 
 
 def _add_by_name(element: str, manager: passmanager.PassManager) -> None:

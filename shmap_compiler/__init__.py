@@ -21,6 +21,7 @@ from shmap_compiler.base.errors import (
 )
 from shmap_compiler.frontend.shard_map import ShardMapped, shard_map, smap
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.added_passes import passes
 from shmap_compiler.lowering.watchdog import watch_collectives
 from shmap_compiler.replication import Replication, assume_replicated
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
@@ -59,6 +60,7 @@ __all__ = [
     "__version__",
     "assume_replicated",
     "load",
+    "passes",
     "shard_map",
     "smap",
     "watch_collectives",

@@ -41,6 +41,7 @@ from shmap_compiler.graph.structural_keys import (
     transposes_in,
     type_key,
 )
+from shmap_compiler.lowering.added_passes import added_passes
 from shmap_compiler.lowering.watchdog import is_watching
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, normalize
 from shmap_compiler.tracing.vma_typing import ManualType, trace_with_types
@@ -190,6 +191,7 @@ class EagerTrace(Trace):
             tuple(map(_operand_key, operands)),
             lowering_config(),
             is_watching(),
+            added_passes(),
         )
         varying = tuple(x.varying if type(x) is Blocks else _NOWHERE for x in operands)
         arrays = [x.rows if type(x) is Blocks else self._constant(x) for x in operands]

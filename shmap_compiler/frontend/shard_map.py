@@ -30,6 +30,7 @@ from shmap_compiler.frontend.call_traced import trace_call
 from shmap_compiler.frontend.mesh_context import Region, no_devices, region_of
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
+from shmap_compiler.lowering.added_passes import added_passes
 from shmap_compiler.lowering.primitive import bind
 from shmap_compiler.stages import lowered
 from shmap_compiler.stages.lowered import Call, Lowered
@@ -220,7 +221,7 @@ class ShardMapped:
         is_choice = partitioner in lowered.PARTITIONERS and groups in lowered.GROUPS
         if call.constants or not is_choice:
             return lowered.lower(call, partitioner, groups)
-        key = Identity(call), partitioner, groups
+        key = Identity(call), partitioner, groups, added_passes()
         return self._lowered.get(key, lambda: lowered.lower(call, partitioner, groups))
 
     def _call(self, args: tuple[Any, ...]) -> Call:

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
-from shmap_passes import Groups, Pass
+from shmap_passes import Groups, Pass, PassFailure, PipelineError
 
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import (
@@ -36,6 +36,7 @@ from shmap_compiler.base.specs import show, show_mesh
 from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.lowering.added_passes import with_added
 from shmap_compiler.lowering.emit_module import emit
 from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.lowering.symbolic_dimensions import refuse_symbolic_dimensions
@@ -132,7 +133,7 @@ class LoweringOptions:
     """
 
     groups: Groups | None = None
-    observer: Callable[[ir.Module, Sequence[Pass]], None] | None = None
+    observer: Callable[[ir.Module, Sequence[Pass | str]], None] | None = None
 
 
 _DEFAULT = LoweringOptions()
@@ -164,7 +165,7 @@ def _lowering(ctx, *args, graph, mesh_witness):
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # What is lowered to be shown, saved or compiled ahead of time stays as it is.
     module = emit(graph, ctx, effects, watch=is_watching() and _options.get() is _DEFAULT)
-    _run_passes(graph, module)
+    _run_passes(module, lambda: emit(graph, ctx, effects))
     tokens = [ctx.tokens_in.get(e) for e in effects]
     results = merge(module, "shmap", ctx, [*ctx.dim_var_values, *tokens, *args])
     if effects:
@@ -173,13 +174,28 @@ def _lowering(ctx, *args, graph, mesh_witness):
     return keep_unreduced(results[len(effects) :], ctx.avals_out)
 
 
-def _run_passes(graph: Graph, module: ir.Module) -> None:
+def _run_passes(module: ir.Module, emit_again: Callable[[], ir.Module]) -> None:
+    """Runs the pipeline. If a pass fails, the message names a reproducer.
+
+    The reproducer is emitted again, as passes may have changed the module: a copy of each module
+    before its passes would cost time in all programs.
+    """
     options = _options.get()
     groups = options.groups or groups_among_other_meshes()
-    passes = shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", groups)
+    passes = with_added(shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", groups))
     if options.observer is not None:
         options.observer(module, passes)
-    shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it
+    try:
+        shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it
+    except PassFailure as failure:
+        command = shmap_passes.write_reproducer(emit_again(), passes)
+        raise PassFailure(failure.diagnostics, command) from None
+    except PipelineError:
+        raise
+    except Exception as error:
+        command = shmap_passes.write_reproducer(emit_again(), passes)
+        error.add_note(f"a pass raised this; to reproduce: {command}")
+        raise
 
 
 shmap_p.def_effectful_abstract_eval(_type)

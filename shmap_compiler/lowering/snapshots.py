@@ -20,9 +20,9 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._emitted: Any = None
-        self._passes: tuple[Pass, ...] = ()
+        self._passes: tuple[Pass | str, ...] = ()
 
-    def emitted(self, module: ir.Module, passes: Sequence[Pass]) -> None:
+    def emitted(self, module: ir.Module, passes: Sequence[Pass | str]) -> None:
         """Takes a copy of a module in body form, before the passes run over it."""
         self._emitted, self._passes = module.operation.clone(ip=False), tuple(passes)
 
@@ -38,5 +38,5 @@ class Snapshots:
         module = self._emitted.operation.clone(ip=False)
         for each in self._passes:
             shmap_passes.run(module, (each,))
-            texts.append((each.name, str(module)))
+            texts.append((str(each).partition("{")[0], str(module)))
         return tuple(texts)

@@ -17,6 +17,7 @@ from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.frontend.mesh_context import no_devices
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.signature import Signature
@@ -109,7 +110,7 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
         raise _no_such_choice(call, "groups", groups, GROUPS)
     platform = "cpu" if isinstance(call.graph.mesh, AbstractMesh) else None
     jax_lowered, snapshots = _lower(call, partitioner, groups, platform)
-    return Lowered(call, partitioner, groups, jax_lowered, snapshots)
+    return Lowered(call, partitioner, groups, jax_lowered, snapshots, added_passes())
 
 
 def _lower(
@@ -160,6 +161,7 @@ class Lowered:
       groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
       jax_lowered: the same program as a `jax.stages.Lowered`.
       snapshots: the module after emission and after each pass.
+      added: the user's passes in its pipeline.
     """
 
     call: Call
@@ -167,6 +169,7 @@ class Lowered:
     groups: Groups
     jax_lowered: Any
     snapshots: Snapshots
+    added: tuple[AddedPass, ...]
 
     @property
     def passes(self) -> tuple[tuple[str, str], ...]:
@@ -256,7 +259,8 @@ class Lowered:
             raise _no_such_choice(self.call, "platform", platform, PLATFORMS)
         if signature.callbacks:
             raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
-        jax_lowered, _ = _lower(self.call, self.partitioner, self.groups, platform, True)
+        with using(self.added):
+            jax_lowered, _ = _lower(self.call, self.partitioner, self.groups, platform, True)
         module = jax_lowered.compiler_ir("stablehlo")
         return portable(signature, module, self.partitioner, platform)
 
