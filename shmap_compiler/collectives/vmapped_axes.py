@@ -22,7 +22,7 @@ from jax.interpreters import batching
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.source_lines import shown_source
-from shmap_compiler.collectives import COLLECTIVES, split_axes
+from shmap_compiler.collectives import COLLECTIVES, pbroadcast_transpose, split_axes
 from shmap_compiler.collectives.collective_errors import Use, refusals
 from shmap_compiler.collectives.split_axes import SplitAxis
 
@@ -234,6 +234,8 @@ def _register() -> None:
             batching.fancy_primitive_batchers[primitive] = functools.partial(
                 _batch, primitive, rule, ordinary
             )
+            if primitive.name in pbroadcast_transpose.NAMES:
+                pbroadcast_transpose.register(primitive, lambda: _body.get() is not None)
 
 
 _register()

@@ -1,0 +1,36 @@
+"""The transpose of JAX's own pbroadcast, for derivatives that a body takes itself.
+
+JAX's rule fills an array with the sum of the cotangents, which JAX refuses unless that is a scalar.
+Inside a body this one takes its place; everywhere else JAX's stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import ad
+
+NAMES = ("pbroadcast", "pbroadcast_dynamic")
+"""JAX's primitives: with the source as a parameter, and as a second operand."""
+
+
+def register(primitive: Any, in_body: Callable[[], bool]) -> None:
+    """
+    Args:
+      primitive: one of `NAMES`.
+      in_body: whether the body of a shard_mapped function is being traced.
+    """
+    ordinary = ad.primitive_transposes[primitive]
+
+    def transpose(cotangent, x, *operand, axis_name, **params):
+        if type(cotangent) is ad.Zero or not in_body():
+            return ordinary(cotangent, x, *operand, axis_name=axis_name, **params)
+        source = operand[0] if operand else params["source"]
+        total = lax.psum(cotangent, axis_name)
+        mine = lax.axis_index(axis_name) == source
+        return [jnp.where(mine, total, jnp.zeros_like(total)), *[None for _ in operand]]
+
+    ad.primitive_transposes[primitive] = transpose
