@@ -538,15 +538,8 @@ def test_type_on_mesh():
     assert (typed.shape, typed.dtype, typed.weak_type) == ((8, 2), I8, True)
 
 
-def test_split_type():
-    auto = jax_compat.split_type(MESH, [("i",)], (8, 2), I8, False)
-    assert auto == jax_compat.shaped_array((8, 2), I8, False)
-    typed = jax_compat.split_type(MIXED, [("i", "j")], (8, 2), I8, False)
-    assert typed.sharding.spec == P("i", None)
-
-
 def test_type_split():
-    typed = jax_compat.split_type(MIXED, [(), ("j", "i")], (8, 8), I8, False)
+    typed = jax_compat.type_on_mesh(MIXED, [(), ("j", "i")], (8, 8), I8, False)
     assert jax_compat.type_split(typed) == ((), ("i",))
     assert not any(jax_compat.type_split(jax.typeof(np.zeros((8, 8)))))
 

@@ -88,3 +88,50 @@ def test_two_shard_maps_on_different_meshes(partitioner):
         return lambda x: third(second(first(x) % 97) % 97)
 
     check(program, X, partitioner)
+
+
+@both_partitioners
+def test_result_that_some_axes_split(partitioner):
+    """It lies on the mesh of the shard_map: that of the argument does not divide it.
+
+    On other pairs of meshes JAX fails, too.
+    """
+    mesh, other = "i=4, j=2", "q=8"
+    argument = jax.device_put(X, on(other))
+    found = []
+    for each in (shard_map, jax.shard_map):
+        f = each(
+            lambda x: (x[:1], lax.psum(x, MESHES[mesh].axis_names)),
+            mesh=MESHES[mesh],
+            in_specs=P(MESHES[mesh].axis_names),
+            out_specs=(P("i"), P()),
+            check_vma=False,
+        )
+        with partitioner_is(partitioner):
+            found.append(jax.jit(f)(argument))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours.sharding, jax.typeof(ours)) == (theirs.sharding, jax.typeof(theirs))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("names", [{"i", "j"}, {"i"}])
+def test_type_of_a_result_names_the_mesh(names):
+    def typed(each):
+        seen = []
+
+        def program(x):
+            y = each(
+                lambda x: x[:1],
+                mesh=MESHES["i=4, j=2"],
+                in_specs=P("i"),
+                out_specs=P("i"),
+                axis_names=names,
+                check_vma=False,
+            )(x)
+            seen.append(jax.typeof(y).sharding)
+            return y
+
+        jax.eval_shape(program, X)
+        return seen
+
+    assert typed(shard_map) == typed(jax.shard_map)

@@ -735,7 +735,7 @@ def manual_type_reductions(aval: Any) -> Reductions:
     return Reductions(found.unreduced, found.reduced, getattr(found, "unreduced_kind", None))
 
 
-def split_type(
+def type_on_mesh(
     mesh: AnyMesh,
     splits: Sequence[Sequence[str]],
     shape: Sequence[int],
@@ -745,22 +745,9 @@ def split_type(
 ) -> ShapedArray:
     """Type of an array whose dimensions are split over axes of `mesh`.
 
-    Only Explicit axes become part of the type.
+    Only Explicit axes become part of the spec. The mesh is part of the type whatever its axes, as
+    in JAX, which reads from it on which mesh a result of jit lies.
     """
-    if not explicit_axes(mesh):
-        return shaped_array(shape, dtype, weak_type)
-    return type_on_mesh(mesh, splits, shape, dtype, weak_type, reduces)
-
-
-def type_on_mesh(
-    mesh: AnyMesh,
-    splits: Sequence[Sequence[str]],
-    shape: Sequence[int],
-    dtype: Any,
-    weak_type: bool,
-    reduces: Reductions = Reductions(),
-) -> ShapedArray:
-    """The same with the mesh as part of the type also if none of its axes is Explicit."""
     explicit = explicit_axes(mesh)
     kept = [tuple(a for a in axes if a in explicit) for axes in splits]
     entries = [axes[0] if len(axes) == 1 else axes or None for axes in kept]

@@ -22,7 +22,7 @@ from shmap_compiler.base.jax_compat import (
     is_axis_effect,
     open_jaxpr,
     reductions,
-    split_type,
+    type_on_mesh,
     type_reductions,
     type_split,
     with_manual_axes,
@@ -134,7 +134,7 @@ class Graph:
             ]
             shape = specs.global_shape(block.shape, spec, self.mesh)
             reduces = reductions(spec) | type_reductions(block)
-            return split_type(outside, splits, shape, block.dtype, block.weak_type, reduces)
+            return type_on_mesh(outside, splits, shape, block.dtype, block.weak_type, reduces)
 
         return [full(t, s) for t, s in zip(types, type_specs, strict=True)]
 
