@@ -333,3 +333,23 @@ def test_rule_of_a_function_with_a_result_that_has_no_tangent(used):
         return total(jnp.where(positive, y, y / 2) + rank if used else y)
 
     same_as_jax(body)
+
+
+@pytest.mark.parametrize(("error", "raised"), [(RuntimeError, True), (ValueError, False)])
+def test_casts_are_ignored_only_where_types_refuse_them(error, raised):
+    """A body with a rule and a cast is traced once more, with types; other errors are raised."""
+    traced = []
+
+    def body(w, x):
+        traced.append(1)
+        if len(traced) == 2:
+            raise error("in the second tracing")
+        return local_rule(lax.pcast(w, "i", to="varying"), x)
+
+    call = shard_map(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P("i"))
+    if raised:
+        with pytest.raises(error, match="in the second tracing"):
+            jax.jit(call)(W, X)
+    else:
+        np.testing.assert_allclose(jax.jit(call)(W, X), np.sin(W * X), rtol=1e-5, atol=1e-6)
+    assert len(traced) == 2

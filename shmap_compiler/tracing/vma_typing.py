@@ -10,7 +10,6 @@ and either way the Graph is on types that say nothing of varying.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +114,7 @@ def trace_by_need(
     if refusal is None:
         try:
             return typed()
-        except (TypeError, ValueError, NotImplementedError) as error:
+        except _REFUSALS as error:
             refusal = error
     raise BodyError(who, [refused_by_types(refusal)]) from refusal
 
@@ -123,9 +122,17 @@ def trace_by_need(
 def _with_casts(jaxpr: Any, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
     """What `typed` traces if types that the function gives values matter to a backward rule."""
     if names_any(jaxpr, [_FUNCTION]) and casts(fun):
-        with contextlib.suppress(Exception):  # JAX refuses the function; its casts mean nothing
+        try:
             return typed()
+        except SpecError:
+            raise
+        except _REFUSALS:  # JAX refuses the function; its casts mean nothing
+            pass
     return jaxpr
+
+
+_REFUSALS = (TypeError, ValueError, NotImplementedError)
+"""What JAX's types raise about a function. Any other error of the second tracing is raised."""
 
 
 def trace_unreduced(typed: Callable[[], Any], who: str) -> Any:
