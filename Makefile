@@ -18,18 +18,12 @@ VENV ?= .venv
 JAX ?=
 
 BIN := $(abspath $(VENV))/bin
-MATMUL := examples/matmul.py:matmul_basic
 
 .PHONY: demo test lint test-random test-long fuzz mutants test-gpu-compiler clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
-	@echo; echo "== $(MATMUL): the program of one device"
-	$(BIN)/shmap lower $(MATMUL) --stage body
-	@echo; echo "== The same, as XLA's partitioner receives it"
-	$(BIN)/shmap lower $(MATMUL) --stage stablehlo
-	@echo; echo "== Compiled and run on 8 virtual devices"
-	$(BIN)/shmap run $(MATMUL)
+	$(BIN)/shmap demo
 	@echo; echo "== A model on handwritten digits, partitioned in three ways"
 	$(BIN)/python examples/digits.py
 

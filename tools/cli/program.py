@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..usage import Mistake, UsageError, listed, read_all
 from . import virtual_devices
+from .virtual_devices import DEFAULT_COUNT as DEFAULT_DEVICES
 
 if TYPE_CHECKING:
     from shmap_passes import Groups, Partitioner
@@ -43,6 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="type of an argument, e.g. 'f32[8,16]' or 'i32[]'; once for each argument, "
         "instead of the file's NAME_args",
     )
+    add_partitioner(parser)
+    parser.add_argument(
+        "--devices",
+        metavar="N",
+        type=_count,
+        default=DEFAULT_DEVICES,
+        help="number of virtual CPU devices, which the file sees too (default: %(default)s)",
+    )
+    add_verbose(parser)
+
+
+def add_partitioner(parser: argparse.ArgumentParser) -> None:
+    """The argument that chooses the form of the module that XLA receives."""
     parser.add_argument(
         "--partitioner",
         choices=("gspmd", "shardy"),
@@ -50,13 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the form that XLA gets: full-to-shard custom calls (gspmd, the default) or a "
         "manual computation (shardy)",
     )
-    parser.add_argument(
-        "--devices",
-        metavar="N",
-        type=_count,
-        default=virtual_devices.DEFAULT_COUNT,
-        help="number of virtual CPU devices, which the file sees too (default: %(default)s)",
-    )
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """The argument that lets everything be printed."""
     parser.add_argument(
         "--verbose",
         action="store_true",
