@@ -8,6 +8,8 @@
 #     make fuzz        shmap-opt on 10,000 mutated modules; prints the seed
 #     make mutants     which of the mistakes listed in test/mutants the tests notice
 #     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
+#     make docs        builds the documentation site into site/; warnings and broken links are errors
+#     make first-hour  follows README.md line by line, as a new user would, in a fresh environment
 #     make clean       removes what the above made
 #
 # PYTHON is the interpreter to build on, VENV the environment to build, and JAX an optional choice
@@ -19,7 +21,7 @@ JAX ?=
 
 BIN := $(abspath $(VENV))/bin
 
-.PHONY: demo test lint test-random test-long fuzz mutants test-gpu-compiler clean
+.PHONY: demo test lint test-random test-long fuzz mutants test-gpu-compiler docs first-hour clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -55,12 +57,18 @@ test-gpu-compiler:
 	$(VENV)-gpu/bin/python -m pip install --quiet 'pytest>=8'
 	$(VENV)-gpu/bin/python -m pytest -k gpu test/test_targets.py test/test_explain.py
 
+docs: $(VENV)/.with-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
+
+first-hour:
+	$(PYTHON) test/first_hour.py
+
 lint: $(VENV)/.with-test .typing/shmap_passes .typing/shmap_tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# An environment with the extra `demo` or `test` of pyproject.toml.
+# An environment with the extra `demo`, `test` or `docs` of pyproject.toml.
 $(VENV)/.with-%: pyproject.toml $(VENV)/.jax
 	$(BIN)/python -m pip install --quiet --editable '.[$*]' $(if $(JAX),'$(JAX)')
 	touch $@
@@ -77,5 +85,5 @@ FORCE:
 	ln -sfn ../$* $@
 
 clean:
-	rm -rf .venv* .typing build *.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv* .typing build site *.egg-info .pytest_cache .hypothesis .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
