@@ -19,7 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 NEEDS = re.compile(r"^\w+\.py needs [\w-]+: pip install [\w-]+$")
 # These report on standard error what they do.
-NOISY = re.compile(r"pip |shmap lower .*--(print-ir|warn)|shmap compile|shmap explain")
+NOISY = re.compile(
+    r"pip |shmap lower .*--(print-ir|warn)|shmap compile|shmap explain|.*--mlir-print-ir"
+)
 CLEAN = ("JAX_", "XLA_", "TF_CPP", "PYTHON", "VIRTUAL_ENV", "TPU_", "SHMAP_")
 
 
