@@ -1,5 +1,8 @@
 """Random programs of library calls equal nested `jax.vmap` in float64, under transformations.
 
+Those with `jax.checkpoint` in or around the body take no more memory than with `jax.shard_map`, and
+compute no more again.
+
 A short run is part of `make test`, and one of 1,000 programs is `make test-random`; both take the
 same programs every time. A long run takes new programs, as many as it is told:
 
@@ -9,11 +12,14 @@ Its header prints the seed, and SHMAP_PROPERTY_SEED repeats the run. A failure p
 reduced to the result that differs, and the call that draws it.
 """
 
+import itertools
 import os
+from collections.abc import Iterator
 
 import jax
 import pytest
 from library_programs import draw_program
+from library_programs.memory import cost
 from library_programs.program import Body, Program
 from library_programs.run import difference
 
@@ -85,3 +91,40 @@ def test_random_library_program_equals_nested_vmap(first):
             raise AssertionError(
                 f"draw_program({number}, {SEED}): {complaint(smaller)}\n{shown(smaller)}"
             )
+
+
+# ---------------------------------------------------------------------------------- checkpoint
+
+
+def with_checkpoint() -> Iterator[int]:
+    """The numbers of programs that mention `jax.checkpoint`."""
+    return (n for n in itertools.count() if "checkpoint" in repr(draw_program(n, SEED)))
+
+
+def costs(program: Program):
+    """Those of ours and of `jax.shard_map`; None if JAX has none.
+
+    Both with check_vma, or both without: it decides where gradients are summed.
+    """
+    for check_vma in (True, False):
+        try:
+            jaxs = cost(program, jax.shard_map, check_vma=check_vma)
+        except Exception:  # JAX's typing refuses most programs
+            continue
+        return cost(program, shard_map, check_vma=check_vma), jaxs
+    return None
+
+
+@pytest.mark.parametrize("first", range(0, EXAMPLES // 5, BATCH))
+def test_checkpoint_takes_no_more_memory_than_with_jax(first):
+    numbers = itertools.islice(with_checkpoint(), first, first + min(BATCH, EXAMPLES // 5))
+    compared = 0
+    for number in numbers:
+        program = draw_program(number, SEED)
+        if (found := costs(program)) is None:
+            continue
+        compared += 1
+        ours, jaxs = found
+        excess = ours.excess(jaxs)
+        assert excess is None, f"draw_program({number}, {SEED}): {excess}\n{shown(program)}"
+    assert compared
