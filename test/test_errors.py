@@ -25,6 +25,7 @@ from shmap_compiler import (
     ResultTypeError,
     ShmapError,
     SpecError,
+    SpecTypeError,
     TargetError,
     UnknownAxisError,
     UnreducedError,
@@ -168,7 +169,7 @@ def test_mesh_no_mesh(refused, mesh, found):
         "a jax.sharding.Mesh or AbstractMesh",
         "make one with jax.make_mesh((4, 2), ('i', 'j'))",
     )
-    with refused(SpecError, identity, problem):
+    with refused(SpecTypeError, identity, problem):
         mapped(identity, mesh=mesh)(X)
 
 
@@ -329,7 +330,7 @@ def test_spec_axis_automatic(refused):
 def test_spec_no_spec(refused, spec, found, repair):
     found = found or "NamedSharding...y_kind=device), a NamedSharding"
     problem = ("in_specs", found, "a jax.sharding.PartitionSpec", f"write {repair}")
-    with refused(SpecError, identity, problem):
+    with refused(SpecTypeError, identity, problem):
         mapped(identity, spec)(X)
 
 
@@ -365,7 +366,7 @@ def test_out_spec_none(refused, out_specs, where):
         return x if out_specs is None else (x, {"w": x})
 
     problem = (where, "None, a NoneType", "a jax.sharding.PartitionSpec", "write P('i') or P()")
-    with refused(SpecError, nested, problem):
+    with refused(SpecTypeError, nested, problem):
         mapped(nested, P("i"), out_specs)(X)
 
 
@@ -553,7 +554,7 @@ def test_in_specs_not_inferable_over_auto_axes(refused):
         "in_specs, or axes of type Explicit only, which are part of the arguments' types",
         "pass in_specs, a PartitionSpec for each argument",
     )
-    with refused(SpecError, identity, problem):
+    with refused(SpecTypeError, identity, problem):
         shard_map(identity, mesh=MESH, out_specs=ON_I)(X)
 
 
@@ -749,7 +750,7 @@ def test_smap_axis_name_not_one(refused):
         "the name of one mesh axis",
         "nest smaps, one for each axis, or use shard_map",
     )
-    with refused(SpecError, identity, problem):
+    with refused(SpecTypeError, identity, problem):
         smap(identity, out_axes=0, axis_name=("i", "j"))
 
 
@@ -865,7 +866,7 @@ def test_function_not_callable(refused):
         "a function of one device's blocks",
         "pass the function itself: shard_map(f, mesh=..., in_specs=..., out_specs=...)",
     )
-    with refused(SpecError, 3, problem):
+    with refused(SpecTypeError, 3, problem):
         mapped(3)
 
 
@@ -1664,3 +1665,20 @@ def test_refused_calls_leave_nothing_behind():
 def test_every_row_of_the_documentation_has_a_test():
     assert len(TABLE) > 30
     assert {name for name in TABLE if f"test_{name}" not in globals()} == set()
+
+
+@pytest.mark.parametrize("given", [{"in_axes": "i"}, {"axis_name": ("i", "j")}, {}], ids=str)
+def test_smap_raises_type_errors_where_jax_does(given):
+    """The last: without in_axes, over an axis of type Auto."""
+    options = {"out_axes": 0, "axis_name": "i", **given}
+    for function in (smap, jax.smap):
+        with jax.set_mesh(MESH), pytest.raises(TypeError):
+            function(identity, **options)(np.zeros(8))
+
+
+def test_mistakes_of_type_beside_others():
+    """Only if all are about types, it is a TypeError."""
+    with pytest.raises(SpecError) as raised:
+        shard_map(identity, mesh=MESH, in_specs=("i", P("z")), out_specs=P())(X, X)
+    assert raised.type is SpecError
+    assert len(raised.value.problems) == 2

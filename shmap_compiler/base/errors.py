@@ -61,6 +61,12 @@ class SpecError(ShmapError, ValueError):
     code = "SHM-E101"
 
 
+class SpecTypeError(SpecError, TypeError):
+    """Something of another type stands where a mesh, a spec or the name of an axis should."""
+
+    code = "SHM-E102"
+
+
 class BodyError(ShmapError, ValueError):
     """The user's function uses a collective wrongly."""
 
@@ -119,6 +125,12 @@ class ArtifactError(ShmapError, ValueError):
     """A program cannot be saved, or a file holds none that can be loaded here."""
 
     code = "SHM-E501"
+
+
+def spec_error(who: str, problems: Sequence[Problem]) -> SpecError:
+    """The error for mesh and specs that do not fit: a TypeError if all mistakes are about types."""
+    only_types = all(isinstance(problem, TypeProblem) for problem in problems)
+    return (SpecTypeError if only_types else SpecError)(who, problems)
 
 
 def body_error(who: str, problems: Sequence[Problem]) -> BodyError:

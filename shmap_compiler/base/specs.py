@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from shmap_compiler.base.errors import Problem, show_value
+from shmap_compiler.base.errors import Problem, TypeProblem, show_value
 from shmap_compiler.base.jax_compat import (
     PARTLY_MANUAL_REDUCTIONS,
     AnyMesh,
@@ -279,7 +279,7 @@ def only_fully_manual(where: str, found: str) -> Problem:
 
 def no_spec(spec: Any, path: str, manual: Sequence[str]) -> Problem:
     """Something else stands where a spec should."""
-    return Problem(
+    return TypeProblem(
         path,
         show_value(spec),
         "a jax.sharding.PartitionSpec",

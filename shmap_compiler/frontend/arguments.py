@@ -12,7 +12,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, SpecError, show_value
+from shmap_compiler.base.errors import Problem, SpecError, TypeProblem, show_value, spec_error
 from shmap_compiler.base.jax_compat import (
     PARTLY_MANUAL_REDUCTIONS,
     explicit_axes,
@@ -121,7 +121,7 @@ def read_inputs(
             if specs_are_good and not ref and not wrong and is_hashable(kind):
                 good.add(kind)
     if problems:
-        raise SpecError(who, problems)
+        raise spec_error(who, problems)
     return Inputs(tuple(dynamic), tuple(static))
 
 
@@ -229,7 +229,7 @@ def _cannot_infer(region: Region) -> Iterator[Problem]:
     others = [a for a in region.manual_axes if a not in typed]
     if others:
         names = ", ".join(map(repr, others))
-        yield Problem(
+        yield TypeProblem(
             "in_specs",
             f"none, over axis {names} of type Auto",
             "in_specs, or axes of type Explicit only, which are part of the arguments' types",

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, SpecError, request_cpu_devices
+from shmap_compiler.base.errors import Problem, TypeProblem, request_cpu_devices, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
     abstract_mesh,
@@ -67,7 +67,7 @@ def region_of(who: str, mesh: Any, axis_names: frozenset[str], leaves: Sequence[
     if found is not None:
         problems += _problems(found, axis_names)
     if problems or found is None:
-        raise SpecError(who, problems)
+        raise spec_error(who, problems)
     outer = enclosing_manual_axes(found)
     names = axis_names or frozenset(found.axis_names)
     return Region(found, tuple(a for a in found.axis_names if a in names and a not in outer))
@@ -133,7 +133,7 @@ def _no_mesh(given: Any) -> Problem:
             "a jax.sharding.Mesh or AbstractMesh",
             "pass mesh=..., or call inside `with jax.set_mesh(mesh):`",
         )
-    return Problem(
+    return TypeProblem(
         "mesh",
         f"a {type(given).__name__}",
         "a jax.sharding.Mesh or AbstractMesh",

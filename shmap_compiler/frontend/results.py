@@ -9,7 +9,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, ResultTypeError, SpecError, show_value
+from shmap_compiler.base.errors import Problem, ResultTypeError, SpecError, show_value, spec_error
 from shmap_compiler.base.jax_compat import (
     Reductions,
     is_ref,
@@ -51,7 +51,7 @@ class Results:
         for path, spec in without_spec.items():
             problems.append(specs.no_spec(spec, path, self._region.manual_axes))
         if problems:
-            raise SpecError(self._who, problems)
+            raise spec_error(self._who, problems)
         references = [
             Problem(
                 path,

@@ -17,10 +17,12 @@ from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import (
     BodyError,
     Problem,
-    SpecError,
+    SpecTypeError,
     TargetError,
+    TypeProblem,
     describe,
     show_value,
+    spec_error,
 )
 from shmap_compiler.base.jax_compat import AnyMesh, is_tracing, needs_varying_types
 from shmap_compiler.eager import call_eagerly
@@ -106,7 +108,7 @@ def smap(
         *_axes_problems(out_axes, "out_axes"),
     ]
     if problems:
-        raise SpecError("smap" if f is None else describe(f), problems)
+        raise spec_error("smap" if f is None else describe(f), problems)
     return shard_map(
         f,
         in_specs=INFER if in_axes is INFER else _specs_of_axes(in_axes, axis_name),
@@ -133,7 +135,7 @@ class ShardMapped:
         check_hangs: bool = True,
     ):
         if not callable(fun):
-            raise SpecError(repr(fun), [_not_a_function(fun)])
+            raise SpecTypeError(repr(fun), [_not_a_function(fun)])
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
         self.mesh = mesh
@@ -261,7 +263,7 @@ def _names_of_axes(f: Any, axis_names: Any) -> frozenset[str]:
             "names of mesh axes: a string, or a set or another collection of strings",
             "write axis_names={'i'}, or leave it out for all axes of the mesh",
         )
-        raise SpecError(describe(f) if callable(f) else "shard_map", [problem]) from None
+        raise SpecTypeError(describe(f) if callable(f) else "shard_map", [problem]) from None
 
 
 def _specs_of_axes(axes: Any, axis_name: str) -> Any:
@@ -275,7 +277,7 @@ def _specs_of_axes(axes: Any, axis_name: str) -> Any:
 
 
 def _not_a_function(fun: Any) -> Problem:
-    return Problem(
+    return TypeProblem(
         "the first argument of shard_map",
         show_value(fun),
         "a function of one device's blocks",
@@ -284,7 +286,7 @@ def _not_a_function(fun: Any) -> Problem:
 
 
 def _not_one_axis(axis_name: Any) -> Problem:
-    return Problem(
+    return TypeProblem(
         "axis_name of smap",
         show_value(axis_name),
         "the name of one mesh axis",
@@ -299,7 +301,7 @@ _MOST_DIMENSIONS = 1000
 def _axes_problems(axes: Any, root: str) -> list[Problem]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(axes, is_leaf=lambda axis: axis is None)
     return [
-        Problem(
+        (Problem if type(axis) is int else TypeProblem)(
             root + jax.tree_util.keystr(path),
             show_value(axis),
             "a dimension, counted from the first (0), or None"
