@@ -17,6 +17,7 @@ from ..ir.body_form import BodyForm
 from ..ir.collective_ops import indexed_axes, is_axis_index
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import defining_op
+from ..ir.types import Value
 
 DYNAMIC_SLICE = "stablehlo.dynamic_slice"
 
@@ -62,7 +63,7 @@ def _index_along(axes: Sequence[str], mesh: Mesh) -> np.ndarray:
 
 
 def _evaluate(
-    value: ir.Value, form: BodyForm, known: dict[ir.Value, np.ndarray | None], depth: int
+    value: Value, form: BodyForm, known: dict[Value, np.ndarray | None], depth: int
 ) -> np.ndarray | None:
     """None if it cannot be told."""
     if value not in known:
@@ -88,7 +89,7 @@ def _dtype(type_: ir.Type) -> np.dtype | None:
 
 
 def _result(
-    op: ir.Operation, form: BodyForm, of: Callable[[ir.Value], np.ndarray | None]
+    op: ir.Operation, form: BodyForm, of: Callable[[Value], np.ndarray | None]
 ) -> np.ndarray | None:
     if is_axis_index(op):
         return _index_along(indexed_axes(op), form.mesh)

@@ -11,6 +11,7 @@ from jaxlib.mlir.dialects import func
 
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.ops import defining_op, terminator, walk
+from ..ir.types import BlockArgument, Value
 from .replication import Varying
 from .replication_rules import leaf_mask
 
@@ -19,13 +20,13 @@ from .replication_rules import leaf_mask
 class ValueRef:
     """A value, and the calls that led to the function it stands in, the innermost last."""
 
-    value: ir.Value
+    value: Value
     calls: tuple[ir.Operation, ...] = ()
 
 
 def origin(
-    value: ir.Value, axis: str, varying: Varying, functions: Mapping[str, func.FuncOp]
-) -> ir.Value:
+    value: Value, axis: str, varying: Varying, functions: Mapping[str, func.FuncOp]
+) -> Value:
     """The nearest value that `value` depends on and that varies along `axis` by itself.
 
     That is an argument of @main, the result of a collective, an axis index or a foreign call.
@@ -45,14 +46,14 @@ def origin(
     return value
 
 
-def _is_source(value: ir.Value, axis: str, varying: Varying) -> bool:
+def _is_source(value: Value, axis: str, varying: Varying) -> bool:
     op = defining_op(value)
     if op is None:
         return False
     return op.name in COLLECTIVES or axis in varying.bits.names(leaf_mask(op, 0, varying.bits))
 
 
-def _is_end_of_wrong_call(value: ir.Value) -> bool:
+def _is_end_of_wrong_call(value: Value) -> bool:
     """An argument of a function that varies in another of its calls only."""
     if not isinstance(value, ir.BlockArgument):
         return False
@@ -83,7 +84,7 @@ def _sources(place: ValueRef, functions: Mapping[str, func.FuncOp]) -> Iterator[
         yield from _operands_anywhere_in(op, calls)
 
 
-def _sources_of_argument(place: ValueRef, argument: ir.BlockArgument) -> Iterator[ValueRef]:
+def _sources_of_argument(place: ValueRef, argument: BlockArgument) -> Iterator[ValueRef]:
     op, index, calls = argument.owner.owner.operation, argument.arg_number, place.calls
     if op.name == "func.func":
         if calls:
@@ -111,7 +112,7 @@ def _deciders(place: ValueRef) -> Iterator[ValueRef]:
         op = op.operation.parent
 
 
-def _decides(op: ir.Operation) -> list[ir.Value]:
+def _decides(op: ir.Operation) -> list[Value]:
     if op.name == "stablehlo.while":
         return list(terminator(op.regions[0].blocks[0]).operands)
     return [op.operands[0]] if op.name in ("stablehlo.case", "stablehlo.if") else []

@@ -29,10 +29,11 @@ from ..ir.body_form import BodyForm
 from ..ir.boundary import Boundary
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.ops import is_token, terminator
+from ..ir.types import Value
 from ..ir.unverified import manual_axes
 from .replication_rules import collective_masks, leaf_mask
 
-Masks = dict[ir.Value, int]
+Masks = dict[Value, int]
 """The set of each value as a bit mask; a value that is not there has the empty set."""
 
 
@@ -43,7 +44,7 @@ class Varying:
     bits: AxisSet
     masks: Masks
 
-    def of(self, value: ir.Value) -> tuple[str, ...]:
+    def of(self, value: Value) -> tuple[str, ...]:
         """The axes along which `value` may differ, in mesh order.
 
         For a value of a function that is called several times, those of all calls.
@@ -191,7 +192,7 @@ def passes_on(op: ir.Operation) -> bool:
     return op.name not in COLLECTIVES and op.name not in _HOLDERS
 
 
-def _put(masks: Masks, values: Iterable[ir.Value], found: Sequence[int]) -> None:
+def _put(masks: Masks, values: Iterable[Value], found: Sequence[int]) -> None:
     for value, mask in zip(values, found, strict=True):
         if mask:
             masks[value] = mask

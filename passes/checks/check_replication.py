@@ -32,6 +32,7 @@ from ..base import Pass, PassRefused, Problem
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.boundary import Boundary
 from ..ir.ops import defining_op, terminator
+from ..ir.types import Value
 from .collective_diagnostics import quoted
 
 
@@ -56,9 +57,7 @@ class CheckReplication(Pass):
             raise PassRefused(problems)
 
 
-def _hidden(
-    boundary: Boundary, value: ir.Value, form: BodyForm, varying: Varying
-) -> tuple[str, ...]:
+def _hidden(boundary: Boundary, value: Value, form: BodyForm, varying: Varying) -> tuple[str, ...]:
     """The manual axes along which a result varies and that its sharding does not mention."""
     if boundary.dims is None or 0 in ir.RankedTensorType(boundary.type).shape:
         return ()
@@ -69,7 +68,7 @@ def _hidden(
 
 def _problem(
     boundary: Boundary,
-    value: ir.Value,
+    value: Value,
     axes: tuple[str, ...],
     varying: Varying,
     module: ModuleOp,
@@ -87,14 +86,14 @@ def _problem(
 
 
 def _notes(
-    value: ir.Value, axes: tuple[str, ...], varying: Varying, functions: dict[str, func.FuncOp]
+    value: Value, axes: tuple[str, ...], varying: Varying, functions: dict[str, func.FuncOp]
 ) -> Iterator[Problem]:
     for axis in axes:
         start = origin(value, axis, varying, functions)
         yield Problem(start.location, f'it varies along "{axis}" {_because(start)}')
 
 
-def _because(start: ir.Value) -> str:
+def _because(start: Value) -> str:
     op = defining_op(start)
     if op is None:
         number = ir.BlockArgument(start).arg_number

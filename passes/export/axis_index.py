@@ -17,10 +17,11 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from ..ir.body_form import BodyForm
 from ..ir.mesh import Mesh
 from ..ir.sharding_text import FULLY_MANUAL, region_sharding
+from ..ir.types import Value
 from .sharding_calls import sharding_call
 
 
-def axis_index(form: BodyForm, axes: Sequence[str], type_: ir.Type, partitioner: str) -> ir.Value:
+def axis_index(form: BodyForm, axes: Sequence[str], type_: ir.Type, partitioner: str) -> Value:
     """Builds the row-major index along `axes`, first axis major, as a scalar of integer `type_`."""
     if form.mesh.product(axes) == 1:
         return _constant(type_, 0)
@@ -29,7 +30,7 @@ def axis_index(form: BodyForm, axes: Sequence[str], type_: ir.Type, partitioner:
     return _for_gspmd(form, axes, type_)
 
 
-def _for_shardy(form: BodyForm, axes: Sequence[str], type_: ir.Type) -> ir.Value:
+def _for_shardy(form: BodyForm, axes: Sequence[str], type_: ir.Type) -> Value:
     if not form.automatic:
         return _index(stablehlo.partition_id(), form.mesh, axes, type_)
     scalar = sdy.TensorShardingAttr.get(form.mesh.symbol, [])
@@ -45,7 +46,7 @@ def _for_shardy(form: BodyForm, axes: Sequence[str], type_: ir.Type) -> ir.Value
     return computation.results[0]
 
 
-def _for_gspmd(form: BodyForm, axes: Sequence[str], type_: ir.Type) -> ir.Value:
+def _for_gspmd(form: BodyForm, axes: Sequence[str], type_: ir.Type) -> Value:
     device = stablehlo.partition_id()
     # The partitioner infers this elsewhere, but not in the condition of a loop.
     device.owner.attributes["mhlo.sharding"] = ir.StringAttr.get(FULLY_MANUAL)
@@ -57,11 +58,11 @@ def _for_gspmd(form: BodyForm, axes: Sequence[str], type_: ir.Type) -> ir.Value:
     return sharding_call("SPMDShardToFullShape", index, type_, region)
 
 
-def _index(device: ir.Value, mesh: Mesh, axes: Sequence[str], type_: ir.Type) -> ir.Value:
-    def constant(value: int) -> ir.Value:
+def _index(device: Value, mesh: Mesh, axes: Sequence[str], type_: ir.Type) -> Value:
+    def constant(value: int) -> Value:
         return _constant(device.type, value)
 
-    def digit(size: int, stride: int) -> ir.Value:
+    def digit(size: int, stride: int) -> Value:
         value = device
         if stride > 1:
             value = stablehlo.divide(value, constant(stride))
@@ -90,6 +91,6 @@ def _digits(mesh: Mesh, axes: Sequence[str]) -> list[tuple[int, int]]:
     return digits
 
 
-def _constant(type_: ir.Type, value: int) -> ir.Value:
+def _constant(type_: ir.Type, value: int) -> Value:
     element = ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, value)
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, element))

@@ -7,6 +7,7 @@ from jaxlib.mlir.dialects import func
 
 from ..ir.body_form import BodyForm
 from ..ir.boundary import SHARDING, value_attributes
+from ..ir.types import Value
 
 
 def remove_attributes(function: func.FuncOp, *names: str) -> None:
@@ -48,7 +49,7 @@ def replace_empty_arguments(form: BodyForm, block: ir.Block) -> None:
             block.erase_argument(number)
 
 
-def empty_constant(type_: ir.Type, at: ir.InsertionPoint) -> ir.Value:
+def empty_constant(type_: ir.Type, at: ir.InsertionPoint) -> Value:
     """The one value there is of a type without elements."""
     constant = ir.Operation.parse(f"stablehlo.constant dense<> : {type_}")
     at.insert(constant)

@@ -17,6 +17,7 @@ from jaxlib.mlir.dialects import func, sdy
 
 from ..ir.body_form import BodyForm
 from ..ir.boundary import Boundary, Dims, Unreduced
+from ..ir.types import Value
 from .full_main import new_main, replace_empty_arguments
 
 
@@ -57,7 +58,7 @@ def wrap_in_manual_computation(form: BodyForm) -> None:
     form.main.operation.erase()
 
 
-def _passed_through(block: ir.Block, at: ir.InsertionPoint) -> ir.Value:
+def _passed_through(block: ir.Block, at: ir.InsertionPoint) -> Value:
     """A number for a body that returns nothing, and was run for a call of the host.
 
     XLA puts what is in a computation without results in its place, where it is no longer manual,

@@ -24,6 +24,7 @@ from ..ir.boundary import Boundary, Dims, Unreduced
 from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
 from ..ir.sharding_text import full_sharding, region_sharding
+from ..ir.types import Value
 from .full_main import empty_constant, new_main, remove_attributes, replace_empty_arguments
 from .sharding_calls import sharding_call
 
@@ -80,7 +81,7 @@ def _free_name(module: ModuleOp, wanted: str) -> str:
     return next(name for name in names if name not in symbols)
 
 
-def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
+def _full_to_block(form: BodyForm, boundary: Boundary, value: Value) -> Value:
     if boundary.dims is None or form.is_one_device:
         return value
     cut, region, config = _texts(form, boundary.dims, boundary.unreduced)
@@ -88,7 +89,7 @@ def _full_to_block(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
     return sharding_call("SPMDFullToShardShape", full, boundary.type, region, config)
 
 
-def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Value:
+def _block_to_full(form: BodyForm, boundary: Boundary, value: Value) -> Value:
     if boundary.dims is None or form.is_one_device:
         return value
     cut, region, config = _texts(form, boundary.dims, boundary.unreduced)
@@ -97,7 +98,7 @@ def _block_to_full(form: BodyForm, boundary: Boundary, value: ir.Value) -> ir.Va
     return sharding_call("SPMDShardToFullShape", block, full_type, cut, config)
 
 
-def _empty_full(form: BodyForm, boundary: Boundary, at: ir.InsertionPoint) -> ir.Value:
+def _empty_full(form: BodyForm, boundary: Boundary, at: ir.InsertionPoint) -> Value:
     """The full array of a result without elements."""
     full_type = boundary.full_type(form.mesh)
     nothing = empty_constant(full_type, at)

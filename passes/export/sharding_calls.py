@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from jaxlib.mlir import ir
 
+from ..ir.types import Value
+
 
 def sharding_call(
-    target: str, value: ir.Value, type_: ir.Type, sharding: str, config: str = ""
-) -> ir.Value:
+    target: str, value: Value, type_: ir.Type, sharding: str, config: str = ""
+) -> Value:
     """`value` through `@Sharding`, `@SPMDFullToShardShape` or `@SPMDShardToFullShape`."""
     call = ir.Operation.create(
         "stablehlo.custom_call",

@@ -56,8 +56,8 @@ class BodyForm:
     def _boundaries(self) -> tuple[tuple[Boundary, ...], tuple[Boundary, ...]]:
         """Read when asked for: most passes do not. Raises `PassRefused` if they cannot be read."""
         main = self.main
-        attributes = (main.attributes.get(each) for each in ("arg_attrs", "res_attrs"))
-        inputs, outputs, complaints = read_boundaries(main.type, *attributes, self.mesh)
+        arguments, results = (main.attributes.get(each) for each in ("arg_attrs", "res_attrs"))
+        inputs, outputs, complaints = read_boundaries(main.type, arguments, results, self.mesh)
         if complaints:
             raise PassRefused(Problem(main.location, text) for text in complaints)
         return inputs, outputs

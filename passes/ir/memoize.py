@@ -1,25 +1,26 @@
-"""Remembers, while a pipeline runs, what its passes read of MLIR's attributes and types.
+"""Memoizes what passes read from MLIR's attributes and types, for the duration of a pipeline run.
 
-These never change, and equal ones are one object in their context: what has been read of one stays
-true. Each pass reads for itself; reading a gradient's hundreds of shardings once is enough.
-They keep their context alive, so what is memoized is forgotten at the end of the run.
+Attributes and types are immutable, and equal ones are one object in their context. Each pass reads
+the module itself, but a gradient has hundreds of shardings, and reading each once is enough. Since
+attributes keep their context alive, the memory is cleared at the end of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 _memory: ContextVar[dict[Hashable, Any] | None] = ContextVar("memory", default=None)
 
 
 @contextlib.contextmanager
-def memoizing() -> Iterator[None]:
+def memoizing() -> Generator[None]:
     """What `memoized` functions return is kept inside this context."""
     token = _memory.set({})
     try:
@@ -28,17 +29,20 @@ def memoizing() -> Iterator[None]:
         _memory.reset(token)
 
 
-def memoized(function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """`function`, whose results depend on its hashable arguments only and are not changed."""
+def memoized(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Memoizes a function of hashable positional arguments, inside `memoizing`.
+
+    The result must depend on the arguments only, and must not be modified.
+    """
 
     @functools.wraps(function)
-    def read(*args: Any) -> _Result:
+    def read(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         memory = _memory.get()
-        if memory is None:
-            return function(*args)
+        if memory is None or kwargs:
+            return function(*args, **kwargs)
         key = function, args
         if key not in memory:
-            memory[key] = function(*args)
+            memory[key] = function(*args, **kwargs)
         return memory[key]
 
     return read

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from jaxlib.mlir import ir
 
+from .types import Value
+
 
 def walk(root: ir.Operation) -> list[ir.Operation]:
     """Every operation inside `root`, outer before inner, as a list that may be rewritten freely."""
@@ -17,7 +19,7 @@ def walk(root: ir.Operation) -> list[ir.Operation]:
     return found
 
 
-def defining_op(value: ir.Value) -> ir.Operation | None:
+def defining_op(value: Value) -> ir.Operation | None:
     """The op whose result `value` is; None for an argument of a block."""
     return None if isinstance(value, ir.BlockArgument) else ir.OpResult(value).owner.operation
 

@@ -44,6 +44,7 @@ from ..ir.collective_ops import (
     whole_axes,
 )
 from ..ir.find_ops import find_ops
+from ..ir.types import Value
 
 # Ops that may hold collectives or have effects.
 _END_OF_RUN = COLLECTIVES | {
@@ -115,7 +116,7 @@ def _kind(op: ir.Operation) -> Hashable | None:
     return frozenset(axes), combine, element
 
 
-def _type(value: ir.Value) -> ir.RankedTensorType:
+def _type(value: Value) -> ir.RankedTensorType:
     return ir.RankedTensorType(value.type)
 
 
@@ -187,5 +188,5 @@ def _combine(run: Sequence[ir.Operation]) -> None:
         op.erase()
 
 
-def _flat(value: ir.Value, size: int) -> ir.Type:
+def _flat(value: Value, size: int) -> ir.Type:
     return ir.RankedTensorType.get([size], _type(value).element_type)

@@ -35,6 +35,7 @@ from ..base import Pass
 from ..ir.body_form import read_body_form
 from ..ir.collective_ops import ALL_REDUCE, name_group_axes, over_whole_axes, reduction
 from ..ir.mesh import Mesh
+from ..ir.types import Value
 
 _SUM = "stablehlo.add"
 _IDEMPOTENT = frozenset({"stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or"})
@@ -68,7 +69,7 @@ class ElideInvariantReductions(Pass):
 
 
 def _plainly_varies(
-    value: ir.Value, axes: Sequence[str], arguments: Mapping[ir.Value, frozenset[str]]
+    value: Value, axes: Sequence[str], arguments: Mapping[Value, frozenset[str]]
 ) -> bool:
     """Whether one need not infer that `value` varies along all of `axes`.
 
@@ -129,7 +130,7 @@ def _replace(op: ir.Operation, axes: Sequence[str], count: int) -> None:
     op.erase()
 
 
-def _splat(type_: ir.Type, element: ir.Type, count: int) -> ir.Value:
+def _splat(type_: ir.Type, element: ir.Type, count: int) -> Value:
     is_float = isinstance(element, ir.FloatType)
     number = ir.FloatAttr.get(element, count) if is_float else ir.IntegerAttr.get(element, count)
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, number))

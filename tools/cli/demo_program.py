@@ -13,7 +13,7 @@ mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 
 
 @partial(shard_map, mesh=mesh, in_specs=(P("i", "j"), P("j", None)), out_specs=P("i", None))
-def matmul(a_block, b_block):
+def matmul(a_block: jax.Array, b_block: jax.Array) -> jax.Array:
     partial_product = jnp.dot(a_block, b_block)  # f32[2,8] @ f32[8,32] on each device
     return jax.lax.psum(partial_product, "j")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from . import program
 from .tables import print_table
 
 if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
     from shmap_compiler import Executable, Lowered
 
     from .agreement import Agreement
@@ -37,6 +39,9 @@ examples:
   shmap run examples/matmul.py:matmul_basic --arg 'bf16[256,512]' --arg 'bf16[512,128]'
 """
 _RUNS = 10
+
+Type = Any
+"""The type of an array, as JAX describes it: `jax.core.ShapedArray`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +129,12 @@ def _print_program(options: argparse.Namespace, lowered: Lowered, results: Any) 
         f"{describe(call.fun)} on {specs.show_mesh(graph.mesh)}, partitioner {options.partitioner}"
     )
 
-    def rows(paths, full_types, block_types, all_specs):
+    def rows(
+        paths: Sequence[str],
+        full_types: Sequence[Type],
+        block_types: Sequence[Type],
+        all_specs: Sequence[PartitionSpec],
+    ) -> Iterator[tuple[str, str, str, str]]:
         for path, full, block, spec in zip(paths, full_types, block_types, all_specs, strict=True):
             yield path, specs.show_type(full), specs.show_type(block), specs.show(spec)
 
