@@ -45,6 +45,17 @@ def by_rule(w, v):
 ruled = jax.custom_vjp(by_rule)
 ruled.defvjp(lambda w, v: (w * v, (w, v)), lambda kept, ct: (ct * kept[1], ct * kept[0]))
 
+# ------------------------------------------------------------------------ sums of what is equal
+
+
+def test_a_sum_of_what_is_equal_along_all_or_some_axes_multiplies():
+    def body(w, v, x):
+        of_some = lax.psum(w * lax.axis_index("j"), ("i", "j"))
+        return jnp.sum(jnp.sin(lax.psum(w, "i")) + v * of_some)
+
+    assert_gradients(body, lambda w, v: jnp.sum(jnp.sin(4 * w) + v * 4 * w))
+
+
 # ------------------------------------------------------------ rules that only some devices call
 
 
@@ -82,6 +93,22 @@ def test_a_rule_within_a_branch_that_some_devices_take(place):
             inside = w * v if place is not in_other_branch or j < 1 else w + v
             total += jnp.sum(jnp.sin((inside if i < 2 else w - v) * x))
         return total
+
+    assert_gradients(body, full)
+
+
+def test_a_rule_within_a_branch_whose_result_does_not_depend_on_its_cotangent():
+    """What it returns for `v` is equal everywhere, but each device that runs it owes it in full."""
+    ruled = jax.custom_vjp(by_rule)
+    ruled.defvjp(lambda w, v: (w * v, v), lambda v, ct: (ct * v, 3 * jnp.ones_like(v)))
+
+    def body(w, v, x):
+        y = lax.cond(lax.axis_index("i") < 2, ruled, lambda w, v: w - v, w, v)
+        return lax.psum(jnp.sum(jnp.sin(y * x)), ("i", "j"))
+
+    def full(w, v):
+        rows = [ruled(w, v) if i < 2 else w - v for i in range(4)]  # not once for each j
+        return sum(jnp.sum(jnp.sin(rows[i] * x)) for i, _, x in devices())
 
     assert_gradients(body, full)
 
@@ -149,6 +176,25 @@ def test_a_region_in_a_region_takes_what_is_equal_outside():
     found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
     for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-4)
+
+
+def test_a_region_in_a_region_returns_a_sum_along_the_axis_around_it():
+    """Each device along "i" uses the sum in its own way."""
+
+    def body(w, v, x):
+        def inside(w, x):
+            return lax.psum(jnp.sin(w * x[0]), ("i", "j"))
+
+        y = shard_map(inside, in_specs=(P(), P("j")), out_specs=P(), axis_names={"j"})(w, x)
+        return lax.psum(jnp.sum(y * v * (1.0 + lax.axis_index("i"))), "i")
+
+    def full(w, v):
+        return 10 * jnp.sum(sum(jnp.sin(w * x) for _, _, x in devices()) * v)
+
+    of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P("i")), out_specs=P(), axis_names={"i"})
+    found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+    for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 # --------------------------------------------------------------------------- rules made by jax.vjp
@@ -236,6 +282,23 @@ def test_a_loop_that_uses_a_whole_array_sums_once_after_the_loop():
     (loop,) = (e for e in equations(backward) if e.primitive.name == "scan")
     assert sizes_summed(loop.params["jaxpr"]) == []
     assert sizes_summed(backward) == [3, 1000]
+
+
+def test_a_loop_does_not_make_results_vary_to_sum_less():
+    """One sum after the loop would be cheaper, but `v` would need another one."""
+
+    def body(w, v, x):
+        few = w[:3]
+
+        def step(total, _):
+            return total + jnp.sum(jnp.sin(few * x)), 2 * few
+
+        total, rows = lax.scan(step, 0.0, None, length=2)
+        return lax.psum(total, ("i", "j")) + jnp.sum(rows * v)
+
+    backward = backward_of(body)
+    (loop,) = (e for e in equations(backward) if e.primitive.name == "scan")
+    assert sizes_summed(loop.params["jaxpr"]) == sizes_summed(backward) == [3]
 
 
 def test_a_call_that_spreads_two_numbers_sums_once():
