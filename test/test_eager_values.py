@@ -108,3 +108,19 @@ def test_what_xla_refuses_is_refused(f, x):
         jax.block_until_ready(jax.jit(function)(x))
     with pytest.raises(ValueError, match=text):
         function(x)
+
+
+@pytest.mark.parametrize("groups", [None, [[0, 1], [2, 3], [4, 5], [6, 7]]], ids=str)
+def test_mean_of_infinite_complex_numbers(groups):
+    """XLA divides complex numbers in one way alone, and in another where it fuses: as for JAX."""
+    parts = (1.0, np.inf, -np.inf, np.nan)
+    x = np.array([complex(a, b) for a in parts for b in parts], np.complex64)
+    mesh = jax.make_mesh((8,), ("n",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def mean(each):
+        options = {"mesh": mesh, "in_specs": P("n"), "out_specs": P("n"), "check_vma": False}
+        return each(lambda x: lax.pmean(x, "n", axis_index_groups=groups), **options)
+
+    for wrap in (jax.jit, lambda f: f):
+        found, wanted = (np.asarray(wrap(mean(each))(x)) for each in (shard_map, jax.shard_map))
+        np.testing.assert_array_equal(found.view(np.float32), wanted.view(np.float32))
