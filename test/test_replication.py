@@ -313,7 +313,7 @@ def test_rule(fun, expected):
 def test_rule_of_references_that_a_program_keeps(fun, expected):
     """A Graph has none, but kernels and the programs of unknown equations do."""
     graph, program = traced(lambda n: n, P()), jax.make_jaxpr(fun)(*[BLOCK] * 4)
-    assert infer_program(graph, program, ["i", "j", "ij", ""]).outputs == (expected,)
+    assert infer_program(graph.region, program, ["i", "j", "ij", ""]).outputs == (expected,)
 
 
 def test_R2_an_axis_of_size_one_is_in_no_set():
@@ -415,14 +415,14 @@ def test_R14_a_reference_that_an_unknown_equation_holds_takes_up_what_controls_i
 
     # A Graph has no references: what holds one in an unknown way is refused before.
     graph, program = traced(lambda i: i, P("i")), jax.make_jaxpr(body)(BLOCK, BLOCK)
-    assert infer_program(graph, program, [{"i"}, {"j"}]).outputs == (ON_J,)
+    assert infer_program(graph.region, program, [{"i"}, {"j"}]).outputs == (ON_J,)
 
 
 def test_types_of_groups_vary_along_their_axis():
     """As in JAX: the result of a sum over groups varies, that of a sum over all does not."""
     for fun, expected in ((group_of_two, ON_I), (lambda x: lax.psum(x, "i"), NONE)):
         graph = traced(fun, P("i"))
-        types = infer_program(graph, graph.jaxpr, [{"i"}], mask_of_type)
+        types = infer_program(graph.region, graph.jaxpr, [{"i"}], mask_of_type)
         assert types.outputs == (expected,)
 
 

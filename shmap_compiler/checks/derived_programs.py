@@ -161,6 +161,6 @@ def _tangent_varies_more(graph: Graph, frame: Frame, eqn: Any) -> bool:
     program = normalize(traced, graph.body_mesh, graph.all_manual_axes, f"`{graph.name}`")
     axes = graph.replication.axes
     varying = [axes.names(frame.mask(v)) for v in operands]
-    found = infer_program(graph, program, [*varying, *varying]).outputs
+    found = infer_program(graph.region, program, [*varying, *varying]).outputs
     own = [frozenset(axes.names(frame.mask(v))) for v in eqn.outvars]
     return any(not t <= v for t, v in zip(found, own, strict=True))

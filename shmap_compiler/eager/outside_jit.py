@@ -14,9 +14,10 @@ import jax
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.jax_compat import is_tracing
+from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.eager.trace import Rules
 from shmap_compiler.frontend.call_eagerly import run_on_mesh
-from shmap_compiler.frontend.mesh_context import Region, has_devices, no_devices, region_of
+from shmap_compiler.frontend.mesh_context import has_devices, region_of
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import key
 from shmap_compiler.lowering.primitive import bind, shmap_p
@@ -44,7 +45,7 @@ def _program(graph: Graph, *args: Any) -> Sequence[Any]:
 def _operation_by_operation(graph: Graph, args: Sequence[Any]) -> list[jax.Array]:
     who = f"`{graph.name}`"
     mesh = region_of(who, graph.mesh, frozenset(graph.manual_axes), args).mesh
-    region = Region(mesh, graph.manual_axes)
+    region = ManualRegion(mesh, graph.manual_axes)
     rules = Rules(refuse_hangs=False, typed=False, watch=False)
     return run_on_mesh(graph.fun, who, region, rules, args, graph.in_specs, graph.out_specs)
 

@@ -23,7 +23,8 @@ from shmap_compiler.base.jax_compat import (
     value_type,
     with_reductions,
 )
-from shmap_compiler.frontend.mesh_context import Region
+from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.values import is_hashable, type_of
 
 _LARGEST_ARRAY = 2**63 - 1
 
@@ -76,7 +77,7 @@ class Inputs:
 
 
 def read_inputs(
-    who: str, region: Region, in_specs: Any, out_specs: Any, args: tuple[Any, ...]
+    who: str, region: ManualRegion, in_specs: Any, out_specs: Any, args: tuple[Any, ...]
 ) -> Inputs:
     """Raises SpecError for all that is wrong with the specs, and with the arguments for them."""
     on_mesh = region.mesh, region.manual_axes
@@ -134,24 +135,6 @@ def refuse_types(who: str, paths: Sequence[str], values: Sequence[Any]) -> None:
     ]
     if problems:
         raise SpecError(who, problems)
-
-
-def type_of(leaf: Any) -> Any:
-    """Type of an argument or result, or None if it is no array."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf
-    try:
-        return jax.typeof(leaf)
-    except (TypeError, OverflowError):  # the latter for an integer that no type holds
-        return None
-
-
-def is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except Exception:  # whatever the user's __hash__ raises
-        return False
-    return True
 
 
 def _matched(in_specs: Any, args: tuple[Any, ...]):
@@ -224,7 +207,7 @@ def _inferred(aval: Any, manual: Sequence[str]) -> PartitionSpec | None:
     return with_reductions(PartitionSpec(*entries), type_reductions(aval).over(manual))
 
 
-def _cannot_infer(region: Region) -> Iterator[Problem]:
+def _cannot_infer(region: ManualRegion) -> Iterator[Problem]:
     typed = explicit_axes(region.mesh)
     others = [a for a in region.manual_axes if a not in typed]
     if others:
@@ -237,7 +220,7 @@ def _cannot_infer(region: Region) -> Iterator[Problem]:
         )
 
 
-def _not_inferable(path: str, aval: Any, region: Region) -> Problem:
+def _not_inferable(path: str, aval: Any, region: ManualRegion) -> Problem:
     return Problem(
         path,
         specs.show_split(aval),
@@ -247,7 +230,7 @@ def _not_inferable(path: str, aval: Any, region: Region) -> Problem:
 
 
 def _not_as_typed(
-    aval: Any, path: str, spec: PartitionSpec, spec_path: str, region: Region
+    aval: Any, path: str, spec: PartitionSpec, spec_path: str, region: ManualRegion
 ) -> Iterator[Problem]:
     """Over Explicit axes nothing moves, and nothing is summed, unless the program says so."""
     if _reduces_otherwise(aval, spec, region):
@@ -279,7 +262,7 @@ def _not_as_typed(
             return
 
 
-def _reduces_otherwise(aval: Any, spec: PartitionSpec, region: Region) -> bool:
+def _reduces_otherwise(aval: Any, spec: PartitionSpec, region: ManualRegion) -> bool:
     """Whether a spec and a type differ in what is yet to be summed over axes that it makes manual.
 
     A `ShapeDtypeStruct` without sharding stands for an argument as the spec has it.
@@ -295,7 +278,7 @@ def reduces(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and bool(type_reductions(leaf))
 
 
-def _reduces_elsewhere(aval: Any, region: Region) -> bool:
+def _reduces_elsewhere(aval: Any, region: ManualRegion) -> bool:
     """Whether an argument is yet to be summed over an axis that is not manual here, and cannot be.
 
     With JAX 0.12 it can, if no such axis splits it.

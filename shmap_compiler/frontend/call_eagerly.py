@@ -21,6 +21,7 @@ from shmap_compiler.base.jax_compat import (
     setting,
     varying_types,
 )
+from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Form
@@ -31,7 +32,6 @@ from shmap_compiler.eager.value import Blocks
 from shmap_compiler.eager.vmapped import Stacked
 from shmap_compiler.frontend import ref_arguments
 from shmap_compiler.frontend.arguments import read_inputs, refuse_types
-from shmap_compiler.frontend.mesh_context import Region
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.tracing.vma_queries import asks
 from shmap_compiler.tracing.vma_typing import refused_by_types
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def call_eagerly(mapped: ShardMapped, region: Region, args: tuple[Any, ...]) -> Any:
+def call_eagerly(mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...]) -> Any:
     """The result of a shard_mapped function on arrays: its body runs primitive by primitive.
 
     The same as tracing the body to a Graph and running that, except that the body can look at its
@@ -126,7 +126,7 @@ class _Write:
 def run_on_mesh(
     body: Callable[..., Sequence[Any]],
     who: str,
-    region: Region,
+    region: ManualRegion,
     rules: Rules,
     args: Sequence[Any],
     in_specs: Sequence[PartitionSpec],
@@ -192,7 +192,9 @@ def _code(fun: Callable[..., Any]) -> Any:
     return getattr(fun, "__code__", type(fun))
 
 
-def _run(body: Callable[[], Sequence[Any]], trace: EagerTrace, region: Region) -> list[Blocks]:
+def _run(
+    body: Callable[[], Sequence[Any]], trace: EagerTrace, region: ManualRegion
+) -> list[Blocks]:
     """The results of `body`, run by `trace`."""
     axes = region.manual_axes
     jit_is_disabled = setting("jax_disable_jit")
@@ -227,7 +229,7 @@ LARGE = 1 << 24
 """So many bytes of arguments take longer to move to one device than their operations to start."""
 
 
-def form_for(region: Region, arrays: Sequence[Any]) -> Form:
+def form_for(region: ManualRegion, arrays: Sequence[Any]) -> Form:
     """The form of values in this region: stacked if one CPU host plays all devices.
 
     Large arguments stay on their devices. Over Explicit axes that stay automatic, types say how

@@ -11,11 +11,12 @@ import jax
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import describe, function_name
 from shmap_compiler.base.jax_compat import described_as, tracing_context
+from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.values import is_hashable
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.replicated_outputs import check_outputs
 from shmap_compiler.frontend import ref_arguments, trace_cache
-from shmap_compiler.frontend.arguments import Inputs, is_hashable, read_inputs
-from shmap_compiler.frontend.mesh_context import Region
+from shmap_compiler.frontend.arguments import Inputs, read_inputs
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.graph import structural_keys
 from shmap_compiler.graph.graph import Graph
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def trace_call(
-    mapped: ShardMapped, region: Region, args: tuple[Any, ...]
+    mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...]
 ) -> tuple[Call, list[Any]]:
     """(the traced call, those of the arguments that are inputs of its graph, after its constants).
 
@@ -54,7 +55,7 @@ def trace_call(
     return call, [leaves[i.position] for i in inputs.dynamic]
 
 
-def _key(mapped: ShardMapped, region: Region, in_tree: Any, inputs: Inputs) -> Hashable:
+def _key(mapped: ShardMapped, region: ManualRegion, in_tree: Any, inputs: Inputs) -> Hashable:
     """Equal for calls that are traced alike; None if it cannot be told."""
     values = [value for _, _, value in inputs.static]
     program = trace_cache.key(mapped.fun, mapped.parts)
@@ -71,7 +72,9 @@ def _key(mapped: ShardMapped, region: Region, in_tree: Any, inputs: Inputs) -> H
     )
 
 
-def _trace(mapped: ShardMapped, region: Region, args: tuple[Any, ...], inputs: Inputs) -> Call:
+def _trace(
+    mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...], inputs: Inputs
+) -> Call:
     who = describe(mapped.fun)
     results = Results(who, region, mapped.out_specs)
 

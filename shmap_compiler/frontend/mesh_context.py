@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,40 +17,24 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, TypeProblem, request_cpu_devices, spec_error
+from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
     abstract_mesh,
     concrete_mesh_in_scope,
     enclosing_manual_axes,
-    explicit_axes,
     is_readable_name,
     mesh_in_scope,
     shardy_is_on,
     with_axis_types_of,
     without_manual_axes,
 )
+from shmap_compiler.base.meshes import ManualRegion, more_cpu_devices
 
 
-@dataclass(frozen=True)
-class Region:
-    """
-    Attributes:
-      mesh: with devices, or without.
-      manual_axes: the axes over which the body is per-device, in mesh order. Those that an
-        enclosing shard_map has made manual are not among them.
-    """
-
-    mesh: AnyMesh
-    manual_axes: tuple[str, ...]
-
-    @property
-    def has_types_inside(self) -> bool:
-        """Whether types say, also in the body, how arrays are split: over Explicit axes left."""
-        return bool(set(explicit_axes(self.mesh)) - set(self.manual_axes))
-
-
-def region_of(who: str, mesh: Any, axis_names: frozenset[str], leaves: Sequence[Any]) -> Region:
+def region_of(
+    who: str, mesh: Any, axis_names: frozenset[str], leaves: Sequence[Any]
+) -> ManualRegion:
     """The region of a call.
 
     Args:
@@ -70,7 +53,7 @@ def region_of(who: str, mesh: Any, axis_names: frozenset[str], leaves: Sequence[
         raise spec_error(who, problems)
     outer = enclosing_manual_axes(found)
     names = axis_names or frozenset(found.axis_names)
-    return Region(found, tuple(a for a in found.axis_names if a in names and a not in outer))
+    return ManualRegion(found, tuple(a for a in found.axis_names if a in names and a not in outer))
 
 
 def has_devices(mesh: AnyMesh, arrays: Sequence[Any]) -> bool:
@@ -197,28 +180,10 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
             f"{specs.show_mesh(mesh)} with more than one place for {', '.join(map(str, repeated))}",
             f"{len(devices)} different devices",
             f"make a smaller mesh: it has {len(set(devices))} different devices"
-            + _more_cpu_devices(len(devices)),
+            + more_cpu_devices(len(devices)),
         )
 
 
 @functools.lru_cache(maxsize=256)
 def _unreadable(names: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(n for n in names if isinstance(n, str) and not is_readable_name(n))
-
-
-def no_devices(mesh: AbstractMesh) -> Problem:
-    """A program on this mesh can be lowered, but neither compiled nor called."""
-    return Problem(
-        "mesh",
-        f"an AbstractMesh, {specs.show_mesh(mesh)}, which has no devices",
-        "a jax.sharding.Mesh to compile for",
-        "use a mesh of devices, e.g. jax.make_mesh(...)" + _more_cpu_devices(mesh.size),
-    )
-
-
-def _more_cpu_devices(count: int) -> str:
-    """The end of a fix: how to get `count` devices, if this process has fewer and only CPUs."""
-    here = jax.devices()
-    if len(here) >= count or here[0].platform != "cpu":
-        return ""
-    return f"; for {count} virtual CPU devices, {request_cpu_devices(count)}"

@@ -19,8 +19,8 @@ from shmap_compiler.base.jax_compat import (
     varies_along,
     with_reductions,
 )
-from shmap_compiler.frontend.arguments import type_of
-from shmap_compiler.frontend.mesh_context import Region
+from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.values import type_of
 
 
 class Results:
@@ -31,7 +31,7 @@ class Results:
       matched: for each array, its path, the path of its spec, and the spec.
     """
 
-    def __init__(self, who: str, region: Region, out_specs: Any):
+    def __init__(self, who: str, region: ManualRegion, out_specs: Any):
         self._who = who
         self._region = region
         self._out_specs = out_specs

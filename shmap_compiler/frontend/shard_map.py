@@ -25,11 +25,12 @@ from shmap_compiler.base.errors import (
     spec_error,
 )
 from shmap_compiler.base.jax_compat import AnyMesh, is_tracing, needs_varying_types
+from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.eager import call_eagerly
 from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import INFER, reduces, refuse_types
 from shmap_compiler.frontend.call_traced import trace_call
-from shmap_compiler.frontend.mesh_context import Region, no_devices, region_of
+from shmap_compiler.frontend.mesh_context import region_of
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
 from shmap_compiler.lowering.added_passes import added_passes
@@ -176,7 +177,7 @@ class ShardMapped:
         said = specs.has_reductions((self.in_specs, self.out_specs))
         return said or (self.check_vma and casts_to_reduced(self.fun))
 
-    def _placed(self, region: Region, args: tuple[Any, ...]) -> Any:
+    def _placed(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
         """The result with the shardings that out_specs say, word for word."""
         call, inputs = trace_call(self, region, args)
         outs = self._applied(call, inputs)
@@ -191,13 +192,13 @@ class ShardMapped:
             return ref_arguments.apply(run, operands, call.written)
         return run(*operands)
 
-    def _bound(self, region: Region, args: tuple[Any, ...]) -> Any:
+    def _bound(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
         call, inputs = trace_call(self, region, args)
         refuse_types(describe(self.fun), call.in_paths, inputs)
         outs = self._applied(call, inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 
-    def _region(self, leaves: Sequence[Any]) -> Region:
+    def _region(self, leaves: Sequence[Any]) -> ManualRegion:
         return region_of(describe(self.fun), self.mesh, self.axis_names, leaves)
 
     def trace(self, *args: Any) -> Graph:

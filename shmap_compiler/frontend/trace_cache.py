@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from shmap_compiler.base.caches import Cache
-from shmap_compiler.frontend.arguments import is_hashable
+from shmap_compiler.base.values import is_hashable
 from shmap_compiler.graph import structural_keys
 
 if TYPE_CHECKING:

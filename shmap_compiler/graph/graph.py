@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, PartitionSpec
@@ -27,10 +27,10 @@ from shmap_compiler.base.jax_compat import (
     type_split,
     with_manual_axes,
 )
+from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.graph.printing import print_program
 from shmap_compiler.jaxprs.contents import holders
-
-if TYPE_CHECKING:
-    from shmap_compiler.replication.inference import Replication
+from shmap_compiler.replication.inference import Replication, infer_program
 
 
 class GraphError(Exception):
@@ -109,11 +109,19 @@ class Graph:
         return jex_core.jaxpr_as_fun(self.jaxpr)
 
     @cached_property
-    def replication(self) -> Replication:
-        """The mesh axes along which each value may differ between devices."""
-        from shmap_compiler.replication.inference import infer
+    def region(self) -> ManualRegion:
+        """Where the body runs: the mesh, and all axes that are manual there."""
+        return ManualRegion(self.mesh, self.all_manual_axes)
 
-        return infer(self)
+    @cached_property
+    def replication(self) -> Replication:
+        """The mesh axes along which each value may differ between devices.
+
+        R1: an input varies along the axes that split it, or its spec has unreduced. An enclosing
+        shard_map may hand in values that vary along any of its own axes.
+        """
+        varying = [{*specs.varying_axes(s), *self.outer_manual_axes} for s in self.in_specs]
+        return infer_program(self.region, self.jaxpr, varying)
 
     def _full_types(self, types, type_specs) -> list[Any]:
         outside = with_manual_axes(self.mesh, self.outer_manual_axes)
@@ -139,9 +147,22 @@ class Graph:
         return [full(t, s) for t, s in zip(types, type_specs, strict=True)]
 
     def __str__(self) -> str:
-        from shmap_compiler.graph.printing import print_graph, varying_axes
+        """Like the text of a jaxpr; `{V:i}` after a type: the value varies along axis i."""
+        names = self.mesh.axis_names
+        automatic = [a for a in names if a not in self.all_manual_axes]
+        heading = f"graph {self.name} on {specs.show_mesh(self.mesh)}"
+        heading += f", automatic: {', '.join(automatic)}" if automatic else ""
+        if self.outer_manual_axes:
+            heading += f", manual outside: {', '.join(self.outer_manual_axes)}"
 
-        return print_graph(self, varying_axes(self))
+        def varying(var: Any) -> str:
+            axes = self.replication.of(var)
+            return f"{{V:{','.join(a for a in names if a in axes)}}}" if axes else ""
+
+        def is_graph(value: Any) -> bool:
+            return isinstance(value, Graph)
+
+        return print_program(heading, self.jaxpr, self.in_specs, self.out_specs, varying, is_graph)
 
     def __repr__(self) -> str:
         """One line; `str` gives the whole program."""

@@ -5,58 +5,51 @@ from __future__ import annotations
 import itertools
 import os
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from jax.extend import core as jex_core
+from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import is_jaxpr, open_jaxpr
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.graph.graph import Graph
 
 
-def print_graph(graph: Any, suffix: Callable[[Any], str] = lambda var: "") -> str:
-    """Text of a graph; `suffix` adds to the type of each variable."""
-    printer = _Printer(suffix)
-    jaxpr = open_jaxpr(graph.jaxpr)
-    lines = [f"graph {graph.name} on {specs.show_mesh(graph.mesh)}{_partial(graph)}:"]
+def print_program(
+    heading: str,
+    program: Any,
+    in_specs: Sequence[PartitionSpec],
+    out_specs: Sequence[PartitionSpec],
+    suffix: Callable[[Any], str],
+    is_graph: Callable[[Any], bool],
+) -> str:
+    """The text of a per-device program.
+
+    Args:
+      program: a jaxpr.
+      suffix: adds to the type of each variable.
+      is_graph: whether a parameter of an equation is a Graph.
+    """
+    printer = _Printer(suffix, is_graph)
+    jaxpr = open_jaxpr(program)
     inputs = [
-        f"{printer.binder(v)}@{specs.show(s)}"
-        for v, s in zip(jaxpr.invars, graph.in_specs, strict=True)
+        f"{printer.binder(v)}@{specs.show(s)}" for v, s in zip(jaxpr.invars, in_specs, strict=True)
     ]
-    lines.append(f"{{ lambda ; {' '.join(inputs)}. let")
+    lines = [f"{heading}:", f"{{ lambda ; {' '.join(inputs)}. let"]
     lines += printer.equations(jaxpr, "    ")
     outputs = [
-        f"{printer.atom(v)}@{specs.show(s)}"
-        for v, s in zip(jaxpr.outvars, graph.out_specs, strict=True)
+        f"{printer.atom(v)}@{specs.show(s)}" for v, s in zip(jaxpr.outvars, out_specs, strict=True)
     ]
     lines.append(f"  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}")
     return "\n".join(lines)
 
 
-def varying_axes(graph: Any) -> Callable[[Any], str]:
-    """The suffix `{V:i,j}` of a value that varies along axes i and j; none if it is replicated."""
-
-    def suffix(var: Any) -> str:
-        axes = graph.replication.of(var)
-        return f"{{V:{','.join(a for a in graph.mesh.axis_names if a in axes)}}}" if axes else ""
-
-    return suffix
-
-
-def _partial(graph: Any) -> str:
-    automatic = [a for a in graph.mesh.axis_names if a not in graph.all_manual_axes]
-    outer = f", manual outside: {', '.join(graph.outer_manual_axes)}"
-    return (f", automatic: {', '.join(automatic)}" if automatic else "") + (
-        outer if graph.outer_manual_axes else ""
-    )
-
-
 class _Printer:
-    def __init__(self, suffix: Callable[[Any], str]):
+    def __init__(self, suffix: Callable[[Any], str], is_graph: Callable[[Any], bool]):
         self.suffix = suffix
+        self.is_graph = is_graph
         self.names: dict[Any, str] = {}
         self.fresh = _names()
 
@@ -102,7 +95,7 @@ class _Printer:
             if values and all(is_jaxpr(v) for v in values):
                 for inner in values:
                     nested += self.program(key, open_jaxpr(inner), indent + "  ")
-            elif isinstance(value, Graph):
+            elif self.is_graph(value):
                 nested += [f"{indent}  {line}" for line in str(value).splitlines()]
             elif _is_telling(value):
                 flat.append(f"{key}={_plain(value)}")

@@ -26,7 +26,7 @@ from jax.extend import core as jex_core
 from shmap_compiler.base.jax_compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import primitives
-from shmap_compiler.tracing.vma_typing import transposes
+from shmap_compiler.jaxprs.transposed import transposes
 
 T = TypeVar("T")
 

@@ -6,6 +6,6 @@ refuses collectives that only some devices would reach.
 """
 
 from shmap_compiler.replication.assume import assume_replicated, assume_replicated_p
-from shmap_compiler.replication.inference import Replication, infer
+from shmap_compiler.replication.inference import Replication, infer_program
 
-__all__ = ["Replication", "assume_replicated", "assume_replicated_p", "infer"]
+__all__ = ["Replication", "assume_replicated", "assume_replicated_p", "infer_program"]

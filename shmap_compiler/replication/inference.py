@@ -14,8 +14,8 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
+from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import is_collective, result_mask
@@ -123,33 +123,23 @@ class Frame:
                 stack.extend(f for _, frames in frame.nested.values() for f in frames)
 
 
-def infer(graph: Any) -> Replication:
-    """Solves a Graph. R1: an input varies along the axes that split it, or its spec has unreduced.
-
-    An enclosing shard_map may hand in values that vary along any of its own axes.
-    """
-    outside = set(graph.outer_manual_axes)
-    return infer_program(
-        graph, graph.jaxpr, [{*specs.varying_axes(s), *outside} for s in graph.in_specs]
-    )
-
-
 def infer_program(
-    graph: Any,
+    region: ManualRegion,
     program: Any,
     varying: Sequence[Iterable[str]],
     of_collective: CollectiveRule = result_mask,
 ) -> Replication:
-    """Solves a program on the mesh of a Graph, given the axes along which its inputs vary.
+    """Solves a program, given the axes along which its inputs vary.
 
     Args:
+      region: the mesh, and all axes that are manual where the program runs.
       of_collective: along which axes the result of a collective varies (`is_collective`).
     """
-    axes = AxisSets(graph.mesh.shape)
+    axes = AxisSets(region.mesh.shape)
     inputs = [axes.mask(v) for v in varying]
     jaxpr = open_jaxpr(program)
     refs = _new_refs(jaxpr.invars, inputs)
-    context = _Context(axes.mask(graph.all_manual_axes), 0)
+    context = _Context(axes.mask(region.manual_axes), 0)
     return Replication(axes, _Solver(axes, of_collective).solve(jaxpr, inputs, refs, context))
 
 

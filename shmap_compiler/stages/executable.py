@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, TargetError, show_value
 from shmap_compiler.base.jax_compat import reductions, type_reductions
-from shmap_compiler.frontend.arguments import is_hashable
+from shmap_compiler.base.values import is_hashable
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
 from shmap_compiler.targets.networks import Coordinates

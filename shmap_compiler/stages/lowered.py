@@ -14,7 +14,7 @@ from shmap_passes import Groups, Partitioner
 
 from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
-from shmap_compiler.frontend.mesh_context import no_devices
+from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using

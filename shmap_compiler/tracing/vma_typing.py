@@ -25,7 +25,6 @@ from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError
 from shmap_compiler.base.jax_compat import (
     described_alike,
     is_of_other_mesh,
-    jaxprs_in,
     manual_type_reductions,
     needs_varying_types,
     open_jaxpr,
@@ -40,7 +39,8 @@ from shmap_compiler.base.jax_compat import (
     without_varying_type,
 )
 from shmap_compiler.base.source_lines import user_line
-from shmap_compiler.jaxprs.contents import holders, names_any
+from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.transposed import transposes
 from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.typed_primitives import as_custom_jvp, holds_types
@@ -52,33 +52,6 @@ def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
     if not tracks_varying_types():
         return list(outer)
     return [a for a in outer if a in varies_along(full)]
-
-
-def transposes(jaxpr: Any) -> bool:
-    """Whether a traced program holds equations that a reverse-mode derivative made.
-
-    JAX itself transposes the operator of each `custom_linear_solve`, whether or not anybody takes a
-    derivative.
-    """
-    stacks: dict[int, Any] = {}
-
-    def collect(program: Any) -> None:
-        eqns = open_jaxpr(program).eqns
-        stacks.update((id(s), s) for s in [eqn.source_info.name_stack for eqn in eqns])
-        for position in holders(program):
-            for held in jaxprs_in(_as_the_user_gave_it(eqns[position])):
-                collect(held)
-
-    collect(jaxpr)
-    return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
-
-
-def _as_the_user_gave_it(eqn: Any) -> dict[str, Any]:
-    """The parameters of an equation without what JAX made of them by transposition."""
-    if eqn.primitive.name != "custom_linear_solve":
-        return eqn.params
-    programs = eqn.params["jaxprs"]
-    return {"matvec": programs.matvec, "solve": programs.solve}
 
 
 def trace_by_need(

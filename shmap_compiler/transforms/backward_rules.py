@@ -104,7 +104,7 @@ class BackwardRule:
         Args:
           residuals, cotangents: those along which what it is called with does.
         """
-        return infer_program(self.graph, self._program, [*residuals, *cotangents]).outputs
+        return infer_program(self.graph.region, self._program, [*residuals, *cotangents]).outputs
 
     @property
     def operands(self) -> list[Axes] | None:
@@ -161,7 +161,7 @@ class BackwardRule:
     def types(self, cotangents: Sequence[Axes]) -> Replication:
         """The types of all values in it, as JAX has them."""
         inputs = [*self.residuals, *cotangents]
-        return infer_program(self.graph, self._program, inputs, mask_of_type)
+        return infer_program(self.graph.region, self._program, inputs, mask_of_type)
 
     def depends_on_cotangents(self, atom: Any) -> bool:
         return bool(self._marked.of(atom))
@@ -172,7 +172,7 @@ class BackwardRule:
         mark = frozenset(self.graph.all_manual_axes)
         residuals = [frozenset[str]()] * self.eqn.params["num_res"]
         inputs = [*residuals, *[mark] * len(self.eqn.outvars)]
-        return infer_program(self.graph, self._program, inputs, lambda eqn, mask, axes: mask)
+        return infer_program(self.graph.region, self._program, inputs, lambda eqn, mask, axes: mask)
 
 
 def _has_tangent(type_: Any) -> bool:

@@ -85,7 +85,7 @@ def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule |
     outside = set(graph.outer_manual_axes)
     # Cotangents of unreduced and reduced values are each device's own, like those of varying ones.
     inputs = [specs.own_cotangent_axes(s) | outside for s in graph.in_specs]
-    types = infer_program(graph, graph.jaxpr, inputs, mask_of_type)
+    types = infer_program(graph.region, graph.jaxpr, inputs, mask_of_type)
     return _Noter(primitive, note, types).program(graph.jaxpr, types.frame)
 
 

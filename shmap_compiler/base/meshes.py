@@ -1,0 +1,48 @@
+"""Where a per-device program runs: a mesh, and the axes of it that are manual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import AbstractMesh
+
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import Problem, request_cpu_devices
+from shmap_compiler.base.jax_compat import AnyMesh, explicit_axes
+
+
+@dataclass(frozen=True)
+class ManualRegion:
+    """
+    Attributes:
+      mesh: with devices, or without.
+      manual_axes: the axes over which the body is per-device, in mesh order. Those that an
+        enclosing shard_map has made manual are not among them.
+    """
+
+    mesh: AnyMesh
+    manual_axes: tuple[str, ...]
+
+    @property
+    def has_types_inside(self) -> bool:
+        """Whether types say, also in the body, how arrays are split: over Explicit axes left."""
+        return bool(set(explicit_axes(self.mesh)) - set(self.manual_axes))
+
+
+def no_devices(mesh: AbstractMesh) -> Problem:
+    """A program on this mesh can be lowered, but neither compiled nor called."""
+    return Problem(
+        "mesh",
+        f"an AbstractMesh, {specs.show_mesh(mesh)}, which has no devices",
+        "a jax.sharding.Mesh to compile for",
+        "use a mesh of devices, e.g. jax.make_mesh(...)" + more_cpu_devices(mesh.size),
+    )
+
+
+def more_cpu_devices(count: int) -> str:
+    """The end of a fix: how to get `count` devices, if this process has fewer and only CPUs."""
+    here = jax.devices()
+    if len(here) >= count or here[0].platform != "cpu":
+        return ""
+    return f"; for {count} virtual CPU devices, {request_cpu_devices(count)}"

@@ -1,0 +1,25 @@
+"""What can be asked of any value that a user passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+def type_of(leaf: Any) -> Any:
+    """Type of an argument or result, or None if it is no array."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    try:
+        return jax.typeof(leaf)
+    except (TypeError, OverflowError):  # the latter for an integer that no type holds
+        return None
+
+
+def is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except Exception:  # whatever the user's __hash__ raises
+        return False
+    return True
