@@ -26,8 +26,8 @@ from shmap_compiler import shard_map
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import BodyError, HangError, ReplicationError, VaryingValueError
 from shmap_compiler.eager import PROGRAMS, EagerValue
-from shmap_compiler.eager.per_device import Spread
-from shmap_compiler.eager.vmapped import Stacked
+from shmap_compiler.eager.per_device import PerDevice
+from shmap_compiler.eager.vmapped import Vmapped
 from shmap_compiler.graph.structural_keys import jaxpr_key, key
 
 DEVICES = np.array(jax.devices()[:8])
@@ -58,12 +58,12 @@ def same(f, *args, rtol=1e-6):
 @pytest.fixture
 def spread(monkeypatch):
     """Runs eager calls in the form of accelerators, on the CPU."""
-    call = "shmap_compiler.frontend.call_eagerly"
-    monkeypatch.setattr(f"{call}.form_for", lambda r, _: Spread(r.mesh, r.manual_axes))
+    for module in ("shmap_compiler.eager.run", "shmap_compiler.frontend.call_eagerly"):
+        monkeypatch.setattr(f"{module}.layout_for", lambda r, _: PerDevice(r.mesh, r.manual_axes))
 
 
 @pytest.fixture(params=["stacked", "spread"])
-def form(request):
+def layout(request):
     if request.param == "spread":
         request.getfixturevalue("spread")
     return request.param
@@ -72,7 +72,7 @@ def form(request):
 # ------------------------------------------------------------------------------ looking at values
 
 
-def test_print_shows_the_block_of_every_device(capsys, form):
+def test_print_shows_the_block_of_every_device(capsys, layout):
     mapped(lambda x: print(x) or x)(X[:, :4])
     assert capsys.readouterr().out == (
         "f32[2,2] on mesh(i=4, j=2), one block on each device\n"
@@ -106,7 +106,7 @@ def test_what_comes_from_constants_alone_looks_like_an_array(capsys):
     assert capsys.readouterr().out == "[0 2 4] 2.0 4 c\n"
 
 
-def test_keys_are_no_numpy_arrays(form):
+def test_keys_are_no_numpy_arrays(layout):
     def body(keys):
         for value in (keys, jax.random.key(0)):
             with pytest.raises(TypeError, match=r"jax\.random\.key_data"):
@@ -134,10 +134,10 @@ def test_print_of_large_arrays_is_short(capsys):
     assert len(capsys.readouterr().out) < 10_000
 
 
-def test_prints_happen_in_program_order(capfd, form):
+def test_prints_happen_in_program_order(capfd, layout):
     def body(x):
         print("first")
-        jax.debug.print("second {}", x[0, 0], ordered=form == "stacked")
+        jax.debug.print("second {}", x[0, 0], ordered=layout == "stacked")
         print("third")
         return x
 
@@ -173,7 +173,7 @@ def test_the_users_own_exceptions_pass_through():
 # ----------------------------------------------------------------- values that are equal everywhere
 
 
-def test_python_control_flow_on_equal_values(form):
+def test_python_control_flow_on_equal_values(layout):
     def body(x):
         total = lax.psum(jnp.sum(x), ("i", "j"))
         steps = 0
@@ -347,19 +347,19 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_body_equals_the_compiled_one(name, form):
+def test_body_equals_the_compiled_one(name, layout):
     same(mapped(BODIES[name]), X)
 
 
-def test_nested_shard_map(form):
+def test_nested_shard_map(layout):
     same(mapped(nested, P("i"), P("i"), axis_names={"i"}), X)
 
 
-def test_automatic_axes(form):
+def test_automatic_axes(layout):
     same(mapped(lambda x: lax.psum(x, "i") * 2, P("i"), P(), axis_names={"i"}), X)
 
 
-def test_shapes_without_elements_and_dimensions(form):
+def test_shapes_without_elements_and_dimensions(layout):
     same(mapped(lambda x: x * 2, P("i"), P("i")), np.zeros((4, 0), np.float32))
     same(
         mapped(lambda x, s: lax.psum(s, "i") + jnp.sum(x), (P("i"), P()), P(), check_vma=False),
@@ -368,7 +368,7 @@ def test_shapes_without_elements_and_dimensions(form):
     )
 
 
-def test_keys_go_in_and_out(form):
+def test_keys_go_in_and_out(layout):
     keys = jax.random.split(jax.random.key(0), 4)
     same(mapped(lambda k: jax.vmap(jax.random.split)(k)[:, 0], P("i"), P("i")), keys)
 
@@ -895,19 +895,19 @@ def test_split_arguments_and_results_do_not_pass_through_the_host(spec):
 
 
 def test_large_arguments_stay_on_their_devices(monkeypatch):
-    monkeypatch.setattr("shmap_compiler.frontend.call_eagerly.LARGE", X.nbytes)
+    monkeypatch.setattr("shmap_compiler.eager.run.LARGE", X.nbytes)
     forms = []
-    function = mapped(lambda x: forms.append(type(x.form)) or lax.neg(x))
+    function = mapped(lambda x: forms.append(type(x.layout)) or lax.neg(x))
     x = jax.device_put(X, NamedSharding(MESH, BLOCKS))
     function(x)
     with jax.transfer_guard("disallow_explicit"):
         result = jax.block_until_ready(function(x))
     np.testing.assert_array_equal(result, -X)
     function(x[:4])
-    assert forms == [Spread, Spread, Stacked]
+    assert forms == [PerDevice, PerDevice, Vmapped]
 
 
 def test_host_platform_meshes_use_the_stacked_form():
     forms = []
-    mapped(lambda x: forms.append(type(x.form)) or x)(X)
-    assert forms == [Stacked]
+    mapped(lambda x: forms.append(type(x.layout)) or x)(X)
+    assert forms == [Vmapped]

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shmap_compiler.eager.layout import Form, Operand, Operation
+from shmap_compiler.eager.layout import Layout, Operand, Operation
 
 
 @functools.lru_cache(maxsize=4096)
@@ -25,19 +25,19 @@ def is_callback(primitive: Any) -> bool:
 
 
 def run_on_each_device(
-    form: Form, operation: Operation, operands: Sequence[Operand], arrays: Sequence[Any]
+    layout: Layout, operation: Operation, operands: Sequence[Operand], arrays: Sequence[Any]
 ) -> list[jax.Array]:
     """Rows of the results of an operation, applied to one block after the other."""
     columns = [
-        itertools.repeat(x) if o.whole else (block for _, block in form.local_blocks(x))
+        itertools.repeat(x) if o.whole else (block for _, block in layout.local_blocks(x))
         for x, o in zip(arrays, operands, strict=True)
     ]
     results = []
-    for _, *blocks in zip(range(form.count), *columns, strict=False):
+    for _, *blocks in zip(range(layout.count), *columns, strict=False):
         results.append(operation.fun(*blocks))
         jax.effects_barrier()
     return [
-        jax.device_put(jnp.stack(blocks), form.rows_sharding())
+        jax.device_put(jnp.stack(blocks), layout.rows_sharding())
         for blocks in zip(*results, strict=True)
     ]
 

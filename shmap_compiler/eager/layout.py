@@ -1,9 +1,9 @@
 """What the two forms of an eager value have in common.
 
 The blocks of a value are the rows of one array `[devices, *block]`, in the row-major order of the
-mesh's manual axes. In the spread form (`spread`) each row lies on its own device; in the stacked
-form (`stacked`) all rows lie on one. A value that is equal on all devices by its origin, because
-the user's function closed over it, is kept whole, as an array `[*block]`.
+mesh's manual axes. In the per-device layout (`per_device`) each row is on its own device;
+in the vmapped layout (`vmapped`) all rows are on one. A value that is equal on all devices by its
+origin, because the user's function closed over it, is kept whole, as an array `[*block]`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def stacked_type(block: Any, count: int) -> jax.ShapeDtypeStruct:
 
 
 @dataclass(frozen=True)
-class Form(ABC):
+class Layout(ABC):
     """How values lie on the devices of a mesh, and how operations on them are compiled.
 
     Attributes:

@@ -1,6 +1,6 @@
-"""The spread form: each block on its own device, each operation a program for the whole mesh.
+"""The per-device layout: each block on its own device, each operation a program for the whole mesh.
 
-It is the form of accelerators, and of the few operations that the stacked form cannot run.
+The layout of accelerators, and of the few operations that the vmapped layout cannot run.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shmap_compiler.base.jax_compat import ahead_of_time, is_key_type
-from shmap_compiler.eager.layout import Form, Operand, Operation, Program, stacked_type
+from shmap_compiler.eager.layout import Layout, Operand, Operation, Program, stacked_type
 from shmap_compiler.eager.placing import place
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.primitive import bind
 
 
-class Spread(Form):
+class PerDevice(Layout):
     def rows_sharding(self) -> NamedSharding:
         return NamedSharding(self.mesh, self._rows_spec)
 
@@ -73,11 +73,11 @@ def _drop_row(row: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _relabelled(
-    form: Spread, aval: Any, in_spec: PartitionSpec, out_spec: PartitionSpec, fun: Callable
+    layout: PerDevice, aval: Any, in_spec: PartitionSpec, out_spec: PartitionSpec, fun: Callable
 ) -> Callable[[jax.Array], jax.Array]:
     """`fun` of each device's block, between arrays with these specs."""
     operation = Operation("relabel", "an eager call", lambda block: [fun(block)])
-    traced = form.trace(operation, [aval], [in_spec], out_spec)
+    traced = layout.trace(operation, [aval], [in_spec], out_spec)
     compiled = _compiled(traced.graph)
     return lambda array: compiled(array)[0]
 

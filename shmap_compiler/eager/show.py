@@ -10,41 +10,41 @@ import numpy as np
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import is_key_type
-from shmap_compiler.eager.layout import Form
+from shmap_compiler.eager.layout import Layout
 
 MAX_BLOCKS = 64
 MAX_ELEMENTS = 200
 """Larger meshes and larger blocks are abbreviated."""
 
 
-def show_value(form: Form, aval: Any, rows: jax.Array) -> str:
+def show_value(layout: Layout, aval: Any, rows: jax.Array) -> str:
     """For example:
 
     f32[2] on mesh(i=2), one block on each device
       i=0 (cpu:0): [0. 1.]
       i=1 (cpu:1): [2. 3.]
     """
-    lines = [f"{specs.show_type(aval)} on {specs.show_mesh(form.mesh)}, one block on each device"]
-    return "\n".join(lines + [f"  {line}" for line in show_blocks(form, rows)])
+    lines = [f"{specs.show_type(aval)} on {specs.show_mesh(layout.mesh)}, one block on each device"]
+    return "\n".join(lines + [f"  {line}" for line in show_blocks(layout, rows)])
 
 
-def show_blocks(form: Form, rows: jax.Array) -> list[str]:
+def show_blocks(layout: Layout, rows: jax.Array) -> list[str]:
     """One entry per device; a block of several lines starts on a line of its own."""
     entries = []
-    for position, block in form.local_blocks(rows):
+    for position, block in layout.local_blocks(rows):
         if len(entries) == MAX_BLOCKS:
-            entries.append(f"... and {form.count - MAX_BLOCKS} more")
+            entries.append(f"... and {layout.count - MAX_BLOCKS} more")
             break
         text = _show_block(block)
         separator = "\n    " if "\n" in text else " "
-        entries.append(f"{place(form, position)}:" + separator + text.replace("\n", "\n    "))
+        entries.append(f"{place(layout, position)}:" + separator + text.replace("\n", "\n    "))
     return entries
 
 
-def place(form: Form, position: int) -> str:
+def place(layout: Layout, position: int) -> str:
     """Where a block is: `i=0, j=1 (cpu:1)`."""
-    coordinates = ", ".join(f"{a}={k}" for a, k in form.coordinates(position).items())
-    devices = form.devices(position)
+    coordinates = ", ".join(f"{a}={k}" for a, k in layout.coordinates(position).items())
+    devices = layout.devices(position)
     where = str(devices[0]) if len(devices) == 1 else f"{len(devices)} devices"
     return f"{coordinates} ({where})"
 

@@ -31,7 +31,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
-from shmap_compiler.eager.layout import Form, Operand, Operation, Program
+from shmap_compiler.eager.layout import Layout, Operand, Operation, Program
 from shmap_compiler.eager.refs import Reference, concerns_references, process
 from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
@@ -47,7 +47,7 @@ from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, no
 from shmap_compiler.tracing.vma_typing import ManualType, trace_with_types
 
 PROGRAMS: Cache[Program] = Cache(maxsize=4096)
-"""Compiled operations, by form, primitive, parameters and types of operands."""
+"""Compiled operations, by layout, primitive, parameters and types of operands."""
 
 VARYING: Cache[tuple[Axes, ...]] = Cache(maxsize=16384)
 """Along which axes results vary, by the above and the axes along which operands vary."""
@@ -91,7 +91,7 @@ class EagerTrace(Trace):
     What a function computes from constants alone is computed once.
 
     Args:
-      form: how the values lie on the devices.
+      layout: how the values lie on the devices.
       who: the user's function, for error messages.
       rules: what it allows and tracks.
       once: what the body's calls of Python gave in an earlier run.
@@ -100,11 +100,11 @@ class EagerTrace(Trace):
       closed_over: by identity, references that the function closes over and what stands for them.
     """
 
-    def __init__(self, form: Form, who: str, rules: Rules, once: Once):
+    def __init__(self, layout: Layout, who: str, rules: Rules, once: Once):
         super().__init__()
-        self.form = form
+        self.layout = layout
         self.who = who
-        self.body_mesh = with_manual_axes(form.mesh, form.axes)
+        self.body_mesh = with_manual_axes(layout.mesh, layout.axes)
         self.rules = rules
         self.once = once
         self._whole: dict[int, tuple[Any, jax.Array]] = {}
@@ -123,10 +123,10 @@ class EagerTrace(Trace):
     def enter(self, array: Any, spec: PartitionSpec) -> Blocks:
         """The blocks of a full array."""
         full = jax.typeof(array)
-        shape = specs.shard_shape(full.shape, spec, self.form.mesh)
+        shape = specs.shard_shape(full.shape, spec, self.layout.mesh)
         aval = shaped_array(shape, full.dtype, full.weak_type)
-        varying = frozenset(a for a in specs.mentioned(spec) if self.form.mesh.shape[a] > 1)
-        rows = self.form.enter(array, spec)
+        varying = frozenset(a for a in specs.mentioned(spec) if self.layout.mesh.shape[a] > 1)
+        rows = self.layout.enter(array, spec)
         return Blocks(self, self._typed(aval, varying), rows, varying, type_key(aval))
 
     def stage_value(self, val: Any) -> Blocks:
@@ -139,7 +139,7 @@ class EagerTrace(Trace):
     def constant(self, value: Any) -> Constant:
         """A value that does not depend on any argument."""
         with self.outside():
-            return Constant(self, self.form.whole(jnp.asarray(value)))
+            return Constant(self, self.layout.whole(jnp.asarray(value)))
 
     def reference(self, ref: Any) -> Reference:
         """What stands for a reference that the function closes over."""
@@ -173,7 +173,7 @@ class EagerTrace(Trace):
 
     def _call_python(self, primitive, operands, params, of_mesh: bool) -> list[Blocks]:
         """Applies a primitive that calls Python, or takes what it gave in an earlier run."""
-        alone = self.form.is_local and not of_mesh
+        alone = self.layout.is_local and not of_mesh
         run = self._on_each_device if alone else self._by_program
         results = self.once.get(lambda: run(primitive, operands, params))
         return [
@@ -185,7 +185,7 @@ class EagerTrace(Trace):
         """Applies a primitive to all blocks, by a program that is kept."""
         types = self._result_types(primitive, operands, params)
         key = (
-            self.form,
+            self.layout,
             primitive,
             parameters_key(primitive, params),
             tuple(map(_operand_key, operands)),
@@ -198,11 +198,11 @@ class EagerTrace(Trace):
 
         def inferred():
             with self._outside_for(primitive, operands, params) as (operation, known):
-                return infer_varying(self.form, operation, known, self.rules.refuse_hangs)
+                return infer_varying(self.layout, operation, known, self.rules.refuse_hangs)
 
         def compiled():
             with self._outside_for(primitive, operands, params) as (operation, known):
-                return self.form.compile(operation, known)
+                return self.layout.compile(operation, known)
 
         axes = VARYING.get((key, varying, self.rules.refuse_hangs), inferred)
         program = PROGRAMS.get(key, compiled)
@@ -228,8 +228,8 @@ class EagerTrace(Trace):
         """Applies a primitive to one block after the other, since it calls Python."""
         arrays = [x.rows if type(x) is Blocks else _plain(x) for x in operands]
         with self._outside_for(primitive, operands, params) as (operation, known):
-            results = run_on_each_device(self.form, operation, known, arrays)
-            axes = infer_varying(self.form, operation, known, False) if results else ()
+            results = run_on_each_device(self.layout, operation, known, arrays)
+            axes = infer_varying(self.layout, operation, known, False) if results else ()
         types = [shaped_array(r.shape[1:], r.dtype, r.aval.weak_type) for r in results]
         return [
             Blocks(self, self._typed(t, a), r, a, type_key(t))
@@ -274,9 +274,9 @@ class EagerTrace(Trace):
 
         JAX's primitives that change what a type says exist only with such types.
         """
-        axes = self.form.axes
+        axes = self.layout.axes
         types = [_operand(x).type for x in operands]
-        varying = [self.form.in_order(varies_along(jax.typeof(x))) for x in operands]
+        varying = [self.layout.in_order(varies_along(jax.typeof(x))) for x in operands]
         manual_types = [ManualType(tuple(v)) for v in varying]
         jaxpr = trace_with_types(fun, self.body_mesh, axes, types, manual_types)
         return jex_core.jaxpr_as_fun(normalize(jaxpr, self.body_mesh, axes, self.who))
@@ -297,22 +297,22 @@ class EagerTrace(Trace):
         return self.constant(value)
 
     def _constant(self, value: Any) -> jax.Array:
-        """A value all devices have, where the form wants it."""
+        """A value all devices have, where the layout wants it."""
         value = _plain(value)
         if isinstance(value, jax.Array):
             # The operations of one call often share constants.
             known = self._whole.get(id(value))
             if known is None:
                 with self.outside():
-                    known = self._whole[id(value)] = (value, self.form.whole(value))
+                    known = self._whole[id(value)] = (value, self.layout.whole(value))
             return known[1]
         with self.outside():
             if np.ndim(value) == 0:
                 dtype = jax.typeof(value).dtype
                 scalar = np.asarray(value, dtype)
-                key = (self.form, dtype, scalar.tobytes())
-                return _SCALARS.get(key, lambda: self.form.whole(scalar))
-            return self.form.whole(value)
+                key = (self.layout, dtype, scalar.tobytes())
+                return _SCALARS.get(key, lambda: self.layout.whole(scalar))
+            return self.layout.whole(value)
 
     # --------------------------------------------------------------- calls with a function inside
 

@@ -14,7 +14,7 @@ from jax.extend import source_info_util
 from shmap_compiler.base.errors import Problem, VaryingValueError
 from shmap_compiler.base.jax_compat import is_key_type, shaped_array
 from shmap_compiler.base.source_lines import shown_source
-from shmap_compiler.eager.layout import Form
+from shmap_compiler.eager.layout import Layout
 from shmap_compiler.eager.show import show_axes, show_blocks, show_names, show_value
 
 # As JAX declares its tracers, none of them ever becomes a Python value.
@@ -90,7 +90,7 @@ class Blocks(EagerValue):
     """One block on each device. It prints as all its blocks.
 
     Attributes:
-      rows: the blocks, as the form of the call keeps them.
+      rows: the blocks, as the layout of the call keeps them.
       varying: the axes along which the blocks may differ.
       type_key: key of its type.
     """
@@ -106,17 +106,17 @@ class Blocks(EagerValue):
         self.type_key = type_key
 
     @property
-    def form(self) -> Form:
-        return self._trace.form
+    def layout(self) -> Layout:
+        return self._trace.layout
 
     def __str__(self) -> str:
         with self._trace.outside():
-            return show_value(self.form, self.aval, self.rows)
+            return show_value(self.layout, self.aval, self.rows)
 
     def show_blocks(self) -> str:
         """The blocks alone, each on a new line, as part of an error message."""
         with self._trace.outside():
-            entries = show_blocks(self.form, self.rows)
+            entries = show_blocks(self.layout, self.rows)
         return "".join(f"\n{entry}" for entry in entries).replace("\n", "\n      ")
 
     def block_until_ready(self) -> Blocks:
@@ -143,9 +143,9 @@ class Blocks(EagerValue):
     def _varying(self, wanted: str) -> VaryingValueError:
         if self.rows.is_fully_addressable:
             with self._trace.outside():
-                axes, differs = _varying_axes(self.form, self.rows), "differs"
+                axes, differs = _varying_axes(self.layout, self.rows), "differs"
         else:
-            axes, differs = self.form.in_order(self.varying), "may differ"
+            axes, differs = self.layout.in_order(self.varying), "may differ"
         problem = Problem(
             f"{wanted} at {_users_line()}",
             f"a value that {differs} along {show_axes(axes)}:{self.show_blocks()}",
@@ -192,17 +192,17 @@ def _equal(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.all((a == b) | ((a != a) & (b != b))))
 
 
-def _varying_axes(form: Form, rows: jax.Array) -> tuple[str, ...]:
+def _varying_axes(layout: Layout, rows: jax.Array) -> tuple[str, ...]:
     if is_key_type(rows):
         rows = jax.random.key_data(rows)
-    blocks = np.asarray(rows).reshape(*form.sizes, *rows.shape[1:])
+    blocks = np.asarray(rows).reshape(*layout.sizes, *rows.shape[1:])
     return (
         tuple(
             axis
-            for d, axis in enumerate(form.axes)
+            for d, axis in enumerate(layout.axes)
             if not _equal(blocks, np.take(blocks, [0], axis=d))
         )
-        or form.axes
+        or layout.axes
     )
 
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.checks.hangs import check_hangs
-from shmap_compiler.eager.layout import Form, Operand, Operation, stacked_type
+from shmap_compiler.eager.layout import Layout, Operand, Operation, stacked_type
 
 Axes = frozenset[str]
 
 
 def infer_varying(
-    form: Form, operation: Operation, operands: Sequence[Operand], refuse_hangs: bool
+    layout: Layout, operation: Operation, operands: Sequence[Operand], refuse_hangs: bool
 ) -> tuple[Axes, ...]:
     """For each result, the axes along which it may differ between devices.
 
@@ -27,13 +27,13 @@ def infer_varying(
     """
 
     # Every operand gets a new dimension, split along the axes along which it varies.
-    splits = [form.in_order(o.varying) for o in operands]
-    counts = [math.prod(form.mesh.shape[a] for a in axes) for axes in splits]
+    splits = [layout.in_order(o.varying) for o in operands]
+    counts = [math.prod(layout.mesh.shape[a] for a in axes) for axes in splits]
 
     def fun(*blocks):
         return [r[None] for r in operation.fun(*[b[0] for b in blocks])]
 
-    graph = form.trace(
+    graph = layout.trace(
         replace(operation, fun=fun),
         [stacked_type(o.type, n) for o, n in zip(operands, counts, strict=True)],
         [PartitionSpec(axes or None) for axes in splits],

@@ -1,9 +1,9 @@
-"""The stacked form: all blocks on one device, each operation vmapped over them.
+"""The vmapped layout: all blocks on one device, each operation vmapped over them.
 
 The devices of a CPU mesh share the cores and the memory of one host. One program that works on all
 blocks at once needs no threads to meet and no launch per device: it is much faster than one program
-per device. An operation keeps its own Graph, as in the spread form; only the Graph's collectives
-become arithmetic on rows.
+per device. An operation keeps its own Graph, as in the per-device layout; only the Graph's
+collectives become arithmetic on rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
 from shmap_compiler.collectives import COLLECTIVES, pmax_p, pmin_p, psum_scatter_p
 from shmap_compiler.eager.callbacks import is_callback
-from shmap_compiler.eager.layout import Form, Operand, Operation, Program
-from shmap_compiler.eager.per_device import Spread
+from shmap_compiler.eager.layout import Layout, Operand, Operation, Program
+from shmap_compiler.eager.per_device import PerDevice
 from shmap_compiler.eager.vmapped_collectives import RULES, DeviceAxis
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 
 
-class Stacked(Form):
+class Vmapped(Layout):
     def rows_sharding(self) -> SingleDeviceSharding:
         return SingleDeviceSharding(self.mesh.devices.flat[0])
 
@@ -105,10 +105,10 @@ class Stacked(Form):
         return ahead_of_time(jax.jit(program), types)
 
     def _compile_spread(self, operation: Operation, operands: Sequence[Operand]) -> Program:
-        """The operation in the spread form, between moves of its operands and results."""
-        form = Spread(self.mesh, self.axes)
-        program = form.compile(operation, operands)
-        places = [form.whole_sharding() if o.whole else form.rows_sharding() for o in operands]
+        """The operation in the per-device layout, between moves of its operands and results."""
+        layout = PerDevice(self.mesh, self.axes)
+        program = layout.compile(operation, operands)
+        places = [layout.whole_sharding() if o.whole else layout.rows_sharding() for o in operands]
 
         def run(*arrays):
             with no_mesh():  # the types of `arrays` may be split over axes that are Manual here

@@ -1,6 +1,6 @@
 """The collectives on stacked blocks: arithmetic along the leading dimension of one array.
 
-The stacked form runs a program under `jax.vmap`, over one axis that stands for all devices. Row k
+The vmapped layout runs a program under `jax.vmap`, over one axis that stands for all devices. Row k
 of a stacked array is the block of the device at position k of the mesh. A collective meets that
 axis as a `DeviceAxis`, which carries what its rule must know of the mesh.
 """

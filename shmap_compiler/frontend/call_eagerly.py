@@ -9,27 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
-from jax.extend import core as jex_core
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError, describe
 from shmap_compiler.base.jax_compat import (
-    explicit_axes,
     no_devices_in_scope,
-    run_with_axes,
-    setting,
-    varying_types,
 )
 from shmap_compiler.base.meshes import ManualRegion
-from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.eager.callbacks import Once
-from shmap_compiler.eager.layout import Form
-from shmap_compiler.eager.per_device import Spread
+from shmap_compiler.eager.run import layout_for, run_body
 from shmap_compiler.eager.show import show_axes, show_names
 from shmap_compiler.eager.trace import Differentiates, EagerTrace, Rules
 from shmap_compiler.eager.value import Blocks
-from shmap_compiler.eager.vmapped import Stacked
 from shmap_compiler.frontend import ref_arguments
 from shmap_compiler.frontend.arguments import read_inputs, refuse_types
 from shmap_compiler.frontend.results import Results
@@ -59,14 +51,14 @@ def call_eagerly(mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...
     arrays = [leaves[i.position] for i in inputs.dynamic]
     refuse_types(who, [i.path for i in inputs.dynamic], arrays)
     results = Results(who, region, mapped.out_specs)
-    form = form_for(region, arrays)
+    layout = layout_for(region, arrays)
     once = Once()
     refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
     ref_arguments.refuse_aliases(who, [(inputs.dynamic[k].path, arrays[k]) for k in refs])
 
     def run(rules: Rules) -> tuple[list[Blocks], list[_Write]]:
         once.restart()
-        trace = EagerTrace(form, who, rules, once)
+        trace = EagerTrace(layout, who, rules, once)
         blocks: list[Any] = [
             trace.enter(x[...] if i.is_ref else x, i.spec)
             for x, i in zip(arrays, inputs.dynamic, strict=True)
@@ -92,7 +84,7 @@ def call_eagerly(mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...
                     writes.append(_Write(ref, value, spec, f"{path} after the call"))
             return leaves
 
-        return _run(eager_body, trace, region), writes
+        return run_body(eager_body, trace, region), writes
 
     with no_devices_in_scope():
         values, writes = _run_by_rules(mapped, run)
@@ -104,9 +96,9 @@ def call_eagerly(mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...
                 [*out_specs, *(w.spec for w in writes)],
                 [*results.paths, *((w.path, "its spec") for w in writes)],
             )
-        outs = [form.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+        outs = [layout.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
         for w in writes:
-            w.ref[...] = jax.device_put(form.leave(w.value.rows, w.spec), w.ref.sharding)
+            w.ref[...] = jax.device_put(layout.leave(w.value.rows, w.spec), w.ref.sharding)
     return jax.tree.unflatten(results.tree, outs)
 
 
@@ -121,24 +113,6 @@ class _Write:
     value: Blocks
     spec: PartitionSpec
     path: str
-
-
-def run_on_mesh(
-    body: Callable[..., Sequence[Any]],
-    who: str,
-    region: ManualRegion,
-    rules: Rules,
-    args: Sequence[Any],
-    in_specs: Sequence[PartitionSpec],
-    out_specs: Sequence[PartitionSpec],
-) -> list[jax.Array]:
-    """The results of a function from flat blocks to flat blocks, run primitive by primitive."""
-    form = form_for(region, args)
-    trace = EagerTrace(form, who, rules, Once())
-    with no_devices_in_scope():
-        blocks = [trace.enter(x, s) for x, s in zip(args, in_specs, strict=True)]
-        values = _run(lambda: body(*blocks), trace, region)
-        return [form.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
 
 
 _DIFFERENTIATING: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -192,58 +166,6 @@ def _code(fun: Callable[..., Any]) -> Any:
     return getattr(fun, "__code__", type(fun))
 
 
-def _run(
-    body: Callable[[], Sequence[Any]], trace: EagerTrace, region: ManualRegion
-) -> list[Blocks]:
-    """The results of `body`, run by `trace`."""
-    axes = region.manual_axes
-    jit_is_disabled = setting("jax_disable_jit")
-
-    def run():
-        with (
-            jex_core.set_current_trace(trace),
-            jax.disable_jit(jit_is_disabled),
-            varying_types(trace.rules.typed),
-            vmapped_axes.body(trace.who),
-        ):
-            try:
-                return [trace.stage_value(x) for x in body()]
-            except ShmapError:
-                raise
-            except Exception as error:
-                refusal = collective_errors.refused(
-                    error, trace.who, {a: region.mesh.shape[a] for a in axes}
-                )
-                if refusal is None:
-                    raise
-                raise refusal from error
-
-    try:
-        with jax.disable_jit(False):  # else the names of the axes could not come in scope
-            return run_with_axes(run, trace.body_mesh, axes)
-    finally:
-        trace.invalidate()
-
-
-LARGE = 1 << 24
-"""So many bytes of arguments take longer to move to one device than their operations to start."""
-
-
-def form_for(region: ManualRegion, arrays: Sequence[Any]) -> Form:
-    """The form of values in this region: stacked if one CPU host plays all devices.
-
-    Large arguments stay on their devices. Over Explicit axes that stay automatic, types say how
-    values lie on devices: not so if stacked.
-    """
-    mesh = region.mesh
-    assert isinstance(mesh, Mesh)
-    one_host = jax.process_count() == 1 and all(d.platform == "cpu" for d in mesh.devices.flat)
-    untyped = set(explicit_axes(mesh)) <= set(region.manual_axes)
-    is_small = sum(x.nbytes for x in arrays if hasattr(x, "nbytes")) < LARGE
-    form = Stacked if one_host and untyped and is_small else Spread
-    return form(mesh, region.manual_axes)
-
-
 def _check_varying(
     who: str,
     results: Sequence[Blocks],
@@ -264,7 +186,7 @@ def _check_varying(
 def _hidden_variation(
     value: Blocks, spec: PartitionSpec, hidden: frozenset[str], path: str, spec_path: str
 ) -> Problem:
-    axes = value.form.in_order(hidden)
+    axes = value.layout.in_order(hidden)
     along = show_axes(axes)
     return Problem(
         f"{path} with {spec_path}={specs.show(spec)}",

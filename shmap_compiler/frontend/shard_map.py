@@ -25,12 +25,12 @@ from shmap_compiler.base.errors import (
     spec_error,
 )
 from shmap_compiler.base.jax_compat import AnyMesh, is_tracing, needs_varying_types
+from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
-from shmap_compiler.eager import call_eagerly
 from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import INFER, reduces, refuse_types
+from shmap_compiler.frontend.call_eagerly import call_eagerly
 from shmap_compiler.frontend.call_traced import trace_call
-from shmap_compiler.frontend.mesh_context import region_of
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
 from shmap_compiler.lowering.added_passes import added_passes
