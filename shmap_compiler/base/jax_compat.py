@@ -41,7 +41,6 @@ from shmap_compiler.base import ref_views
 
 AnyMesh = Mesh | AbstractMesh
 _T = TypeVar("_T")
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # ------------------------------------------------------------------------------------- meshes
 
@@ -554,27 +553,23 @@ def _set_xla_log_level(level: str) -> None:
 # ------------------------------------------------------------------------------------ tracing
 
 
-# `jax.make_jaxpr(axis_env=...)` brings axes into scope and hides JAX's frames from tracebacks. But
-# it also runs jit for a function of its own at each trace. By itself neither has a public name.
-_core_names = jex_core.new_jaxpr_eqn.__globals__
-_axes_in_scope: Callable[..., Any] = _core_names["extend_axis_env_nd"]
-
-
-def _hides_frames(fun: _Function) -> _Function:
-    return _core_names["traceback_util"].api_boundary(fun)
-
-
-@_hides_frames
 def trace_with_axes(
     fun: Callable[..., Any], mesh: AbstractMesh, axes: Sequence[str], avals: Sequence[Any]
 ) -> Any:
     """ClosedJaxpr of `fun` on `avals`, with collectives over `axes` of `mesh` in scope."""
-    named = _axes_in_scope([(a, mesh.shape[a]) for a in axes])
+    axis_env = [(a, mesh.shape[a]) for a in axes]
     # JAX would check what it traced after the names of the axes have gone out of scope.
-    with jax.sharding.use_abstract_mesh(mesh), jax.enable_checks(False), named:
+    with jax.sharding.use_abstract_mesh(mesh), jax.enable_checks(False):
         if setting("jax_debug_key_reuse"):  # only this looks for it inside
-            return jax.make_jaxpr(fun)(*avals)
-        return _traced_flat(fun, avals)
+            return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
+        found: list[Any] = []
+
+        def in_scope() -> tuple[()]:
+            found.append(_traced_flat(fun, avals))
+            return ()
+
+        jax.make_jaxpr(in_scope, axis_env=axis_env)()
+    return found[0]
 
 
 def _traced_flat(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
@@ -878,8 +873,9 @@ def print_equations_as(primitive: Any, shown: Callable[[Any], dict[str, Any]]) -
     JAX indents parameters that are jaxprs, and prints what stands for others on one line. The table
     of rules that print otherwise has no public name, nor has the rule for all other equations.
     """
+    names = jex_core.new_jaxpr_eqn.__globals__
 
     def rule(eqn: Any, context: Any, settings: Any) -> Any:
-        return _core_names["_pp_eqn"](eqn.replace(params=shown(eqn)), context, settings)
+        return names["_pp_eqn"](eqn.replace(params=shown(eqn)), context, settings)
 
-    _core_names["pp_eqn_rules"][primitive] = rule
+    names["pp_eqn_rules"][primitive] = rule
