@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import PartitionSpec
@@ -24,17 +24,15 @@ from shmap_compiler.eager.trace import Differentiates, EagerTrace, Rules
 from shmap_compiler.eager.value import Blocks
 from shmap_compiler.frontend import ref_arguments
 from shmap_compiler.frontend.arguments import read_inputs, refuse_types
+from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.tracing.vma_queries import asks
 from shmap_compiler.tracing.vma_typing import refused_by_types
 
-if TYPE_CHECKING:
-    from shmap_compiler.frontend.shard_map import ShardMapped
-
 _T = TypeVar("_T")
 
 
-def call_eagerly(mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...]) -> Any:
+def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[Any, ...]) -> Any:
     """The result of a shard_mapped function on arrays: its body runs primitive by primitive.
 
     The same as tracing the body to a Graph and running that, except that the body can look at its
@@ -123,7 +121,7 @@ what they close over.
 """
 
 
-def _run_by_rules(mapped: ShardMapped, run: Callable[[Rules], _T]) -> _T:
+def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
     """Runs a body without types in its values, unless it asks for them or differentiates.
 
     That it differentiates comes to light when it takes its first derivative; then it is run again.

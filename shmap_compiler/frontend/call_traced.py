@@ -1,36 +1,36 @@
-"""Turns one call of a shard_mapped function into a traced Call."""
+"""Turns one call of a shard_mapped function into a traced TracedCall."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
+from jax.core import ShapedArray
+from jax.sharding import AxisType
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import describe, function_name
-from shmap_compiler.base.jax_compat import described_as, tracing_context
+from shmap_compiler.base.jax_compat import axis_types, described_as, tracing_context
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.replicated_outputs import check_outputs
 from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import Inputs, read_inputs
+from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.graph import structural_keys
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.emit_module import lowerable
-from shmap_compiler.stages.lowered import Call
+from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.tracing.trace import trace
-
-if TYPE_CHECKING:
-    from shmap_compiler.frontend.shard_map import ShardMapped
 
 
 def trace_call(
-    mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...]
-) -> tuple[Call, list[Any]]:
+    mapped: MappedFunction, region: ManualRegion, args: tuple[Any, ...]
+) -> tuple[TracedCall, list[Any]]:
     """(the traced call, those of the arguments that are inputs of its graph, after its constants).
 
     Calls with equal types are traced once: as in `jax.jit` the function is taken to be pure. One
@@ -55,13 +55,13 @@ def trace_call(
     return call, [leaves[i.position] for i in inputs.dynamic]
 
 
-def _key(mapped: ShardMapped, region: ManualRegion, in_tree: Any, inputs: Inputs) -> Hashable:
+def _key(mapped: MappedFunction, region: ManualRegion, in_tree: Any, inputs: Inputs) -> Hashable:
     """Equal for calls that are traced alike; None if it cannot be told."""
     values = [value for _, _, value in inputs.static]
-    program = trace_cache.key(mapped.fun, mapped.parts)
+    program = trace_cache.key(mapped.fun, mapped.options)
     if program is None or not all(map(is_hashable, values)):
         return None
-    types = tuple((i.type, i.is_ref) for i in inputs.dynamic)
+    types = tuple((_type_key(i.type), i.is_ref) for i in inputs.dynamic)
     return (
         program,
         region,
@@ -72,9 +72,19 @@ def _key(mapped: ShardMapped, region: ManualRegion, in_tree: Any, inputs: Inputs
     )
 
 
+def _type_key(type_: Any) -> Hashable:
+    """Equal for types that are traced alike: a mesh of Auto axes in a type says nothing."""
+    sharding = getattr(type_, "sharding", None)
+    if not isinstance(type_, ShapedArray) or sharding is None:
+        return type_
+    if set(axis_types(sharding.mesh).values()) - {AxisType.Auto}:
+        return type_
+    return type_.shape, type_.dtype, type_.weak_type, type_.memory_space
+
+
 def _trace(
-    mapped: ShardMapped, region: ManualRegion, args: tuple[Any, ...], inputs: Inputs
-) -> Call:
+    mapped: MappedFunction, region: ManualRegion, args: tuple[Any, ...], inputs: Inputs
+) -> TracedCall:
     who = describe(mapped.fun)
     results = Results(who, region, mapped.out_specs)
 
@@ -113,7 +123,7 @@ def _trace(
     _check_replication(mapped, graph, inputs, results, written)
     closed_over = [k for k, x in enumerate(traced.constants) if ref_arguments.is_reference(x)]
     ref_arguments.refuse_aliases(who, [*_arguments(args, inputs), *_closed_over(traced.constants)])
-    return Call(
+    return TracedCall(
         fun=mapped.fun,
         graph=graph,
         constants=tuple(traced.constants),
@@ -137,7 +147,7 @@ def _closed_over(constants: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def _check_replication(
-    mapped: ShardMapped, graph: Graph, inputs: Inputs, results: Results, written: Sequence[int]
+    mapped: MappedFunction, graph: Graph, inputs: Inputs, results: Results, written: Sequence[int]
 ) -> None:
     who, in_paths = describe(mapped.fun), [i.path for i in inputs.dynamic]
     program = lowerable(graph)

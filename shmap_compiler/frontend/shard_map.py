@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -31,12 +32,14 @@ from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import INFER, reduces, refuse_types
 from shmap_compiler.frontend.call_eagerly import call_eagerly
 from shmap_compiler.frontend.call_traced import trace_call
+from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
 from shmap_compiler.lowering.added_passes import added_passes
 from shmap_compiler.lowering.primitive import bind
+from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.stages import lowered
-from shmap_compiler.stages.lowered import Call, Lowered
+from shmap_compiler.stages.lowered import Lowered
 from shmap_compiler.tracing.vma_queries import casts_to_reduced
 
 
@@ -77,11 +80,17 @@ def shard_map(
       does, it traces `f` once for each combination of types; also when shard_map is applied to `f`
       again with equal arguments.
     """
-    names = _names_of_axes(f, axis_names)
-    parts = (mesh, in_specs, out_specs, names, check_vma, check_hangs)
+    options = {
+        "mesh": mesh,
+        "in_specs": in_specs,
+        "out_specs": out_specs,
+        "axis_names": _names_of_axes(f, axis_names),
+        "check_vma": check_vma,
+        "check_hangs": check_hangs,
+    }
 
     def mapped(fun):
-        return trace_cache.find(fun, parts) or ShardMapped(fun, *parts)
+        return trace_cache.find(ShardMapped, fun, options) or ShardMapped(fun, **options)
 
     return mapped if f is None else mapped(f)
 
@@ -118,41 +127,20 @@ def smap(
     )
 
 
-class ShardMapped:
+@dataclass(eq=False, repr=False)
+class ShardMapped(MappedFunction):
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
 
     Its attributes are the arguments of `shard_map`, with empty `axis_names` for all axes, and
     `calls`, those that have been traced.
     """
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        mesh: AnyMesh | None,
-        in_specs: Any,
-        out_specs: Any,
-        axis_names: frozenset[str] = frozenset(),
-        check_vma: bool = True,
-        check_hangs: bool = True,
-    ):
-        if not callable(fun):
-            raise SpecTypeError(repr(fun), [_not_a_function(fun)])
-        functools.update_wrapper(self, fun, updated=())
-        self.fun = fun
-        self.mesh = mesh
-        self.in_specs = in_specs
-        self.out_specs = out_specs
-        self.axis_names = axis_names
-        self.check_vma = check_vma
-        self.check_hangs = check_hangs
-        self.calls: Cache[Call] = Cache(maxsize=8)
-        self._lowered: Cache[Lowered] = Cache(maxsize=8)
+    _lowered: Cache[Lowered] = field(default_factory=lambda: Cache(maxsize=8), init=False)
 
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        """The arguments of `shard_map` besides the function, in the order of `__init__`."""
-        options = self.check_vma, self.check_hangs
-        return self.mesh, self.in_specs, self.out_specs, self.axis_names, *options
+    def __post_init__(self) -> None:
+        if not callable(self.fun):
+            raise SpecTypeError(repr(self.fun), [_not_a_function(self.fun)])
+        functools.update_wrapper(self, self.fun, updated=())
 
     def __call__(self, *args: Any) -> Any:
         leaves = jax.tree.leaves(args)
@@ -184,7 +172,7 @@ class ShardMapped:
         placed = zip(outs, call.signature.out_shardings[: len(outs)], strict=True)
         return jax.tree.unflatten(call.out_tree, [jax.device_put(x, s) for x, s in placed])
 
-    def _applied(self, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    def _applied(self, call: TracedCall, inputs: Sequence[Any]) -> Sequence[Any]:
         """The results; references among the operands are read before and written after."""
         run = functools.partial(bind, call.graph)
         operands = (*call.constants, *inputs)
@@ -227,24 +215,13 @@ class ShardMapped:
         key = Identity(call), partitioner, groups, added_passes()
         return self._lowered.get(key, lambda: lowered.lower(call, partitioner, groups))
 
-    def _call(self, args: tuple[Any, ...]) -> Call:
+    def _call(self, args: tuple[Any, ...]) -> TracedCall:
         call, _ = trace_call(self, self._region(jax.tree.leaves(args)), args)
         return call
 
     def replace(self, **fields: Any) -> ShardMapped:
         """The same function with other arguments of `shard_map`."""
-        return shard_map(
-            fields.pop("fun", self.fun),
-            **{
-                "mesh": self.mesh,
-                "in_specs": self.in_specs,
-                "out_specs": self.out_specs,
-                "axis_names": self.axis_names,
-                "check_vma": self.check_vma,
-                "check_hangs": self.check_hangs,
-                **fields,
-            },
-        )
+        return shard_map(fields.pop("fun", self.fun), **{**self.options, **fields})
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

@@ -1,4 +1,4 @@
-"""Makes shard_map of equal parts the same object again, as long as its function lives.
+"""Makes shard_map of equal arguments the same object again, as long as its function lives.
 
 jit knows a function by its identity. A `shard_map(f, ...)` that is built anew at each step of a
 loop would be traced, lowered and compiled at each step; so one that has been traced is kept with
@@ -13,56 +13,57 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterator
 from types import CellType, CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import jax
 
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.values import is_hashable
+from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.graph import structural_keys
 
-if TYPE_CHECKING:
-    from shmap_compiler.frontend.shard_map import ShardMapped
-
+_Mapped = TypeVar("_Mapped", bound=MappedFunction)
 _ATTRIBUTE = "__shard_mapped__"
 
 
-def key(fun: Any, parts: tuple[Any, ...]) -> Hashable:
+def key(fun: Any, options: dict[str, Any]) -> Hashable:
     """Equal for what computes the same; None where nobody can tell.
 
     Callable objects may have changed from one call to the next. So may the variables that a plain
     function reads, but those can be compared.
 
     Args:
-      parts: the other arguments of shard_map. They are not checked yet, and may be anything.
+      options: the other arguments of shard_map. They are not checked yet, and may be anything.
     """
     if not isinstance(fun, FunctionType):
         return None
     try:
-        leaves, structure = jax.tree.flatten(parts, is_leaf=lambda leaf: leaf is None)
+        leaves, structure = jax.tree.flatten(options, is_leaf=lambda leaf: leaf is None)
     except (TypeError, ValueError):
         return None
     found = structure, tuple((type(leaf), leaf) for leaf in leaves)
     return (found, _variables(fun)) if is_hashable(found) else None
 
 
-def find(fun: Any, parts: tuple[Any, ...]) -> ShardMapped | None:
-    """What has been kept for `fun` and equal parts, if anything."""
+def find(kind: type[_Mapped], fun: Any, options: dict[str, Any]) -> _Mapped | None:
+    """What has been kept for `fun` and equal options, if anything of this kind."""
     made = _made_of(fun)
     if made is None:
         return None
-    wanted = key(fun, parts)
-    mapped = made.mapped.find(wanted)
+    wanted = key(fun, options)
+    mapped = made.mapped.find((kind, wanted))
+    if not isinstance(mapped, kind):
+        return None
     # A list or dict of specs may have been changed since.
-    return mapped if mapped is not None and key(fun, mapped.parts) == wanted else None
+    return mapped if key(fun, mapped.options) == wanted else None
 
 
-def keep(mapped: ShardMapped) -> None:
+def keep(mapped: MappedFunction) -> None:
     """Keeps `mapped`, whose key is not None, with its function."""
     made = _made_of(mapped.fun)
     if made is None:
         made = mapped.fun.__dict__[_ATTRIBUTE] = _Made(mapped.fun)
-    made.mapped.get(key(mapped.fun, mapped.parts), lambda: mapped)
+    made.mapped.get((type(mapped), key(mapped.fun, mapped.options)), lambda: mapped)
 
 
 class _Made:
@@ -70,7 +71,7 @@ class _Made:
 
     def __init__(self, fun: FunctionType):
         self.of = weakref.ref(fun)
-        self.mapped: Cache[ShardMapped] = Cache(maxsize=64)
+        self.mapped: Cache[MappedFunction] = Cache(maxsize=64)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled function comes without it."""

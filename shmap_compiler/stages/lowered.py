@@ -15,12 +15,11 @@ from shmap_passes import Groups, Partitioner
 from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.meshes import no_devices
-from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
-from shmap_compiler.records.signature import Signature
+from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.portable import Portable, portable
@@ -34,71 +33,7 @@ GROUPS: tuple[Groups, ...] = get_args(Groups)
 PLATFORMS = ("cpu", "tpu", "cuda")
 
 
-@dataclass(frozen=True, repr=False)
-class Call:
-    """A traced call: the graph, and how the user's arguments and results map to it.
-
-    Attributes:
-      fun: the user's function, for error messages.
-      constants: values for the leading inputs of the graph, which `fun` closed over.
-      in_tree: structure of the user's arguments `(args...)`.
-      in_paths: the path of each remaining input of the graph, for error messages.
-      static: position in the flat arguments, path and value of each argument that is no array.
-      out_tree: structure of the user's result.
-      references: the inputs of the graph that hold the value of a mutable reference.
-      written: the inputs of which the last outputs are new values, for the references.
-    """
-
-    fun: Callable[..., Any]
-    graph: Graph
-    constants: tuple[Any, ...]
-    in_tree: Any
-    in_paths: tuple[str, ...]
-    static: tuple[tuple[int, str, Any], ...]
-    out_tree: Any
-    references: tuple[int, ...] = ()
-    written: tuple[int, ...] = ()
-
-    @property
-    def reference_paths(self) -> list[str]:
-        """The mutable references, as the user names them."""
-        before = len(self.constants)
-        return [
-            self.in_paths[k - before]
-            if k >= before
-            else "a reference that the function closes over"
-            for k in self.references
-        ]
-
-    def __repr__(self) -> str:
-        return f"<Call of {describe(self.fun)}: {self.graph!r}>"
-
-    @property
-    def has_unreduced_results(self) -> bool:
-        return any(spec.unreduced for spec in self.graph.out_specs)
-
-    @cached_property
-    def signature(self) -> Signature:
-        """How the program is called, without the program."""
-        graph = self.graph
-        return Signature(
-            who=describe(self.fun),
-            name=graph.name,
-            mesh=graph.mesh,
-            in_tree=self.in_tree,
-            in_paths=self.in_paths,
-            static=tuple(self.static),
-            constants=self.constants,
-            in_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types),
-            in_specs=graph.in_specs,
-            out_tree=self.out_tree,
-            out_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.out_types),
-            out_specs=graph.out_specs,
-            callbacks=callback_lines(graph.jaxpr),
-        )
-
-
-def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
+def lower(call: TracedCall, partitioner: Partitioner, groups: Groups) -> Lowered:
     """Lowers a traced call by itself, for the devices of its mesh.
 
     Raises:
@@ -114,7 +49,7 @@ def lower(call: Call, partitioner: Partitioner, groups: Groups) -> Lowered:
 
 
 def _lower(
-    call: Call,
+    call: TracedCall,
     partitioner: Partitioner,
     groups: Groups,
     platform: str | None,
@@ -141,7 +76,7 @@ def _lower(
     return jax_lowered, snapshots
 
 
-def _no_such_choice(call: Call, name: str, value: Any, choices: Sequence[str]) -> TargetError:
+def _no_such_choice(call: TracedCall, name: str, value: Any, choices: Sequence[str]) -> TargetError:
     problem = Problem(
         f"{name}={value!r}",
         show_value(value),
@@ -164,7 +99,7 @@ class Lowered:
       added: the user's passes in its pipeline.
     """
 
-    call: Call
+    call: TracedCall
     partitioner: Partitioner
     groups: Groups
     jax_lowered: Any

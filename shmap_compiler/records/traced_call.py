@@ -1,0 +1,79 @@
+"""A traced call: a Graph, and how the user's arguments and results map to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from shmap_compiler.base.errors import describe
+from shmap_compiler.graph.callbacks import callback_lines
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.records.signature import Signature
+
+
+@dataclass(frozen=True, repr=False)
+class TracedCall:
+    """A traced call: the graph, and how the user's arguments and results map to it.
+
+    Attributes:
+      fun: the user's function, for error messages.
+      constants: values for the leading inputs of the graph, which `fun` closed over.
+      in_tree: structure of the user's arguments `(args...)`.
+      in_paths: the path of each remaining input of the graph, for error messages.
+      static: position in the flat arguments, path and value of each argument that is no array.
+      out_tree: structure of the user's result.
+      references: the inputs of the graph that hold the value of a mutable reference.
+      written: the inputs of which the last outputs are new values, for the references.
+    """
+
+    fun: Callable[..., Any]
+    graph: Graph
+    constants: tuple[Any, ...]
+    in_tree: Any
+    in_paths: tuple[str, ...]
+    static: tuple[tuple[int, str, Any], ...]
+    out_tree: Any
+    references: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+
+    @property
+    def reference_paths(self) -> list[str]:
+        """The mutable references, as the user names them."""
+        before = len(self.constants)
+        return [
+            self.in_paths[k - before]
+            if k >= before
+            else "a reference that the function closes over"
+            for k in self.references
+        ]
+
+    def __repr__(self) -> str:
+        return f"<TracedCall of {describe(self.fun)}: {self.graph!r}>"
+
+    @property
+    def has_unreduced_results(self) -> bool:
+        return any(spec.unreduced for spec in self.graph.out_specs)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """How the program is called, without the program."""
+        graph = self.graph
+        return Signature(
+            who=describe(self.fun),
+            name=graph.name,
+            mesh=graph.mesh,
+            in_tree=self.in_tree,
+            in_paths=self.in_paths,
+            static=tuple(self.static),
+            constants=self.constants,
+            in_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types),
+            in_specs=graph.in_specs,
+            out_tree=self.out_tree,
+            out_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.out_types),
+            out_specs=graph.out_specs,
+            callbacks=callback_lines(graph.jaxpr),
+        )
