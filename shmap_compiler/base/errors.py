@@ -15,7 +15,21 @@ from shmap_passes import reference
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake, in the four parts that follow the name of the user's function."""
+    """One mistake: the four parts of a message after the name of the user's function.
+
+    Attributes:
+      where: What is wrong: `args[0]['w']`, `in_specs[0]`, an operation and its line.
+      found: What it is.
+      needed: What it should be, with the arithmetic.
+      fix: What to do.
+
+    Examples:
+      >>> print(Problem("in_specs[0]", "axis 'k'", "an axis of the mesh", "use 'i'"))
+      in_specs[0]
+          found:  axis 'k'
+          needed: an axis of the mesh
+          fix:    use 'i'
+    """
 
     where: str
     found: str
@@ -34,10 +48,21 @@ class TypeProblem(Problem):
 
 
 class ShmapError(Exception):
-    """Base of all errors of this package; `problems` holds every mistake found in the call.
+    """The base class of all errors of this package.
 
-    `code` is stable between versions, and the last line of the message, with the place in the
-    documentation that describes it.
+    Attributes:
+      who: The user's function and its line; None if there is none.
+      problems: Every mistake found in the call, each a `Problem`.
+      code: A code that is stable between versions. It ends the message, with the section of the
+        documentation that describes it.
+
+    Examples:
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("k"), out_specs=P("l"))
+      >>> try:
+      ...     f.trace(x)
+      ... except ShmapError as error:
+      ...     print([problem.found for problem in error.problems], error.code)
+      ["axis 'k'", "axis 'l'"] SHM-E101
     """
 
     code: ClassVar[str] = "SHM-E001"
@@ -56,73 +81,183 @@ class ShmapError(Exception):
 
 
 class SpecError(ShmapError, ValueError):
-    """Mesh, specs and arguments or results do not fit together."""
+    """The mesh, the specs, and the arguments or results do not fit together.
+
+    Examples:
+      >>> try:
+      ...     shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i")).trace(x[:6])
+      ... except SpecError as error:
+      ...     print(error.problems[0].needed)
+      a multiple of 8, the size of axis 'i': 8 does not divide 6
+    """
 
     code = "SHM-E101"
 
 
 class SpecTypeError(SpecError, TypeError):
-    """Something of another type stands where a mesh, a spec or the name of an axis should."""
+    """A mesh, a spec or the name of an axis has the wrong type.
+
+    Examples:
+      >>> try:
+      ...     shard_map(jnp.sin, mesh=(8,), in_specs=P("i"), out_specs=P("i")).trace(x)
+      ... except SpecTypeError as error:
+      ...     print(error.problems[0].needed)
+      a jax.sharding.Mesh or AbstractMesh
+    """
 
     code = "SHM-E102"
 
 
 class BodyError(ShmapError, ValueError):
-    """The user's function uses a collective wrongly."""
+    """The function uses a collective in an invalid way.
+
+    Examples:
+      >>> def f(block):
+      ...     return lax.ppermute(block, "i", [(0, 1), (0, 2)])
+      >>> try:
+      ...     shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i")).trace(x)
+      ... except BodyError as error:
+      ...     print(error.problems[0].needed)
+      each device at most once as source
+    """
 
     code = "SHM-E201"
 
 
 class ArgumentTypeError(BodyError, TypeError):
-    """The user's function calls a collective with an argument of the wrong type."""
+    """An argument of a collective has the wrong type.
+
+    Examples:
+      >>> try:
+      ...     assume_replicated("text", "i")
+      ... except ArgumentTypeError as error:
+      ...     print(error.problems[0].needed)
+      an array, or a pytree of arrays
+    """
 
     code = "SHM-E206"
 
 
 class UnknownAxisError(BodyError, NameError):
-    """The user's function names a mesh axis that is not there."""
+    """The function names a mesh axis that does not exist or is not manual.
+
+    Examples:
+      >>> def f(block):
+      ...     return lax.psum(block, "k")
+      >>> try:
+      ...     shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P()).trace(x)
+      ... except UnknownAxisError as error:
+      ...     print(error.problems[0].found)
+      axis 'k'
+    """
 
     code = "SHM-E202"
 
 
 class UnreducedError(BodyError, NotImplementedError):
-    """The user's function does with summands what can only be done with their sum."""
+    """The function does with unreduced values what can only be done with their sum.
+
+    Examples:
+      >>> def f(block):
+      ...     return jnp.sin(block)  # the sine of a sum is not the sum of sines
+      >>> summands = P(unreduced={"i"})
+      >>> try:
+      ...     shard_map(f, mesh=mesh, in_specs=summands, out_specs=summands).trace(x)
+      ... except ShmapError as error:
+      ...     print(type(error).__name__)
+      SpecError
+    """
 
     code = "SHM-E207"
 
 
 class HangError(BodyError):
-    """Some devices would wait in a collective for others that never come."""
+    """A collective could deadlock, because some devices would not reach it.
+
+    Examples:
+      >>> def f(block):
+      ...     return lax.cond(block[0] > 3, lambda b: lax.psum(b, "i"), lambda b: b, block)
+      >>> try:
+      ...     shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i")).trace(x)
+      ... except HangError as error:
+      ...     print(error.problems[0].where)
+      psum over 'i' at ...
+    """
 
     code = "SHM-E203"
 
 
 class ReplicationError(ShmapError, ValueError):
-    """A result differs between devices along an axis that its spec does not mention."""
+    """A result may differ between devices along an axis that its spec does not mention.
+
+    Examples:
+      >>> try:
+      ...     shard_map(jnp.sum, mesh=mesh, in_specs=P("i"), out_specs=P()).trace(x)
+      ... except ReplicationError as error:
+      ...     print(error.problems[0].found)
+      a result f32[] that varies along axis 'i'...
+    """
 
     code = "SHM-E204"
 
 
 class ResultTypeError(ShmapError, TypeError):
-    """The user's function returned something that is no array."""
+    """The function returned something that is not an array.
+
+    Examples:
+      >>> def f(block):
+      ...     return "text"
+      >>> try:
+      ...     shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P()).trace(x)
+      ... except ResultTypeError as error:
+      ...     print(error.problems[0].needed)
+      an array, or a pytree of arrays...
+    """
 
     code = "SHM-E205"
 
 
 class VaryingValueError(ShmapError, TypeError):
-    """Python asked for one value where the devices have different ones, in an eager call."""
+    """In an eager call, Python needs one value where devices have different ones.
+
+    Examples:
+      >>> def f(block):
+      ...     return block if block[0] > 3 else -block
+      >>> try:
+      ...     shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(x)
+      ... except VaryingValueError as error:
+      ...     print(error.code)
+      SHM-E301
+    """
 
     code = "SHM-E301"
 
 
 class TargetError(ShmapError, ValueError):
-    """The devices needed are not here, or an executable was called with unfitting arguments."""
+    """Devices, a target or an executable cannot be used as requested.
+
+    Examples:
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> try:
+      ...     f.lower(x).compile("cpu:4")
+      ... except TargetError as error:
+      ...     print(error.problems[0].found)
+      8 = 8 devices in the mesh
+    """
 
     code = "SHM-E401"
 
 
 class ArtifactError(ShmapError, ValueError):
-    """A program cannot be saved, or a file holds none that can be loaded here."""
+    """A program cannot be saved, or a file does not contain one that can be loaded here.
+
+    Examples:
+      >>> try:
+      ...     load("no-such-file.bin")
+      ... except ArtifactError as error:
+      ...     print(error.problems[0].found)
+      No such file or directory
+    """
 
     code = "SHM-E501"
 

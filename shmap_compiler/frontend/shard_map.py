@@ -54,31 +54,47 @@ def shard_map(
     check_vma: bool = True,
     check_hangs: bool = True,
 ) -> Any:
-    """Maps `f`, written for one device, over a mesh of devices.
+    """Maps a per-device function over the blocks of its arguments on a mesh of devices.
 
     Each device applies `f` to its blocks of the arguments. Collectives in `f` name mesh axes.
-    Called inside `jax.jit`, or under any other transformation, `f` is traced and compiled. Called
-    directly it runs eagerly, operation by operation: `f` may print its values, branch on those that
-    are equal on all devices, and be stepped through.
+    Inside `jax.jit`, or under any other transformation, `f` is traced and compiled. Called
+    directly, it runs eagerly, operation by operation: `f` may print its values, branch on values
+    that are equal on all devices, and be stepped through.
 
     Args:
-      f: the per-device function, of arrays and pytrees of them. Without it, returns a decorator.
-      out_specs: a pytree of `PartitionSpec`, a prefix of the result: how the blocks form the full
-        array. Along axes that a spec does not name the blocks are taken to be equal.
-      axis_names: the axes over which `f` is per-device; all by default. The others stay automatic.
-      in_specs: the same for the tuple of arguments. Dimension d of an argument is split over the
-        mesh axes that its spec names at d; along axes that a spec does not name, all devices get
-        equal blocks. `f` receives an argument whose spec is None as it is. Without in_specs all
-        axes must be of type Explicit, and the types of the arguments say how they are split.
-      mesh: the devices (`jax.sharding.Mesh`), or only their arrangement (`AbstractMesh`). Without
-        it, the mesh in scope (`jax.set_mesh`), or else that of the arguments.
-      check_vma: refuse results that may differ along axes their specs do not name.
-      check_hangs: refuse collectives that some of the devices they unite would not reach.
+      f: The per-device function, of arrays and pytrees of arrays. If omitted, a decorator is
+        returned.
+      out_specs: A pytree of `PartitionSpec`, a prefix of the result: how blocks form the full
+        array. Along axes that a spec does not mention, blocks must be equal.
+      axis_names: The axes over which `f` is per-device; by default, all axes of the mesh. The
+        others stay automatic.
+      in_specs: A pytree of `PartitionSpec`, a prefix of the tuple of arguments. Dimension `d` of an
+        argument is split over the mesh axes that its spec names at `d`. Along axes that a spec does
+        not mention, all devices get equal blocks. An argument whose spec is None is passed to `f`
+        unchanged. If omitted, all axes must be of type Explicit, and the types of the arguments
+        determine how they are split.
+      mesh: The devices (`jax.sharding.Mesh`), or only their arrangement (`AbstractMesh`). If
+        omitted, the mesh in scope (`jax.set_mesh`), or that of the arguments.
+      check_vma: Whether to reject results that may differ along axes that their specs do not
+        mention.
+      check_hangs: Whether to reject collectives that could deadlock because some devices do not
+        reach them.
 
     Returns:
-      A `ShardMapped`: a function of full arrays, which takes positional arguments. As `jax.jit`
-      does, it traces `f` once for each combination of types; also when shard_map is applied to `f`
-      again with equal arguments.
+      A `ShardMapped`, a function of full arrays that takes positional arguments. Tracing, lowering
+      and compilation are cached by argument types, even if `shard_map` is applied to `f` again
+      with equal arguments.
+
+    Raises:
+      SpecError: The mesh, the specs, and the arguments or results do not fit together. Raised by
+        calls, as are `BodyError`, `HangError` and `ReplicationError` for mistakes in `f`.
+
+    Examples:
+      >>> def normalize(block):  # f32[2] on each of eight devices
+      ...     return block / lax.psum(jnp.sum(block), "i")
+      >>> f = shard_map(normalize, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> f(x).shape, jnp.allclose(jax.jit(f)(x), x / x.sum()).item()
+      ((16,), True)
     """
     options = {
         "mesh": mesh,
@@ -103,14 +119,27 @@ def smap(
     out_axes: Any,
     axis_name: str,
 ) -> Any:
-    """`shard_map` over one axis of the mesh in scope, in the manner of `jax.vmap`.
+    """Maps a function over one axis of the mesh in scope, with the interface of `jax.vmap`.
 
     Args:
-      f: the per-device function. Without it, returns a decorator.
-      in_axes: for each argument (a prefix of the tuple of arguments) the dimension that is split,
-        or None if all devices get the whole. It may be left out if the axis is of type Explicit.
-      out_axes: the same for the result: the dimension along which the blocks are put together.
-      axis_name: the mesh axis. All others stay automatic.
+      f: The per-device function. If omitted, a decorator is returned.
+      in_axes: For each argument (a prefix of the tuple of arguments), the dimension that is split,
+        or None if all devices get the whole. May be omitted if the axis is of type Explicit.
+      out_axes: For each result, the dimension along which blocks are concatenated, or None if
+        they are equal on all devices.
+      axis_name: The mesh axis. All others stay automatic.
+
+    Returns:
+      A `ShardMapped`.
+
+    Raises:
+      SpecError: An axis is not a dimension, or `axis_name` is not a name.
+
+    Examples:
+      >>> with jax.set_mesh(mesh):
+      ...     f = smap(lambda b: lax.psum(b, "i"), in_axes=0, out_axes=None, axis_name="i")
+      ...     print(jax.jit(f)(x))
+      [56. 64.]
     """
     problems = [
         *([] if isinstance(axis_name, str) else [_not_one_axis(axis_name)]),
@@ -131,8 +160,22 @@ def smap(
 class ShardMapped(MappedFunction):
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
 
-    Its attributes are the arguments of `shard_map`, with empty `axis_names` for all axes, and
-    `calls`, those that have been traced.
+    Made by `shard_map`.
+
+    Attributes:
+      fun: The per-device function.
+      mesh: As given to `shard_map`.
+      in_specs: As given to `shard_map`.
+      out_specs: As given to `shard_map`.
+      axis_names: As given to `shard_map`; empty for all axes.
+      check_vma: As given to `shard_map`.
+      check_hangs: As given to `shard_map`.
+      calls: The traced calls, by argument types.
+
+    Examples:
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> f.mesh == mesh, f.check_vma
+      (True, True)
     """
 
     _lowered: Cache[Lowered] = field(default_factory=lambda: Cache(maxsize=8), init=False)
@@ -190,19 +233,47 @@ class ShardMapped(MappedFunction):
         return region_of(describe(self.fun), self.mesh, self.axis_names, leaves)
 
     def trace(self, *args: Any) -> Graph:
-        """The Graph of `f` for these arguments: arrays, or `jax.ShapeDtypeStruct`s."""
+        """Traces the function.
+
+        Args:
+          *args: Arrays, or `jax.ShapeDtypeStruct`s.
+
+        Returns:
+          The `Graph` of the program of one device.
+
+        Raises:
+          ShmapError: One of its subclasses, if the call or the function has a mistake.
+
+        Examples:
+          >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+          >>> [str(t) for t in f.trace(x).body_in_types]
+          ['float32[2]']
+        """
         return self._call(args).graph
 
     def lower(
         self, *args: Any, partitioner: Partitioner | None = None, groups: Groups = "axes"
     ) -> Lowered:
-        """Lowers for these arguments: arrays, or `jax.ShapeDtypeStruct`s.
+        """Traces and lowers the function to StableHLO.
 
         Args:
-          partitioner: "gspmd", the full-to-shard custom calls, or "shardy". By default the first;
-            for unreduced results, which JAX lowers for Shardy only, the second.
-          groups: collectives name their groups by mesh "axes", or list the device "ids" of each,
-            for a compiler that does not read mesh axes.
+          *args: Arrays, or `jax.ShapeDtypeStruct`s.
+          partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (a manual computation).
+            Defaults to "gspmd", and to "shardy" for unreduced results, which JAX lowers for Shardy
+            only.
+          groups: Whether collectives name their groups by mesh "axes" or list device "ids", for
+            compilers that do not read mesh axes.
+
+        Returns:
+          A `Lowered`.
+
+        Raises:
+          TargetError: `partitioner` or `groups` is none of the choices.
+
+        Examples:
+          >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+          >>> "stablehlo.sine" in f.lower(x).as_text("body")
+          True
         """
         call = self._call(args)
         if call.references:
@@ -220,7 +291,19 @@ class ShardMapped(MappedFunction):
         return call
 
     def replace(self, **fields: Any) -> ShardMapped:
-        """The same function with other arguments of `shard_map`."""
+        """Returns the same function with other arguments of `shard_map`.
+
+        Args:
+          **fields: Arguments of `shard_map` by name, or `fun`, another per-device function.
+
+        Returns:
+          A `ShardMapped`.
+
+        Examples:
+          >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+          >>> f.replace(check_vma=False).check_vma
+          False
+        """
         return shard_map(fields.pop("fun", self.fun), **{**self.options, **fields})
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

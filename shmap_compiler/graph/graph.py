@@ -39,19 +39,30 @@ class GraphError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A typechecked per-device program.
+    """The typechecked program of one device.
+
+    Made by `ShardMapped.trace`. Printing it shows each equation with its line of source and the
+    axes along which its results vary.
 
     Attributes:
-      name: the user's function.
-      jaxpr: closed jaxpr without constants, on the types of one device's blocks.
-      mesh: the mesh, with devices or without.
-      manual_axes: the axes over which this program is per-device, in mesh order.
-      outer_manual_axes: axes that an enclosing shard_map has made manual, in mesh order.
-      in_specs: one spec per input: how blocks lie in the full array.
-      out_specs: one spec per output.
-      check_vma: whether results that a spec replicates are known to be equal (`replication`). If
-        not, each device's copy of one counts by itself in derivatives.
-      check_hangs: whether collectives that some devices would not reach are refused.
+      name: The name of the user's function.
+      jaxpr: A closed jaxpr without constants, on the types of one device's blocks.
+      mesh: The mesh, with or without devices.
+      manual_axes: The axes over which this program is per-device, in mesh order.
+      outer_manual_axes: The axes that an enclosing shard_map has made manual, in mesh order.
+      in_specs: One spec per input: the layout of its blocks in the full array.
+      out_specs: One spec per output.
+      check_vma: Whether results that a spec replicates are known to be equal (`replication`). If
+        not, each device's copy has a cotangent of its own.
+      check_hangs: Whether collectives that could deadlock are rejected.
+
+    Examples:
+      >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+      >>> graph = f.trace(x)
+      >>> graph.manual_axes, [str(t) for t in graph.body_in_types]
+      (('i',), ['float32[2]'])
+      >>> [e.primitive.name for e in graph.jaxpr.eqns]
+      ['psum']
     """
 
     name: str

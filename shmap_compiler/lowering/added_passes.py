@@ -37,25 +37,27 @@ def passes(
     """Adds passes to the pipeline that lowers shard_mapped functions.
 
     They run on every shard_mapped function that is lowered inside this context, in this thread.
-    Caches tell programs with different passes apart: what was compiled outside is compiled again
+    Caches distinguish programs with different passes: what was compiled outside is compiled again
     inside, once. Contexts nest, and passes added at the same place run in the order in which they
     were added. A call outside of `jit` runs operation by operation; passes see the operations that
     it compiles for all devices, one at a time.
 
     Args:
-      *added: instances of subclasses of `shmap_passes.Pass`, frozen dataclasses whose fields can be
+      *added: Instances of subclasses of `shmap_passes.Pass`, frozen dataclasses whose fields can be
         hashed, or text for passes of MLIR and its dialects, as in "canonicalize".
-      before: the name of the pass of the pipeline before which they run. By default they run where
+      before: The name of the pass of the pipeline before which they run. By default they run where
         the module is last in body form, before "shmap-legalize-collectives".
-      after: the name of the pass after which they run instead.
+      after: The name of the pass after which they run instead.
 
     Raises:
-      ShmapError: something that is not a pass, or an unknown name.
+      ShmapError: Something is not a pass, or a name is unknown.
 
-    Example:
-      >>> from shmap_compiler import passes
+    Examples:
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
       >>> with passes("canonicalize", "cse", after="shmap-verify"):
-      ...     pass  # call, jit or lower shard_mapped functions here
+      ...     lowered = f.lower(x)
+      >>> [name for name, _ in lowered.passes][:4]
+      ['body', 'shmap-verify', 'canonicalize', 'cse']
     """
     problems = [*_wrong_anchors(before, after), *(p for each in added for p in _wrong(each))]
     if problems:

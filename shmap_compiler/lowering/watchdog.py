@@ -34,15 +34,23 @@ VARIABLE = "SHMAP_WATCHDOG"
 
 @contextlib.contextmanager
 def watch_collectives(seconds: float) -> Iterator[None]:
-    """Reports on stderr when a device has been in one collective for longer than `seconds`.
+    """Reports on standard error when a device has been in one collective for too long.
 
-    It watches shard_mapped functions that are called or jitted inside this context, in all threads,
-    not those compiled by `lower(...).compile()`. JAX's caches are emptied at both ends: programs
-    are compiled again with the callbacks that note where devices are, and then without.
+    Watches shard_mapped functions that are called or jitted inside this context, in all threads,
+    but not those compiled by `lower(...).compile()`. Clears JAX's caches when it begins and ends:
+    programs are compiled again with callbacks that record where devices are, and then without.
 
-    Example:
-      with watch_collectives(30):
-          step(params, batch)
+    Args:
+      seconds: After how many seconds in one collective to report.
+
+    Raises:
+      ShmapError: `seconds` is not a positive number.
+
+    Examples:
+      >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+      >>> with watch_collectives(30):
+      ...     print(jax.jit(f)(x))
+      [56. 64.]
     """
     global _seconds
     before, _seconds = _seconds, _checked(seconds, "watch_collectives")

@@ -58,18 +58,30 @@ _PLAIN = _Plain()
 class Replication:
     """The varying axes of every value of a Graph.
 
+    Made by `Graph.replication`.
+
     Attributes:
-      axes: translates the masks in `frame`.
-      frame: the solved program, for those who follow values through it.
+      axes: Translates the masks in `frame` to names of axes.
+      frame: The solved program, for code that follows values through it.
+
+    Examples:
+      >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+      >>> graph = f.trace(x)
+      >>> graph.replication.of(graph.jaxpr.jaxpr.invars[0]), graph.replication.outputs
+      (frozenset({'i'}), (frozenset(),))
     """
 
     axes: AxisSets
     frame: Frame
 
     def of(self, atom: Any) -> frozenset[str]:
-        """The axes along which a variable may differ between devices.
+        """Returns the axes along which a value may differ between devices.
 
-        A program that several equations call is solved for each; its variables have the union.
+        A program that is called by several equations is solved for each of them; its variables have
+        the union.
+
+        Args:
+          atom: A variable or literal of the Graph's jaxpr, or of a jaxpr nested in it.
         """
         if isinstance(atom, jex_core.Literal):
             return frozenset()
@@ -77,6 +89,7 @@ class Replication:
 
     @property
     def outputs(self) -> tuple[frozenset[str], ...]:
+        """The axes along which each output may differ between devices."""
         return tuple(frozenset(self.axes.names(m)) for m in self.frame.outputs)
 
     @cached_property

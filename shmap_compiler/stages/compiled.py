@@ -41,50 +41,71 @@ class MemoryAnalysis:
 
 
 class Compiled(Protocol):
-    """A compiled program: an `Executable`, or a `CompiledForTarget` whose devices are elsewhere."""
+    """The interface of compiled programs.
+
+    It is implemented by `Executable` and, for devices that are not attached, `CompiledForTarget`.
+
+    Examples:
+      >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+      >>> compiled = f.lower(x).compile()
+      >>> [(c.kind, c.axes) for c in compiled.explain().collectives]
+      [('all-reduce', ('i',))]
+    """
 
     @property
-    def signature(self) -> Signature: ...
+    def signature(self) -> Signature:
+        """The arguments and results of the program, with their types and specs."""
+        ...
 
     @property
     def target(self) -> Target | None:
-        """What it was compiled for; None for the devices of the mesh in the user's program."""
+        """What the program was compiled for; None for the devices of its mesh."""
         ...
 
     def as_text(self) -> str:
-        """The optimized HLO of one device; it is scheduled where the backend schedules."""
+        """Returns the optimized HLO of one device, scheduled if the backend schedules it."""
         ...
 
     def cost_analysis(self) -> Mapping[str, float]:
-        """XLA's own estimates (flops, bytes accessed, ...) for one device, by name."""
+        """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
         ...
 
     def memory_analysis(self) -> Any:
-        """XLA's memory figures for one device: an object with those of MemoryAnalysis."""
+        """Returns XLA's memory figures for one device, in bytes."""
         ...
 
     @property
     def places(self) -> Sequence[Coordinates] | None:
-        """Where each device of the mesh is in the network of the target; None if not known."""
+        """The coordinates of each device of the mesh in the target's network; None if unknown."""
         ...
 
     def explain(self) -> Explanation:
-        """What the program costs: its collectives, time, memory, and how its arrays lie."""
+        """Returns what the program costs: collectives, time, memory, and layouts of arrays."""
         ...
 
     def save(self, path: str | Path) -> None:
-        """Saves it, to be loaded by `load` where such devices are."""
+        """Saves the program; `load` reads it where such devices are attached."""
         ...
 
 
 @dataclass(frozen=True, repr=False)
 class CompiledForTarget:
-    """A program compiled for devices that are not here. It can be looked at and saved, not called.
+    """A program compiled for devices that are not attached to this process.
+
+    It can be inspected and saved, but not called. Made by `Lowered.compile`.
 
     Attributes:
-      signature: of the program; its mesh has no devices.
-      target: what it was compiled for.
-      container: what the process that compiled it wrote.
+      signature: The arguments and results of the program; its mesh has no devices.
+      target: What the program was compiled for.
+      container: What the process that compiled it wrote.
+
+    Examples:
+      The compiler for TPUs is installed by the extra `tpu`.
+
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> compiled = f.lower(x).compile("tpu:v5e:2x4")  # doctest: +SKIP
+      >>> compiled.memory_analysis().temp_size_in_bytes  # doctest: +SKIP
+      0
     """
 
     signature: Signature
@@ -101,37 +122,40 @@ class CompiledForTarget:
         return tuple(self.container.header["device_ids"])
 
     def as_text(self) -> str:
-        """The optimized, scheduled HLO of one device."""
+        """Returns the optimized, scheduled HLO of one device."""
         return self.container.parts["hlo.txt"].decode()
 
     def cost_analysis(self) -> Mapping[str, float]:
-        """The compiler's own estimates (flops, bytes accessed, ...) for one device, by name.
+        """Returns the compiler's estimates (flops, bytes accessed, ...) for one device, by name.
 
-        Empty for a compiler that makes none.
+        Empty if the compiler provides none.
         """
         return self.container.header["costs"]
 
     def memory_analysis(self) -> MemoryAnalysis:
-        """The compiler's memory figures for one device."""
+        """Returns the compiler's memory figures for one device, in bytes."""
         return MemoryAnalysis(**self.container.header["memory"])
 
     @property
     def places(self) -> Sequence[Coordinates] | None:
-        """Where each device of the mesh is in the network of the target; None if not known."""
+        """The coordinates of each device of the mesh in the target's network; None if unknown."""
         places = self.container.header["places"]
         return None if places is None else [tuple(place) for place in places]
 
     def explain(self) -> Explanation:
-        """What the program costs there: its collectives, time, memory, and how its arrays lie."""
+        """Returns what the program costs: collectives, time, memory, and layouts of arrays."""
         from shmap_compiler.explain import explain
 
         return explain(self)
 
     def save(self, path: str | Path) -> None:
-        """Saves the compiled program, to be loaded by `load` where such devices are.
+        """Saves the program; `load` reads it where such devices are attached.
+
+        Args:
+          path: The file to write.
 
         Raises:
-          ArtifactError: the program holds a value that cannot be saved.
+          ArtifactError: The program contains a value that cannot be saved.
         """
         from shmap_compiler.artifacts import write_compiled, write_file
 

@@ -27,15 +27,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Executable:
-    """A compiled program: call it on arrays, NumPy arrays and pytrees of them.
+    """A compiled program, called on arrays, NumPy arrays and pytrees of them.
 
-    Arguments are moved only where they do not lie as the program needs them; results stay where the
-    program leaves them, as `jax.Array`s with the sharding of their out_specs.
+    Arguments are moved only if they are not placed as the program needs them. Results stay on their
+    devices, as `jax.Array`s with the sharding of their out_specs. Made by `Lowered.compile`.
 
     Attributes:
-      signature: of the program; its mesh has the devices it runs on.
-      jax_compiled: the same program as a `jax.stages.Compiled` of the flat inputs.
-      target: what it was compiled for; None for the devices of the mesh in the user's program.
+      signature: The arguments and results of the program; its mesh has the devices it runs on.
+      jax_compiled: The same program as a `jax.stages.Compiled` of the flat inputs.
+      target: What the program was compiled for; None for the devices of its mesh.
+
+    Examples:
+      >>> f = shard_map(jnp.cumsum, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> executable = f.lower(x).compile()
+      >>> executable(x)
+      Array([ 0.,  1.,  2.,  5.,  4.,  9.,  6., 13.,  8., 17., 10., 21., 12.,
+             25., 14., 29.], dtype=float32)
     """
 
     signature: Signature
@@ -66,20 +73,20 @@ class Executable:
         return jax.tree.unflatten(self.signature.out_tree, self.signature.out_shardings)
 
     def as_text(self) -> str:
-        """The optimized HLO of one device."""
+        """Returns the optimized HLO of one device."""
         return self.jax_compiled.as_text()
 
     def cost_analysis(self) -> Any:
-        """XLA's own estimates (flops, bytes accessed, ...) for one device, by name."""
+        """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
         return self.jax_compiled.cost_analysis()
 
     def memory_analysis(self) -> Any:
-        """XLA's memory figures for one device, in bytes."""
+        """Returns XLA's memory figures for one device, in bytes."""
         return self.jax_compiled.memory_analysis()
 
     @property
     def places(self) -> list[Coordinates] | None:
-        """Where each device of the mesh is in the network of the target, if it is known."""
+        """The coordinates of each device of the mesh in the target's network; None if unknown."""
         if self.target is None or self.target.network is None:
             return None
         mesh = self.signature.mesh
@@ -87,19 +94,22 @@ class Executable:
         return [self.target.place(device) for device in mesh.devices.flat]
 
     def explain(self) -> Explanation:
-        """What the program costs: its collectives, time, memory, and how its arrays lie.
+        """Returns what the program costs: collectives, time, memory, and layouts of arrays.
 
-        Times are known for a program that was compiled for a target whose figures are published.
+        Times are included for programs compiled for a target whose figures are published.
         """
         from shmap_compiler.explain import explain
 
         return explain(self)
 
     def save(self, path: str | Path) -> None:
-        """Saves the compiled program, to be loaded by `load` on devices like these.
+        """Saves the compiled program; `load` reads it where such devices are attached.
+
+        Args:
+          path: The file to write.
 
         Raises:
-          ArtifactError: the program, or a value it holds, cannot be saved.
+          ArtifactError: The program, or a value it contains, cannot be saved.
         """
         from shmap_compiler.artifacts import write_executable, write_file
 

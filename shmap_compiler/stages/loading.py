@@ -31,21 +31,34 @@ def load(path: str | Path, *, kind: Literal["executable"]) -> Executable: ...
 
 
 def load(path: str | Path, *, kind: str | None = None) -> Portable | Executable:
-    """The program in a file that `save` wrote.
+    """Loads a program that was saved with `save`.
 
-    A compiled program is brought onto its devices and can be called. A lowered one is a `Portable`:
-    `.compile(target)` makes it an executable. Neither needs the source of the program.
+    Neither kind of file needs the source of the program.
 
-    A compiled program is stored as a pickle, which may run any code: load such files only from
-    those you trust. With `kind="portable"` nothing is unpickled: a file of another kind is refused.
+    A compiled program is stored as a pickle, which can run any code: load such files only from
+    sources you trust. With `kind="portable"` nothing is unpickled, and files of another kind are
+    rejected.
 
     Args:
-      path: the file.
+      path: The file.
       kind: "portable" for a lowered program, "executable" for a compiled one, None for either.
 
+    Returns:
+      A `Portable`, to be compiled for a target, or an `Executable`, which is loaded onto its
+      devices and can be called.
+
     Raises:
-      ArtifactError: the file is none of ours, damaged, of another kind, or made by other versions
-        or for other devices.
+      ArtifactError: The file was not written by this package, is damaged, is of another kind, or
+        was made by other versions or for other devices.
+
+    Examples:
+      >>> import tempfile
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     f.lower(x).save(f"{folder}/sin.bin")
+      ...     program = load(f"{folder}/sin.bin", kind="portable")
+      >>> program.compile("cpu:8")(x).shape
+      (16,)
     """
     if kind is not None and kind not in _PARTS:
         problem = Problem(

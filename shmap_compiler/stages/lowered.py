@@ -26,9 +26,11 @@ from shmap_compiler.stages.portable import Portable, portable
 from shmap_compiler.targets import Target
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
-"""Names of the stages of a program, in order: see `Lowered.as_text`."""
+"""The names of the stages of a program, in order: see `Lowered.as_text`."""
 
 PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
+"""The partitioners a program can be lowered for: see `ShardMapped.lower`."""
+
 GROUPS: tuple[Groups, ...] = get_args(Groups)
 PLATFORMS = ("cpu", "tpu", "cuda")
 
@@ -90,13 +92,21 @@ def _no_such_choice(call: TracedCall, name: str, value: Any, choices: Sequence[s
 class Lowered:
     """A program lowered to StableHLO, not yet compiled.
 
+    Made by `ShardMapped.lower`.
+
     Attributes:
-      call: the traced call this comes from.
+      call: The traced call that was lowered.
       partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (manual computation).
-      groups: collectives name their groups by mesh "axes", or list the device "ids" of each.
-      jax_lowered: the same program as a `jax.stages.Lowered`.
-      snapshots: the module after emission and after each pass.
-      added: the user's passes in its pipeline.
+      groups: Whether collectives name their groups by mesh "axes" or list device "ids".
+      jax_lowered: The same program as a `jax.stages.Lowered`.
+      snapshots: The module after emission and after each pass.
+      added: The user's passes in its pipeline.
+
+    Examples:
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> lowered = f.lower(x)
+      >>> lowered.compile()(x).shape
+      (16,)
     """
 
     call: TracedCall
@@ -123,12 +133,24 @@ class Lowered:
         return self.call.graph
 
     def as_text(self, stage: str = "stablehlo") -> str:
-        """The program at one of its stages.
+        """Returns the program at one of its stages.
 
-        - "graph": the traced per-device program;
-        - "body": the emitted module, on per-device types;
-        - "stablehlo": the module handed to XLA, after all passes;
-        - "hlo": the per-device program XLA made of it (this compiles).
+        Args:
+          stage: "graph", the traced program of one device; "body", the emitted module, on
+            per-device types; "stablehlo", the module that XLA receives, after all passes; or "hlo",
+            the optimized program of one device, for which the program is compiled.
+
+        Returns:
+          The text of the program.
+
+        Raises:
+          TargetError: There is no such stage.
+
+        Examples:
+          >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+          >>> lowered = f.lower(x)
+          >>> "psum" in lowered.as_text("graph"), "all-reduce" in lowered.as_text("hlo")
+          (True, True)
         """
         if stage == "graph":
             return str(self.graph)
@@ -149,21 +171,29 @@ class Lowered:
     def compile(
         self, target: str | Target | None = None, progress: Callable[[str], None] = lambda _: None
     ) -> Compiled:
-        """Compiles, for the devices of the mesh or for those of a target.
+        """Compiles the program for the devices of its mesh, or for those of a target.
 
-        On a target the program gets a mesh of the same axes that follows the arrangement of its
-        devices. Where these are not here, as on a machine without TPUs for "tpu:v5e:2x4", the
-        program is compiled in a process of its own, and the result can be looked at and saved.
+        On a target the program gets a mesh of the same axes that follows the topology of its
+        devices. If they are not attached to this process, as for "tpu:v5e:2x4" on a machine without
+        TPUs, the program is compiled in a separate process.
 
         Args:
-          target: see `shmap_compiler.targets`: "cpu:8", "tpu:v5e:2x4", "gpu:h100:8" or "local".
-          progress: called with the name of each phase of a compilation elsewhere as it begins.
+          target: A `Target` or its text: "cpu:8", "tpu:v5e:2x4", "gpu:h100:8" or "local". Defaults
+            to the devices of the mesh.
+          progress: A function that is called with the name of each phase of a compilation in a
+            separate process, when the phase begins.
 
         Returns:
-          An `Executable`, or a `CompiledForTarget` if the devices are not here.
+          An `Executable`; or a `CompiledForTarget`, which can be inspected and saved but not
+          called, if the devices are not attached to this process.
 
         Raises:
-          TargetError: the mesh has no devices, or the program does not fit the target.
+          TargetError: The mesh has no devices, or the program does not fit the target.
+
+        Examples:
+          >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+          >>> f.lower(x).compile("cpu:8")(x).shape
+          (16,)
         """
         if target is None:
             return self._executable
@@ -181,13 +211,16 @@ class Lowered:
             return Executable(self.call.signature, self.jax_lowered.compile())
 
     def portable(self, platform: str) -> Portable:
-        """The program without its Python source, for devices of one platform.
+        """Returns the program without its Python source, for devices of one platform.
 
         Args:
           platform: "cpu", "tpu" or "cuda".
 
+        Returns:
+          A `Portable`.
+
         Raises:
-          TargetError: the program calls back into Python.
+          TargetError: The program calls back into Python.
         """
         signature = self.call.signature
         if platform not in PLATFORMS:
@@ -202,15 +235,16 @@ class Lowered:
     def save(self, path: str | Path, platform: str = "cpu") -> None:
         """Saves the program as a portable StableHLO artifact with its signature.
 
-        `load(path)` compiles and runs it, without the source of the program and for any devices of
-        the platform.
+        `load(path)` reads it back, without the source of the program; it can then be compiled for
+        any devices of the platform.
 
         Args:
+          path: The file to write.
           platform: "cpu", "tpu" or "cuda".
 
         Raises:
-          TargetError: the program calls back into Python.
-          ArtifactError: the program holds a value that cannot be saved.
+          TargetError: The program calls back into Python.
+          ArtifactError: The program contains a value that cannot be saved.
         """
         self.portable(platform).save(path)
 

@@ -35,14 +35,22 @@ _GROUPS_BY_MESH_AXES = "1.16.0"
 
 @dataclass(frozen=True, repr=False)
 class Portable:
-    """A lowered program that compiles for any mesh of its axes on its platform.
+    """A lowered program without its Python source, for any devices of its platform.
+
+    Made by `Lowered.portable`, and by `load` from a file of `Lowered.save`.
 
     Attributes:
-      signature: of the program; its mesh is the one it was lowered for.
-      module: a StableHLO artifact, whose `@main` takes the full inputs and gives the full outputs.
-      kept: the positions of the inputs that `@main` takes: those that it uses.
-      partitioner: the form of the module: "gspmd" or "shardy".
-      platform: what it was lowered for: "cpu", "tpu" or "cuda".
+      signature: The arguments and results of the program; its mesh is the one it was lowered for.
+      module: A StableHLO artifact whose `@main` maps full inputs to full outputs.
+      kept: The positions of the inputs that `@main` takes, which are those that it uses.
+      partitioner: The form of the module, "gspmd" or "shardy".
+      platform: What it was lowered for: "cpu", "tpu" or "cuda".
+
+    Examples:
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> portable = f.lower(x).portable("cpu")
+      >>> portable.compile("cpu:8")(x).shape
+      (16,)
     """
 
     signature: Signature
@@ -58,7 +66,7 @@ class Portable:
         )
 
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
-        """Lowers for the devices of `mesh`, as a function of the flat inputs."""
+        """Lowers the program for the devices of `mesh`, as a function of the flat inputs."""
         signature = self.signature.on(mesh)
 
         def program(*inputs):
@@ -75,7 +83,7 @@ class Portable:
             return jitted.trace(*signature.in_types).lower()
 
     def compile_on(self, mesh: Mesh) -> jax.stages.Compiled:
-        """Compiles for the devices of `mesh`, as a function of the flat inputs."""
+        """Compiles the program for the devices of `mesh`, as a function of the flat inputs."""
         lowered = self.lower(mesh)
         with partitioner_is(self.partitioner):
             return lowered.compile()
@@ -83,7 +91,18 @@ class Portable:
     def compile(
         self, target: str | Target = "local", progress: Callable[[str], None] = lambda _: None
     ) -> Compiled:
-        """Compiles for the devices of a target; see `Lowered.compile`."""
+        """Compiles the program for the devices of a target.
+
+        Args:
+          target: A `Target` or its text. Defaults to the devices of this process.
+          progress: As for `Lowered.compile`.
+
+        Returns:
+          An `Executable`; or a `CompiledForTarget` if the devices are not attached.
+
+        Raises:
+          TargetError: The program does not fit the target.
+        """
         from shmap_compiler.stages.compile_for_target import compile_portable
 
         if not isinstance(target, Target):
@@ -91,7 +110,7 @@ class Portable:
         return compile_portable(self, target, progress)
 
     def save(self, path: str | Path) -> None:
-        """Saves it for `load`; see `Lowered.save`."""
+        """Saves the program for `load`; see `Lowered.save`."""
         from shmap_compiler.artifacts import write_file, write_portable
 
         write_file(path, self.signature.who, write_portable(self))

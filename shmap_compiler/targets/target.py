@@ -21,16 +21,19 @@ _LONGEST_TEXT = 100
 
 @dataclass(frozen=True)
 class Target:
-    """Devices to compile for. Each kind is a subclass, in a file of its own.
+    """Devices to compile for; each kind is a subclass.
 
-    Of each kind:
-      kind: the first word of its texts.
-      form: how its texts look.
-      module: the Python module that brings its compiler, "" if it comes with JAX.
-      extra: the extra of this package that installs the module.
+    Attributes:
+      text: The text that describes the target, such as "tpu:v5e:2x4".
+      kind: The first word of the texts of this kind.
+      form: The form of the texts of this kind.
+      module: The Python module that provides the compiler, "" if it comes with JAX.
+      extra: The extra of this package that installs the module.
 
-    Of each target:
-      text: how it was described.
+    Examples:
+      >>> target = Target.parse("tpu:v5e:2x4")
+      >>> target.platform, target.device_count, target.chip.hbm_bytes // 2**30
+      ('tpu', 8, 16)
     """
 
     text: str
@@ -42,13 +45,14 @@ class Target:
 
     @staticmethod
     def parse(text: str, who: str | None = None) -> Target:
-        """The target that `text` describes, e.g. "tpu:v5e:2x4".
+        """Returns the target that a text describes.
 
         Args:
-          who: the user's function, for the error.
+          text: For example "tpu:v5e:2x4".
+          who: The user's function, for the error.
 
         Raises:
-          TargetError: there is no such target.
+          TargetError: There is no such target.
         """
         from shmap_compiler.targets import KINDS
 
@@ -69,7 +73,7 @@ class Target:
 
     @classmethod
     def read(cls, text: str) -> Target | Problem:
-        """The target of this kind that `text` describes, or what is wrong with the text."""
+        """Returns the target of this kind that `text` describes, or what is wrong with the text."""
         raise NotImplementedError
 
     @property
@@ -81,42 +85,43 @@ class Target:
 
     @property
     def chip(self) -> Chip | None:
-        """The figures of one device; None where none are known."""
+        """The figures of one device; None if unknown."""
         return None
 
     @property
     def network(self) -> Network | None:
-        """How the devices reach each other; None where it is not known."""
+        """The network that connects the devices; None if unknown."""
         return None
 
     @property
     def device_count(self) -> int:
+        """The number of devices."""
         raise NotImplementedError
 
     def place(self, device: Any) -> Coordinates:
-        """Where one of the devices is in the network."""
+        """Returns the coordinates of one of the devices in the network."""
         raise NotImplementedError
 
     # -------------------------------------------------------------------------------- devices
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables to set in a process before JAX starts there and is asked for `devices()`."""
+        """Environment variables that a process needs before JAX starts and `devices` is called."""
         return {}
 
     @property
     def is_here(self) -> bool:
-        """Whether these devices are in this process.
+        """Whether these devices are attached to this process.
 
-        For others, programs can be compiled but not run; this happens in a process of its own,
-        which the compiler may abort and whose environment it needs.
+        For others, programs can be compiled but not run. They are compiled in a separate process,
+        with the environment that the compiler needs, because the compiler may abort it.
         """
         return len(self._devices_here()) == self.device_count
 
     def devices(self) -> list[Any]:
-        """The devices: those here, or else such as one can only compile for.
+        """Returns the attached devices, or else devices that can only be compiled for.
 
-        For the latter, the compiler of the target is loaded into this process.
+        In the latter case the compiler of the target is loaded into this process.
         """
         return self._devices_here() if self.is_here else self._compile_only_devices()
 
@@ -128,13 +133,13 @@ class Target:
         raise NotImplementedError
 
     def missing(self) -> list[Problem]:
-        """What has to be installed before programs can be compiled for this target."""
+        """Returns what must be installed before programs can be compiled for this target."""
         if not self.module or importlib.util.find_spec(self.module) is not None:
             return []
         return [self.lacks(f"no module {self.module!r}, which brings its compiler")]
 
     def lacks(self, what: str) -> Problem:
-        """Something is not there that the extra of this kind of target installs."""
+        """Returns the problem that something is missing which the extra of this kind installs."""
         needed = f"the extra {self.extra!r} of shmap_compiler"
         fix = f"run: pip install 'shmap_compiler[{self.extra}]'"
         return Problem(self.where, what, needed, fix)
@@ -142,14 +147,18 @@ class Target:
     # ------------------------------------------------------------------------------------ mesh
 
     def mesh(self, sizes: Mapping[str, int], axis_types: Sequence[AxisType] | None = None) -> Mesh:
-        """A mesh over these devices that follows their physical arrangement.
+        """Returns a mesh over these devices that follows their physical topology.
 
-        Neighbours along a mesh axis are neighbours in the network where JAX's mesh builder finds a
-        way to do it, so the ids of the devices are in no particular order in it. What a program
-        says of devices are their positions in the mesh.
+        Neighbors along a mesh axis are neighbors in the network where JAX's mesh builder finds such
+        an arrangement, so device ids are in no particular order in it. A program refers to devices
+        by their positions in the mesh.
+
+        Args:
+          sizes: Mesh axis -> size.
+          axis_types: One type per axis; Auto by default.
 
         Raises:
-          TargetError: the axes do not fit the devices.
+          TargetError: The axes do not fit the devices.
         """
         problems = self.mesh_problems(sizes)
         if problems:
@@ -159,7 +168,7 @@ class Target:
         return Mesh(_arranged(devices, tuple(sizes.values())), tuple(sizes), axis_types=types)
 
     def mesh_problems(self, sizes: Mapping[str, int]) -> list[Problem]:
-        """Why a mesh of these axes does not fit these devices."""
+        """Returns why a mesh of these axes (name -> size) does not fit these devices."""
         needed = math.prod(sizes.values())
         if self._takes(needed):
             return []
@@ -180,7 +189,7 @@ class Target:
 
     @property
     def where(self) -> str:
-        """How errors name the target."""
+        """The name of the target in error messages."""
         return f"target {self.text!r}"
 
     def __str__(self) -> str:
