@@ -14,11 +14,11 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive, primitives
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler import assume_replicated, shard_map
 from shmap_compiler.base.jax_compat import open_jaxpr
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import _varying, mask_of_type, result_mask
 from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracing.trace import trace
@@ -346,7 +346,7 @@ def test_R4_a_collective_that_also_names_an_axis_of_vmap():
 
 def test_R7_a_collective_in_the_form_of_jax_over_groups():
     (eqn,) = jax.make_jaxpr(group_of_two, axis_env=[("i", 4)])(1.0).eqns
-    axes = AxisSets(MESH.shape)
+    axes = AxisSet.of(MESH.shape)
     assert axes.names(result_mask(eqn, axes.mask(["i", "j"]), axes)) == ("i", "j")
 
 

@@ -72,7 +72,7 @@ def _of_argument(boundary: Boundary, form: BodyForm, bits: AxisSet) -> int:
 
 class _Solver:
     def __init__(self, form: BodyForm, module: ModuleOp):
-        self.bits = AxisSet(form.mesh)
+        self.bits = AxisSet(form.mesh.axes)
         self.masks: Masks = {}
         self.functions = {
             op.name.value: op

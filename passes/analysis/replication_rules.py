@@ -26,7 +26,7 @@ from ..ir.collective_ops import (
     indexed_axes,
     split_group_axes,
 )
-from ..ir.mesh import MOST_LISTED
+from ..ir.mesh import MOST_LISTED, Mesh
 
 # Ops that are functions of their operands: these, and those of these dialects ...
 _FUNCTION_DIALECTS = ("stablehlo.", "chlo.", "mhlo.", "sdy.sharding_constraint")
@@ -100,7 +100,7 @@ def collective_masks(op: ir.Operation, operands: Sequence[int], bits: AxisSet) -
 @lru_cache(maxsize=1024)
 def _by_device(name: str, ids: tuple[tuple[int, ...], ...], operand: int, bits: AxisSet) -> int:
     """The set of a result where `ids` lists the groups, or the (source, target) pairs."""
-    mesh = bits.mesh
+    mesh = Mesh("mesh", bits.axes)
     if mesh.size > MOST_LISTED:
         return bits.everything
     varying = [axis in bits.names(operand) for axis in mesh.names]

@@ -1,34 +1,50 @@
-"""Sets of mesh axes as bit masks: joining two is one `|`."""
+"""Sets of mesh axes as bit masks, so that joining two is one `|`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-
-from .mesh import Mesh
 
 
 @dataclass(frozen=True)
 class AxisSet:
-    """One bit per mesh axis; none for an axis of size one, along which nothing can differ."""
+    """Encodes sets of the axes of one mesh as bit masks, and decodes them.
 
-    mesh: Mesh
+    An axis of size one has no bit: nothing can differ along it (R2 of docs/replication.md).
+
+    Attributes:
+      axes: name and size of each axis, in mesh order.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+
+    @staticmethod
+    def of(sizes: Mapping[str, int]) -> AxisSet:
+        """The encoding for a mesh of these axes."""
+        return AxisSet(tuple(sizes.items()))
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Axis name -> size, in mesh order."""
+        return dict(self.axes)
 
     @cached_property
     def _bits(self) -> dict[str, int]:
-        return {name: (size > 1) << k for k, (name, size) in enumerate(self.mesh.axes)}
+        return {name: (size > 1) << k for k, (name, size) in enumerate(self.axes)}
 
     @cached_property
     def everything(self) -> int:
-        return self.mask(self.mesh.names)
+        """The set of all axes."""
+        return self.mask(self.sizes)
 
-    def mask(self, axes: Iterable[str]) -> int:
+    def mask(self, names: Iterable[str]) -> int:
+        """Encodes a set. Names that are not mesh axes, such as vmapped ones, are left out."""
         mask = 0
-        for axis in axes:
-            mask |= self._bits[axis]
+        for name in names:
+            mask |= self._bits.get(name, 0)
         return mask
 
     def names(self, mask: int) -> tuple[str, ...]:
-        """In mesh order."""
-        return tuple(axis for axis, bit in self._bits.items() if bit & mask)
+        """Decodes a set, in mesh order."""
+        return tuple(name for name, bit in self._bits.items() if bit & mask)

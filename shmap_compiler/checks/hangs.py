@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shmap_passes.ir.axis_set import AxisSet
+
 from shmap_compiler.base.errors import HangError, Problem
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.checks.provenance import Path, Place, history
 from shmap_compiler.checks.replicated_outputs import told
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import communicates_over
 from shmap_compiler.replication.inference import Frame, Replication
 from shmap_compiler.replication.region_dataflow import Out, Program
@@ -79,7 +80,7 @@ def _meetings(
     path: Path,
     around: tuple[Any, ...],
     controls: tuple[_Control, ...],
-    axes: AxisSets,
+    axes: AxisSet,
     everywhere: int,
 ) -> Iterator[_Meeting]:
     # Without controls all devices meet here, and what counts is deeper.

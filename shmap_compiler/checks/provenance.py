@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax.extend import core as jex_core
+from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import result_mask
 from shmap_compiler.replication.inference import Frame, Replication
 from shmap_compiler.replication.region_dataflow import Out, Source
@@ -77,7 +77,7 @@ def history(replication: Replication, place: Place, axis: str) -> History:
 
 
 class _Finder:
-    def __init__(self, frame: Frame, axes: AxisSets, axis: int):
+    def __init__(self, frame: Frame, axes: AxisSet, axis: int):
         self.frame = frame
         self.axes = axes
         self.axis = axis

@@ -12,11 +12,11 @@ import math
 from typing import Any
 
 import numpy as np
+from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.replication.assume import assume_replicated_p
-from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.typed import typed_p
 
 # Every device of a group is reached by all blocks of the group, in the order of the group ...
@@ -42,7 +42,7 @@ def is_collective(primitive: Any) -> bool:
     return primitive in RULED or primitive is typed_p or primitive.name in _JAX_COLLECTIVES
 
 
-def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
+def result_mask(eqn: Any, operand: int, axes: AxisSet) -> int | None:
     """The axes of the result, given those of the operand; None if `eqn` is no collective."""
     primitive = eqn.primitive
     if primitive not in RULED:
@@ -69,7 +69,7 @@ def result_mask(eqn: Any, operand: int, axes: AxisSets) -> int | None:
     return elsewhere | _exact("part", names, groups, operand & own, axes)
 
 
-def mask_of_type(eqn: Any, operand: int, axes: AxisSets) -> int | None:
+def mask_of_type(eqn: Any, operand: int, axes: AxisSet) -> int | None:
     """The same as JAX's types of varying values have it, which know sums and extrema only."""
     primitive = eqn.primitive
     if primitive is typed_p:
@@ -93,7 +93,7 @@ def communicates_over(eqn: Any) -> tuple[str, ...]:
     return jax_axes(eqn) if eqn.primitive.name in _JAX_COLLECTIVES else ()
 
 
-def _jax_collective(eqn: Any, operand: int, axes: AxisSets, same: set[str]) -> int | None:
+def _jax_collective(eqn: Any, operand: int, axes: AxisSet, same: set[str]) -> int | None:
     """For a collective in JAX's own form; results of those in `same` are equal on all devices."""
     if eqn.primitive.name not in _JAX_COLLECTIVES:
         return None
@@ -111,7 +111,7 @@ def jax_axes(eqn: Any) -> tuple[str, ...]:
     return tuple(a for a in named if isinstance(a, str))
 
 
-def _exact(kind: str, names: tuple[str, ...], detail: Any, operand: int, axes: AxisSets) -> int:
+def _exact(kind: str, names: tuple[str, ...], detail: Any, operand: int, axes: AxisSet) -> int:
     varying = axes.names(operand)
     sizes = tuple(axes.sizes[n] for n in names)
     found = _varying(kind, sizes, detail, tuple(n in varying for n in names))

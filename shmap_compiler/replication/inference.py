@@ -13,11 +13,11 @@ from functools import cached_property, reduce
 from typing import Any
 
 from jax.extend import core as jex_core
+from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base.jax_compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.jaxprs.contents import holders
-from shmap_compiler.replication.axis_sets import AxisSets
 from shmap_compiler.replication.collective_rules import is_collective, result_mask
 from shmap_compiler.replication.region_dataflow import (
     HOLDERS,
@@ -30,7 +30,7 @@ from shmap_compiler.replication.region_dataflow import (
     wiring_of,
 )
 
-CollectiveRule = Callable[[Any, int, AxisSets], int | None]
+CollectiveRule = Callable[[Any, int, AxisSet], int | None]
 """From an equation and the set of its operand to that of its result; None for no collective."""
 
 # R3: result k is operand k.
@@ -71,7 +71,7 @@ class Replication:
       (frozenset({'i'}), (frozenset(),))
     """
 
-    axes: AxisSets
+    axes: AxisSet
     frame: Frame
 
     def of(self, atom: Any) -> frozenset[str]:
@@ -148,7 +148,7 @@ def infer_program(
       region: the mesh, and all axes that are manual where the program runs.
       of_collective: along which axes the result of a collective varies (`is_collective`).
     """
-    axes = AxisSets(region.mesh.shape)
+    axes = AxisSet.of(region.mesh.shape)
     inputs = [axes.mask(v) for v in varying]
     jaxpr = open_jaxpr(program)
     refs = _new_refs(jaxpr.invars, inputs)
@@ -173,7 +173,7 @@ class _Context:
 
 @dataclass
 class _Solver:
-    axes: AxisSets
+    axes: AxisSet
     of_collective: CollectiveRule
     solved: dict[Any, Frame] = field(default_factory=dict)
 
