@@ -27,16 +27,16 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where it is, and what was found, what is needed, what to do."""
+    """One error: its location, and a message: what was found, what is needed, what to do."""
 
     location: ir.Location
     message: str
     notes: tuple[Problem, ...] = ()
-    """Other places that explain it, with what there is to say about each."""
+    """Other locations that explain it, each with its own message."""
 
 
 class PassRefused(Exception):
-    """A pass does not accept a module; `problems` lists every reason, each with its location."""
+    """A pass rejects a module; `problems` lists every reason with its location."""
 
     def __init__(self, problems: Iterable[Problem]):
         self.problems = tuple(problems)
@@ -58,18 +58,18 @@ class Pass:
 
     name: ClassVar[str]
     code: ClassVar[str] = ""
-    """Stands in each of its diagnostics, and in docs/errors.md; stable between versions."""
+    """Ends each of its diagnostics, and is listed in docs/errors.md; stable between versions."""
     needs_body_form: ClassVar[bool] = False
-    """Whether it works on what shmap-verify accepts only; `run` in pipeline.py then checks that."""
+    """Whether it needs what shmap-verify accepts, which `run` in pipeline.py then checks."""
     ends_body_form: ClassVar[bool] = False
-    """Whether what it leaves is no longer in body form."""
+    """Whether the module is no longer in body form after it."""
 
     def __post_init__(self) -> None:
         for option, values in _choices(type(self)).items():
             found = getattr(self, option)
             if found not in values:
                 raise PipelineError(
-                    f"{self.name}: option {option}={found} is none of {', '.join(values)}"
+                    f"{self.name}: option {option}={found} is not one of {', '.join(values)}"
                 )
 
     def run(self, module: ModuleOp) -> None:

@@ -1,4 +1,4 @@
-"""The table of contents: which passes there are, in which order they run, and running them."""
+"""The table of contents: the passes, the order in which they run, and running them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PASSES: tuple[type[Pass], ...] = (
     InlineMeshes,
 )
 """Every pass of this project, in the order of the pipeline. It leaves out shmap-check-replication:
-`shard_map` makes that check on the Graph."""
+`shard_map` checks replication on the Graph."""
 
 
 def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tuple[Pass, ...]:
@@ -51,24 +51,24 @@ def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tup
     return (
         # First: every later pass may then trust the module.
         Verify(),
-        # Before the other clean-up passes: they need not think of axes of size one.
+        # Before the other simplifications: they need not handle axes of size one.
         ElideTrivialCollectives(),
-        # Before fold-all-reduces: it takes care of axes that a reduction and its operand both name.
-        # Before merge-equal-collectives: two sums may be equal once an axis is taken from one.
+        # Before fold-all-reduces: it removes axes that a reduction and its operand both name.
+        # Before merge-equal-collectives: two sums may become equal once an axis is removed.
         ElideInvariantReductions(),
-        # Before form-reduce-scatter: an equal all_reduce that is used whole makes the slice free.
+        # Before form-reduce-scatter: if an equal all_reduce is used whole, the slice costs nothing.
         MergeEqualCollectives(),
         ElideGatheredSlices(),
-        # Before fold-all-reduces: over more axes than the slice is along it would not be found.
+        # Before fold-all-reduces: an all_reduce over more axes than the slice does not match.
         FormReduceScatter(),
         FoldAllReduces(),
-        # After all that look for all_reduces: they would see slices of one.
+        # After all passes that match all_reduces: they would find slices of combined ones.
         CombineAllReduces(),
-        # Before wrap-manual: it reads the manual axes from @main, which wrap-manual takes away.
+        # Before wrap-manual, which removes the manual axes that it reads from @main.
         LegalizeCollectives(groups=groups, partitioner=partitioner),
         # After everything that works on per-device types.
         WrapManual(partitioner=partitioner),
-        # Last: it takes away the mesh that all others look up.
+        # Last: it removes the mesh that all others look up.
         InlineMeshes(),
     )
 

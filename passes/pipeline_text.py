@@ -91,13 +91,15 @@ def _no_such_option(name: str, option: str, options: Iterable[str]) -> str:
 def _value(cls: type[Pass], option: str, type_: Any, text: str) -> object:
     if type_ is bool:
         if text not in ("true", "false"):
-            raise PipelineError(f"{cls.name}: option {option}={text} is none of true, false")
+            raise PipelineError(f"{cls.name}: option {option}={text} is not one of true, false")
         return text == "true"
     if type_ is int:
         try:
             return int(text)
         except ValueError:
-            raise PipelineError(f"{cls.name}: option {option}={text} is no whole number") from None
+            raise PipelineError(
+                f"{cls.name}: option {option}={text} is not a whole number"
+            ) from None
     if type_ is str or typing.get_origin(type_) is Literal:
         return text
     raise PipelineError(f"{cls.name}: option {option} has type {type_}, which has no textual form")

@@ -1,8 +1,8 @@
-"""What a scalar integer is at each place of the mesh, and which blocks a slice takes there.
+"""Evaluates scalar integers for every device, and finds which block a slice takes on each.
 
-An index such as `axis_index * size`, with the additions for negative indices that front-ends put
-around it, is known for every device while compiling. Arrays here have one dimension per mesh axis,
-of size one where the value does not depend on the axis.
+An index such as `axis_index * size`, with the additions that front-ends emit for negative indices,
+is a compile-time constant on each device. Arrays in this file have one dimension per mesh axis, of
+size one if the value does not depend on the axis.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def takes_own_block(
     wanted = [size // count if k == dimension else size for k, size in enumerate(whole)]
     if list(sizes) != wanted or whole[dimension] % count:
         return False
-    # Starts are clamped, so that one of a dimension taken whole is zero whatever it says.
+    # Starts are clamped: that of a dimension taken whole is always zero.
     start = _evaluate(slice_.operands[1 + dimension], form, {}, 0)
     return start is not None and bool(
         np.all(start == _index_along(axes, form.mesh) * sizes[dimension])
@@ -65,7 +65,7 @@ def _index_along(axes: Sequence[str], mesh: Mesh) -> np.ndarray:
 def _evaluate(
     value: Value, form: BodyForm, known: dict[Value, np.ndarray | None], depth: int
 ) -> np.ndarray | None:
-    """None if it cannot be told."""
+    """Returns the value on every device; None if it is unknown."""
     if value not in known:
         op = defining_op(value)
         dtype = _dtype(value.type)

@@ -1,9 +1,9 @@
-"""Along which mesh axes each value of a module in body form may differ between devices.
+"""Infers along which mesh axes each value of a module in body form may vary.
 
 The set of a value is an upper bound: along a manual axis that is not in it, the value is bitwise
-equal on all devices that compute it. It may also hold automatic axes, of which it says nothing.
-The rules are those of replication inference on the Graph (`docs/replication.md`), read off
-StableHLO; rules for single ops are in varying_rules.py, for what has regions or calls here:
+equal on all devices that compute it. The set may contain automatic axes, which mean nothing. The
+rules are those of replication inference on the Graph (`docs/replication.md`), applied to StableHLO.
+Rules for single ops are in replication_rules.py; those for ops with regions or calls are here:
 
     @main      an argument varies along the axes that split it, and along all that are manual around
     function   solved once per call with other sets; one that nobody calls, for any arguments
@@ -53,7 +53,7 @@ class Varying:
 
 
 def infer(form: BodyForm, module: ModuleOp) -> Varying:
-    """Solves @main, what it calls, and the functions that nobody calls."""
+    """Solves @main, the functions that it calls, and functions without callers."""
     solver = _Solver(form, module)
     solver.function("main", tuple(_of_argument(each, form, solver.bits) for each in form.inputs), 0)
     called = {name for name, _, _ in solver.solved}

@@ -1,4 +1,4 @@
-"""Along which axes the results of one op vary, given those of its operands; for varying.py.
+"""Along which axes the results of one op vary, given those of its operands; for replication.py.
 
 A device's result of a collective is a function of the blocks that reach it and, for some, of its
 rank in the group. Devices reached by equal blocks in equal order have equal results. Where groups
@@ -68,7 +68,7 @@ _BROADCAST = "stablehlo.collective_broadcast"
 
 
 def leaf_mask(op: ir.Operation, joined: int, bits: AxisSet) -> int:
-    """The set of the results of an op that is no collective; `joined`: of all its operands."""
+    """The set of the results of an op other than a collective, given that of its operands."""
     name = op.name
     if name == "stablehlo.custom_call":
         return _custom_call(op, joined, bits)

@@ -1,9 +1,10 @@
-"""Refuses results that vary along a manual axis their sharding does not mention.
+"""Rejects results that vary along a manual axis that their sharding does not mention.
 
-A result whose sharding does not mention an axis is one array that all devices along the axis hold.
-If their blocks differ, the array has no value: which block a reader sees depends on the reader.
-`shard_map` makes this check on the Graph, where it knows the user's own lines; this is the same
-check for modules written by hand, by inference on the module (varying.py).
+A result whose sharding does not mention an axis is replicated along it. If the blocks of the
+devices differ, the array has no well-defined value: it depends on the device that is read.
+`shard_map` checks this on the Graph, where the user's source lines are known. This pass is the same
+check for modules written by hand; it infers replication on the module
+(passes/analysis/replication.py).
 
 Before:  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
              -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) { return %x }
@@ -13,8 +14,8 @@ After:   error: @main's result 0, tensor<2xf32>: may differ between devices alon
 Needs:   what shmap-verify accepts.
 Leaves:  the module as it is.
 
-What `shmap_compiler.assume_replicated` declares leaves no trace in a module, so that a program that
-relies on it is refused here. Results without elements are equal whatever their sharding.
+Modules do not record `shmap_compiler.assume_replicated`, so a program that relies on it is
+rejected. Results without elements are always accepted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .collective_diagnostics import quoted
 
 @dataclass(frozen=True)
 class CheckReplication(Pass):
-    """Refuses results that vary along a manual axis their sharding does not mention."""
+    """Rejects results that vary along a manual axis that their sharding does not mention."""
 
     name = "shmap-check-replication"
     code = "SHM-P02"

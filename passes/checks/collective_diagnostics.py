@@ -1,6 +1,6 @@
-"""What is wrong with a collective or an axis index, for shmap-verify.
+"""Diagnostics of collectives and axis indices, for shmap-verify.
 
-Each function yields one text per fault: what was found, what is needed, what to do.
+Each function yields one message per error: what was found, what is needed, what to do.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _permute_complaints(op: ir.Operation, form: BodyForm) -> Iterator[str]:
 
 
 def _crossing(what: str, devices: Sequence[int], form: BodyForm) -> Iterator[str]:
-    """Devices that talk to each other may differ along manual axes only."""
+    """Devices that communicate may differ along manual axes only."""
     for axis in form.automatic:
         if len({form.mesh.position(device, axis) for device in devices}) > 1:
             yield (

@@ -1,18 +1,18 @@
-"""Refuses modules whose specs, mesh or groups do not fit, before XLA can abort on them.
+"""Rejects modules with inconsistent shardings, meshes or groups, on which XLA may abort.
 
-XLA's partitioner ends the process on much of what is refused here. Everything wrong is reported at
-once, each at its own line.
+XLA's partitioner terminates the process for many of these modules. All errors are reported at once,
+each at its operation.
 
 Before:  "stablehlo.all_reduce"(%x) <{replica_groups = ...mesh_axes<mesh = @mesh, axes = ["k"]>}>
 After:   error: all_reduce over axis "k": the mesh is @mesh [i=4, j=2]; name one of "i", "j"
 Needs:   nothing.
 Leaves:  the module as it is.
 
-MLIR's own verifiers refuse while parsing, and so before this pass: in the entry's shardings an
-unknown mesh or axis, an axis used twice, a rank that does not match; dense groups that name a
-device twice or leave one out of 0..n-1 (n: how many ids they list); a permutation with a repeated
-or negative source or target; an all_to_all whose dimension is no multiple of its split count. What
-is refused here is what they let through:
+MLIR's own verifiers run while the module is parsed, before this pass. They reject, in the shardings
+of @main, an unknown mesh or axis, a repeated axis and a wrong rank; dense groups that repeat a
+device or omit one of 0..n-1, where n is the number of ids; permutations with a repeated or negative
+source or target; an all_to_all whose split dimension is not a multiple of its split count. This
+pass rejects what they accept:
 
     form       no @main, no mesh or several, no manual axes or axes of another kind, a boundary
                without sharding
@@ -56,7 +56,7 @@ _LARGEST_MESH = 2**31 - 1
 
 @dataclass(frozen=True)
 class Verify(Pass):
-    """Refuses modules whose specs, mesh or groups do not fit, before XLA can abort on them."""
+    """Rejects modules with inconsistent shardings, meshes or groups, on which XLA may abort."""
 
     name = "shmap-verify"
     code = "SHM-P01"

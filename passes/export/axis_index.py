@@ -2,9 +2,9 @@
 
 `partition_id` is the row-major position of a device in the mesh, so the index along an axis is one
 digit of it: (partition_id / stride) % size. In a region that is manual over some axes only,
-`partition_id` belongs to no one value. Shardy allows it inside a computation that is manual over
-the remaining axes too; the older partitioner wants the result marked as manual and brought into
-the region's sharding.
+`partition_id` differs between the devices that share a value. Shardy allows it inside a computation
+that is manual over the remaining axes as well; GSPMD requires that the result is marked as manual
+and converted to the sharding of the region.
 """
 
 from __future__ import annotations

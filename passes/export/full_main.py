@@ -17,7 +17,7 @@ def remove_attributes(function: func.FuncOp, *names: str) -> None:
 
 
 def new_main(form: BodyForm) -> func.FuncOp:
-    """An empty public @main on full types, before the old one, with its other attributes."""
+    """Creates an empty public @main on full types before the old one, with its other attributes."""
     inputs = [boundary.full_type(form.mesh) for boundary in form.inputs]
     outputs = [boundary.full_type(form.mesh) for boundary in form.outputs]
     with ir.InsertionPoint(form.main), form.main.location:
@@ -29,7 +29,7 @@ def new_main(form: BodyForm) -> func.FuncOp:
 
 
 def without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr:
-    """What else @main's attributes say about its arguments or results (donation, ...)."""
+    """Returns the attributes of arguments or results other than the sharding (donation, ...)."""
     attributes = value_attributes(main, which, count)
     rest = {
         each: ir.DictAttr.get({named.name: named.attr for named in each if named.name != SHARDING})

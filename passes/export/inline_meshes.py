@@ -1,14 +1,14 @@
-"""Writes the mesh into every attribute that names it, and drops `sdy.mesh`.
+"""Inlines the mesh into every attribute that names it, and removes `sdy.mesh`.
 
-A module of ours is often merged into the module of an enclosing `jit`, which has meshes of its own,
-and merging moves functions only. A sharding that holds its mesh can go anywhere.
+The module is often inlined into the module of an enclosing `jit`, which has meshes of its own, and
+only functions are moved. A sharding with an inline mesh is valid anywhere.
 
 Before:  sdy.mesh @mesh = <["i"=4]>
          ... in_shardings=[<@mesh, [{"i"}]>]
          ... replica_group_mesh_axes<mesh = @mesh, axes = [...]>
 After:   ... in_shardings=[<mesh<["i"=4]>, [{"i"}]>]
          ... replica_group_mesh_axes<mesh = #stablehlo.mesh<axes=[<name = "i", size = 4>]>, ...>
-Needs:   at most one mesh per name, which MLIR's symbol tables assure.
+Needs:   at most one mesh per name, which MLIR's symbol tables guarantee.
 Leaves:  no `sdy.mesh` and no reference to one.
 """
 
@@ -29,7 +29,7 @@ from ..ir.find_ops import find_ops
 
 @dataclass(frozen=True)
 class InlineMeshes(Pass):
-    """Writes the mesh into every attribute that names it, and drops `sdy.mesh`."""
+    """Inlines the mesh into every attribute that names it, and removes `sdy.mesh`."""
 
     name = "shmap-inline-meshes"
     code = "SHM-P12"
@@ -91,7 +91,7 @@ def _have(meshes: Mapping[str, ir.Attribute]) -> str:
 
 
 def _stablehlo_mesh(mesh: ir.Attribute) -> ir.Attribute:
-    """Shardy's mesh in StableHLO's own words."""
+    """Converts a mesh of Shardy's to StableHLO's attribute."""
     axes = (sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(mesh).axes)
     return stablehlo.MeshAttr.get(
         ir.ArrayAttr.get([stablehlo.MeshAxisAttr.get(axis.name, axis.size) for axis in axes])

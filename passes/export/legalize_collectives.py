@@ -1,8 +1,8 @@
-"""Gives collectives and the axis index the form that XLA takes.
+"""Rewrites collectives and the axis index to the form that XLA accepts.
 
-In body form a collective names mesh axes and nothing else. XLA wants a channel on every collective
-that crosses devices of one program, and it has no axis index: that one becomes arithmetic on
-`partition_id` (see axis_index.py).
+In body form a collective names mesh axes only. XLA requires a channel on every collective between
+devices of one program. It has no axis index, which becomes arithmetic on `partition_id` (see
+axis_index.py).
 
 Before:  %0 = stablehlo.custom_call @shmap.axis_index() {backend_config = {axes = ["i"]}}
          %1 = "stablehlo.all_reduce"(%x) <{replica_groups = ..._axes<mesh = @mesh, axes = ["j"]>}>
@@ -11,16 +11,16 @@ After:   %p = stablehlo.partition_id                    // on a mesh of i=4, j=2
          %0 = stablehlo.convert %q : tensor<i32>
          %1 = "stablehlo.all_reduce"(%x) <{channel_handle = <handle = 1, type = 1>,
                                            use_global_device_ids, replica_groups = ...}>
-With groups=ids the groups become lists of device ids, for an XLA that does not read mesh axes.
+With groups=ids, groups become lists of device ids, for versions of XLA that do not read mesh axes.
 
-Where some axes are automatic, XLA's older partitioner aborts on an all_gather, reduce_scatter or
-all_to_all that does not carry the region's sharding (and on an all_reduce or collective_permute
-that does). XLA gives the sharding of an all_to_all also to the reshapes that it makes of one whose
-split and concat dimensions differ, which then have the wrong rank; so such an all_to_all is made to
-concatenate where it splits, and the pass writes the reshapes itself.
+If some axes are automatic, GSPMD aborts on an all_gather, reduce_scatter or all_to_all without the
+sharding of the region, and on an all_reduce or collective_permute with it. XLA expands an
+all_to_all whose split and concat dimensions differ into reshapes, to which it copies the sharding
+of the all_to_all, whose rank is wrong for them. This pass therefore concatenates such an all_to_all
+along its split dimension, and emits the reshapes itself.
 
 Needs:   body form.
-Leaves:  every collective with a channel, no axis index.
+Leaves:  a channel on every collective; no axis index.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HANDLE, _DEVICE_TO_DEVICE = 1, 1
 
 @dataclass(frozen=True)
 class LegalizeCollectives(Pass):
-    """Gives collectives and the axis index the form that XLA takes."""
+    """Rewrites collectives and the axis index to the form that XLA accepts."""
 
     name = "shmap-legalize-collectives"
     code = "SHM-P10"
@@ -116,10 +116,10 @@ def _carry_region_sharding(op: ir.Operation, form: BodyForm) -> None:
 
 
 def _concat_where_split(op: ir.Operation) -> ir.Operation:
-    """An all_to_all that concatenates where it splits, in place of `op`, and what is left to do.
+    """Replaces `op` by an all_to_all that concatenates along its split dimension, and reshapes.
 
-    Its result has the operand's shape, with dimension `split` made of one part per device. That
-    dimension is cut in two, and the part that counts the devices moves to dimension `concat`.
+    The result has the operand's shape, with one part per device along dimension `split`. That
+    dimension is split in two, and the one that counts devices moves to dimension `concat`.
     """
     split, concat, count = (
         ir.IntegerAttr(op.attributes[name]).value

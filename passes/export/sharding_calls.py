@@ -1,4 +1,4 @@
-"""The custom calls by which a program talks to XLA's older partitioner."""
+"""Builds the custom calls that GSPMD, XLA's older partitioner, reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ir.types import Value
 def sharding_call(
     target: str, value: Value, type_: ir.Type, sharding: str, config: str = ""
 ) -> Value:
-    """`value` through `@Sharding`, `@SPMDFullToShardShape` or `@SPMDShardToFullShape`."""
+    """Calls `@Sharding`, `@SPMDFullToShardShape` or `@SPMDShardToFullShape` on `value`."""
     call = ir.Operation.create(
         "stablehlo.custom_call",
         results=[type_],

@@ -1,7 +1,7 @@
-"""Wraps the per-device body into a program on full arrays, as XLA's partitioner reads it.
+"""Wraps the per-device body in a program on full arrays, which XLA's partitioner reads.
 
-Up to here the module is what one device computes. XLA compiles programs on full arrays; this pass
-says how the full arrays are cut for the body and how its results are put together.
+Before this pass the module is the program of one device. XLA compiles programs on full arrays; this
+pass states how the full arrays are split for the body and how its results are assembled.
 
 Before:  func.func public @main(%arg0: tensor<2x8xf32> {sdy.sharding = <@mesh, [{"i"}, {}]>}) -> ...
              attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} { body }
@@ -41,7 +41,7 @@ from .manual_custom_calls import wrap_in_custom_calls
 
 @dataclass(frozen=True)
 class WrapManual(Pass):
-    """Wraps the per-device body into a program on full arrays, as XLA's partitioner reads it."""
+    """Wraps the per-device body in a program on full arrays, which XLA's partitioner reads."""
 
     name = "shmap-wrap-manual"
     code = "SHM-P11"
@@ -61,7 +61,7 @@ class WrapManual(Pass):
 
 
 def _leave_unwrapped(form: BodyForm) -> None:
-    """On one device blocks are full arrays, and XLA runs no partitioner to read a wrapping."""
+    """On one device, blocks are full arrays, and XLA does not run a partitioner."""
     main = form.main
     main.attributes["arg_attrs"] = without_sharding(main, "arg_attrs", len(form.inputs))
     main.attributes["res_attrs"] = without_sharding(main, "res_attrs", len(form.outputs))

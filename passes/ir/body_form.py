@@ -6,9 +6,10 @@
         -> (tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
         attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>}
 
-Types are per device; the attributes say how the blocks lie in the full arrays. Axes that are not
-in `sdy.manual_axes` are automatic, except those in the optional `shmap.outer_manual_axes`, which
-an enclosing region has made manual already. Tokens carry no sharding.
+Types are per device; the attributes describe how the blocks are placed in the full arrays. Axes
+that are not in `sdy.manual_axes` are automatic, except those in the optional
+`shmap.outer_manual_axes`, which an enclosing region has made manual already. Tokens carry no
+sharding.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ORIGIN = (
 
 @dataclass(frozen=True)
 class BodyForm:
-    """The entry function of a module in body form with everything its attributes say."""
+    """The entry function of a module in body form, and the contents of its attributes."""
 
     main: func.FuncOp
     mesh: Mesh
@@ -80,7 +81,7 @@ class BodyForm:
 
     @property
     def is_partly_manual(self) -> bool:
-        """Whether the devices lie along manual axes and along automatic ones."""
+        """Whether there are several devices along manual axes and along automatic ones."""
         return self.mesh.product(self.region) > 1 and self.mesh.product(self.automatic) > 1
 
 

@@ -118,15 +118,15 @@ def _type_complaint(type_: ir.Type) -> str | None:
     """Why nothing of this type can cross the boundary, or None."""
     if isinstance(type_, ir.RankedTensorType) and type_.has_static_shape:
         return None
-    return f"type {type_} is no tensor of static shape; the full shape cannot be computed from it"
+    return f"type {type_} is not a tensor of static shape; its full shape cannot be computed"
 
 
 def _read(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, Unreduced, str | None]:
     """(how a sharding splits, what it leaves unreduced, or why that cannot be read)."""
     if sharding is None:
         complaint = (
-            f"no {SHARDING}; say how its blocks lie in the full array, with {{}} for a dimension "
-            "that is not split"
+            f"no {SHARDING}; add one that describes how its blocks are placed in the full array, "
+            "with {} for a dimension that is not split"
         )
         return (), Unreduced(), complaint
     sharding = sdy.TensorShardingAttr(sharding)
@@ -141,7 +141,7 @@ def _complaint(sharding: sdy.TensorShardingAttr, mesh: Mesh) -> str | None:
     symbol = sharding.mesh_or_ref
     if not isinstance(symbol, ir.FlatSymbolRefAttr) or symbol.value != mesh.symbol:
         return (
-            f"{SHARDING} speaks of mesh {symbol}, the module's mesh is {mesh}; name @{mesh.symbol}"
+            f"{SHARDING} is on mesh {symbol}, but the module's mesh is {mesh}; use @{mesh.symbol}"
         )
     if list(sharding.replicated_axes):
         return (

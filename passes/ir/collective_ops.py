@@ -79,7 +79,7 @@ def group_mesh(op: ir.Operation) -> ir.Attribute:
 
 
 def split_group_axes(op: ir.Operation) -> tuple[str, ...]:
-    """Those of `group_axes` of which the groups take only a part, which StableHLO can say."""
+    """Those of `group_axes` that are split, as StableHLO allows: the groups use a part of each."""
     refs = _group_axis_refs(op.attributes[GROUPS]) or ()
     return tuple(name for name, is_part in refs if is_part)
 

@@ -1,7 +1,7 @@
-"""Finds ops by name, in MLIR's own walk: Python sees only the ops it asked for.
+"""Finds ops by name with MLIR's own walk, so that Python visits only these.
 
-Most ops of a module are none of our business, and visiting each from Python costs more than all
-passes together. This file is the one that uses MLIR's rewrite drivers from Python.
+Visiting every op of a module from Python takes longer than all passes together. This file is the
+one that uses MLIR's rewrite drivers from Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def find_ops(root: ir.Operation, names: Iterable[str]) -> list[ir.Operation]:
 
     def not_a_match(op: ir.OpView, _: object) -> bool:
         found.append(op.operation)
-        return True  # what is true is no match: the driver leaves the op as it is
+        return True  # true is not a match: the driver leaves the op unchanged
 
     patterns = rewrite.RewritePatternSet(root.context)
     for name in names:

@@ -1,7 +1,7 @@
 """A device mesh as the passes see it: named axes with sizes, devices numbered row-major.
 
 A device id is the position of the device in the mesh, counted row-major over the axes in order.
-It is what replica groups, permutations and `partition_id` speak about.
+Replica groups, permutations and `partition_id` use these ids.
 """
 
 from __future__ import annotations

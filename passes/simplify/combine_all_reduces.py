@@ -1,7 +1,7 @@
-"""Sends neighbouring small reductions together: one all_reduce of the values side by side.
+"""Combines neighboring small all_reduces into one all_reduce of the concatenated values.
 
-A small all_reduce costs its latency, whatever its size. Losses, counts and norms come in rows of
-small sums.
+The cost of a small all_reduce is its latency. Programs often compute several small sums in a row:
+losses, counts, norms.
 
 Before:  %1 = "stablehlo.all_reduce"(%a) <{... axes = ["i"]}> ({ add })    // tensor<f32>
          %2 = "stablehlo.all_reduce"(%b) <{... axes = ["i"]}> ({ add })    // tensor<2x2xf32>
@@ -9,18 +9,18 @@ After:   %0 = stablehlo.concatenate %a, %b, dim = 0                        // fl
          %3 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })
          %1 = stablehlo.slice %3 [0:1]                                     // and their shapes back
          %2 = stablehlo.slice %3 [1:5]
-Needs:   to come after every pass that looks for all_reduces.
-Leaves:  of neighbouring all_reduces over the same axes, of one reduction and element type, as few
+Needs:   to run after every pass that matches all_reduces.
+Leaves:  of neighboring all_reduces over the same axes, of one reduction and element type, as few
          as buffers of `limit` bytes allow.
 
-Neighbours have no other collective, no call, loop or branch between them, and the results of the
-earlier ones are not used before the last: no value arrives later than it is wanted. What is larger
-than `limit` is not worth the copies, which lie in up to `limit` bytes before the all_reduce and as
-many after it; XLA combines large neighbours itself, into one all_reduce of several operands. (On
-CPU it does so for any size: both ways end in one all-reduce. A module cannot say that itself: XLA
-takes no all_reduce of several operands inside a manual region, in neither partitioner form, as of
-jaxlib 0.10.2 and 0.12.0.1.) Where some axes are automatic nothing is combined: values that lie
-differently over those axes would have to be moved to be put together.
+Neighbors have no other collective, no call, loop or branch between them, and the results of the
+earlier ones are not used before the last, so no value is delayed. Values larger than `limit` are
+not worth the copies, which occupy up to `limit` bytes before and after the all_reduce. XLA itself
+combines large neighbors, into one all_reduce of several operands (on CPU, neighbors of any size, so
+both ways end in one all-reduce). A module cannot contain such an all_reduce: XLA rejects it inside
+a manual region, in both partitioner forms, as of jaxlib 0.10.2 and 0.12.0.1. If some axes are
+automatic, nothing is combined: values with different shardings over those axes would have to be
+resharded first.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _END_OF_RUN = COLLECTIVES | {
 
 @dataclass(frozen=True)
 class CombineAllReduces(Pass):
-    """Sends neighbouring small reductions together: one all_reduce of the values side by side."""
+    """Combines neighboring small all_reduces into one all_reduce of the concatenated values."""
 
     name = "shmap-combine-all-reduces"
     code = "SHM-P09"

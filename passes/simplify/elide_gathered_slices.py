@@ -1,7 +1,7 @@
-"""Uses a device's own block where it is cut out again of what was gathered.
+"""Replaces a device's slice of a gathered array by its own block, if the two are equal.
 
-Code that works on gathered arrays often ends by taking back the device's own part. Where it takes
-the part it gave, nothing needs to be gathered for that.
+Code that works on gathered arrays often ends by slicing out the part of the device. If that part is
+the block that the device contributed, no communication is needed for it.
 
 Before:  %i = stablehlo.custom_call @shmap.axis_index() {... axes = ["i"]}
          %1 = "stablehlo.all_gather"(%0) <{all_gather_dim = 0, ... axes = ["i"]}>   // 2x8 -> 8x8
@@ -10,7 +10,8 @@ Before:  %i = stablehlo.custom_call @shmap.axis_index() {... axes = ["i"]}
 After:   return %0
 Needs:   what shmap-verify accepts.
 Leaves:  no dynamic_slice of a gathered array that takes the device's own block, as far as its index
-         can be told (places.py); no such all_gather that nothing else uses.
+         is a known constant (passes/analysis/per_device_constants.py); no all_gather that is used
+         by such slices only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..ir.collective_ops import ALL_GATHER, over_whole_axes
 
 @dataclass(frozen=True)
 class ElideGatheredSlices(Pass):
-    """Uses a device's own block where it is cut out again of what was gathered."""
+    """Replaces a device's slice of a gathered array by its own block, if the two are equal."""
 
     name = "shmap-elide-gathered-slices"
     code = "SHM-P06"

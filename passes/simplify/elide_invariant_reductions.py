@@ -1,24 +1,24 @@
-"""Reduces values that are equal along an axis without sending anything along it.
+"""Replaces reductions of replicated values by local arithmetic.
 
-The sum of n equal blocks is n times the block; their maximum or minimum is the block. Programs
-reduce such values where a library cannot know better: the norm of replicated gradients, a psum of
-what has been through one already.
+The sum of n equal blocks is n times the block; their maximum or minimum is the block. Library code
+often reduces values that are replicated already: the norm of replicated gradients, the psum of the
+result of a psum.
 
 Before:  %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i", "j"]}> ({ add })
          // %0 does not vary along "i", which has size 4
 After:   %1 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
          %2 = stablehlo.multiply %1, dense<4.0>
 Needs:   what shmap-verify accepts.
-Leaves:  no max, min, and, or over an axis along which the operand is equal; no such add either, if
-         multiplication gives a result that adding could give.
+Leaves:  no max, min, and, or over an axis along which the operand is replicated; no such add
+         either, if a multiplication gives a result that some order of additions can give.
 
-That is so for integers, and for floats if n has at most two bits set, as in 2, 3, 4, 6, 8: n*x then
-rounds like 2^a*x + 2^b*x, where the two products are exact. For another n, or one that the element
-type cannot hold, n*x may differ from the sum in every order, and the reduction stays. So do sums of
-complex values, where n*x is made of products with zero.
+The latter holds for integers, and for floats if n has at most two bits set, as in 2, 3, 4, 6, 8:
+n*x then rounds like 2^a*x + 2^b*x, where both products are exact. For other n, and for n that the
+element type cannot represent, n*x may differ from the sum in every order, and the reduction is
+kept. Sums of complex values are kept as well, since a complex n*x contains products with zero.
 
-Equality is inferred (varying.py), in the last place from the shardings of @main: an argument whose
-sharding does not mention an axis is equal along it.
+Replication is inferred (passes/analysis/replication.py), starting from the shardings of @main: an
+argument whose sharding does not mention an axis is replicated along it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IDEMPOTENT = frozenset({"stablehlo.maximum", "stablehlo.minimum", "stablehlo.an
 
 @dataclass(frozen=True)
 class ElideInvariantReductions(Pass):
-    """Reduces values that are equal along an axis without sending anything along it."""
+    """Replaces reductions of replicated values by local arithmetic."""
 
     name = "shmap-elide-invariant-reductions"
     code = "SHM-P04"
@@ -71,10 +71,10 @@ class ElideInvariantReductions(Pass):
 def _plainly_varies(
     value: Value, axes: Sequence[str], arguments: Mapping[Value, frozenset[str]]
 ) -> bool:
-    """Whether one need not infer that `value` varies along all of `axes`.
+    """Returns whether `value` varies along all of `axes` by a quick search, without inference.
 
-    In most programs a few plain ops lead from a reduction back to an argument that is split along
-    its axes. What is found here is a part of what inference would find.
+    In most programs a few elementwise ops lead from a reduction back to an argument that is split
+    along its axes. This search finds a subset of what inference finds.
     """
     missing, seen, found = set(axes), set(), [value]
     while missing and found:
@@ -92,7 +92,7 @@ def _plainly_varies(
 def _equal_axes(
     op: ir.Operation, axes: Sequence[str], mesh: Mesh, varying: Varying
 ) -> tuple[str, ...]:
-    """The axes that `op` need not send along; those of size one are none of them."""
+    """Returns the axes of size two or more along which `op` need not communicate."""
     # The result varies along its own axis only where not all devices along it take part.
     varies = {*varying.of(op.operands[0]), *varying.of(op.results[0])}
     equal = tuple(axis for axis in axes if axis not in varies and mesh.sizes[axis] > 1)
@@ -103,7 +103,7 @@ def _equal_axes(
 
 
 def _can_scale(op: ir.Operation, count: int) -> bool:
-    """Whether count * x is what adding x to itself gives in some order."""
+    """Returns whether count * x equals a sum of `count` copies of x in some order."""
     element = _element(op)
     if isinstance(element, ir.IntegerType):
         return element.width > 1  # add on booleans is "or"
@@ -117,7 +117,7 @@ def _element(op: ir.Operation) -> ir.Type:
 
 
 def _replace(op: ir.Operation, axes: Sequence[str], count: int) -> None:
-    """Reduces over `axes` only, and makes up for `count` equal values."""
+    """Reduces over `axes` only, and multiplies sums by `count`."""
     with ir.InsertionPoint(op), op.location:
         value = op.operands[0]
         if axes:

@@ -1,8 +1,7 @@
-"""Removes collectives in which every device speaks to itself only.
+"""Removes collectives over groups of one device.
 
 A program written for a 4x2 mesh is often first run on a 4x1 mesh. Over axes whose sizes multiply to
-one every collective hands on its operand, and so does a permutation that sends every device its own
-block.
+one, every collective is the identity. So is a permutation that sends each device its own block.
 
 Before:  %1 = "stablehlo.all_reduce"(%0) <{replica_groups = ...axes = ["j"]}> ...   // j has size 1
          return %1
@@ -26,7 +25,7 @@ from ..ir.mesh import Mesh
 
 @dataclass(frozen=True)
 class ElideTrivialCollectives(Pass):
-    """Removes collectives in which every device speaks to itself only."""
+    """Removes collectives over groups of one device."""
 
     name = "shmap-elide-trivial-collectives"
     code = "SHM-P03"

@@ -1,14 +1,14 @@
-"""Reduces once where the result of a reduction is reduced again, over other axes.
+"""Folds an all_reduce of an all_reduce over other axes into one.
 
 Before:  %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })
          %2 = "stablehlo.all_reduce"(%1) <{... axes = ["j"]}> ({ add })
 After:   %2 = "stablehlo.all_reduce"(%0) <{... axes = ["i", "j"]}> ({ add })
-Needs:   shmap-elide-invariant-reductions: it takes care of axes that both name.
+Needs:   shmap-elide-invariant-reductions, which removes axes that both name.
 Leaves:  no all_reduce in the block of, and used only by, an all_reduce of the same kind over other
          axes.
 
-One all_reduce over a*b devices sends at most what two, over a and over b devices, send. It may add
-in another order.
+One all_reduce over a*b devices sends at most as many bytes as two, over a and over b devices. It
+may add in another order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ASSOCIATIVE = frozenset(
 
 @dataclass(frozen=True)
 class FoldAllReduces(Pass):
-    """Reduces once where the result of a reduction is reduced again, over other axes."""
+    """Folds an all_reduce of an all_reduce over other axes into one."""
 
     name = "shmap-fold-all-reduces"
     code = "SHM-P08"

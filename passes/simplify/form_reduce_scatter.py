@@ -1,18 +1,18 @@
-"""Reduces only what a device keeps: all_reduce and own slice become reduce_scatter.
+"""Forms a reduce_scatter from an all_reduce and a slice of the device's own block.
 
-Where each device takes its own block of a sum and drops the rest, it need not receive the rest. A
-reduce_scatter sends half of what the all_reduce sends. It may add in another order.
+If each device uses only its own block of a sum, it need not receive the other blocks. A
+reduce_scatter sends half as many bytes as the all_reduce. It may add in another order.
 
 Before:  %i = stablehlo.custom_call @shmap.axis_index() {... axes = ["i"]}
          %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })             // 8x8, i has 4
          %2 = stablehlo.dynamic_slice %1, 2 * %i, 0, sizes = [2, 8]
 After:   %2 = "stablehlo.reduce_scatter"(%0) <{scatter_dimension = 0, ... axes = ["i"]}> ({ add })
-Needs:   shmap-merge-equal-collectives: an equal all_reduce that is used whole makes this one free.
-Leaves:  no all_reduce of which every use, in the block of the all_reduce, takes the device's own
-         block of one dimension, as far as the index can be told (places.py).
+Needs:   shmap-merge-equal-collectives: if an equal all_reduce is used whole, the slice is free.
+Leaves:  no all_reduce of which every use, in the block of the all_reduce, slices out the device's
+         own block of one dimension with a known index (passes/analysis/per_device_constants.py).
 
-Where some axes are automatic the all_reduce stays: XLA's older partitioner wants reduce_scatters
-replicated over automatic axes and would gather along them.
+If some axes are automatic, the all_reduce is kept: GSPMD replicates the operands of reduce_scatters
+over automatic axes, with all-gathers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..ir.collective_ops import (
 
 @dataclass(frozen=True)
 class FormReduceScatter(Pass):
-    """Reduces only what a device keeps: all_reduce and own slice become reduce_scatter."""
+    """Forms a reduce_scatter from an all_reduce and a slice of the device's own block."""
 
     name = "shmap-form-reduce-scatter"
     code = "SHM-P07"

@@ -1,7 +1,7 @@
-"""Sends once what is sent twice: equal collectives on one value become one.
+"""Merges equal collectives on the same operands.
 
 A mean and a variance both need the sum of x; a library and its caller both gather the same weights.
-MLIR's own cse does not look into the region that tells how values are combined.
+MLIR's own cse does not compare the regions that combine values.
 
 Before:  %1 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
          %2 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
@@ -11,7 +11,7 @@ After:   %1 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
 Needs:   what shmap-verify accepts.
 Leaves:  no two equal collectives on the same operands in one block.
 
-Collectives in different blocks stay apart: of two branches only one runs.
+Collectives in different blocks are not merged: only one of two branches runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..ir.collective_ops import body_collectives, reduction
 
 @dataclass(frozen=True)
 class MergeEqualCollectives(Pass):
-    """Sends once what is sent twice: equal collectives on one value become one."""
+    """Merges equal collectives on the same operands."""
 
     name = "shmap-merge-equal-collectives"
     code = "SHM-P05"

@@ -97,7 +97,7 @@ def test_a_refusal_is_raised_with_every_place():
 
 
 def test_an_option_is_checked_where_a_pass_is_made():
-    with pytest.raises(shmap_passes.PipelineError, match="groups=both is none of axes, ids"):
+    with pytest.raises(shmap_passes.PipelineError, match="groups=both is not one of axes, ids"):
         shmap_passes.pipeline(groups="both")
 
 
@@ -110,7 +110,7 @@ def test_an_option_is_checked_where_a_pass_is_made():
         ("builtin.module(func.func(cse)", "brackets or quotes do not match"),
         ("builtin.module(shmap-verfy)", "no pass shmap-verfy; did you mean shmap-verify"),
         ("builtin.module(shmap-wrap-manual{part=x})", "has no option 'part'; its options: part"),
-        ("builtin.module(shmap-wrap-manual{partitioner=x})", "x is none of gspmd, shardy"),
+        ("builtin.module(shmap-wrap-manual{partitioner=x})", "x is not one of gspmd, shardy"),
         ("builtin.module(shmap-verify{x=1})", "has no option 'x'; its options: none"),
     ],
 )

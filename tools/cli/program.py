@@ -194,5 +194,5 @@ def _takes(parameters: inspect.Signature, count: int) -> bool:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or len(text) > 9 or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)

@@ -119,9 +119,14 @@ def _run(source: str | bytes, request: Request) -> tuple[bytes | None, tuple[Dia
 
 def _read(path: str) -> bytes:
     try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return _standard_input() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {_reason(error)}") from None
+
+
+def _standard_input() -> bytes:
+    buffer = getattr(sys.stdin, "buffer", None)  # None if Python code has put text in its place
+    return sys.stdin.read().encode() if buffer is None else buffer.read()
 
 
 def _write(output: bytes, path: str) -> None:

@@ -93,8 +93,8 @@ module @manual_axes_that_the_mesh_lacks_or_that_repeat {
 
 module @every_fault_of_a_boundary_at_once {
   sdy.mesh @mesh = <["i"=4, "j"=2]>
-  // expected-error @+4 {{@main's argument 0: no sdy.sharding; say how its blocks lie in the full array}}
-  // expected-error @+3 {{@main's argument 1: type tensor<?xf32> is no tensor of static shape}}
+  // expected-error @+4 {{@main's argument 0: no sdy.sharding; add one that describes how its blocks are placed in the full array}}
+  // expected-error @+3 {{@main's argument 1: type tensor<?xf32> is not a tensor of static shape}}
   // expected-error @+2 {{@main's argument 2: sdy.sharding has replicated axes; leave them out}}
   // expected-error @+1 {{@main's result 0: sdy.sharding splits a dimension over part of an axis}}
   func.func public @main(
@@ -123,7 +123,7 @@ module @summands_along_part_of_an_axis {
 
 module @a_mesh_that_contradicts_the_specs {
   sdy.mesh @mesh = <["i"=4]>
-  // expected-error @+1 {{speaks of mesh #sdy.mesh<["i"=8]>, the module's mesh is @mesh [i=4]; name @mesh}}
+  // expected-error @+1 {{is on mesh #sdy.mesh<["i"=8]>, but the module's mesh is @mesh [i=4]; use @mesh}}
   func.func public @main(
       %arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<mesh<["i"=8]>, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
