@@ -14,8 +14,15 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists() and any(map(importlib.util.find_spec, plugins))
 
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# On a loaded machine a device may come to a collective later than the 40 s after which XLA ends the
+# process by default.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60",
+        "--xla_cpu_collective_call_terminate_timeout_seconds=300",
+    ]
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu,cuda" if has_gpu() else "cpu")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share a GPU

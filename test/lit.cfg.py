@@ -16,7 +16,7 @@ config.test_format = lit.formats.ShTest(execute_external=False)
 config.suffixes = [".mlir", ".test"]
 config.test_source_root = str(Path(__file__).parent)
 config.excludes = ["Inputs", "golden"]
-config.maxIndividualTestTime = 120
+config.maxIndividualTestTime = 300
 
 here = Path(sys.executable).parent
 config.environment["PATH"] = os.pathsep.join([str(here), os.environ.get("PATH", "")])

@@ -85,7 +85,7 @@ def in_child(function, *args):
     if _pool is None:
         _pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     try:
-        return _pool.submit(function, *args).result(timeout=120)
+        return _pool.submit(function, *args).result(timeout=300)
     except Exception:
         _pool.shutdown(wait=False, cancel_futures=True)
         _pool = None

@@ -449,7 +449,7 @@ def in_eight_threads(work):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=300)
     return [results[number] for number in range(8)]
 
 

@@ -106,7 +106,7 @@ def test_hash_seeds_differ_indeed():
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         ).stdout
         for seed in ("1", "2")
     }

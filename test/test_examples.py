@@ -335,7 +335,7 @@ def test_digits_program_reports_the_same_accuracy_for_every_partitioning():
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     ).stdout
     accuracies = re.findall(r"accuracy +(\S+)%", report)
     assert len(accuracies) == 4

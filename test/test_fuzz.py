@@ -10,7 +10,7 @@ RUN = Path(__file__).parent / "fuzzing" / "run.py"
 
 def test_shmap_opt_survives_mutated_modules():
     # In a process of its own, where JAX has not started threads: the modules run in forks.
-    command = [sys.executable, str(RUN), "--modules", "100", "--seed", "20", "--seconds", "100"]
+    command = [sys.executable, str(RUN), "--modules", "100", "--seed", "20", "--seconds", "600"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "100 modules" in done.stdout

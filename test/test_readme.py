@@ -38,7 +38,7 @@ def example():
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
     )
 
 

@@ -41,15 +41,18 @@ def callbacks(function):
 
 
 def test_what_hangs_is_reported():
-    """The child is killed when it has reported, and in any case after a minute."""
+    """The child is killed when it has reported, and in any case after five minutes.
+
+    The other devices come to the collective well before it is reported, also on a loaded machine.
+    """
     child = subprocess.Popen(
         [sys.executable, str(HANG)],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"SHMAP_WATCHDOG": "1.5"},
+        env=os.environ | {"SHMAP_WATCHDOG": "5"},
     )
-    timer = threading.Timer(60, child.kill)
+    timer = threading.Timer(300, child.kill)
     timer.start()
     lines = []
     try:
@@ -115,14 +118,14 @@ def test_a_collective_that_is_slow_is_reported_once(capfd):
 
     def late(k):
         if k == 0:
-            threading.Event().wait(1.5)
+            threading.Event().wait(6)
         return np.float32(0)
 
     def body(x):
         wait = jax.pure_callback(late, jax.ShapeDtypeStruct((), x.dtype), lax.axis_index("i"))
         return lax.psum(x + wait, "i")
 
-    with watch_collectives(0.4):
+    with watch_collectives(2.5):
         jax.block_until_ready(jax.jit(mapped(body))(X))
     reports = capfd.readouterr().err.split("shmap watchdog")[1:]
     assert len(reports) == 1

@@ -28,7 +28,7 @@ from shmap_compiler.base.errors import VaryingValueError
 RANK, COUNT, PORT = map(int, sys.argv[1:4])
 FOLDER = sys.argv[4]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(f"127.0.0.1:{PORT}", COUNT, RANK, initialization_timeout=60)
+jax.distributed.initialize(f"127.0.0.1:{PORT}", COUNT, RANK, initialization_timeout=200)
 
 MESH = Mesh(np.array(jax.devices()).reshape(COUNT, 2), ("i", "j"))
 X = np.arange(COUNT * 2 * 4, dtype=np.float32).reshape(COUNT * 2, 4)

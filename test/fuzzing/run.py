@@ -36,7 +36,7 @@ from fuzzing import mutate
 
 PASSES = Path(__file__).parent.parent / "passes"
 _BATCH = 200
-_LONGEST_S = 20
+_LONGEST_S = 60
 _MEMORY = 16 * 2**30
 # Outcomes of one module; a child writes one byte for each, and b"P" once it is parsed.
 _ACCEPTED, _REFUSED, _MALFORMED, _BROKEN = b"0", b"1", b"2", b"X"
