@@ -1,5 +1,6 @@
 """What a compiled program costs: reading HLO, the model of the wire, schedules, explanations."""
 
+import functools
 import itertools
 import json
 import math
@@ -624,6 +625,7 @@ def two_way(a, b):
     return product
 
 
+@functools.cache
 def explained(fun, target, partitioner="gspmd"):
     mesh = AbstractMesh((N,), ("i",), axis_types=(AxisType.Auto,))
     in_specs = (P("i", None), P())
