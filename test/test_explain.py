@@ -14,11 +14,12 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
+from shmap_passes.cost import collective_time
+from shmap_passes.cost.chips import H100_SXM, TPU_V5E
 from test_targets import needs_gpu_compiler, needs_tpu_compiler
 
 from shmap_compiler import PARTITIONERS, Target, shard_map
 from shmap_compiler.explain import (
-    collective_time,
     hlo,
     replica_groups,
     roofline,
@@ -27,7 +28,6 @@ from shmap_compiler.explain import (
 )
 from shmap_compiler.explain.collective import read_collective
 from shmap_compiler.targets import Nodes, Torus
-from shmap_compiler.targets.chips import H100_SXM, TPU_V5E
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 SIZES = {"i": 4, "j": 2}

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shmap_compiler.explain.collective_time import (
+from shmap_passes.cost.collective_time import (
     Coordinates,
     Cost,
     cost_of_groups,
     cost_of_pairs,
     sent_bytes,
 )
+from shmap_passes.cost.networks import Network
+
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
 from shmap_compiler.explain.replica_groups import (
     Groups,
@@ -21,7 +23,6 @@ from shmap_compiler.explain.replica_groups import (
     read_groups,
     read_pairs,
 )
-from shmap_compiler.targets.networks import Network
 
 KINDS = (
     "all-gather",

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 
+from shmap_passes.cost.chips import Chip
+
 from shmap_compiler.explain import hlo
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
-from shmap_compiler.targets.chips import Chip
 
 # These take no time, or only that of what they call.
 _FREE = {

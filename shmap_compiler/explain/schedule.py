@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from shmap_passes.cost.collective_time import Coordinates, Cost, Link
+
 from shmap_compiler.explain import roofline
 from shmap_compiler.explain.collective import Collective, is_done, read_collective
-from shmap_compiler.explain.collective_time import Coordinates, Cost, Link
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
 from shmap_compiler.explain.trip_count import Carried, trips
 from shmap_compiler.targets.target import Target

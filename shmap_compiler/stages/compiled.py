@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from shmap_passes.cost.networks import Coordinates
+
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
-from shmap_compiler.targets.networks import Coordinates
 
 if TYPE_CHECKING:
     from shmap_compiler.artifacts.container import Container

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
+from shmap_passes.cost.networks import Coordinates
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, TargetError, show_value
@@ -19,7 +20,6 @@ from shmap_compiler.base.jax_compat import reductions, type_reductions
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
-from shmap_compiler.targets.networks import Coordinates
 
 if TYPE_CHECKING:
     from shmap_compiler.explain import Explanation

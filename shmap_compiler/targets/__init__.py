@@ -9,11 +9,12 @@ This table is what one needs of them:
     Nodes      a network of switches, inside nodes and between them
 """
 
-from shmap_compiler.targets.chips import Chip
+from shmap_passes.cost.chips import Chip
+from shmap_passes.cost.networks import Network, Nodes, Torus
+
 from shmap_compiler.targets.cpu import CpuTarget
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.targets.local import LocalTarget
-from shmap_compiler.targets.networks import Network, Nodes, Torus
 from shmap_compiler.targets.target import Target
 from shmap_compiler.targets.tpu import TpuTarget
 

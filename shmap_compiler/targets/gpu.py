@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax.experimental import topologies
+from shmap_passes.cost.chips import H100_SXM, Chip
+from shmap_passes.cost.networks import Coordinates, Nodes
 
 from shmap_compiler.base.errors import Problem
-from shmap_compiler.targets.chips import H100_SXM, Chip
-from shmap_compiler.targets.networks import Coordinates, Nodes
 from shmap_compiler.targets.target import Target
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from shmap_passes.cost.chips import CHIPS, Chip
 
 from shmap_compiler.base.errors import Problem
-from shmap_compiler.targets.chips import CHIPS, Chip
 from shmap_compiler.targets.target import Target
 
 

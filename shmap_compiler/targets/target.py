@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
+from shmap_passes.cost.chips import Chip
+from shmap_passes.cost.networks import Coordinates, Network
 
 from shmap_compiler.base.errors import Problem, TargetError, show_value
-from shmap_compiler.targets.chips import Chip
-from shmap_compiler.targets.networks import Coordinates, Network
 
 _LONGEST_TEXT = 100
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax.experimental import topologies
+from shmap_passes.cost.chips import TPU_V5E, TPU_V5P, TPU_V6E, Chip
+from shmap_passes.cost.networks import Coordinates, Torus
 
 from shmap_compiler.base.errors import Problem
-from shmap_compiler.targets.chips import TPU_V5E, TPU_V5P, TPU_V6E, Chip
-from shmap_compiler.targets.networks import Coordinates, Torus
 from shmap_compiler.targets.target import Target
 
 Shape = tuple[int, ...]

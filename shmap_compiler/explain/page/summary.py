@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from shmap_passes.cost.chips import Chip
+from shmap_passes.cost.networks import Network, Torus
+
 from shmap_compiler.base.text_tables import show_bytes, show_flops, show_seconds
 from shmap_compiler.explain.explanation import CollectiveCost, Explanation, Memory
 from shmap_compiler.explain.page.markup import Markup, element, join
 from shmap_compiler.explain.text import HEADER, collective_cells, memory_rows, totals_rows
-from shmap_compiler.targets.chips import Chip
-from shmap_compiler.targets.networks import Network, Torus
 from shmap_compiler.targets.target import Target
 
 _HARDLY = 0.005

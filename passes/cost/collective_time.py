@@ -20,8 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shmap_compiler.explain.replica_groups import Groups, Pairs
-from shmap_compiler.targets.networks import Coordinates, Network, Nodes, Torus
+from .networks import Coordinates, Network, Nodes, Torus
 
 Link = tuple[Coordinates, Coordinates]
 
@@ -50,7 +49,11 @@ def sent_bytes(kind: str, payload: int, size: int) -> float:
 
 
 def cost_of_groups(
-    kind: str, payload: int, groups: Groups, places: Sequence[Coordinates], network: Network
+    kind: str,
+    payload: int,
+    groups: Sequence[Sequence[int]],
+    places: Sequence[Coordinates],
+    network: Network,
 ) -> Cost:
     """A collective other than a permute.
 
@@ -62,7 +65,7 @@ def cost_of_groups(
 
 
 def cost_of_pairs(
-    payload: int, pairs: Pairs, places: Sequence[Coordinates], network: Network
+    payload: int, pairs: Sequence[tuple[int, int]], places: Sequence[Coordinates], network: Network
 ) -> Cost:
     """A collective-permute: all transfers at once, each on a shortest way.
 
