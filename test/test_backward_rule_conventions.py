@@ -326,7 +326,7 @@ def test_megatrons_pair_is_refused_outside_of_its_convention():
         match=r"psum over 'i' at .*conventions.py:\d+ \(test_megatrons_pair.*lambda>\), in the"
         r" backward rule of the custom_vjp function called at .*conventions.py:\d+ \(megatron.*\)"
         r"\n    found:  a cotangent that is equal on all 4 devices along 'i', .*"
-        r"\n    needed: a rule that takes .*\n    fix:    drop this psum; or ",
+        r"\n    needed: a rule that uses .*\n    fix:    drop this psum; or ",
     ):
         derived(megatron(sums=lambda ct: lax.psum(ct, "i")))
 

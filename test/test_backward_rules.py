@@ -213,7 +213,7 @@ def test_a_rule_that_sums_shares_in_two_ways_is_refused():
         BodyError,
         match=r"(?s)the backward rule of the custom_vjp function called at .*test_backward_rules"
         r".*found:  psum of a cotangent over 'i', and a derivative by jax.vjp of a function with "
-        r"psum\n    needed: .*\n    fix:    take the psum out",
+        r"psum\n    needed: .*\n    fix:    remove the psum from",
     ):
         gradients(shard_map, lambda w, x: total(mixed(fun)(w, x)))
 

@@ -119,7 +119,7 @@ def compiled(fun, *args, in_specs=ON_I, out_specs=ON_I):
 def test_mesh_nowhere(refused):
     problem = (
         "mesh",
-        "none: not given, none in scope, and no argument lies on one",
+        "none: not given, none in scope, and no argument is placed on one",
         "a jax.sharding.Mesh or AbstractMesh",
         "pass mesh=..., or call inside `with jax.set_mesh(mesh):`",
     )
@@ -132,7 +132,7 @@ def test_mesh_other_in_scope(refused):
         "mesh",
         "mesh(i=4, j=2)",
         "the mesh in scope here, mesh(i=2, k=4)",
-        "leave mesh out to use the one in scope, or call outside of its scope",
+        "omit mesh to use the one in scope, or call outside of its scope",
     )
     with jax.set_mesh(jax.make_mesh((2, 4), ("i", "k"))), refused(SpecError, identity, problem):
         mapped(identity)(X)
@@ -313,7 +313,7 @@ def test_spec_axis_automatic(refused):
         "in_specs=P('j')",
         "axis 'j', which is not manual here",
         "only manual axes: 'i'",
-        "add 'j' to axis_names, or leave it out of the spec",
+        "add 'j' to axis_names, or remove it from the spec",
     )
     with refused(SpecError, identity, problem):
         mapped(identity, P("j"), axis_names={"i"})(X)
@@ -351,7 +351,7 @@ def test_spec_unreduced_over_auto_axis(refused, spec):
     problem = (
         f"out_specs=P('i', {kind}={{'j'}})",
         "axis 'j' of type Auto, unreduced or reduced",
-        "an axis of type Explicit: the types of arrays say what is yet to be summed",
+        "an axis of type Explicit: only its arrays have types that record pending sums",
         "make the mesh with AxisType.Explicit for 'j', or reduce inside the function",
     )
     with refused(SpecError, identity, problem):
@@ -419,7 +419,7 @@ def test_argument_no_array(refused):
         "args[1]['mode']",
         "'fast', a str",
         "an array, a NumPy array or a number",
-        "pass an array, or give in_specs[1] the value None to hand it to the function as it is",
+        "pass an array, or give in_specs[1] the value None to pass it to the function unchanged",
     )
     with refused(SpecError, identity, problem):
         mapped(identity, (P("i"), P()))(X, {"mode": "fast"})
@@ -462,7 +462,7 @@ def test_reference_lowered(refused):
     problem = (
         "args[0]",
         "a mutable reference",
-        "an array: an executable takes and gives arrays",
+        "an array: an executable takes and returns arrays",
         "lower the call with jax.jit(f).lower(...), or pass the value, ref[...]",
     )
 
@@ -500,7 +500,7 @@ def test_closure_over_enclosing_body(refused):
 
     problem = (
         "a value of the enclosing shard_mapped function, which this one closes over",
-        "a value for a mesh with other axes manual, which JAX does not take in here",
+        "a value of a mesh with other manual axes, which JAX cannot use here",
         "values of this function's own",
         "pass it as an argument, with jax.sharding.PartitionSpec() as its spec",
     )
@@ -579,7 +579,7 @@ def test_in_spec_not_as_typed__over_an_axis_of_size_one(refused, spec):
         f"args[0] with in_specs=P{tuple(spec)!r}",
         "f32[8,16] split as P('i', 'j')",
         "the split of the argument's type, over axes of type Explicit",
-        "leave in_specs out, write the split of the type, or change it with "
+        "omit in_specs, write the split of the type, or change it with "
         f"jax.sharding.reshard(x, P{tuple(spec)!r})",
     )
     with refused(SpecError, identity, problem):
@@ -595,7 +595,7 @@ def test_in_spec_not_as_typed(refused):
         "args[0] with in_specs=P('j')",
         "f32[8,8] split as P('i', None)",
         "the split of the argument's type, over axes of type Explicit",
-        "leave in_specs out, write the split of the type, or change it with "
+        "omit in_specs, write the split of the type, or change it with "
         "jax.sharding.reshard(x, P('j'))",
     )
     with refused(SpecError, identity, problem):
@@ -620,7 +620,7 @@ def test_in_spec_unreduced_otherwise(refused, spec, shown):
         f"args[0] with in_specs={shown}",
         "f32[4] split as P(None, unreduced={'j'})",
         "the unreduced and reduced axes of the argument's type",
-        "leave in_specs out, write the axes of the type, or change them with "
+        "omit in_specs, write the axes of the type, or change them with "
         f"jax.sharding.reshard(x, {shown})",
     )
     with refused(SpecError, identity, problem):
@@ -634,7 +634,7 @@ def test_argument_unreduced_elsewhere(refused):
         "f32[8,4] split as P('j', None, unreduced={'k'}), "
         "where not all axes of the mesh are manual",
         "all axes manual; from JAX 0.12 on, or that no other axis splits the array",
-        "leave axis_names out, and do not nest; or reduce the array before",
+        "omit axis_names, and do not nest; or reduce the array before",
     )
     with refused(SpecError, identity, problem):
         mapped(identity, P(), P(), mesh, axis_names={"i"})(on_explicit_summands("k", ("j",), mesh))
@@ -661,8 +661,8 @@ def test_result_unreduced_otherwise(refused):
         (
             P(unreduced={"j"}),
             "P(unreduced={'j'})",
-            "leave them out of the spec: all devices hold the same; or, if result is meant as a "
-            'summand, jax.lax.pcast(result, (\'j\',), to="varying"), then to="unreduced"',
+            "remove them from the spec: all devices hold the same value; or, if result is meant as "
+            'a summand, jax.lax.pcast(result, (\'j\',), to="varying"), then to="unreduced"',
         ),
         (
             P(reduced={"j"}),
@@ -994,7 +994,7 @@ def test_psum_scatter_untiled(refused):
     problem = (
         f"psum_scatter over 'i' at {place(body)}",
         "scatter_dimension=0 of size 8, in blocks of shape (8,)",
-        "size 4, the size of axis 'i', because tiled=False takes the dimension away",
+        "size 4, the size of axis 'i', because tiled=False removes the dimension",
         "pass tiled=True to keep the dimension, or reshape the block",
     )
     with refused(BodyError, body, problem):
@@ -1022,7 +1022,7 @@ def test_all_to_all_untiled(refused):
     problem = (
         f"all_to_all over 'i' at {place(body)}",
         "split_axis=1 of size 8, in blocks of shape (2, 8)",
-        "size 4, the size of axis 'i', because tiled=False takes the dimension away",
+        "size 4, the size of axis 'i', because tiled=False removes the dimension",
         "pass tiled=True to keep the dimension, or reshape the block",
     )
     with refused(BodyError, body, problem):
@@ -1071,7 +1071,7 @@ def test_ppermute_out_of_range(refused, pair, role):
     problem = (
         f"ppermute over 'i' at {place(body)}",
         f"{role} {pair[role == 'target']}",
-        f"each {role} in 0..3: 4 devices lie along the axis",
+        f"each {role} in 0..3: the axis has 4 devices",
         "take indices modulo the axis size, e.g. (i + 1) % 4",
     )
     with refused(BodyError, body, problem):
@@ -1089,7 +1089,7 @@ def test_ppermute_out_of_range__inside_control_flow(refused, pair):
     problem = (
         f"ppermute over 'i' at {place(step)}",
         f"target {pair[1]}",
-        "each target in 0..3: 4 devices lie along the axis",
+        "each target in 0..3: the axis has 4 devices",
         "take indices modulo the axis size, e.g. (i + 1) % 4",
     )
     with refused(BodyError, body, problem):
@@ -1131,7 +1131,7 @@ def test_pshuffle_no_permutation(refused):
     problem = (
         f"pshuffle over 'i' at {place(body)}",
         "perm=[0, 0, 1, 2]",
-        "a permutation of 0..3: 4 devices lie along the axis",
+        "a permutation of 0..3: the axis has 4 devices",
         "name each source once, or use ppermute with (source, target) pairs",
     )
     with refused(BodyError, body, problem):
@@ -1145,7 +1145,7 @@ def test_pbroadcast_out_of_range(refused):
     problem = (
         f"pbroadcast over 'j', 'i' at {place(body)}",
         "source 8",
-        "a source in 0..7: 8 devices lie along the axis",
+        "a source in 0..7: the axis has 8 devices",
         "take the index modulo the axis size, e.g. i % 8",
     )
     with refused(BodyError, body, problem):
@@ -1294,7 +1294,7 @@ def test_rule_combines_whole_cotangents():
         f" called at {place(body)}",
         "a cotangent that is equal on all 8 devices along 'i', 'j', as is the result of the"
         " function: a sum over them is 8 times the cotangent",
-        "a rule that takes the cotangent of such a result as it is: the devices' shares are summed"
+        "a rule that uses the cotangent of such a result unchanged: the devices' shares are summed"
         " before the rule is called",
         "drop this psum; or make the cotangent a share of each device's own: let the function and"
         " its forward rule return jax.lax.pcast(result, ('i', 'j'), to='varying')",
@@ -1429,7 +1429,7 @@ def test_vmap_axis_in_spec():
         "vmap with spmd_axis_name=('i',)",
         "axis 'i', which in_specs or out_specs split arrays over already",
         "an axis that no spec of the mapped function mentions",
-        "take 'i' out of the specs, or choose another spmd_axis_name",
+        "remove 'i' from the specs, or choose another spmd_axis_name",
         spec=P("i"),
     )
 
@@ -1445,7 +1445,7 @@ def test_vmap_axis_in_collective():
         "axis 'i', along which collectives of the mapped function communicate",
         "an axis that no collective of the mapped function names: devices along it work on"
         " different examples",
-        "take 'i' out of the collectives, or choose another spmd_axis_name",
+        "remove 'i' from the collectives, or choose another spmd_axis_name",
     )
 
 
@@ -1503,7 +1503,7 @@ def test_ppermute_out_of_range__over_a_vmapped_axis(axes, size):
         body,
         f"ppermute over {names} at {place(body)}",
         f"target {size}",
-        f"each target in 0..{size - 1}: {size} devices lie along the axis",
+        f"each target in 0..{size - 1}: the axis has {size} devices",
         f"take indices modulo the axis size, e.g. (i + 1) % {size}",
         error=BodyError,
         spec=P("j"),
@@ -1556,13 +1556,13 @@ def test_several_mistakes__in_one_body(refused):
     target = (
         on_i,
         "target 4",
-        "each target in 0..3: 4 devices lie along the axis",
+        "each target in 0..3: the axis has 4 devices",
         "take indices modulo the axis size, e.g. (i + 1) % 4",
     )
     source = (
         f"ppermute over 'j' at {place(body)}",
         "source 2",
-        "each source in 0..1: 2 devices lie along the axis",
+        "each source in 0..1: the axis has 2 devices",
         "take indices modulo the axis size, e.g. (i + 1) % 2",
     )
     with refused(BodyError, body, repeated, target, source):

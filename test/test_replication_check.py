@@ -350,8 +350,8 @@ shard_map of `layers` ({place}) (2 problems):
     found:  a result f32[8] that varies along axis 'i'; it last became varying along 'i' at
               args[0], which its spec P('i') splits
               reduce_sum at {at(7)}
-    needed: blocks known to be equal along axis 'i', which out_specs['b'] does not mention; blocks \
-that are equal for a reason not seen here are declared with assume_replicated
+    needed: a value that is replicated over axis 'i', which out_specs['b'] does not mention; if it \
+is, for a reason that cannot be inferred, use assume_replicated
     fix:    add up the devices' parts: jax.lax.psum(result['b'], 'i'), or pmean for their mean; or \
 keep each device's own: out_specs['b']=P(('j', 'i'))
   result['w'] with out_specs['w']=P(None, 'j')
@@ -362,8 +362,8 @@ keep each device's own: out_specs['b']=P(('j', 'i'))
               ... 2 more operations ...
               div at {at(5)}
               exp at {at(6)}
-    needed: blocks known to be equal along axis 'i', which out_specs['w'] does not mention; blocks \
-that are equal for a reason not seen here are declared with assume_replicated
+    needed: a value that is replicated over axis 'i', which out_specs['w'] does not mention; if it \
+is, for a reason that cannot be inferred, use assume_replicated
     fix:    keep each device's own: out_specs['w']=P('i', 'j'); or make the blocks equal with \
 jax.lax.psum, pmean or all_gather over 'i'
   [SHM-E204: docs/errors.md#shm-e204]"""

@@ -294,16 +294,16 @@ def test_R18_the_whole_message():
         == f"""\
 shard_map of `branching` ({file}:{start}):
   psum over 'i' at {file}:{start + 2} (branching.<locals>.<lambda>)
-    found:  it stands inside the cond at {file}:{start + 2} (branching), whose predicate varies \
+    found:  it is inside the cond at {file}:{start + 2} (branching), whose predicate varies \
 along 'i'; this last became varying along 'i' at
               args[0], which its spec P('i', 'j') splits
               reduce_max at {file}:{start + 1} (branching)
               gt at {file}:{start + 1} (branching)
               convert_element_type at {file}:{start + 2} (branching)
-    needed: the devices along 'i' reach it equally often: a device that does not come is waited \
-for without end
-    fix:    run psum before the branches and pick its result with jnp.where, or decide alike on \
-all devices: jax.lax.pmax(predicate, 'i'); check_hangs=False allows it
+    needed: all devices along 'i' to execute it the same number of times; otherwise the program \
+deadlocks
+    fix:    run psum before the branches and select its result with jnp.where, or decide the same \
+way on all devices: jax.lax.pmax(predicate, 'i'); check_hangs=False allows it
   [SHM-E203: docs/errors.md#shm-e203]"""
     )
 

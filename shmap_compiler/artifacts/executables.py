@@ -110,7 +110,7 @@ def _serialized(executable: Executable) -> bytes:
     except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
         problem = Problem(
             "the compiled program",
-            f"one that its backend does not save: {error}",
+            f"its backend cannot save it: {error}",
             "a backend that does",
             "save the lowered program instead: lower(...).save(path)",
         )
@@ -145,7 +145,7 @@ def _devices(container: Container, signature: Signature) -> list[Any]:
         Problem(
             container.where,
             f"compiled by {package} {found.get(package)}",
-            f"{package} {wanted[package]}, as here: compiled programs fit one version only",
+            f"{package} {wanted[package]}, as here: a compiled program runs on one version only",
             "compile it again here; the lowered program may be saved for all versions: "
             "lower(...).save(path)",
         )
@@ -161,6 +161,6 @@ def _calls_back(line: str) -> Problem:
     return Problem(
         line,
         "a call back into Python",
-        "a program that runs without this process: it leaves it when it is saved",
-        "take the callback or print out",
+        "a program that does not call back into this process",
+        "remove the callback or print",
     )

@@ -120,7 +120,7 @@ def _static_problems(signature: Signature) -> list[Problem]:
         Problem(
             path,
             f"a {type(value).__name__}, an argument without spec",
-            "a string, a number, a bool or None: a file does not hold other values",
+            "a string, a number, a bool or None: a file cannot hold other values",
             "close over it instead of passing it",
         )
         for _, path, value in signature.static

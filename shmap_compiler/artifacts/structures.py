@@ -80,7 +80,7 @@ def _check(tree: Any, path: str, problems: list[Problem], depth: int = 0) -> Non
                 f"{path[:60]}...",
                 f"a structure of more than {MOST_LEVELS} levels",
                 f"at most {MOST_LEVELS} levels of containers in each other",
-                "flatten it at the border of the function that is saved",
+                "flatten it at the boundary of the function that is saved",
             )
         )
         return
@@ -91,7 +91,7 @@ def _check(tree: Any, path: str, problems: list[Problem], depth: int = 0) -> Non
                 f"a {type(tree).__name__}",
                 "tuples, lists, dicts with strings or whole numbers as keys, or classes whose "
                 "parts JAX knows by name, as those of named tuples: without a leading _",
-                "convert it at the border of the function that is saved",
+                "convert it at the boundary of the function that is saved",
             )
         )
         return

@@ -112,7 +112,7 @@ def _no_mesh(given: Any) -> Problem:
     if given is None:
         return Problem(
             "mesh",
-            "none: not given, none in scope, and no argument lies on one",
+            "none: not given, none in scope, and no argument is placed on one",
             "a jax.sharding.Mesh or AbstractMesh",
             "pass mesh=..., or call inside `with jax.set_mesh(mesh):`",
         )
@@ -129,7 +129,7 @@ def _other_mesh_in_scope(mesh: AnyMesh, scope: AbstractMesh) -> Problem:
         "mesh",
         specs.show_mesh(mesh),
         f"the mesh in scope here, {specs.show_mesh(scope)}",
-        "leave mesh out to use the one in scope, or call outside of its scope",
+        "omit mesh to use the one in scope, or call outside of its scope",
     )
 
 

@@ -250,13 +250,13 @@ def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) ->
                 at,
                 f"axis {name!r}, which is not manual here",
                 f"only manual axes: {', '.join(map(repr, manual)) or 'none'}",
-                f"add {name!r} to axis_names, or leave it out of the spec",
+                f"add {name!r} to axis_names, or remove it from the spec",
             )
         elif name in summed and axis_types(mesh)[name] != AxisType.Explicit:
             yield Problem(
                 at,
                 f"axis {name!r} of type {axis_types(mesh)[name].name}, unreduced or reduced",
-                "an axis of type Explicit: the types of arrays say what is yet to be summed",
+                "an axis of type Explicit: only its arrays have types that record pending sums",
                 f"make the mesh with AxisType.Explicit for {name!r}, or reduce inside the function",
             )
         if names.count(name) > 1:
@@ -273,7 +273,7 @@ def only_fully_manual(where: str, found: str) -> Problem:
         where,
         f"{found}, where not all axes of the mesh are manual",
         "all axes manual; from JAX 0.12 on, or that no other axis splits the array",
-        "leave axis_names out, and do not nest; or reduce the array before",
+        "omit axis_names, and do not nest; or reduce the array before",
     )
 
 

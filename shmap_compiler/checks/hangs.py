@@ -134,14 +134,14 @@ def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequen
     decides = "whose number of steps varies" if loop else "whose predicate varies"
     found = history(replication, meeting.control.place, clash[0])
     lines = "".join(f"\n              {line}" for line in told(graph, found, names))
-    group = "all devices" if meeting.eqn.primitive is ppermute_p else f"the devices along {axes}"
+    group = "all devices" if meeting.eqn.primitive is ppermute_p else f"all devices along {axes}"
     return Problem(
         f"{collective} over {', '.join(map(repr, communicates_over(meeting.eqn)))}"
         f" at {_line(meeting.eqn, meeting.around)}",
-        f"it stands inside the {control.primitive.name} at"
+        f"it is inside the {control.primitive.name} at"
         f" {_line(control, meeting.control.around)}, {decides} along"
         f" {axes}; this last became varying along {clash[0]!r} at{lines}",
-        f"{group} reach it equally often: a device that does not come is waited for without end",
+        f"{group} to execute it the same number of times; otherwise the program deadlocks",
         _repair(collective, clash, loop),
     )
 
@@ -156,10 +156,10 @@ def _repair(collective: str, clash: Sequence[str], loop: bool) -> str:
     over = repr(clash[0]) if len(clash) == 1 else repr(tuple(clash))
     allow = "check_hangs=False allows it"
     if loop:
-        return f"go on until all devices are done: jax.lax.pmax(condition, {over}); {allow}"
+        return f"continue until all devices are done: jax.lax.pmax(condition, {over}); {allow}"
     return (
-        f"run {collective} before the branches and pick its result with jnp.where, or decide alike"
-        f" on all devices: jax.lax.pmax(predicate, {over}); {allow}"
+        f"run {collective} before the branches and select its result with jnp.where, or decide the "
+        f"same way on all devices: jax.lax.pmax(predicate, {over}); {allow}"
     )
 
 
@@ -167,7 +167,7 @@ def _repair(collective: str, clash: Sequence[str], loop: bool) -> str:
 
 
 def warnings(graph: Any) -> list[Problem]:
-    """Communication that is legal and perhaps not meant; nothing is raised."""
+    """Returns communication that is legal but may be unintended; raises nothing."""
     found: dict[Any, Problem] = {}
     for eqn in equations(graph.jaxpr):
         for problem in (*_without_data(eqn, graph), *_other_order(eqn)):
@@ -204,7 +204,7 @@ def _other_order(eqn: Any) -> Iterator[Problem]:
                 f"cond at {source_line(eqn)}",
                 f"branch 0 runs {_listed(one)}; branch {number} runs {_listed(other)}",
                 "the same collectives in the same order in all branches",
-                "put them in one order, or before the branches",
+                "use the same order in all branches, or move them before the branches",
             )
 
 

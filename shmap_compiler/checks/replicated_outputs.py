@@ -74,8 +74,8 @@ def _problems(
         f"{path} with {spec_path}={specs.show(spec)}",
         f"a result {specs.show_type(out.aval)} that varies along {axes}; "
         f"it last became varying along {missing[0]!r} at{lines}",
-        f"blocks known to be equal along {axes}, which {spec_path} does not mention; blocks that"
-        " are equal for a reason not seen here are declared with assume_replicated",
+        f"a value that is replicated over {axes}, which {spec_path} does not mention; if it is, for"
+        " a reason that cannot be inferred, use assume_replicated",
         _repair(graph, index, path, spec_path, missing, found),
     )
 

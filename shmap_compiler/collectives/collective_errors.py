@@ -315,7 +315,7 @@ def _wrong_perm(use: Use) -> Iterator[Problem]:
         yield Problem(
             use.where,
             f"perm={list(perm)}",
-            f"a permutation of 0..{use.devices - 1}: {use.devices} devices lie along the axis",
+            f"a permutation of 0..{use.devices - 1}: the axis has {use.devices} devices",
             "name each source once, or use ppermute with (source, target) pairs",
         )
         return
@@ -331,7 +331,7 @@ def _wrong_ends(use: Use, pairs: Sequence[tuple[int, int]], position: int, role:
         yield Problem(
             use.where,
             f"{role} {', '.join(map(str, outside))}",
-            f"each {role} in 0..{size - 1}: {size} devices lie along the axis",
+            f"each {role} in 0..{size - 1}: the axis has {size} devices",
             f"take indices modulo the axis size, e.g. (i + 1) % {size}",
         )
     repeated = sorted(e for e, count in Counter(ends).items() if count > 1)
@@ -353,7 +353,7 @@ def _wrong_source(use: Use) -> Iterator[Problem]:
         yield Problem(
             use.where,
             f"source {source}",
-            f"a source in 0..{use.devices - 1}: {use.devices} devices lie along the axis",
+            f"a source in 0..{use.devices - 1}: the axis has {use.devices} devices",
             f"take the index modulo the axis size, e.g. i % {use.devices}",
         )
 
@@ -393,7 +393,7 @@ def _not_shared_out(use: Use, argument: str, d: int, shape, tiled: bool) -> Iter
         yield Problem(
             use.where,
             found,
-            f"size {_arithmetic(use)}, because tiled=False takes the dimension away",
+            f"size {_arithmetic(use)}, because tiled=False removes the dimension",
             "pass tiled=True to keep the dimension, or reshape the block",
         )
 

@@ -290,8 +290,8 @@ def _notes(compiled: Compiled, schedule: Schedule) -> tuple[str, ...]:
             line = _short(o.collective.source) or "?"
             hops[line] = max(hops.get(line, 0), o.cost.hops)
     notes += [
-        f"{line}: transfers go over up to {count} links, which others want too: they join devices "
-        "that are no neighbours in the network"
+        f"{line}: transfers go over up to {count} links, which other transfers use, too; they "
+        "connect devices that are not neighbors in the network"
         for line, count in hops.items()
     ]
     if target is None or target.chip is None:

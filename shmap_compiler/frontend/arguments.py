@@ -185,7 +185,7 @@ def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:
         path,
         show_value(leaf),
         "an array, a NumPy array or a number",
-        f"pass an array, or give {spec_path} the value None to hand it to the function as it is",
+        f"pass an array, or give {spec_path} the value None to pass it to the function unchanged",
     )
 
 
@@ -238,7 +238,7 @@ def _not_as_typed(
             f"{path} with {spec_path}={specs.show(spec)}",
             specs.show_split(aval),
             "the unreduced and reduced axes of the argument's type",
-            "leave in_specs out, write the axes of the type, or change them with "
+            "omit in_specs, write the axes of the type, or change them with "
             f"jax.sharding.reshard(x, {specs.show(spec)})",
         )
         return
@@ -256,7 +256,7 @@ def _not_as_typed(
                 f"{path} with {spec_path}={specs.show(spec)}",
                 specs.show_split(aval),
                 "the split of the argument's type, over axes of type Explicit",
-                "leave in_specs out, write the split of the type, or change it with "
+                "omit in_specs, write the split of the type, or change it with "
                 f"jax.sharding.reshard(x, {specs.show(spec)})",
             )
             return

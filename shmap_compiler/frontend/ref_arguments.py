@@ -70,7 +70,7 @@ def refuse_lowered(who: str, paths: Sequence[str]) -> None:
         Problem(
             path,
             "a mutable reference",
-            "an array: an executable takes and gives arrays",
+            "an array: an executable takes and returns arrays",
             "lower the call with jax.jit(f).lower(...), or pass the value, ref[...]",
         )
         for path in paths

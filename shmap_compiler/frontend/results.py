@@ -124,8 +124,9 @@ def _cast(path: str, found: Reductions, said: Reductions) -> str:
         return f"reduce it, with jax.lax.psum({path}, {tuple(surplus)}); or name them in the spec"
     if missing := sorted(said.unreduced - found.unreduced):
         return (
-            f"leave them out of the spec: all devices hold the same; or, if {path} is meant as a "
-            f'summand, jax.lax.pcast({path}, {tuple(missing)}, to="varying"), then to="unreduced"'
+            f"remove them from the spec: all devices hold the same value; or, if {path} is meant "
+            f'as a summand, jax.lax.pcast({path}, {tuple(missing)}, to="varying"), then '
+            'to="unreduced"'
         )
     if missing := sorted(said.reduced - found.reduced):
         return f'jax.lax.pcast({path}, {tuple(missing)}, to="reduced"), or leave them out'

@@ -322,7 +322,7 @@ def _names_of_axes(f: Any, axis_names: Any) -> frozenset[str]:
             "axis_names",
             show_value(axis_names),
             "names of mesh axes: a string, or a set or another collection of strings",
-            "write axis_names={'i'}, or leave it out for all axes of the mesh",
+            "write axis_names={'i'}, or omit it for all axes of the mesh",
         )
         raise SpecTypeError(describe(f) if callable(f) else "shard_map", [problem]) from None
 

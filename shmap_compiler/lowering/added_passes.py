@@ -124,7 +124,7 @@ def _wrong(element: Any) -> Iterator[Problem]:
 def _wrong_anchors(before: Any, after: Any) -> Iterator[Problem]:
     if before is not None and after is not None:
         found = f"before={before!r} and after={after!r}"
-        yield Problem("before, after", found, "one of the two", "leave one of them out")
+        yield Problem("before, after", found, "one of the two", "omit one of them")
     names = [each.name for each in shmap_passes.pipeline()]
     for where, name in (("before", before), ("after", after)):
         if name is not None and name not in names:

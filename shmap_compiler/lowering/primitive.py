@@ -153,7 +153,7 @@ def lowering_with(options: LoweringOptions) -> Iterator[None]:
 _UNREDUCED_NEEDS_SHARDY = Problem(
     "out_specs",
     "unreduced results, lowered for GSPMD",
-    "the partitioner Shardy: JAX lowers unreduced results for no other",
+    "the partitioner Shardy: JAX lowers unreduced results for Shardy only",
     'write partitioner="shardy"; inside jit, leave jax_use_shardy_partitioner on',
 )
 

@@ -109,6 +109,6 @@ def _refusal(failure: Failure, target: Target, partitioner: str) -> Problem:
         target.where,
         f"{'an abort of the compiler' if failure.aborted else 'an error'} in the phase "
         f"{failure.phase!r}: {failure.message}",
-        "a program that its compiler takes",
-        f"try partitioner={other!r}, or a smaller program that fails alike",
+        "a program that the compiler accepts",
+        f"try partitioner={other!r}, or reduce the program to find what fails",
     )

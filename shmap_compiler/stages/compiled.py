@@ -165,8 +165,8 @@ class CompiledForTarget:
     def __call__(self, *args: Any) -> Any:
         problem = Problem(
             "a call",
-            f"a program compiled for {self.target.where}, whose devices are not here",
+            f"a program compiled for {self.target.where}, whose devices are not attached",
             f"the {self.target.device_count} devices of {self.target}",
-            "save() it, and load() it there; or compile for target='local'",
+            "save() it, and load() it where they are; or compile for target='local'",
         )
         raise TargetError(self.signature.who, [problem])

@@ -253,6 +253,6 @@ def _calls_back(line: str) -> Problem:
     return Problem(
         line,
         "a call back into Python",
-        "a program that runs without this process: it leaves it here",
-        "take the callback or print out, or compile for the devices of the mesh: compile()",
+        "a program that does not call back into this process",
+        "remove the callback or print, or compile for the devices of the mesh: compile()",
     )

@@ -26,7 +26,7 @@ class LocalTarget(Target):
         return Problem(
             f"target {text!r}",
             f"{text.partition(':')[2]!r} after 'local'",
-            "nothing: it stands for all devices here",
+            "nothing: 'local' means all devices of this process",
             "write 'local', or 'cpu:8' for virtual devices",
         )
 

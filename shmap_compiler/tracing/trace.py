@@ -49,7 +49,7 @@ source_info_util.register_exclusion(str(Path(__file__).parents[1]))
 
 _CLOSED_OVER = Problem(
     "a value of the enclosing shard_mapped function, which this one closes over",
-    "a value for a mesh with other axes manual, which JAX does not take in here",
+    "a value of a mesh with other manual axes, which JAX cannot use here",
     "values of this function's own",
     "pass it as an argument, with jax.sharding.PartitionSpec() as its spec",
 )

@@ -167,20 +167,21 @@ def _no_operation_on_summands(error: Exception) -> Problem:
     return Problem(
         user_line(error),
         f"an operation on values that are unreduced or reduced: {error}",
-        "on an unreduced value, operations that give the same for the sum as for the sum of what "
-        "they give: add, neg, mul by a reduced value, psum",
+        "on an unreduced value, operations that commute with the sum: add, neg, mul by a reduced "
+        "value, psum",
         "reduce the value first, with jax.lax.psum or psum_scatter; or cast a reduced one, with "
         'jax.lax.pcast(x, axes, to="varying")',
     )
 
 
 def refused_by_types(error: Exception) -> Problem:
-    """What to say if a body that differentiates is refused by JAX's types."""
+    """The problem of a body that differentiates and that JAX's types reject."""
     return Problem(
         "a derivative taken inside the function",
-        f"a program that JAX's typing of varying values refuses: {error}",
-        "types that fit: they decide over which devices a gradient is summed",
-        "take the gradient outside shard_map; or mark the value with jax.lax.pcast; or give "
+        f"a program that JAX's varying-type checks reject: {error}",
+        "a program that these checks accept: its types determine over which devices gradients are "
+        "summed",
+        "take the gradient outside shard_map; or mark the value with jax.lax.pcast; or pass "
         "check_vma=False, with which each device gets its own share of a gradient, and sum it",
     )
 

@@ -131,7 +131,7 @@ def _check_mesh_axes(graph: Graph, axes: tuple[str, ...], axis_data: Any) -> Non
                 where,
                 f"axis {names}, which in_specs or out_specs split arrays over already",
                 "an axis that no spec of the mapped function mentions",
-                f"take {names} out of the specs, or choose another spmd_axis_name",
+                f"remove {names} from the specs, or choose another spmd_axis_name",
             )
         )
     clash = [a for a in axes if a in named_axes(graph)]
@@ -143,7 +143,7 @@ def _check_mesh_axes(graph: Graph, axes: tuple[str, ...], axis_data: Any) -> Non
                 f"axis {names}, along which collectives of the mapped function communicate",
                 "an axis that no collective of the mapped function names: devices along it work on"
                 " different examples",
-                f"take {names} out of the collectives, or choose another spmd_axis_name",
+                f"remove {names} from the collectives, or choose another spmd_axis_name",
             )
         )
     if axis_data.size % split:

@@ -468,7 +468,8 @@ def _sums_in_two_ways(where: str, summed: Axes) -> Problem:
         f"the backward rule of the custom_vjp function called at {where}",
         f"psum of a cotangent over {axes}, and a derivative by jax.vjp of a function with psum",
         "a rule in which either jax.vjp or the rule itself sums over devices",
-        "take the psum out of the function that jax.vjp gets, or write its derivative by hand",
+        "remove the psum from the function that jax.vjp differentiates, or write its derivative "
+        "by hand",
     )
 
 

@@ -97,7 +97,7 @@ def _problem(rule: BackwardRule, eqn: Any, whole: Sequence[str]) -> Problem:
         f" function called at {function}",
         f"a cotangent that is equal on all {devices} devices along {axes}, as is the result of the"
         f" function: a sum over them is {devices} times the cotangent",
-        "a rule that takes the cotangent of such a result as it is: the devices' shares are summed"
+        "a rule that uses the cotangent of such a result unchanged: the devices' shares are summed"
         " before the rule is called",
         f"drop this {name}; or make the cotangent a share of each device's own: let the function"
         f" and its forward rule return jax.lax.pcast(result, {_tuple(whole)}, to='varying')",
