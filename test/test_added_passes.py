@@ -20,7 +20,6 @@ from shmap_passes import Pass, PassFailure, PassRefused, Problem
 
 import shmap_compiler
 from shmap_compiler import ShmapError, load, passes, shard_map
-from shmap_compiler.frontend import call_eagerly
 
 SINE_PASSES = Path(__file__).parent / "Inputs" / "sine_passes.py"
 spec = importlib.util.spec_from_file_location("sine_passes", SINE_PASSES)
@@ -78,7 +77,7 @@ def test_a_program_compiled_inside_first_does_not_stay(mapped):
 
 def test_operations_outside_of_jit_have_the_passes(monkeypatch):
     """Where arguments stay on their devices; small ones are stacked on the host of a CPU mesh."""
-    monkeypatch.setattr(call_eagerly, "LARGE", -1)
+    monkeypatch.setattr("shmap_compiler.eager.run.LARGE", -1)
     eager = shard_map(lambda x: lax.psum(x, "j"), mesh=mesh, in_specs=P("i"), out_specs=P("i"))
     close(eager(x), 2 * x, 1e-6)
     with passes(ProductForSum()):

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 NAME = "compile"
 SUMMARY = "compile a program for a target and save it"
 DESCRIPTION = """\
-Compiles a shard_mapped function for a target. Its devices need not be here: TPUs and GPUs have
-compilers that work without them. Targets:
+Compiles a shard_mapped function for a target. Its devices need not be attached: the compilers for
+TPUs and GPUs work without them. Targets:
 
   cpu:8           virtual CPU devices
   tpu:v5e:2x4     a slice of TPUs: generation and arrangement of its chips (v5e, v5p, v6e)
   gpu:h100:8      GPUs of a node; gpu:h100:2x8 is 2 nodes of 8
-  local           the devices here
+  local           the devices of this machine
 
-The mesh has as many devices as the target; give --mesh if that of the file has another number.
-Prints the memory that the program takes on a device, its collectives, and times.
+The mesh must have as many devices as the target; use --mesh if that of the file has not. Prints the
+memory that the program needs on each device, its collectives, and times.
 """
 EPILOG = """\
 examples:
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
     )
-    parser.add_argument("-o", metavar="FILE", dest="output", help="save the compiled program there")
+    parser.add_argument("-o", metavar="FILE", dest="output", help="save the program to FILE")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -10,10 +10,10 @@ from .progress import Progress
 NAME = "explain"
 SUMMARY = "show what a program costs on a target: wire, compute, memory"
 DESCRIPTION = """\
-Compiles a shard_mapped function for a target, here or not, and reads the optimized, scheduled
-program: every collective with its line, mesh axes, bytes, modelled time, and how much of it runs
-while the device computes; totals, what bounds the run, and memory. Targets are those of
-`shmap compile`. The formulas are in docs/explain.md.
+Compiles a shard_mapped function for a target, attached or not, and analyzes the optimized,
+scheduled program. Prints each collective with its source line, mesh axes, bytes, modelled time and
+how much of it overlaps with computation, then totals, what bounds the run time, and memory. Targets
+are those of `shmap compile`. The formulas are in docs/explain.md.
 """
 EPILOG = """\
 examples:
@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print all figures as JSON instead of tables"
     )
     parser.add_argument(
-        "--html", metavar="FILE", help="write a page with the mesh, the blocks and a timeline there"
+        "--html",
+        metavar="FILE",
+        help="write a page with the mesh, the blocks and a timeline",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Collectives:
-    """How often a kind of collective stands in a program, and the bytes of one device's results."""
+    """How often a kind of collective occurs in a program, and the bytes of one device's results."""
 
     kind: str
     count: int

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "lower"
 SUMMARY = "print a program at one of its stages"
 DESCRIPTION = """\
-Traces a shard_mapped function and prints it at one of the stages of its way to XLA:
+Traces a shard_mapped function and prints it at one of its stages:
 
   graph      the traced per-device program, with its mesh, specs and source lines
   body       the module emitted from it: StableHLO on per-device types
@@ -22,7 +22,7 @@ Traces a shard_mapped function and prints it at one of the stages of its way to 
   hlo        the program of one device that XLA made of it
   all        all of these, each under a header
 
-Up to stablehlo the mesh may have more devices than there are (see --devices).
+Up to stablehlo, the mesh may have more devices than are available (see --devices).
 """
 EPILOG = """\
 The file gives NAME, a shard_mapped function, and may give NAME_args, the tuple of its arguments or
@@ -51,11 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="axes",
         help="collectives name their groups by mesh axes (the default), or list device ids",
     )
-    parser.add_argument("-o", metavar="FILE", dest="output", help="write there, not to stdout")
+    parser.add_argument("-o", metavar="FILE", dest="output", help="write to FILE instead of stdout")
     parser.add_argument(
         "--warn",
         action="store_true",
-        help="point out on stderr communication that is legal but perhaps not meant",
+        help="print warnings on stderr about communication that is legal but probably unintended",
     )
     parser.add_argument(
         "--print-ir-after-all",

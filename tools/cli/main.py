@@ -28,8 +28,8 @@ also give NAME_args, the tuple of its arguments (arrays or jax.ShapeDtypeStructs
 returns it, and NAME_reference, an unsharded function of the same arguments.
 """
 _EPILOG = """\
-exit status: 0, 1 if the program is wrong or does not equal its reference, 2 for a command line that
-cannot be understood. See also shmap-opt, which runs passes on MLIR files.
+exit status: 0, 1 if the program is wrong or differs from its reference, 2 if the command line is
+wrong. See also shmap-opt, which runs passes on MLIR files.
 """
 
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _message(error: Exception) -> str:
-    """Errors that speak to users as they are; with its traceback what is our own defect."""
+    """The text of an error: with a traceback only if the error is a defect of this project."""
     import jax
     from shmap_passes import PassFailure, reference
 
@@ -68,7 +68,7 @@ def _message(error: Exception) -> str:
     if isinstance(error, UserCodeError):
         return f"{error}\n{reference(USER_CODE)}"
     if isinstance(error, PassFailure):
-        return f"a pass refused the module\n{error}"
+        return f"a pass rejected the module\n{error}"
     if isinstance(error, jax.errors.JaxRuntimeError):
         return f"XLA: {error}"
     return "this is a defect of shmap itself\n" + "".join(traceback.format_exception(error))

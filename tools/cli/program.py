@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_count,
         default=DEFAULT_DEVICES,
-        help="number of virtual CPU devices, which the file sees too (default: %(default)s)",
+        help="number of virtual CPU devices, also in the file (default: %(default)s)",
     )
     add_verbose(parser)
 
@@ -67,16 +67,16 @@ def add_partitioner(parser: argparse.ArgumentParser) -> None:
 
 
 def add_verbose(parser: argparse.ArgumentParser) -> None:
-    """The argument that lets everything be printed."""
+    """The argument that enables logs and whole tracebacks."""
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="let XLA log, and print whole tracebacks",
+        help="enable the logs of XLA, and print whole tracebacks",
     )
 
 
 def request_devices(options: argparse.Namespace) -> None:
-    """Has to come before JAX is imported."""
+    """Requests virtual devices; must be called before JAX is imported."""
     virtual_devices.request(options.devices, quiet=not options.verbose)
 
 

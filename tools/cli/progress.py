@@ -13,7 +13,7 @@ _ELSEWHERE_S = 10.0
 
 
 class Progress:
-    """A context in which a line says how far things are. Steps shorter than its pace show nothing.
+    """A context that shows a line of progress. Steps shorter than its pace show nothing.
 
     with Progress("compiling for tpu:v5e:2x4") as progress:
         work(on_phase=progress.phase)
@@ -30,7 +30,7 @@ class Progress:
         self._thread = threading.Thread(target=self._show, daemon=True)
 
     def phase(self, name: str) -> None:
-        """From now on this is under way."""
+        """Sets the name of the current phase."""
         self._phase = name
 
     def __enter__(self) -> Progress:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 NAME = "run"
 SUMMARY = "compile a program for virtual CPU devices, run it and check it"
 DESCRIPTION = """\
-Compiles a shard_mapped function for virtual CPU devices and runs it. Compares the results with
-those of NAME_reference where the file gives one, and fails if they differ. Prints:
+Compiles a shard_mapped function for virtual CPU devices and runs it. If the file defines
+NAME_reference, compares the results with its results, and fails if they differ. Prints:
 
-  arguments, results   full arrays, what each device holds of them, and their specs
-  collectives          those in the optimized program, and the bytes each device gets from them
-  time                 of lowering (with tracing), compiling, and the median of several runs
+  arguments, results   full arrays, the block on each device, and their specs
+  collectives          those of the optimized program, with the bytes of each device's results
+  time                 of lowering (with tracing), of compilation, and the median of several runs
   reference            the largest errors
 
-Types without data (--arg, or jax.ShapeDtypeStructs in NAME_args) stand for random data.
+Types without data (--arg, or jax.ShapeDtypeStructs in NAME_args) are filled with random data.
 """
 EPILOG = """\
 examples:
@@ -47,7 +47,11 @@ Type = Any
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     program.add_arguments(parser)
     parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help="of random data (default: %(default)s)"
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help="seed of the data (default: %(default)s)",
     )
     parser.add_argument(
         "--tolerance",
@@ -89,7 +93,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _placed(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, lying where the program needs them, so that runs do not move them."""
+    """Places the arguments where the program needs them, so that runs do not transfer them."""
     import jax
 
     leaves, tree = jax.tree.flatten(args)

@@ -12,7 +12,7 @@ def request(count: int, *, quiet: bool) -> None:
     """JAX, once imported, has `count` CPU devices and no others.
 
     Args:
-      quiet: XLA's C++ code logs nothing but fatal errors, unless the environment says otherwise.
+      quiet: Whether XLA's C++ code logs fatal errors only, unless the environment sets its level.
     """
     assert "jax" not in sys.modules, "JAX has read its environment already"
     flag = f"--xla_force_host_platform_device_count={count}"

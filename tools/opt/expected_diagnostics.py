@@ -46,8 +46,8 @@ class Expectation:
 def mismatches(source: str, found: Sequence[Diagnostic]) -> list[Diagnostic]:
     """What differs between the diagnostics that `source` expects and those `found`; [] if nothing.
 
-    Each expectation is met by one diagnostic and each diagnostic meets one expectation. Notes that
-    nobody expects are no mismatch.
+    Each expectation matches one diagnostic, and each diagnostic one expectation. Unexpected notes
+    are not mismatches.
     """
     complaints: list[Diagnostic] = []
     waiting = list(_expectations(source, complaints))
