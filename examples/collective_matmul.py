@@ -1,6 +1,6 @@
 """Collective matrix product: the communication of `A @ B` hidden behind its arithmetic.
 
-`A` is cut by rows over eight devices and every device wants the whole product. The plain way
+`A` is split by rows over eight devices and every device wants the whole product. The plain way
 gathers `A` first, and all devices wait for it. The ring way multiplies the block of rows that a
 device already has while the next block travels to it: one collective-permute beside each product.
 

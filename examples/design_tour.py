@@ -1,10 +1,10 @@
-"""A tour of shard_map's meaning: how specs cut arguments into blocks and join results.
+"""A tour of what shard_map means: how specs split arguments into blocks and join results.
 
 The small programs of the shard_map design document, in its order. `split_map` runs on a mesh of
 the first four devices, all others on a 4x2 mesh.
 
     python examples/design_tour.py    the shapes of arguments, blocks and results
-    shmap run examples/design_tour.py:split_map            cut, apply, concatenate
+    shmap run examples/design_tour.py:split_map            split, apply, concatenate
     shmap run examples/design_tour.py:f1                   an axis that in_specs leave out: a copy
     shmap run examples/design_tour.py:f2                   ... is what tiling the argument gives
     shmap run examples/design_tour.py:f2_first_axis        ... along either axis
@@ -58,7 +58,7 @@ def split_map_reference(y):
 
 
 # A mesh axis that an input spec does not mention: every device along it sees the same block. The
-# argument might as well be tiled by the caller, along either axis, and cut over all mesh axes.
+# argument might as well be tiled by the caller, along either axis, and split over all mesh axes.
 
 x = np.arange(12 * 12).reshape(12, 12)
 

@@ -70,7 +70,7 @@ def predict_with_cut_hidden_units(weights, images, axis_name):
 
 
 def cut_hidden_units(axis_name):
-    """The specs of weights whose hidden units are cut over `axis_name`."""
+    """The specs of weights whose hidden units are split over `axis_name`."""
     return Weights(w1=P(None, axis_name), b1=P(axis_name), w2=P(axis_name, None), b2=P())
 
 

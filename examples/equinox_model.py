@@ -1,8 +1,8 @@
-"""A model of the Equinox library inside: a transformer block, its batch cut over eight devices.
+"""A model of the Equinox library inside: a transformer block, its batch split over eight devices.
 
 An Equinox model is a pytree with leaves that are not arrays, such as activation functions.
 `eqx.partition` takes them out: the arrays are an argument of the shard_mapped function, the rest is
-closed over. Dropout needs random keys, one for each sequence, cut over the devices like the batch.
+closed over. Dropout needs random keys, one for each sequence, split like the batch.
 
     python examples/equinox_model.py    a loss and its gradients beside those of one device
     shmap run examples/equinox_model.py:predict

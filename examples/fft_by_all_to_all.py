@@ -1,8 +1,8 @@
-"""A Fourier transform in two dimensions, of an array that is cut by rows over eight devices.
+"""A Fourier transform in two dimensions, of an array that is split by rows over eight devices.
 
 A transform in two dimensions is one along each row, then one along each column. Rows are whole on
 their devices and columns are not; an all-to-all between the two cuts the array by columns instead.
-The result stays cut by columns: a way back costs another all-to-all, and many programs need none.
+The result stays split by columns: a way back costs another all-to-all, and many programs need none.
 
     python examples/fft_by_all_to_all.py    errors, and the all-to-alls that were compiled
     shmap run examples/fft_by_all_to_all.py:power_spectrum   there: one all-to-all
@@ -39,7 +39,7 @@ ROWS, COLUMNS = P("i", None), P(None, "i")
 
 
 def fft2(rows):
-    """The transform, cut by columns, of an array that is cut by rows."""
+    """The transform, split by columns, of an array that is split by rows."""
     rows = jnp.fft.fft(rows, axis=1)
     columns = lax.all_to_all(rows, "i", split_axis=1, concat_axis=0, tiled=True)
     return jnp.fft.fft(columns, axis=0)

@@ -95,7 +95,7 @@ def batches(steps):
         yield inputs, np.sort(inputs, axis=-1)
 
 
-# Every array is cut along its first dimension, but Adam's count of steps, which has none.
+# Every array is split along its first dimension, but Adam's count of steps, which has none.
 STATE = jax.tree.map(lambda array: P("data") if array.ndim else P(), initial_state())
 
 

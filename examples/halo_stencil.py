@@ -1,4 +1,4 @@
-"""The heat equation on a plate that is cut into 4x2 blocks, by finite differences.
+"""The heat equation on a plate that is split into 4x2 blocks, by finite differences.
 
 In each step a point moves towards the mean of its four neighbours. At the rim of a block they lie
 on another device, so before each step every device gets the rims of the blocks around its own,

@@ -1,6 +1,6 @@
 """A matrix product on a 4x2 mesh, with its result replicated or scattered over one axis.
 
-The left matrix is cut into 4x2 blocks, the right one into 2 blocks of rows that match the left
+The left matrix is split into 4x2 blocks, the right one into 2 blocks of rows that match the left
 one's columns. So each device multiplies two blocks, and the product of the full matrices is the
 sum of these partial products over the axis `j`.
 

@@ -1,6 +1,6 @@
 """Pipeline parallelism: the layers of a network on different devices, busy with different inputs.
 
-A batch is cut into microbatches. In every tick each stage applies its layer to one microbatch and
+A batch is split into microbatches. In every tick each stage applies its layer to one microbatch and
 passes the result on to the next stage. Stage `s` works on microbatch `t - s` in tick `t`; while the
 pipeline fills and drains, stages without a microbatch work on numbers that nobody reads.
 

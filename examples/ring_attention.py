@@ -1,4 +1,4 @@
-"""Ring attention: attention over a sequence that is cut over devices, without gathering it.
+"""Ring attention: attention over a sequence that is split over devices, without gathering it.
 
 Every device keeps its block of queries. The blocks of keys and values travel around the ring of
 devices, and each device attends to the block that it has while it waits for the next. A softmax

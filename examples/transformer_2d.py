@@ -2,14 +2,14 @@
 
 The realistic example of the shard_map design document (its "2D weight gathered pattern"), with all
 missing pieces written out. The eight devices form a 2x2x2 mesh with the axes x, y and z. Comments
-give the layout of an array as `[batch.Z, time, embed.XY]`: batch cut over z, embed cut over x and
+give the layout of an array as `[batch.Z, time, embed.XY]`: batch split over z, embed over x and
 within that over y. The weights stay where they are (heads over y and z, embed over x), and the
 activations move to them:
 
 - the residual stream rests as [batch.Z, time, embed.XY];
 - the input projection needs [batch, time, embed.X] and leaves partial sums over x, which a ring of
   collective-permutes adds and scatters over the heads while the next block is multiplied;
-- attention is cut by heads first and then, because all heads share one key and value, by batch;
+- attention is split by heads first and then, because all heads share one key and value, by batch;
 - the output projection gathers the heads over x by such a ring, and reduce-scatters its partial
   sums over y and z back to the residual layout.
 
@@ -131,7 +131,7 @@ def my_layer(stacked, layer):
 
 
 def layernorm(x, axis_name=None):
-    """Normalises over the last dimension, which may be cut over the mesh axes `axis_name`.
+    """Normalises over the last dimension, which may be split over the mesh axes `axis_name`.
 
     Computes in float32. Scale and offset are taken to be folded into the weights that follow.
     """

@@ -141,6 +141,29 @@ def test_docstring_says_how_to_run_it(file, name):
     assert re.search(rf"{re.escape(command)}\b", MODULES[file].__doc__ or "")
 
 
+def program(file):
+    """The result of `python examples/FILE.py`, in an environment that does not choose devices."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    command = [sys.executable, ROOT / "examples" / f"{file}.py"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("file", MODULES)
+def test_requests_its_devices_before_jax_starts_and_has_a_main_program(file):
+    text = (ROOT / "examples" / f"{file}.py").read_text()
+    before, _, _ = text.partition("\nimport jax\n")
+    assert "--xla_force_host_platform_device_count=8" in before
+    assert text.endswith('\n\nif __name__ == "__main__":\n    main()\n')
+
+
+@pytest.mark.long  # test/first_hour.py does the same in CI, in an environment of a new user
+@pytest.mark.parametrize("file", MODULES)
+def test_runs_as_a_script(file):
+    done = program(file)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
 # matmul.py
 
 
