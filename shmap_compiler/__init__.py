@@ -3,7 +3,6 @@
 from importlib.metadata import version as _version
 
 import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
-from shmap_compiler.artifacts import load
 from shmap_compiler.base.errors import (
     ArgumentTypeError,
     ArtifactError,
@@ -27,6 +26,7 @@ from shmap_compiler.lowering.watchdog import watch_collectives
 from shmap_compiler.replication import Replication, assume_replicated
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
 from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.loading import load
 from shmap_compiler.stages.lowered import PARTITIONERS, STAGES, Lowered
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target

@@ -14,13 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
 from shmap_compiler.explain.collective import KINDS
-from shmap_compiler.explain.explanation import (
-    CollectiveCost,
-    Explanation,
-    Layout,
-    Memory,
-    Totals,
-)
+from shmap_compiler.explain.explanation import Explanation
+from shmap_compiler.explain.figures import CollectiveCost, Layout, Memory, Totals
 from shmap_compiler.explain.page import holders, page, timeline
 from shmap_compiler.explain.schedule import Event
 

@@ -11,7 +11,7 @@ from test_examples import EXAMPLES, MODULES, arguments, assert_equals_reference,
 from test_property import check_value
 
 from shmap_compiler import PARTITIONERS, Target, load, shard_map
-from shmap_compiler.stages.subprocess_compiler import compile_apart
+from shmap_compiler.stages.subprocess_compiler import compile_in_subprocess
 
 
 def gpus():
@@ -135,7 +135,7 @@ def test_an_executable_is_explained(device):
 def ahead_of_time(lowered, target):
     """Compiled for a target as if its devices were not here."""
     target = Target.parse(target)
-    return compile_apart(lowered.portable(target.platform), target, lambda phase: None)
+    return compile_in_subprocess(lowered.portable(target.platform), target, lambda phase: None)
 
 
 @needs_gpu

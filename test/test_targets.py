@@ -120,7 +120,7 @@ def test_what_the_compiler_of_gpus_is_asked_for(text, topology, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "found", "needed", "fix"),
     [
-        ("tpy:v5e:2x4", "the kind 'tpy'", "one of: cpu:DEVICES, tpu:", "write one of these"),
+        ("tpy:v5e:2x4", "the kind 'tpy'", "one of: cpu:DEVICES, gpu:", "write one of these"),
         ("", "the kind ''", "one of: cpu:DEVICES", "write one of these"),
         ("cpu", "'' as the number of devices", "a whole number", "write cpu: and a number"),
         ("cpu:0", "'0' as the number of devices", "a whole number", "write cpu: and a number"),

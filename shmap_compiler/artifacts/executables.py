@@ -19,16 +19,16 @@ from shmap_compiler.artifacts.checks import entries, field, numbers
 from shmap_compiler.artifacts.container import Container, pack, versions
 from shmap_compiler.artifacts.signatures import constant_sizes, read_signature, write_signature
 from shmap_compiler.base.errors import ArtifactError, Problem, request_cpu_devices
+from shmap_compiler.records.compiled_program import MemoryAnalysis
+from shmap_compiler.records.loaded_program import LoadedProgram
 from shmap_compiler.records.signature import Signature
-from shmap_compiler.stages.compiled import CompiledForTarget, MemoryAnalysis
-from shmap_compiler.stages.executable import Executable
 from shmap_compiler.targets import Target
 
 KIND = "executable"
 PROGRAM, HLO = "program.pickle", "hlo.txt"
 
 
-def write_executable(executable: Executable) -> bytes:
+def write_executable(executable: LoadedProgram) -> bytes:
     """The bytes of a file.
 
     Raises:
@@ -56,14 +56,16 @@ def write_executable(executable: Executable) -> bytes:
     return pack(Container(KIND, header, {PROGRAM: program, HLO: hlo, **parts}))
 
 
-def write_compiled(compiled: CompiledForTarget) -> bytes:
+def write_compiled(signature: Signature, contents: Container) -> bytes:
     """The bytes of a file.
+
+    Args:
+      contents: what the process that compiled the program wrote.
 
     Raises:
       ArtifactError: its signature cannot be saved.
     """
-    described, constants = write_signature(compiled.signature)
-    contents = compiled.container
+    described, constants = write_signature(signature)
     header = {**contents.header, "signature": described}
     return pack(Container(KIND, header, {**contents.parts, **constants}))
 
@@ -73,7 +75,7 @@ def parts_of_executable(header: Any) -> dict[str, int | None]:
     return {PROGRAM: None, HLO: None, **constant_sizes(field(header, "signature", dict))}
 
 
-def read_executable(container: Container) -> Executable:
+def read_executable(container: Container) -> LoadedProgram:
     """The compiled program of a file whose parts are those of `parts_of_executable`.
 
     Raises:
@@ -101,10 +103,10 @@ def read_executable(container: Container) -> Executable:
         backend=devices[0].client,
         execution_devices=devices,
     )
-    return Executable(signature.on(mesh), compiled, target)
+    return LoadedProgram(signature.on(mesh), compiled, target)
 
 
-def _serialized(executable: Executable) -> bytes:
+def _serialized(executable: LoadedProgram) -> bytes:
     try:
         return serialize_executable.serialize(executable.jax_compiled)[0]
     except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:

@@ -14,13 +14,14 @@ from shmap_compiler.artifacts.signatures import (
     read_signature,
     write_signature,
 )
-from shmap_compiler.stages.portable import Portable, module_types
+from shmap_compiler.lowering.portable_module import module_types
+from shmap_compiler.records.portable_program import PortableProgram
 
 KIND = "portable"
 _MODULE = "module.stablehlo"
 
 
-def write_portable(program: Portable) -> bytes:
+def write_portable(program: PortableProgram) -> bytes:
     """The bytes of a file.
 
     Raises:
@@ -41,7 +42,7 @@ def parts_of_portable(header: Any) -> dict[str, int | None]:
     return {_MODULE: None, **constant_sizes(field(header, "signature", dict))}
 
 
-def read_portable(container: Container) -> Portable:
+def read_portable(container: Container) -> PortableProgram:
     """The program of a file whose parts are those of `parts_of_portable`.
 
     Raises:
@@ -51,7 +52,7 @@ def read_portable(container: Container) -> Portable:
     signature = read_signature(header["signature"], container.parts)
     inputs = len(signature.in_types)
     kept = entries(header, "kept", int)
-    program = Portable(
+    program = PortableProgram(
         signature=signature,
         module=container.parts[_MODULE],
         kept=numbers("kept", kept, len(kept), inputs),
@@ -62,7 +63,7 @@ def read_portable(container: Container) -> Portable:
     return program
 
 
-def _check_module(program: Portable) -> None:
+def _check_module(program: PortableProgram) -> None:
     """Raises Malformed if the module is not one of the program's signature."""
     signature = program.signature
     inputs, outputs = module_types(program.module)

@@ -15,13 +15,7 @@ explanation    figures as data;  text and page show them
 ```
 """
 
-from shmap_compiler.explain.explanation import (
-    CollectiveCost,
-    Explanation,
-    Layout,
-    Memory,
-    Totals,
-    explain,
-)
+from shmap_compiler.explain.explanation import Explanation, explain
+from shmap_compiler.explain.figures import CollectiveCost, Layout, Memory, Totals
 
 __all__ = ["CollectiveCost", "Explanation", "Layout", "Memory", "Totals", "explain"]

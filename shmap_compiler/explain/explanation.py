@@ -1,4 +1,4 @@
-"""Explanation: what a compiled program costs, as data."""
+"""Explanation: what a compiled program costs, found in its HLO and shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,126 +14,18 @@ import numpy as np
 
 from shmap_compiler.base import specs
 from shmap_compiler.explain import hlo
-from shmap_compiler.explain.schedule import Event, Occurrence, Schedule, run
-from shmap_compiler.stages.compiled import Compiled, MemoryAnalysis
+from shmap_compiler.explain.figures import CollectiveCost, Figures, Layout, Memory, Totals
+from shmap_compiler.explain.page import page
+from shmap_compiler.explain.schedule import Occurrence, Schedule, run
+from shmap_compiler.explain.text import text
+from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
 
 
-@dataclass(frozen=True)
-class CollectiveCost:
-    """What the collectives of one kind cost that come from one line and move equal arrays alike.
-
-    Attributes:
-      source: the user's line, "file:line"; "" if XLA kept none.
-      axes: the mesh axes along which they communicate; None if no whole axes.
-      group_size: devices that work together; of a permute, those that send.
-      instructions: names in the program.
-      count: how often they run in one run of the program, loops counted in.
-      payload_bytes: of one, on one device: of its operand or its result, whichever is larger.
-      sent_bytes: by one device, in all runs together.
-      seconds: in all runs together, each with its links for itself; None if not modelled.
-      overlapped: whether the device computes while they run (start and done in the program).
-      exposed_seconds: of all runs, that the device waits for them; None if not modelled.
-    """
-
-    source: str
-    kind: str
-    axes: tuple[str, ...] | None
-    group_size: int
-    instructions: tuple[str, ...]
-    count: int
-    payload_bytes: int
-    sent_bytes: float
-    seconds: float | None
-    overlapped: bool
-    exposed_seconds: float | None
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Of one run of the program on one device. Times are None where the target has no figures.
-
-    Attributes:
-      flops: of matrix products and convolutions, counted from the program, loops counted in.
-      compiler_flops, compiler_bytes: the compiler's own counts, which take each loop for one trip;
-        None if it makes none.
-      compute_seconds: by the compiler's own estimates, or by a roofline.
-      wire_seconds: in which at least one collective runs.
-      exposed_seconds: in which the device waits for collectives.
-      step_seconds: from begin to end.
-      bound: what takes longer if everything overlapped: "compute" or "wire".
-      bound_seconds: how long that takes: no order of the same work makes the run shorter.
-    """
-
-    flops: int
-    compiler_flops: float | None
-    compiler_bytes: float | None
-    sent_bytes: float
-    compute_seconds: float | None
-    wire_seconds: float | None
-    exposed_seconds: float | None
-    step_seconds: float | None
-    bound: str | None
-    bound_seconds: float | None
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of one device; `capacity` is None where it is not known."""
-
-    arguments: int
-    results: int
-    aliased: int
-    temporaries: int
-    program: int
-    total: int
-    capacity: int | None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How an argument or a result lies on the mesh.
-
-    Attributes:
-      role: "closed over", "argument" or "result".
-      path: `args[0]['w']`, `result[1]`.
-      block: the shape of what each device holds.
-      bytes: of one block.
-      holds: by position of a device in the mesh, which block along each dimension it holds.
-    """
-
-    role: str
-    path: str
-    type: str
-    spec: str
-    block: tuple[int, ...]
-    bytes: int
-    holds: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Figures):
     """What a compiled program costs on one device, and how its arrays lie.
 
     `str()` gives tables, `to_json()` all figures, `to_html()` a page with pictures.
-
-    Attributes:
-      program: the user's function.
-      target: the text of the target; None if it was compiled for the devices of its mesh.
-      mesh: sizes by axis.
-      timeline: what happens when on one device; later trips of long loops are left out.
-      notes: what these figures leave out.
     """
-
-    program: str
-    target: str | None
-    chip: str | None
-    mesh: Mapping[str, int]
-    collectives: tuple[CollectiveCost, ...]
-    totals: Totals
-    memory: Memory
-    layouts: tuple[Layout, ...]
-    timeline: tuple[Event, ...]
-    notes: tuple[str, ...]
 
     def to_json(self) -> str:
         """All figures: seconds and bytes."""
@@ -142,17 +33,13 @@ class Explanation:
 
     def to_html(self) -> str:
         """One page without references to others."""
-        from shmap_compiler.explain.page import page
-
         return page(self)
 
     def __str__(self) -> str:
-        from shmap_compiler.explain.text import text
-
         return text(self)
 
 
-def explain(compiled: Compiled) -> Explanation:
+def explain(compiled: CompiledProgram) -> Explanation:
     """What a compiled program costs; see `docs/explain.md` for how it is found."""
     signature, target = compiled.signature, compiled.target
     mesh = dict(signature.mesh.shape)
@@ -204,7 +91,7 @@ def _sum(key: tuple[Any, ...], alike: Sequence[Occurrence]) -> CollectiveCost:
     )
 
 
-def _totals(compiled: Compiled, schedule: Schedule, timed: bool) -> Totals:
+def _totals(compiled: CompiledProgram, schedule: Schedule, timed: bool) -> Totals:
     costs = compiled.cost_analysis() or {}
     times = (schedule.computing, schedule.sending)
     return Totals(
@@ -221,7 +108,7 @@ def _totals(compiled: Compiled, schedule: Schedule, timed: bool) -> Totals:
     )
 
 
-def _memory(compiled: Compiled) -> Memory:
+def _memory(compiled: CompiledProgram) -> Memory:
     figures = MemoryAnalysis.of(compiled.memory_analysis())
     chip = compiled.target.chip if compiled.target is not None else None
     return Memory(
@@ -235,7 +122,7 @@ def _memory(compiled: Compiled) -> Memory:
     )
 
 
-def _layouts(compiled: Compiled, mesh: Mapping[str, int]) -> tuple[Layout, ...]:
+def _layouts(compiled: CompiledProgram, mesh: Mapping[str, int]) -> tuple[Layout, ...]:
     signature = compiled.signature
     closed_over = len(signature.constants)
     roles = ["closed over"] * closed_over + ["argument"] * len(signature.in_paths)
@@ -278,7 +165,7 @@ def _holds(rank: int, spec: Any, mesh: Mapping[str, int]) -> tuple[tuple[int, ..
     return tuple(zip(*blocks, strict=True)) if blocks else ((),) * math.prod(shape)
 
 
-def _notes(compiled: Compiled, schedule: Schedule) -> tuple[str, ...]:
+def _notes(compiled: CompiledProgram, schedule: Schedule) -> tuple[str, ...]:
     target = compiled.target
     notes = [
         f"the loop at {_short(line) or '?'} counts as one trip: how often it runs is not known"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shmap_compiler.base.text_tables import show_bytes, show_flops, show_seconds, table
-from shmap_compiler.explain.explanation import CollectiveCost, Explanation
+from shmap_compiler.explain.figures import CollectiveCost, Figures
 
 Row = tuple[str, ...]
 
@@ -25,7 +25,7 @@ HEADER = (
 _NONE = ("none", *[""] * (len(HEADER) - 1))
 
 
-def text(explanation: Explanation) -> str:
+def text(explanation: Figures) -> str:
     """Tables of the collectives, the totals and the memory."""
     mesh = ", ".join(f"{axis}={size}" for axis, size in explanation.mesh.items())
     target = explanation.target or "the devices of its mesh"
@@ -64,7 +64,7 @@ def _hidden(cost: CollectiveCost) -> str:
     return f"{100 * max(0.0, 1 - cost.exposed_seconds / cost.seconds):.0f}%"
 
 
-def totals_rows(explanation: Explanation) -> Iterator[Row]:
+def totals_rows(explanation: Figures) -> Iterator[Row]:
     totals = explanation.totals
     yield "operations", show_flops(totals.flops)
     if totals.compiler_flops is not None:
@@ -83,7 +83,7 @@ def totals_rows(explanation: Explanation) -> Iterator[Row]:
     yield "bound", f"{bound}: the run takes {100 * beyond:.0f}% longer"
 
 
-def memory_rows(explanation: Explanation) -> Iterator[Row]:
+def memory_rows(explanation: Figures) -> Iterator[Row]:
     memory = explanation.memory
     yield "arguments", show_bytes(memory.arguments)
     yield "results", show_bytes(memory.results)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
 
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.portable_module import compile_portable
+from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.memory_report import check_capacity, does_not_fit, read_demand
-from shmap_compiler.stages.subprocess_compiler import Failure, compile_apart
+from shmap_compiler.stages.subprocess_compiler import Failure, compile_in_subprocess
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.targets.target import Target
 from shmap_compiler.targets.tpu import TpuTarget
-
-if TYPE_CHECKING:
-    from shmap_compiler.graph.graph import Graph
-    from shmap_compiler.stages.lowered import Lowered
-    from shmap_compiler.stages.portable import Portable
 
 Progress = Callable[[str], None]
 
@@ -29,28 +25,20 @@ Progress = Callable[[str], None]
 _NO_ASSEMBLER = ("No PTX compilation provider", "libdevice not found")
 
 
-def compile_for(lowered: Lowered, target: Target, progress: Progress) -> Compiled:
-    """A lowered program, compiled for the devices of a target.
+def compile_for_target(
+    program: PortableProgram, target: Target, progress: Progress, graph: Graph | None = None
+) -> Compiled:
+    """A program compiled for the devices of a target.
+
+    Args:
+      progress: called with the name of each phase of a compilation elsewhere as it begins.
+      graph: of the program, to name its arrays in errors.
 
     Raises:
       TargetError: it does not fit them, or what compiles for them is missing or refuses it.
     """
-    signature = lowered.call.signature
-    _check(signature, target)
-    if target.is_here and isinstance(signature.mesh, Mesh):
-        mesh = _mesh(signature, target)
-        if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
-            return replace(lowered.compile(), target=target)
-    return _compile(lowered.portable(target.platform), target, progress, lowered.graph)
-
-
-def compile_portable(program: Portable, target: Target, progress: Progress) -> Compiled:
-    """A program without its source, compiled for the devices of a target.
-
-    Raises:
-      TargetError: as of `compile_for`.
-    """
-    _check(program.signature, target)
+    signature = program.signature
+    check_target(signature, target)
     if program.platform != target.platform:
         problem = Problem(
             target.where,
@@ -58,33 +46,12 @@ def compile_portable(program: Portable, target: Target, progress: Progress) -> C
             f"one lowered for {target.platform!r}",
             f"save it again: lower(...).save(path, platform={target.platform!r})",
         )
-        raise TargetError(program.signature.who, [problem])
-    return _compile(program, target, progress, None)
-
-
-def _check(signature: Signature, target: Target) -> None:
-    problems = [] if target.is_here else target.missing()
-    problems += target.mesh_problems(signature.mesh.shape)
-    if problems:
-        raise TargetError(signature.who, problems)
-
-
-def _mesh(signature: Signature, target: Target) -> Mesh:
-    try:
-        return target.mesh(signature.mesh.shape, signature.axis_types)
-    except TargetError as error:
-        raise TargetError(signature.who, error.problems) from None
-
-
-def _compile(
-    program: Portable, target: Target, progress: Progress, graph: Graph | None
-) -> Compiled:
-    signature = program.signature
+        raise TargetError(signature.who, [problem])
     if target.is_here:
-        mesh = _mesh(signature, target)
-        return Executable(signature.on(mesh), program.compile_on(mesh), target)
+        mesh = target_mesh(signature, target)
+        return Executable(signature.on(mesh), compile_portable(program, mesh), target)
     try:
-        compiled = compile_apart(program, target, progress)
+        compiled = compile_in_subprocess(program, target, progress)
     except Failure as failure:
         demand = read_demand(failure.message)
         problem = (
@@ -95,6 +62,22 @@ def _compile(
         raise TargetError(signature.who, [problem]) from None
     check_capacity(compiled, graph)
     return compiled
+
+
+def check_target(signature: Signature, target: Target) -> None:
+    """Raises TargetError if a program's mesh does not fit a target, or its compiler is missing."""
+    problems = [] if target.is_here else target.missing()
+    problems += target.mesh_problems(signature.mesh.shape)
+    if problems:
+        raise TargetError(signature.who, problems)
+
+
+def target_mesh(signature: Signature, target: Target) -> Mesh:
+    """A mesh of the axes of a program over the devices of a target."""
+    try:
+        return target.mesh(signature.mesh.shape, signature.axis_types)
+    except TargetError as error:
+        raise TargetError(signature.who, error.problems) from None
 
 
 def _refusal(failure: Failure, target: Target, partitioner: str) -> Problem:

@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from shmap_passes.cost.networks import Coordinates
 
+from shmap_compiler.artifacts import write_compiled, write_file
+from shmap_compiler.artifacts.container import Container
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.explain import Explanation, explain
+from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
 
-if TYPE_CHECKING:
-    from shmap_compiler.artifacts.container import Container
-    from shmap_compiler.explain import Explanation
 
-
-@dataclass(frozen=True)
-class MemoryAnalysis:
-    """XLA's memory figures for one device, in bytes; the names are those of XLA."""
-
-    argument_size_in_bytes: int
-    output_size_in_bytes: int
-    alias_size_in_bytes: int
-    temp_size_in_bytes: int
-    generated_code_size_in_bytes: int
-
-    @staticmethod
-    def of(figures: Any) -> MemoryAnalysis:
-        """From an object that has these attributes, and perhaps others."""
-        names = MemoryAnalysis.__dataclass_fields__
-        return MemoryAnalysis(**{name: getattr(figures, name) for name in names})
-
-    @property
-    def total(self) -> int:
-        """Arguments, results that do not lie in arguments, temporaries, and the program itself."""
-        figures = asdict(self)
-        return sum(figures.values()) - 2 * self.alias_size_in_bytes
-
-
-class Compiled(Protocol):
+class Compiled(CompiledProgram, Protocol):
     """The interface of compiled programs.
 
     It is implemented by `Executable` and, for devices that are not attached, `CompiledForTarget`.
@@ -52,33 +29,6 @@ class Compiled(Protocol):
       >>> [(c.kind, c.axes) for c in compiled.explain().collectives]
       [('all-reduce', ('i',))]
     """
-
-    @property
-    def signature(self) -> Signature:
-        """The arguments and results of the program, with their types and specs."""
-        ...
-
-    @property
-    def target(self) -> Target | None:
-        """What the program was compiled for; None for the devices of its mesh."""
-        ...
-
-    def as_text(self) -> str:
-        """Returns the optimized HLO of one device, scheduled if the backend schedules it."""
-        ...
-
-    def cost_analysis(self) -> Mapping[str, float]:
-        """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
-        ...
-
-    def memory_analysis(self) -> Any:
-        """Returns XLA's memory figures for one device, in bytes."""
-        ...
-
-    @property
-    def places(self) -> Sequence[Coordinates] | None:
-        """The coordinates of each device of the mesh in the target's network; None if unknown."""
-        ...
 
     def explain(self) -> Explanation:
         """Returns what the program costs: collectives, time, memory, and layouts of arrays."""
@@ -145,8 +95,6 @@ class CompiledForTarget:
 
     def explain(self) -> Explanation:
         """Returns what the program costs: collectives, time, memory, and layouts of arrays."""
-        from shmap_compiler.explain import explain
-
         return explain(self)
 
     def save(self, path: str | Path) -> None:
@@ -158,9 +106,7 @@ class CompiledForTarget:
         Raises:
           ArtifactError: The program contains a value that cannot be saved.
         """
-        from shmap_compiler.artifacts import write_compiled, write_file
-
-        write_file(path, self.signature.who, write_compiled(self))
+        write_file(path, self.signature.who, write_compiled(self.signature, self.container))
 
     def __call__(self, *args: Any) -> Any:
         problem = Problem(

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding
-from shmap_passes.cost.networks import Coordinates
+from jax.sharding import NamedSharding
 
+from shmap_compiler.artifacts import write_executable, write_file
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, TargetError, show_value
 from shmap_compiler.base.jax_compat import reductions, type_reductions
 from shmap_compiler.base.values import is_hashable
-from shmap_compiler.records.signature import Signature
-from shmap_compiler.targets import Target
-
-if TYPE_CHECKING:
-    from shmap_compiler.explain import Explanation
+from shmap_compiler.explain import Explanation, explain
+from shmap_compiler.records.loaded_program import LoadedProgram
 
 
-@dataclass(frozen=True, repr=False)
-class Executable:
+class Executable(LoadedProgram):
     """A compiled program, called on arrays, NumPy arrays and pytrees of them.
 
     Arguments are moved only if they are not placed as the program needs them. Results stay on their
@@ -45,9 +40,10 @@ class Executable:
              25., 14., 29.], dtype=float32)
     """
 
-    signature: Signature
-    jax_compiled: Any
-    target: Target | None = None
+    @staticmethod
+    def of(program: LoadedProgram) -> Executable:
+        """The handle of a program."""
+        return Executable(program.signature, program.jax_compiled, program.target)
 
     def __repr__(self) -> str:
         """One line; `as_text` gives the program."""
@@ -72,34 +68,11 @@ class Executable:
         """The shardings of the results, in the structure of the results."""
         return jax.tree.unflatten(self.signature.out_tree, self.signature.out_shardings)
 
-    def as_text(self) -> str:
-        """Returns the optimized HLO of one device."""
-        return self.jax_compiled.as_text()
-
-    def cost_analysis(self) -> Any:
-        """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
-        return self.jax_compiled.cost_analysis()
-
-    def memory_analysis(self) -> Any:
-        """Returns XLA's memory figures for one device, in bytes."""
-        return self.jax_compiled.memory_analysis()
-
-    @property
-    def places(self) -> list[Coordinates] | None:
-        """The coordinates of each device of the mesh in the target's network; None if unknown."""
-        if self.target is None or self.target.network is None:
-            return None
-        mesh = self.signature.mesh
-        assert isinstance(mesh, Mesh), "an executable has devices"
-        return [self.target.place(device) for device in mesh.devices.flat]
-
     def explain(self) -> Explanation:
         """Returns what the program costs: collectives, time, memory, and layouts of arrays.
 
         Times are included for programs compiled for a target whose figures are published.
         """
-        from shmap_compiler.explain import explain
-
         return explain(self)
 
     def save(self, path: str | Path) -> None:
@@ -111,8 +84,6 @@ class Executable:
         Raises:
           ArtifactError: The program, or a value it contains, cannot be saved.
         """
-        from shmap_compiler.artifacts import write_executable, write_file
-
         write_file(path, self.signature.who, write_executable(self))
 
     def __call__(self, *args: Any) -> Any:

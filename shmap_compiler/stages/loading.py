@@ -79,5 +79,5 @@ def load(path: str | Path, *, kind: str | None = None) -> Portable | Executable:
     container = unpack(path, parts_of)
     with reading(path, container.where):
         if container.kind == portables.KIND:
-            return portables.read_portable(container)
-        return executables.read_executable(container)
+            return Portable.of(portables.read_portable(container))
+        return Executable.of(executables.read_executable(container))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, overload
 
 import jax
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import Groups, Partitioner
 
 from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
@@ -17,12 +17,14 @@ from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
+from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.traced_call import TracedCall
+from shmap_compiler.stages.compile_for_target import check_target, compile_for_target, target_mesh
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
-from shmap_compiler.stages.portable import Portable, portable
+from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
@@ -197,11 +199,16 @@ class Lowered:
         """
         if target is None:
             return self._executable
-        from shmap_compiler.stages.compile_for_target import compile_for
-
+        signature = self.call.signature
         if not isinstance(target, Target):
-            target = Target.parse(target, self.call.signature.who)
-        return compile_for(self, target, progress)
+            target = Target.parse(target, signature.who)
+        check_target(signature, target)
+        if target.is_here and isinstance(signature.mesh, Mesh):
+            mesh = target_mesh(signature, target)
+            if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
+                return replace(self._executable, target=target)
+        program = self.portable(target.platform)
+        return compile_for_target(program, target, progress, self.graph)
 
     @cached_property
     def _executable(self) -> Executable:
@@ -230,7 +237,7 @@ class Lowered:
         with using(self.added):
             jax_lowered, _ = _lower(self.call, self.partitioner, self.groups, platform, True)
         module = jax_lowered.compiler_ir("stablehlo")
-        return portable(signature, module, self.partitioner, platform)
+        return Portable.of(portable(signature, module, self.partitioner, platform))
 
     def save(self, path: str | Path, platform: str = "cpu") -> None:
         """Saves the program as a portable StableHLO artifact with its signature.

@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shmap_compiler.artifacts import write_portable
+from shmap_compiler.artifacts.container import unpack
 from shmap_compiler.base.jax_compat import setting
+from shmap_compiler.records.portable_program import PortableProgram
+from shmap_compiler.stages.compiled import CompiledForTarget
 from shmap_compiler.targets.target import Target
-
-if TYPE_CHECKING:
-    from shmap_compiler.stages.compiled import CompiledForTarget
-    from shmap_compiler.stages.portable import Portable
 
 # Run as a file: frames of `python -m` would be among the source lines of the program.
 _WORKER = Path(__file__).with_name("subprocess_worker.py")
@@ -37,8 +37,8 @@ class Failure(Exception):
         self.phase, self.message, self.aborted = phase, message, aborted
 
 
-def compile_apart(
-    program: Portable, target: Target, progress: Callable[[str], None]
+def compile_in_subprocess(
+    program: PortableProgram, target: Target, progress: Callable[[str], None]
 ) -> CompiledForTarget:
     """A program compiled for devices that are not here.
 
@@ -48,10 +48,6 @@ def compile_apart(
     Raises:
       Failure: the compiler refuses the target or the program.
     """
-    from shmap_compiler.artifacts import write_portable
-    from shmap_compiler.artifacts.container import unpack
-    from shmap_compiler.stages.compiled import CompiledForTarget
-
     with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
         source, result = Path(folder, "program"), Path(folder, "compiled")
         flat = replace(program, signature=program.signature.flat())

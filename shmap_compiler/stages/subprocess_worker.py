@@ -15,9 +15,11 @@ from pathlib import Path
 
 import jax
 
-from shmap_compiler.artifacts import load, write_executable
+from shmap_compiler.artifacts import write_executable
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
-from shmap_compiler.stages.executable import Executable
+from shmap_compiler.lowering.portable_module import lower_portable
+from shmap_compiler.records.loaded_program import LoadedProgram
+from shmap_compiler.stages.loading import load
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 
@@ -39,12 +41,12 @@ def _compiled(program: Portable, target: Target) -> bytes:
     signature = program.signature
     mesh = target.mesh(signature.mesh.shape, signature.axis_types)
     _report(phase="lowering")
-    lowered = program.lower(mesh)
+    lowered = lower_portable(program, mesh)
     _report(phase="compiling")
     with partitioner_is(program.partitioner):
         compiled = lowered.compile()
     _report(phase="saving")
-    return write_executable(Executable(signature.on(mesh), compiled, target))
+    return write_executable(LoadedProgram(signature.on(mesh), compiled, target))
 
 
 def _report(**what: str) -> None:

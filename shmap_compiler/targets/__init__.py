@@ -3,7 +3,6 @@
 This table is what one needs of them:
 
     Target     what every target can say of itself; `Target.parse(text)` reads one
-    KINDS      every kind of target, with the form of its text
     Chip       what one device computes and holds per second
     Torus      a network of links between neighbours
     Nodes      a network of switches, inside nodes and between them
@@ -18,10 +17,7 @@ from shmap_compiler.targets.local import LocalTarget
 from shmap_compiler.targets.target import Target
 from shmap_compiler.targets.tpu import TpuTarget
 
-KINDS: tuple[type[Target], ...] = (CpuTarget, TpuTarget, GpuTarget, LocalTarget)
-
 __all__ = [
-    "KINDS",
     "Chip",
     "CpuTarget",
     "GpuTarget",

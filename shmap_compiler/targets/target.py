@@ -54,19 +54,17 @@ class Target:
         Raises:
           TargetError: There is no such target.
         """
-        from shmap_compiler.targets import KINDS
-
+        kinds = Target.__subclasses__()
         if not isinstance(text, str) or len(text) > _LONGEST_TEXT:
             problem = Problem(
                 "target",
                 show_value(text),
-                f"a Target, or text as one of {', '.join(repr(kind.form) for kind in KINDS)}",
+                f"a Target, or text as one of {', '.join(repr(kind.form) for kind in kinds)}",
                 "write what to compile for, e.g. 'cpu:8'",
             )
             raise TargetError(who, [problem])
-        kinds = {kind.kind: kind for kind in KINDS}
-        kind = kinds.get(text.partition(":")[0])
-        target = kind.read(text) if kind else _unknown(text, [k.form for k in KINDS])
+        kind = next((k for k in kinds if k.kind == text.partition(":")[0]), None)
+        target = kind.read(text) if kind else _unknown(text, [k.form for k in kinds])
         if isinstance(target, Problem):
             raise TargetError(who, [target])
         return target

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shmap_compiler.base.text_tables import show_bytes
-from shmap_compiler.explain.explanation import Layout
+from shmap_compiler.explain.figures import Layout
 from shmap_compiler.explain.page.holders import coordinates, is_drawn, label, ranges
 from shmap_compiler.explain.page.markup import Markup, element, join
 

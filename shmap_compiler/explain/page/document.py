@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-from shmap_compiler.explain.explanation import Explanation
+from shmap_compiler.explain.figures import Figures
 from shmap_compiler.explain.page import mesh, summary, timeline
 from shmap_compiler.explain.page.markup import Markup, element, join
 
@@ -20,7 +20,7 @@ _HEAD = Markup(
 )
 
 
-def page(explanation: Explanation) -> str:
+def page(explanation: Figures) -> str:
     """One page of HTML, the same bytes for the same explanation."""
     head = element(
         "head",

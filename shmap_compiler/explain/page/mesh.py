@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from shmap_compiler.explain.explanation import Explanation
+from shmap_compiler.explain.figures import Figures
 from shmap_compiler.explain.page.arrays import figures
 from shmap_compiler.explain.page.holders import coordinates, is_drawn
 from shmap_compiler.explain.page.markup import Markup, element
@@ -22,7 +22,7 @@ _HELP = (
 )
 
 
-def section(explanation: Explanation) -> Markup:
+def section(explanation: Figures) -> Markup:
     mesh = explanation.mesh
     groups = (
         figures(title, [layout for layout in explanation.layouts if layout.role == role], mesh)

@@ -8,7 +8,7 @@ from shmap_passes.cost.chips import Chip
 from shmap_passes.cost.networks import Network, Torus
 
 from shmap_compiler.base.text_tables import show_bytes, show_flops, show_seconds
-from shmap_compiler.explain.explanation import CollectiveCost, Explanation, Memory
+from shmap_compiler.explain.figures import CollectiveCost, Figures, Memory
 from shmap_compiler.explain.page.markup import Markup, element, join
 from shmap_compiler.explain.text import HEADER, collective_cells, memory_rows, totals_rows
 from shmap_compiler.targets.target import Target
@@ -17,14 +17,14 @@ _HARDLY = 0.005
 """The share of a run for which a device may wait while we say that the wire is hidden."""
 
 
-def target(explanation: Explanation) -> str:
+def target(explanation: Figures) -> str:
     return explanation.target or "the devices of its mesh"
 
 
 # ----------------------------------------------------------------------------------------- header
 
 
-def header(explanation: Explanation) -> Markup:
+def header(explanation: Figures) -> Markup:
     sizes = ", ".join(f"{axis}={size}" for axis, size in explanation.mesh.items())
     chip = f", {explanation.chip}" if explanation.chip else ""
     return element(
@@ -35,7 +35,7 @@ def header(explanation: Explanation) -> Markup:
     )
 
 
-def verdict(explanation: Explanation) -> str:
+def verdict(explanation: Figures) -> str:
     """What bounds a run, in a sentence or two."""
     totals = explanation.totals
     if not explanation.collectives:
@@ -53,7 +53,7 @@ def verdict(explanation: Explanation) -> str:
     return f"{(totals.bound or '').capitalize()}-bound: {step}; {wire}."
 
 
-def _where_it_waits(explanation: Explanation) -> str:
+def _where_it_waits(explanation: Figures) -> str:
     costs = explanation.collectives
     longest = max(costs, key=lambda cost: cost.exposed_seconds or 0.0)
     share = (longest.exposed_seconds or 0.0) / (explanation.totals.exposed_seconds or 1.0)
@@ -61,7 +61,7 @@ def _where_it_waits(explanation: Explanation) -> str:
     return f"{how_much} in the {longest.kind} at {longest.source or 'an unknown line'}"
 
 
-def _bound(explanation: Explanation) -> str:
+def _bound(explanation: Figures) -> str:
     bound = f"{explanation.totals.bound}-bound"
     seconds = show_seconds(explanation.totals.bound_seconds or 0.0)
     return f"If all of it overlapped, the run would be {bound}: {seconds}."
@@ -70,7 +70,7 @@ def _bound(explanation: Explanation) -> str:
 # ----------------------------------------------------------------------------------------- tables
 
 
-def collectives(explanation: Explanation) -> Markup:
+def collectives(explanation: Figures) -> Markup:
     heading = element("h2", "Collectives")
     if not explanation.collectives:
         return element("section", heading, element("p", "None.", class_="quiet"))
@@ -107,7 +107,7 @@ def _collective(number: int, cost: CollectiveCost, step: float | None) -> Markup
     return element("tr", *cells, tabindex=0, data_collective=number)
 
 
-def totals_and_memory(explanation: Explanation) -> Markup:
+def totals_and_memory(explanation: Figures) -> Markup:
     return element(
         "section",
         element("div", element("h2", "Totals"), _pairs(totals_rows(explanation))),
@@ -116,7 +116,7 @@ def totals_and_memory(explanation: Explanation) -> Markup:
     )
 
 
-def _memory(explanation: Explanation) -> Iterator[Markup]:
+def _memory(explanation: Figures) -> Iterator[Markup]:
     memory = explanation.memory
     yield element("h2", "Memory of one device")
     yield bar(_shares(memory), over=memory.total > (memory.capacity or memory.total))
@@ -156,7 +156,7 @@ def _pairs(rows: Iterable[tuple[str, ...]], swatches: Collection[str] = ()) -> M
 # ------------------------------------------------------------------------------------------ notes
 
 
-def notes(explanation: Explanation) -> Markup:
+def notes(explanation: Figures) -> Markup:
     return element(
         "section",
         element("h2", "What stands behind these figures"),
@@ -175,7 +175,7 @@ _ALWAYS = (
 )
 
 
-def _figures(explanation: Explanation) -> Markup:
+def _figures(explanation: Figures) -> Markup:
     """Of the chip and the network of the target."""
     if explanation.target is None:
         return join()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shmap_compiler.base.text_tables import show_seconds
-from shmap_compiler.explain.explanation import Explanation
+from shmap_compiler.explain.figures import Figures
 from shmap_compiler.explain.page.markup import Markup, element
 from shmap_compiler.explain.schedule import Event
 
@@ -44,7 +44,7 @@ class Bar:
     count: int = 1
 
 
-def section(explanation: Explanation) -> Markup:
+def section(explanation: Figures) -> Markup:
     events = explanation.timeline
     if not events:
         return element("section", element("h2", "One run on one device"), _no_times())
@@ -69,7 +69,7 @@ def section(explanation: Explanation) -> Markup:
     )
 
 
-def _canvas(explanation: Explanation) -> Markup:
+def _canvas(explanation: Figures) -> Markup:
     """Where page.js draws; it takes keys, and tells of the chosen event in the element `output`."""
     return element(
         "canvas",
@@ -134,7 +134,7 @@ def _one(alike: Sequence[Bar]) -> Bar:
 # ------------------------------------------------------------------------------------------- data
 
 
-def _json(explanation: Explanation, drawn: Sequence[Bar]) -> Markup:
+def _json(explanation: Figures, drawn: Sequence[Bar]) -> Markup:
     """What page.js reads; strings are numbered, times are in nanoseconds."""
     strings: dict[str, int] = {}
 
@@ -167,7 +167,7 @@ def _json(explanation: Explanation, drawn: Sequence[Bar]) -> Markup:
     return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
 
 
-def _end(explanation: Explanation) -> float:
+def _end(explanation: Figures) -> float:
     last = max(event.start + event.seconds for event in explanation.timeline)
     return max(last, explanation.totals.step_seconds or 0.0)
 
@@ -187,7 +187,7 @@ def _legend(drawn: Iterable[Bar]) -> Markup:
 _OF_DEVICE = {"compute": "computes", "wait": "waits for the wire"}
 
 
-def _in_words(explanation: Explanation) -> str:
+def _in_words(explanation: Figures) -> str:
     def total(lane: str) -> str:
         found = [event.seconds for event in explanation.timeline if event.lane == lane]
         return f"{len(found)} {lane} events, {show_seconds(sum(found))} together"
@@ -200,7 +200,7 @@ def _no_times() -> Markup:
     return element("p", "There are no times to draw; see the notes.", class_="quiet")
 
 
-def _left_out(explanation: Explanation, drawn: Iterable[Bar]) -> Iterator[str]:
+def _left_out(explanation: Figures, drawn: Iterable[Bar]) -> Iterator[str]:
     """What is not drawn as it is."""
     if any(bar.count > 1 for bar in drawn):
         shortest = show_seconds(_shortest(explanation.timeline))

@@ -1,0 +1,124 @@
+"""What a compiled program costs, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shmap_compiler.explain.schedule import Event
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """What the collectives of one kind cost that come from one line and move equal arrays alike.
+
+    Attributes:
+      source: the user's line, "file:line"; "" if XLA kept none.
+      axes: the mesh axes along which they communicate; None if no whole axes.
+      group_size: devices that work together; of a permute, those that send.
+      instructions: names in the program.
+      count: how often they run in one run of the program, loops counted in.
+      payload_bytes: of one, on one device: of its operand or its result, whichever is larger.
+      sent_bytes: by one device, in all runs together.
+      seconds: in all runs together, each with its links for itself; None if not modelled.
+      overlapped: whether the device computes while they run (start and done in the program).
+      exposed_seconds: of all runs, that the device waits for them; None if not modelled.
+    """
+
+    source: str
+    kind: str
+    axes: tuple[str, ...] | None
+    group_size: int
+    instructions: tuple[str, ...]
+    count: int
+    payload_bytes: int
+    sent_bytes: float
+    seconds: float | None
+    overlapped: bool
+    exposed_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of one run of the program on one device. Times are None where the target has no figures.
+
+    Attributes:
+      flops: of matrix products and convolutions, counted from the program, loops counted in.
+      compiler_flops, compiler_bytes: the compiler's own counts, which take each loop for one trip;
+        None if it makes none.
+      compute_seconds: by the compiler's own estimates, or by a roofline.
+      wire_seconds: in which at least one collective runs.
+      exposed_seconds: in which the device waits for collectives.
+      step_seconds: from begin to end.
+      bound: what takes longer if everything overlapped: "compute" or "wire".
+      bound_seconds: how long that takes: no order of the same work makes the run shorter.
+    """
+
+    flops: int
+    compiler_flops: float | None
+    compiler_bytes: float | None
+    sent_bytes: float
+    compute_seconds: float | None
+    wire_seconds: float | None
+    exposed_seconds: float | None
+    step_seconds: float | None
+    bound: str | None
+    bound_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device; `capacity` is None where it is not known."""
+
+    arguments: int
+    results: int
+    aliased: int
+    temporaries: int
+    program: int
+    total: int
+    capacity: int | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an argument or a result lies on the mesh.
+
+    Attributes:
+      role: "closed over", "argument" or "result".
+      path: `args[0]['w']`, `result[1]`.
+      block: the shape of what each device holds.
+      bytes: of one block.
+      holds: by position of a device in the mesh, which block along each dimension it holds.
+    """
+
+    role: str
+    path: str
+    type: str
+    spec: str
+    block: tuple[int, ...]
+    bytes: int
+    holds: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a compiled program costs on one device, and how its arrays lie.
+
+    Attributes:
+      program: the user's function.
+      target: the text of the target; None if it was compiled for the devices of its mesh.
+      mesh: sizes by axis.
+      timeline: what happens when on one device; later trips of long loops are left out.
+      notes: what these figures leave out.
+    """
+
+    program: str
+    target: str | None
+    chip: str | None
+    mesh: Mapping[str, int]
+    collectives: tuple[CollectiveCost, ...]
+    totals: Totals
+    memory: Memory
+    layouts: tuple[Layout, ...]
+    timeline: tuple[Event, ...]
+    notes: tuple[str, ...]

@@ -1,0 +1,135 @@
+"""Makes a program portable, and lowers it again: its module as a StableHLO artifact.
+
+The artifact is StableHLO's own serialization, which later versions of StableHLO read, and earlier
+ones down to the version it is written for. In the form for Shardy it also has operations of Shardy,
+which promises no such thing.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import shmap_passes
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.interpreters.mlir import ir
+from jax.sharding import Mesh
+from jaxlib.mlir.dialects import stablehlo
+
+from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.base.jax_compat import shaped_array
+from shmap_compiler.lowering.inline_module import merge
+from shmap_compiler.lowering.primitive import mesh_witness
+from shmap_compiler.records.portable_program import PortableProgram
+from shmap_compiler.records.signature import Signature
+
+# The version of StableHLO that brought them.
+_GROUPS_BY_MESH_AXES = "1.16.0"
+
+
+def lower_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Lowered:
+    """Lowers a program for the devices of `mesh`, as a function of the flat inputs."""
+    signature = program.signature.on(mesh)
+
+    def run(*inputs):
+        return module_p.bind(
+            *[inputs[i] for i in program.kept],
+            module=program.module,
+            out_types=signature.out_types,
+            mesh_witness=mesh_witness(mesh),
+        )
+
+    run.__name__ = signature.name
+    jitted = jax.jit(run, in_shardings=tuple(signature.in_shardings))
+    with partitioner_is(program.partitioner):
+        return jitted.trace(*signature.in_types).lower()
+
+
+def compile_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Compiled:
+    """Compiles a program for the devices of `mesh`, as a function of the flat inputs."""
+    lowered = lower_portable(program, mesh)
+    with partitioner_is(program.partitioner):
+        return lowered.compile()
+
+
+def portable(
+    signature: Signature, module: ir.Module, partitioner: str, platform: str
+) -> PortableProgram:
+    """The program of `module`, whose `@main` takes all inputs of `signature`, used or not."""
+    # Serializing rewrites the module that it is given.
+    copy = _copy(module)
+    with copy.context:
+        kept = _drop_unused_arguments(ir.SymbolTable(copy.operation)["main"])
+    artifact = stablehlo.serialize_portable_artifact(copy, _version(), allow_other_dialects=True)
+    return PortableProgram(signature, artifact, kept, partitioner, platform)
+
+
+def module_types(artifact: bytes) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The shapes of the arguments and results of `@main` in a StableHLO artifact.
+
+    Raises:
+      ValueError: it is not a StableHLO artifact with such a function.
+    """
+    with shmap_passes.make_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, artifact)
+        main = ir.SymbolTable(module.operation)["main"]
+        types = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+        return _shapes(types.inputs), _shapes(types.results)
+
+
+def _shapes(types: Sequence[ir.Type]) -> list[tuple[int, ...]]:
+    return [tuple(ir.RankedTensorType(type_).shape) for type_ in types]
+
+
+def _copy(module: ir.Module) -> ir.Module:
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+    return ir.Module.parse(file.getvalue(), module.context)
+
+
+def _version() -> str:
+    """StableHLO's of twelve weeks ago, or else the first that can say what our modules say."""
+    weeks = stablehlo.StablehloCompatibilityRequirement.WEEK_12
+    earlier = stablehlo.get_version_from_compatibility_requirement(weeks)
+    smaller = stablehlo.get_smaller_version(earlier, _GROUPS_BY_MESH_AXES)
+    return earlier if smaller == _GROUPS_BY_MESH_AXES else _GROUPS_BY_MESH_AXES
+
+
+def _drop_unused_arguments(main: Any) -> tuple[int, ...]:
+    """Takes the arguments without uses away from a function; positions of the others."""
+    block, attributes = main.regions[0].blocks[0], list(main.arg_attrs)
+    kept = tuple(i for i, argument in enumerate(block.arguments) if list(argument.uses))
+    for i in reversed(range(len(block.arguments))):
+        if i not in kept:
+            block.erase_argument(i)
+    type_ = ir.FunctionType.get([main.type.inputs[i] for i in kept], main.type.results)
+    main.attributes["function_type"] = ir.TypeAttr.get(type_)
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[i] for i in kept])
+    return kept
+
+
+# ------------------------------------------------------------------ the primitive: a call of it
+
+_INLINE_MESHES = shmap_passes.parse_pipeline(
+    "builtin.module(shmap-inline-meshes)", shmap_passes.PASSES
+)
+module_p = Primitive("stablehlo_module")
+module_p.multiple_results = True
+
+
+def _types(*in_types, module, out_types, mesh_witness):
+    return [shaped_array(t.shape, t.dtype, weak_type=False) for t in out_types]
+
+
+def _lowering(ctx, *args, module, out_types, mesh_witness):
+    parsed = stablehlo.deserialize_portable_artifact(ctx.module_context.context, module)
+    # A module that is merged into another brings functions only.
+    shmap_passes.run(parsed, _INLINE_MESHES)
+    return merge(parsed, "portable", ctx, args)
+
+
+module_p.def_abstract_eval(_types)
+mlir.register_lowering(module_p, _lowering)

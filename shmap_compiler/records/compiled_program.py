@@ -1,0 +1,66 @@
+"""What a compiled program can be asked, whether its devices are here or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from shmap_passes.cost.networks import Coordinates
+
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.targets import Target
+
+
+@dataclass(frozen=True)
+class MemoryAnalysis:
+    """XLA's memory figures for one device, in bytes; the names are those of XLA."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+
+    @staticmethod
+    def of(figures: Any) -> MemoryAnalysis:
+        """From an object that has these attributes, and perhaps others."""
+        names = MemoryAnalysis.__dataclass_fields__
+        return MemoryAnalysis(**{name: getattr(figures, name) for name in names})
+
+    @property
+    def total(self) -> int:
+        """Arguments, results that do not lie in arguments, temporaries, and the program itself."""
+        figures = asdict(self)
+        return sum(figures.values()) - 2 * self.alias_size_in_bytes
+
+
+class CompiledProgram(Protocol):
+    """The figures and the text of a compiled program."""
+
+    @property
+    def signature(self) -> Signature:
+        """The arguments and results of the program, with their types and specs."""
+        ...
+
+    @property
+    def target(self) -> Target | None:
+        """What the program was compiled for; None for the devices of its mesh."""
+        ...
+
+    def as_text(self) -> str:
+        """Returns the optimized HLO of one device, scheduled if the backend schedules it."""
+        ...
+
+    def cost_analysis(self) -> Mapping[str, float]:
+        """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
+        ...
+
+    def memory_analysis(self) -> Any:
+        """Returns XLA's memory figures for one device, in bytes."""
+        ...
+
+    @property
+    def places(self) -> Sequence[Coordinates] | None:
+        """The coordinates of each device of the mesh in the target's network; None if unknown."""
+        ...

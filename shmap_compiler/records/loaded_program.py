@@ -1,0 +1,48 @@
+"""A compiled program whose devices are here, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import Mesh
+from shmap_passes.cost.networks import Coordinates
+
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.targets import Target
+
+
+@dataclass(frozen=True, repr=False)
+class LoadedProgram:
+    """A compiled program on its devices.
+
+    Attributes:
+      signature: of the program; its mesh has the devices it runs on.
+      jax_compiled: the same program as a `jax.stages.Compiled` of the flat inputs.
+      target: what it was compiled for; None for the devices of the mesh in the user's program.
+    """
+
+    signature: Signature
+    jax_compiled: Any
+    target: Target | None = None
+
+    def as_text(self) -> str:
+        """Returns the optimized HLO of one device."""
+        return self.jax_compiled.as_text()
+
+    def cost_analysis(self) -> Any:
+        """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
+        return self.jax_compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """Returns XLA's memory figures for one device, in bytes."""
+        return self.jax_compiled.memory_analysis()
+
+    @property
+    def places(self) -> list[Coordinates] | None:
+        """The coordinates of each device of the mesh in the target's network; None if unknown."""
+        if self.target is None or self.target.network is None:
+            return None
+        mesh = self.signature.mesh
+        assert isinstance(mesh, Mesh), "an executable has devices"
+        return [self.target.place(device) for device in mesh.devices.flat]
