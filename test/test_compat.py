@@ -494,7 +494,7 @@ def test_trace_with_axes_ends_tracebacks_in_the_users_code():
     def wrong(x):
         return lax.add(x, jnp.ones(5))
 
-    with pytest.raises(TypeError) as raised:
+    with pytest.raises(TypeError, match="incompatible shapes") as raised:
         jax_compat.trace_with_axes(wrong, manual("i"), ["i"], [W])
     assert raised.traceback[-1].name == "wrong"
 

@@ -197,7 +197,7 @@ SIXTEEN_DEVICES = (
     "mesh", [Mesh(np.array(jax.devices() * 2), "i"), AbstractMesh((16,), ("i",))]
 )
 def test_mesh_too_few_devices__says_how_to_get_virtual_ones(mesh):
-    with pytest.raises((SpecError, TargetError)) as failure:
+    with pytest.raises((SpecError, TargetError), match="virtual CPU devices") as failure:
         mapped(identity, P(), P(), mesh)(X)
     (problem,) = failure.value.problems
     assert problem.fix.endswith(SIXTEEN_DEVICES)
@@ -1672,13 +1672,16 @@ def test_smap_raises_type_errors_where_jax_does(given):
     """The last: without in_axes, over an axis of type Auto."""
     options = {"out_axes": 0, "axis_name": "i", **given}
     for function in (smap, jax.smap):
-        with jax.set_mesh(MESH), pytest.raises(TypeError):
+        with (
+            jax.set_mesh(MESH),
+            pytest.raises(TypeError, match=r"in_axes|in_specs|axis_name|axis name"),
+        ):
             function(identity, **options)(np.zeros(8))
 
 
 def test_mistakes_of_type_beside_others():
     """Only if all are about types, it is a TypeError."""
-    with pytest.raises(SpecError) as raised:
+    with pytest.raises(SpecError, match="2 problems") as raised:
         shard_map(identity, mesh=MESH, in_specs=("i", P("z")), out_specs=P())(X, X)
     assert raised.type is SpecError
     assert len(raised.value.problems) == 2
