@@ -25,6 +25,12 @@ This table is what one needs to run the passes and to write one:
     replace_file    writes a file completely or not at all
 """
 
+import os
+
+# JAX chooses the same level when it is imported, but XLA reads it with its first module, and
+# importing the passes loads one: it would then report each device.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
 from .base import (
     Pass,
     PassRefused,

@@ -477,6 +477,20 @@ def test_partitioner__shows_the_deprecation_of_gspmd_only_at_a_log_level_of_the_
     assert warns or not stderr
 
 
+def test_importing_the_passes_before_jax_leaves_its_log_level():
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", "import shmap_passes, jax; jax.devices()"]
+    done = subprocess.run(
+        command,
+        env=environment | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stderr == ""
+
+
 # ---------------------------------------------------------------------------------------- tracing
 
 
