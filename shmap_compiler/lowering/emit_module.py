@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from jax.core import eval_context
 from jax.extend import core as jex_core
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
@@ -23,7 +24,6 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
     Reductions,
-    eval_context,
     fresh_module_context,
     reductions,
     run_with_axes,
@@ -32,7 +32,7 @@ from shmap_compiler.base.jax_compat import (
     type_reductions,
     without_high_primitives,
 )
-from shmap_compiler.base.name_stacks import within_scope
+from shmap_compiler.base.jax_compat.name_stacks import within_scope
 from shmap_compiler.collectives.axis_index import lower_axis_index_of_jax
 from shmap_compiler.collectives.base import MESH_SYMBOL
 from shmap_compiler.graph.graph import Graph

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.jax_compat import reductions, with_reductions
-from shmap_compiler.base.name_stacks import in_scopes_of_its_own
+from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own
 from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives.vmapped_axes import SplitName

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
-from shmap_compiler.base.name_stacks import in_scopes_of_its_own, without_transpose
+from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own, without_transpose
 from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum

@@ -14,7 +14,7 @@ from typing import Any
 
 from jax.extend import source_info_util
 
-from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat.programs import open_jaxpr, replace_jaxpr
 
 
 def in_scopes_of_its_own(fun: Callable[..., Any]) -> Callable[..., Any]:

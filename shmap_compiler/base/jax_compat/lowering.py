@@ -1,0 +1,128 @@
+"""Lowering: modules, the lowering context, and functions called from a module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, cast
+
+from jax.interpreters import mlir
+from jax.sharding import (
+    AxisType,
+    Mesh,
+)
+from jaxlib.mlir.dialects import sdy
+
+from shmap_compiler.base.jax_compat.meshes import AnyMesh, axis_types
+from shmap_compiler.base.jax_compat.settings import shardy_is_on
+from shmap_compiler.base.jax_compat.types import (
+    Reductions,
+    bits_of,
+    is_key_type,
+    type_reductions,
+    type_split,
+)
+
+
+def fresh_module_context(
+    module_context: Any,
+    module: Any,
+    mesh: AnyMesh,
+    manual: Iterable[str],
+    rules: Sequence[tuple[Any, Callable[..., Any]]] = (),
+):
+    """The lowering context of an enclosing jit, redirected into the empty `module`.
+
+    Callbacks, ordered effects and objects to keep alive stay those of the enclosing jit.
+
+    Args:
+      rules: primitives of JAX and the lowering rules that take the place of their own.
+    """
+    ir = mlir.ir
+    parameters = module_context.lowering_parameters
+    if rules:
+        rules = (*rules, *(parameters.override_lowering_rules or ()))
+        parameters = dataclasses.replace(parameters, override_lowering_rules=rules)
+    return module_context.replace(
+        lowering_parameters=parameters,
+        module=module,
+        ip=ir.InsertionPoint(module.body),
+        symbol_table=ir.SymbolTable(module.operation),
+        lowering_cache={},
+        cached_primitive_lowerings={},
+        axis_context=mlir.SPMDAxisContext(cast(Mesh, mesh), frozenset(manual)),
+    )
+
+
+def keep_unreduced(
+    values: Sequence[Any], avals: Sequence[Any], mesh_symbol: str | None = None
+) -> list[Any]:
+    """Values in a module, with a constraint on those that are unreduced by their types.
+
+    JAX asks this of all operations, and the partitioner then reduces at none of them.
+
+    Args:
+      mesh_symbol: the mesh's name in the module, if it has one.
+    """
+    kept = []
+    for value, aval in zip(values, avals, strict=True):
+        reduces = type_reductions(aval) if hasattr(aval, "sharding") else Reductions()
+        if reduces.unreduced and shardy_is_on():
+            mesh = aval.sharding.mesh
+            shown = mesh_symbol or sdy.MeshAttr.get(
+                [sdy.MeshAxisAttr.get(a, n) for a, n in mesh.shape.items()]
+            )
+            dims = [
+                sdy.DimensionShardingAttr.get(
+                    [sdy.AxisRefAttr.get(a) for a in axes],
+                    is_closed=AxisType.Auto not in axis_types(mesh).values(),
+                )
+                for axes in type_split(aval)
+            ]
+            sharding = tensor_sharding(shown, dims, reduces, mesh)
+            value = sdy.ShardingConstraintOp(value, sharding).result
+        kept.append(value)
+    return kept
+
+
+def tensor_sharding(
+    mesh_symbol: Any, dims: Sequence[Any], reduces: Reductions, mesh: AnyMesh
+) -> Any:
+    """A `#sdy.sharding` that splits dimensions by `dims` and has unreduced axes, in mesh order."""
+    unreduced = [sdy.AxisRefAttr.get(a) for a in mesh.axis_names if a in reduces.unreduced]
+    kind: dict[str, Any] = {}
+    if reduces.kind is not None:  # from JAX 0.12 on
+        kinds: Any = getattr(sdy, "ReductionOp")  # noqa: B009, not there in JAX 0.10
+        kind = {"reduction_op": getattr(kinds, reduces.kind.name.upper())}
+    return sdy.TensorShardingAttr.get(mesh_symbol, dims, unreduced_axes=unreduced, **kind)
+
+
+def groups_among_other_meshes() -> Literal["axes", "ids"]:
+    """How collectives name their groups where a module may have further meshes, as inside jit.
+
+    XLA replaces all meshes of the same devices by one of them. In JAX 0.10 it does not rename the
+    axes in StableHLO's groups, which then are unknown axes or name other devices.
+    """
+    renames = hasattr(sdy, "ReductionOp")  # from JAX 0.12 on
+    return "axes" if renames else "ids"
+
+
+def lowering_mesh(ctx: Any) -> AnyMesh:
+    """The mesh given to `fresh_module_context`, read back inside a lowering rule."""
+    return ctx.module_context.axis_context.mesh
+
+
+def call_subfunction(fun: Any, args: Sequence[Any]) -> Any:
+    """Calls the function that a call primitive, custom_jvp or custom_vjp hands to a trace."""
+    return getattr(fun, "call_wrapped", fun)(*args)
+
+
+def ahead_of_time(jitted: Any, types: Sequence[Any]) -> Callable[..., Any]:
+    """A function made by jit, compiled for arguments of these types.
+
+    JAX 0.10 refuses to call what is compiled ahead of time on types of less than a byte: it takes
+    their layout to be another one.
+    """
+    if any(bits_of(t.dtype) < 8 for t in types if not is_key_type(t)):
+        return jitted
+    return jitted.lower(*types).compile()

@@ -1,0 +1,96 @@
+"""JAX's meshes: their axes, the mesh in scope, and which axes are manual."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+)
+
+AnyMesh = Mesh | AbstractMesh
+
+
+def abstract_mesh(mesh: AnyMesh) -> AbstractMesh:
+    """The mesh without its devices."""
+    return mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh
+
+
+def axis_types(mesh: AnyMesh) -> dict[str, AxisType]:
+    """Axis name -> Auto, Explicit or Manual."""
+    return dict(zip(mesh.axis_names, abstract_mesh(mesh).axis_types, strict=True))
+
+
+def with_manual_axes(mesh: AnyMesh, axes: Iterable[str]) -> AbstractMesh:
+    """The abstract mesh on which `axes` are Manual."""
+    return abstract_mesh(mesh).update_axis_types(dict.fromkeys(axes, AxisType.Manual))
+
+
+def without_manual_axes(mesh: AbstractMesh) -> AbstractMesh:
+    """The mesh as it is outside of all shard_maps; axes that are Manual here are Auto there."""
+    return mesh.update_axis_types(dict.fromkeys(mesh.manual_axes, AxisType.Auto))
+
+
+def mesh_in_scope() -> AbstractMesh | None:
+    """The mesh set by `jax.set_mesh`, or that of an enclosing shard_map."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
+def concrete_mesh_in_scope() -> Mesh | None:
+    """The mesh set by `jax.set_mesh`, with its devices; inside jit nobody can know them."""
+    try:
+        mesh = jax.sharding.get_mesh()
+    except ValueError:
+        return None
+    return None if mesh.empty else mesh
+
+
+def with_axis_types_of(mesh: AbstractMesh, concrete: Mesh) -> Mesh:
+    """The abstract `mesh` on the devices of `concrete`."""
+    if concrete.abstract_mesh.axis_types == mesh.axis_types:
+        return concrete
+    return Mesh(concrete.devices, concrete.axis_names, axis_types=mesh.axis_types)
+
+
+def enclosing_manual_axes(mesh: AnyMesh) -> tuple[str, ...]:
+    """Axes of `mesh` that an enclosing shard_map has made manual already, in mesh order."""
+    current = jax.sharding.get_abstract_mesh()
+    if current.empty or current.axis_names != mesh.axis_names:
+        return ()
+    return tuple(a for a in mesh.axis_names if a in current.manual_axes)
+
+
+def is_readable_name(axis: str) -> bool:
+    """Whether XLA can read an axis of this name in Shardy's form.
+
+    XLA of jaxlib 0.10 reads names back from their escaped form and ends the process at what it does
+    not know, or finds no such axis. Later ones mistake a last backslash only.
+    """
+    if jax.__version_info__ < (0, 11):
+        return axis.isascii() and axis.isprintable() and not set(axis) & {'"', "\\"}
+    return not axis.endswith("\\") and not any("\ud800" <= c <= "\udfff" for c in axis)
+
+
+def explicit_axes(mesh: AnyMesh) -> tuple[str, ...]:
+    """The axes over which the split of an array is part of its type."""
+    return tuple(a for a, kind in axis_types(mesh).items() if kind == AxisType.Explicit)
+
+
+def no_mesh() -> contextlib.AbstractContextManager[Any]:
+    """No abstract mesh is in scope in this context, also within a program that is being traced."""
+    return jax.sharding.use_abstract_mesh(_EMPTY_MESH)
+
+
+def no_devices_in_scope() -> contextlib.AbstractContextManager[Any]:
+    """Programs may run on any devices in this context, as they may outside of `jax.set_mesh`."""
+    return jax.set_mesh(Mesh(np.empty((), object), ()))
+
+
+_EMPTY_MESH = AbstractMesh((), ())

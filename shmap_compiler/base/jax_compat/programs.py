@@ -1,0 +1,176 @@
+"""Jaxprs and their equations: the programs that they hold, and how to replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.interpreters import ad
+
+# ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
+ClosedJaxpr: Any = jex_core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
+
+_CLOSED_IS_SEPARATE = ClosedJaxpr is not jex_core.Jaxpr
+
+_JAXPRS = (jex_core.Jaxpr, ClosedJaxpr)
+
+
+def is_jaxpr(value: object) -> bool:
+    return isinstance(value, _JAXPRS)
+
+
+class _Kinds(dict[type, int]):
+    """Of each type of value: 1 for a program, 2 for what may list some, 0 for all others."""
+
+    def __missing__(self, type_: type) -> int:
+        kind = 1 if issubclass(type_, _JAXPRS) else 2 if issubclass(type_, (tuple, list)) else 0
+        self[type_] = kind
+        return kind
+
+
+# Every walk asks this of every parameter; looking up the exact type is the fastest answer.
+_kinds = _Kinds()
+
+
+def jaxprs_in(params: dict[str, Any]) -> Sequence[Any]:
+    """The programs that an equation holds: parameters that are one, or a list with some in it."""
+    found: list[Any] | None = None
+    for value in params.values():
+        kind = _kinds[type(value)]
+        if kind == 1:
+            found = [*(found or ()), value]
+        elif kind == 2:
+            for each in value:
+                if _kinds[type(each)] == 1:
+                    found = [*(found or ()), each]
+    return found or ()
+
+
+def replace_jaxprs_in(params: dict[str, Any], replacement: Callable[[Any], Any]) -> dict[str, Any]:
+    """The parameters of an equation, with a replacement for each program of `jaxprs_in`.
+
+    Returns `params` itself if every program is its own replacement.
+    """
+
+    def replaced(value: Any) -> Any:
+        kind = _kinds[type(value)]
+        if kind == 1:
+            return replacement(value)
+        if kind != 2:
+            return value
+        parts = [replacement(v) if _kinds[type(v)] == 1 else v for v in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        make = getattr(value, "_make", type(value))  # named tuples are made otherwise
+        return make(parts)
+
+    new = {name: replaced(value) for name, value in params.items()}
+    return new if any(new[name] is not value for name, value in params.items()) else params
+
+
+def is_closed(jaxpr: Any) -> bool:
+    """Whether `jaxpr` can stand where JAX wants a ClosedJaxpr."""
+    return isinstance(jaxpr, ClosedJaxpr)
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The Jaxpr inside a ClosedJaxpr; an open Jaxpr as it is."""
+    return jaxpr.jaxpr if is_closed(jaxpr) else jaxpr
+
+
+def replace_jaxpr(jaxpr: Any, **fields: Any) -> Any:
+    """Copy of an open or closed jaxpr with other equations, variables or effects."""
+    if _CLOSED_IS_SEPARATE and is_closed(jaxpr):
+        return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(**fields))
+    if "constvars" in fields and is_closed(jaxpr):
+        fields["consts"] = jaxpr.consts  # JAX forgets them otherwise
+    return jaxpr.replace(**fields)
+
+
+def close_jaxpr(jaxpr: Any) -> Any:
+    """A ClosedJaxpr without constants around an open jaxpr that has none."""
+    if _CLOSED_IS_SEPARATE and not is_closed(jaxpr):
+        return ClosedJaxpr(jaxpr, ())
+    return jaxpr
+
+
+_backward_pass = getattr(ad, "backward_pass", None)  # from JAX 0.12 on
+
+
+def transpose(
+    jaxpr: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+) -> list[Any]:
+    """The cotangents of those inputs of a closed jaxpr in which it is linear.
+
+    Args:
+      known: values of the other inputs.
+      cotangents: of the outputs.
+    """
+    types = [t for t, is_linear in zip(jaxpr.in_avals, linear, strict=True) if is_linear]
+    if _backward_pass is not None and not any(jaxprs_in(eqn.params) for eqn in jaxpr.eqns):
+        unknown, others = (ad.UndefinedPrimal(t.to_ct_aval()) for t in types), iter(known)
+        inputs = [next(unknown if is_linear else others) for is_linear in linear]
+        found = _backward_pass(open_jaxpr(jaxpr), False, jaxpr.consts, inputs, list(cotangents))
+        return [ad.instantiate_zeros(x) for x, m in zip(found, linear, strict=True) if m]
+    # This traces the program again, and so splits loops into what is known and what is linear.
+    run = jex_core.jaxpr_as_fun(jaxpr)
+
+    def of_linear(*inputs):
+        rest, others = iter(inputs), iter(known)
+        return run(*[next(rest if is_linear else others) for is_linear in linear])
+
+    return list(jax.linear_transpose(of_linear, *types)(list(cotangents)))
+
+
+def constants_to_inputs(closed: Any) -> tuple[Any, list[Any]]:
+    """(closed jaxpr whose constants are its leading inputs, the constants)."""
+    jaxpr, consts = closed.jaxpr, list(closed.consts)
+    if not consts:
+        return closed, consts
+    fields = {
+        "constvars": [],
+        "invars": [*jaxpr.constvars, *jaxpr.invars],
+        "debug_info": jaxpr.debug_info.with_unknown_names(),
+    }
+    if _CLOSED_IS_SEPARATE:
+        return ClosedJaxpr(jaxpr.replace(**fields), ()), consts
+    return closed.replace(**fields, consts=()), consts
+
+
+def has_high_jvp(eqn: Any) -> bool:
+    """Whether an equation stands for a program, and has a forward-mode derivative of its own."""
+    held = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
+    if held is None:
+        return False
+    from jax.experimental import hijax  # not there in JAX 0.10
+
+    return type(held).jvp is not hijax.HiPrim.jvp
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """(number of constants, number of carries) of a scan equation."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def equation_context(eqn: Any) -> Any:
+    """What an equation takes from the settings in force when it was traced; hashable."""
+    return eqn.ctx
+
+
+def print_equations_as(primitive: Any, shown: Callable[[Any], dict[str, Any]]) -> None:
+    """JAX prints equations of `primitive` with these parameters, programs among them indented.
+
+    JAX indents parameters that are jaxprs, and prints what stands for others on one line. The table
+    of rules that print otherwise has no public name, nor has the rule for all other equations.
+    """
+    names = jex_core.new_jaxpr_eqn.__globals__
+
+    def rule(eqn: Any, context: Any, settings: Any) -> Any:
+        return names["_pp_eqn"](eqn.replace(params=shown(eqn)), context, settings)
+
+    names["pp_eqn_rules"][primitive] = rule

@@ -1,0 +1,131 @@
+"""JAX's settings, and what of them traced and lowered programs depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import operator
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core as jex_core
+
+# `jax_use_shardy_partitioner` can be set publicly for the whole process only.
+_partitioner_lock = threading.RLock()
+
+
+def varying_types(on: bool = True) -> contextlib.AbstractContextManager[None]:
+    """JAX tracks inside, in this thread, along which manual axes values vary; or does not.
+
+    `jax.config.check_vma` can be set publicly for the whole process only; the object behind it also
+    sets it for one thread. JAX uses it to give reverse-mode derivatives their meaning.
+    """
+    holder: Any = jax.config._value_holders["check_vma"]
+    return holder(on)
+
+
+def tracks_varying_types() -> bool:
+    """Whether `varying_types` is on in this thread."""
+    return setting("check_vma")
+
+
+def unchecked_backward_rules() -> contextlib.AbstractContextManager[None]:
+    """JAX takes from the backward rule of a custom_vjp function what it gives, in this thread."""
+    holder: Any = jax.config._value_holders["jax_disable_bwd_checks"]
+    return holder(True)
+
+
+def shardy_is_on() -> bool:
+    return bool(setting("jax_use_shardy_partitioner"))
+
+
+def setting(name: str) -> Any:
+    """A setting of JAX as it is in this thread."""
+    return getattr(jax.config, name)
+
+
+@contextlib.contextmanager
+def partitioner(name: str) -> Iterator[None]:
+    """JAX lowers and compiles for partitioner `name` ("gspmd" or "shardy") inside this context."""
+    quiet = _without_gspmd_deprecation() if name == "gspmd" else contextlib.nullcontext()
+    with _partitioner_lock, quiet:
+        before = shardy_is_on()
+        jax.config.update("jax_use_shardy_partitioner", name == "shardy")
+        try:
+            yield
+        finally:
+            jax.config.update("jax_use_shardy_partitioner", before)
+
+
+@contextlib.contextmanager
+def _without_gspmd_deprecation() -> Iterator[None]:
+    """Raises the level of XLA's log, where XLA warns that GSPMD's propagation is deprecated.
+
+    Up to jaxlib 0.10 it does so in each compilation for GSPMD, which `lower` asks for by default,
+    and later once in a process. JAX can set the level of all messages only, so warnings of another
+    kind are lost, too, while such a program compiles. A level that the user has set is kept.
+    """
+    by_user = jax.config.jax_logging_level != "NOTSET"
+    if by_user or os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") != "1":
+        yield
+        return
+    _set_xla_log_level("ERROR")
+    try:
+        yield
+    finally:
+        _set_xla_log_level("WARNING")
+
+
+def _set_xla_log_level(level: str) -> None:
+    """Sets the least severe level that XLA logs, and leaves JAX's Python loggers as they are."""
+    loggers = {logger: logger.level for logger in map(logging.getLogger, ("jax", "jaxlib"))}
+    jax.config.update("jax_logging_level", level)
+    jax.config.update("jax_logging_level", "NOTSET")  # of the Python loggers only
+    for logger, before in loggers.items():
+        logger.setLevel(before)
+
+
+def lowering_config() -> tuple[Any, ...]:
+    """The settings of JAX, of this thread, on which the lowering of a primitive depends."""
+    return tuple(
+        setting(name)
+        for name in (
+            "jax_enable_x64",
+            "jax_default_matmul_precision",
+            "jax_threefry_partitionable",
+            "jax_use_shardy_partitioner",
+            "jax_default_prng_impl",
+            "jax_numpy_dtype_promotion",
+        )
+    )
+
+
+# No other way leads to the axes that vmap names.
+_axis_names = jex_core.unsafe_get_axis_names_DO_NOT_USE  # pyright: ignore[reportPrivateImportUsage]
+
+
+@functools.lru_cache(maxsize=4)
+def _readers(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """(what reads settings that a thread may have of its own, what reads the others)."""
+    own = [name for name in names if hasattr(jax.config, name)]
+    others = [name for name in names if name not in own]
+    return operator.attrgetter(*own), lambda values: tuple(values[name] for name in others)
+
+
+def tracing_context() -> Hashable:
+    """What a traced program may depend on besides its function and the types of its arguments.
+
+    These are the settings of JAX in this thread, what its context managers hand on to the equations
+    made in them, and the named axes in scope.
+    """
+    of_process = jax.config.values
+    of_thread, others = _readers(tuple(of_process))
+    settings = of_thread(jax.config), others(of_process)
+    equation = jex_core.new_jaxpr_eqn([], [], jex_core.primitives.neg_p, {}, set())
+    axes = tuple((axis, lax.axis_size(axis)) for axis in _axis_names())
+    return settings, equation.ctx, axes

@@ -1,0 +1,130 @@
+"""Tracing with axes in scope, and what JAX's errors mean there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+from jax.core import AbstractValue, eval_context
+from jax.extend import core as jex_core
+from jax.extend import linear_util
+from jax.interpreters import partial_eval
+from jax.sharding import (
+    AbstractMesh,
+)
+
+from shmap_compiler.base.jax_compat.programs import ClosedJaxpr
+from shmap_compiler.base.jax_compat.settings import setting
+
+_T = TypeVar("_T")
+
+
+def without_high_primitives(closed: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
+    """The jaxpr as JAX lowers it: from 0.12 on some primitives stand for programs until then."""
+    if not getattr(closed, "is_high", False):
+        return closed
+    lower: Any = getattr(partial_eval, "lower_jaxpr2")  # noqa: B009, not there in JAX 0.10
+    return run_with_axes(lambda: lower(closed), mesh, axes)
+
+
+def trace_with_axes(
+    fun: Callable[..., Any], mesh: AbstractMesh, axes: Sequence[str], avals: Sequence[Any]
+) -> Any:
+    """ClosedJaxpr of `fun` on `avals`, with collectives over `axes` of `mesh` in scope."""
+    axis_env = [(a, mesh.shape[a]) for a in axes]
+    # JAX would check what it traced after the names of the axes have gone out of scope.
+    with jax.sharding.use_abstract_mesh(mesh), jax.enable_checks(False):
+        if setting("jax_debug_key_reuse"):  # only this looks for it inside
+            return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
+        found: list[Any] = []
+
+        def in_scope() -> tuple[()]:
+            found.append(_traced_flat(fun, avals))
+            return ()
+
+        jax.make_jaxpr(in_scope, axis_env=axis_env)()
+    return found[0]
+
+
+def _traced_flat(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """ClosedJaxpr of `fun`, without what jit does for each argument: `make_jaxpr` takes ten times
+    as long for the hundreds of arguments of a gradient.
+    """
+    info = getattr(fun, _DEBUG_INFO, None) or jax.api_util.debug_info("shard_map", fun, avals, {})
+    flat = linear_util.wrap_init(lambda *args: jax.tree.leaves(fun(*args)), debug_info=info)
+    types = [t if isinstance(t, AbstractValue) else jax.typeof(t) for t in avals]
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(flat, types)
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def refuses_unreduced(error: Exception) -> bool:
+    """Whether JAX refused an operation on values that its types call unreduced or reduced."""
+    trace, module = error.__traceback__, ""
+    while trace is not None:
+        trace, module = trace.tb_next, trace.tb_frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] == "jax" and "reduced" in str(error)
+
+
+def needs_varying_types(error: BaseException | None) -> bool:
+    """Whether JAX refused a cast as it does outside of `varying_types`, where all are invariant."""
+    while error is not None:
+        if str(error).startswith("Unsupported pcast from="):
+            return True
+        error = error.__cause__
+    return False
+
+
+_DEBUG_INFO = "__fun_debug_info__"  # looked up by jax.api_util.debug_info, of which nothing is said
+
+
+def described_as(
+    fun: Callable[..., _T],
+    user_fun: Callable[..., Any],
+    args: Sequence[Any],
+    positions: Sequence[int],
+) -> Callable[..., _T]:
+    """`fun`, in JAX's errors described by the name, line and arguments of a user's function.
+
+    Args:
+      args: the user's arguments, pytrees of which `fun` takes the leaves at `positions`.
+    """
+    info = jax.api_util.debug_info("shard_map", user_fun, args, {})
+    names = info.arg_names or ()
+    if all(p < len(names) for p in positions):  # else they are those of another function
+        info = info._replace(arg_names=tuple(names[p] for p in positions))
+        setattr(fun, _DEBUG_INFO, info)
+    return fun
+
+
+def described_alike(fun: Callable[..., _T], other: Callable[..., Any]) -> Callable[..., _T]:
+    """`fun`, in JAX's errors described as `other` is, if that was `described_as`."""
+    if hasattr(other, _DEBUG_INFO):
+        setattr(fun, _DEBUG_INFO, getattr(other, _DEBUG_INFO))
+    return fun
+
+
+def is_of_other_mesh(error: Exception) -> bool:
+    """Whether JAX refused a value whose type has a mesh with other axes manual than those here."""
+    return isinstance(error, ValueError) and "should match the aval mesh" in str(error)
+
+
+def run_with_axes(fun: Callable[[], _T], mesh: AbstractMesh, axes: Sequence[str]) -> _T:
+    """Result of trace-time work `fun()` that needs the names of `axes` in scope."""
+    result: list[_T] = []
+
+    def record() -> tuple[()]:
+        result.append(fun())
+        return ()
+
+    trace_with_axes(record, mesh, axes, ())
+    return result[0]
+
+
+with eval_context():
+    _NO_TRACE = jex_core.get_opaque_trace_state()
+
+
+def is_tracing() -> bool:
+    """Whether a transformation is at work here, even if none of the values at hand shows it."""
+    return jex_core.get_opaque_trace_state() != _NO_TRACE

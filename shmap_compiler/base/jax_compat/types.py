@@ -1,0 +1,161 @@
+"""What a type says: shape, split over Explicit axes, unreduced, reduced and varying axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.sharding import (
+    AbstractMesh,
+    ManualAxisType,
+    NamedSharding,
+    PartitionSpec,
+)
+
+from shmap_compiler.base.jax_compat.meshes import AnyMesh, abstract_mesh, explicit_axes
+from shmap_compiler.base.jax_compat.refs import is_ref
+
+
+def shaped_array(
+    shape: Sequence[int], dtype: Any, weak_type: bool, sharding: NamedSharding | None = None
+) -> ShapedArray:
+    if sharding is None:
+        return ShapedArray(tuple(shape), dtype, weak_type=weak_type)
+    return ShapedArray(tuple(shape), dtype, weak_type=weak_type, sharding=sharding)
+
+
+def varying_type(aval: Any, mesh: AbstractMesh, axes: Iterable[str]) -> Any:
+    """The type of blocks on `mesh`, which has manual axes, that vary along `axes`."""
+    sharding = aval.sharding
+    if sharding.mesh.empty:
+        sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(aval.shape)))
+    varying = ManualAxisType(varying=frozenset(axes))
+    return aval.update(sharding=sharding, manual_axis_type=varying)
+
+
+def varies_along(aval: Any) -> frozenset[str]:
+    """The axes along which values vary, by their type."""
+    return aval.manual_axis_type.varying
+
+
+def without_varying_type(aval: Any) -> Any:
+    """The type without the axes along which its values vary; the same object if it has none."""
+    if is_ref(aval):
+        inner = without_varying_type(aval.inner_aval)
+        return aval if inner is aval.inner_aval else aval.update(inner_aval=inner)
+    if getattr(aval, "manual_axis_type", None) in (None, ManualAxisType()):
+        return aval
+    return aval.update(manual_axis_type=ManualAxisType())
+
+
+def type_split(aval: Any) -> tuple[tuple[str, ...], ...]:
+    """For each dimension, the axes over which a type says it is split; `()` if it says nothing."""
+    sharding = getattr(aval, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return ()
+    explicit = explicit_axes(sharding.mesh)
+    entries = ((e,) if isinstance(e, str) else tuple(e or ()) for e in sharding.spec.partitions)
+    return tuple(tuple(a for a in axes if a in explicit) for axes in entries)
+
+
+@dataclass(frozen=True)
+class Reductions:
+    """The axes over which an array is yet to be reduced, and those over which its gradient is.
+
+    Attributes:
+      unreduced: each device along these axes holds a summand of the array.
+      reduced: each device holds the whole array, whose cotangent is unreduced.
+      kind: what combines the summands, from JAX 0.12 on; None for an empty `unreduced`.
+    """
+
+    unreduced: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
+    kind: Any = None
+
+    def __bool__(self) -> bool:
+        return bool(self.unreduced or self.reduced)
+
+    def over(self, axes: Iterable[str]) -> Reductions:
+        """Those over some of the axes."""
+        unreduced = self.unreduced.intersection(axes)
+        kind = self.kind if unreduced else None
+        return Reductions(unreduced, self.reduced.intersection(axes), kind)
+
+    def __or__(self, other: Reductions) -> Reductions:
+        return Reductions(
+            self.unreduced | other.unreduced, self.reduced | other.reduced, self.kind or other.kind
+        )
+
+
+PARTLY_MANUAL_REDUCTIONS = hasattr(jax.sharding, "UnreducedKind")
+"""Whether XLA takes arrays that are unreduced over one axis where another is manual."""
+
+
+def reductions(spec: PartitionSpec) -> Reductions:
+    """What a spec says besides how dimensions are split."""
+    return Reductions(spec.unreduced, spec.reduced, getattr(spec, "unreduced_kind", None))
+
+
+def reduction_kind(name: str | None) -> Any:
+    """What combines summands, by its name: "sum", "max" or "min"; None in JAX 0.10, for a sum."""
+    kinds = getattr(jax.sharding, "UnreducedKind", None)
+    if kinds is None and name not in (None, "sum"):
+        raise ValueError(f"this version of JAX has no arrays that are unreduced as a {name}")
+    return None if name is None or kinds is None else kinds[name]
+
+
+def with_reductions(spec: PartitionSpec, found: Reductions) -> PartitionSpec:
+    """The spec that splits dimensions as `spec` does."""
+    if not found:
+        return PartitionSpec(*spec.partitions)
+    kind: dict[str, Any] = {} if found.kind is None else {"unreduced_kind": found.kind}
+    return PartitionSpec(*spec.partitions, unreduced=found.unreduced, reduced=found.reduced, **kind)
+
+
+def type_reductions(aval: Any) -> Reductions:
+    """What the type of an array says besides how dimensions are split."""
+    sharding = getattr(aval, "sharding", None)
+    return reductions(sharding.spec) if isinstance(sharding, NamedSharding) else Reductions()
+
+
+def manual_type_reductions(aval: Any) -> Reductions:
+    """What the type of a block says, under `varying_types`."""
+    found = getattr(aval, "manual_axis_type", None) or ManualAxisType()
+    return Reductions(found.unreduced, found.reduced, getattr(found, "unreduced_kind", None))
+
+
+def type_on_mesh(
+    mesh: AnyMesh,
+    splits: Sequence[Sequence[str]],
+    shape: Sequence[int],
+    dtype: Any,
+    weak_type: bool,
+    reduces: Reductions = Reductions(),
+) -> ShapedArray:
+    """Type of an array whose dimensions are split over axes of `mesh`.
+
+    Only Explicit axes become part of the spec. The mesh is part of the type whatever its axes, as
+    in JAX, which reads from it on which mesh a result of jit lies.
+    """
+    explicit = explicit_axes(mesh)
+    kept = [tuple(a for a in axes if a in explicit) for axes in splits]
+    entries = [axes[0] if len(axes) == 1 else axes or None for axes in kept]
+    entries += [None] * (len(shape) - len(entries))
+    spec = with_reductions(PartitionSpec(*entries), reduces.over(explicit))
+    return shaped_array(shape, dtype, weak_type, NamedSharding(abstract_mesh(mesh), spec))
+
+
+def bits_of(dtype: Any) -> int:
+    """How many bits an element has; a boolean counts as a byte."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return 8
+    return (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits
+
+
+def is_key_type(aval: Any) -> bool:
+    """Whether an array type is that of random keys, or another one NumPy does not know."""
+    return jnp.issubdtype(aval.dtype, jax.dtypes.extended)
