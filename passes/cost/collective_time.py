@@ -25,6 +25,18 @@ from .networks import Coordinates, Network, Nodes, Torus
 Link = tuple[Coordinates, Coordinates]
 
 
+SENT_SHARES = {
+    "all-gather": 1,
+    "all-reduce": 2,
+    "all-to-all": 1,
+    "collective-broadcast": 1,
+    "collective-permute": 1,
+    "ragged-all-to-all": 1,
+    "reduce-scatter": 1,
+}
+"""How often a device sends what it sends in an all-gather, for each HLO instruction."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """The time of one collective that has its links for itself.
@@ -44,8 +56,7 @@ def sent_bytes(kind: str, payload: int, size: int) -> float:
     """Bytes that one device of a group of `size` sends; see the formulas above."""
     if kind == "collective-permute":
         return payload
-    share = (size - 1) / size * payload
-    return 2 * share if kind == "all-reduce" else share
+    return SENT_SHARES[kind] * ((size - 1) / size * payload)
 
 
 def cost_of_groups(

@@ -21,7 +21,7 @@ from shmap_compiler.checks.provenance import Path, Place, history
 from shmap_compiler.checks.replicated_outputs import told
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.replication.collective_rules import communicates_over
+from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.inference import Frame, Replication
 from shmap_compiler.replication.region_dataflow import Out, Program
 
@@ -89,8 +89,7 @@ def _meetings(
         eqn = frame.jaxpr.eqns[position]
         talking = communicates_over(eqn)
         if talking:
-            # XLA's collective-permute has no groups: all devices of the program meet in it.
-            meeting = everywhere if eqn.primitive is ppermute_p else axes.mask(talking)
+            meeting = everywhere if all_devices_wait(eqn) else axes.mask(talking)
             for control in controls:
                 if control.mask & meeting:
                     yield _Meeting(eqn, control, control.mask & meeting, around)
@@ -134,7 +133,7 @@ def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequen
     decides = "whose number of steps varies" if loop else "whose predicate varies"
     found = history(replication, meeting.control.place, clash[0])
     lines = "".join(f"\n              {line}" for line in told(graph, found, names))
-    group = "all devices" if meeting.eqn.primitive is ppermute_p else f"all devices along {axes}"
+    group = "all devices" if all_devices_wait(meeting.eqn) else f"all devices along {axes}"
     return Problem(
         f"{collective} over {', '.join(map(repr, communicates_over(meeting.eqn)))}"
         f" at {_line(meeting.eqn, meeting.around)}",

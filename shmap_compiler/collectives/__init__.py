@@ -1,42 +1,105 @@
 """The collectives of the Graph: one small family, named by mesh axes.
 
 Each file defines one primitive (or one kind), always in the same order: the function that binds it,
-its type, its lowering to StableHLO, its derivative, its batching, and the registration of these
-last. All are per-device operations: shapes are those of one device's block.
+its type, its lowering to StableHLO, its derivative, its batching, the registration of these, how
+JAX's primitives become it, and last its record, which is all that the other rooms know of it. All
+are per-device operations: shapes are those of one device's block.
 
 Common parameters: `axes`, the mesh axes over which devices talk, major axis first; `groups`, a
 partition of 0..n-1 (n the product of the axes' sizes) into subgroups of equal size, or None for one
 group of all; `size`, how many devices are in one group.
 """
 
-from shmap_compiler.collectives.all_reduce import pmax, pmax_p, pmin, pmin_p, psum, psum_p
-from shmap_compiler.collectives.all_to_all import all_to_all, all_to_all_p
-from shmap_compiler.collectives.axis_index import axis_index, axis_index_p
+from typing import Any
+
+from shmap_compiler.collectives.all_reduce import (
+    PMAX,
+    PMIN,
+    PSUM,
+    pmax,
+    pmax_p,
+    pmin,
+    pmin_p,
+    psum,
+    psum_p,
+)
+from shmap_compiler.collectives.all_to_all import ALL_TO_ALL, all_to_all, all_to_all_p
+from shmap_compiler.collectives.axis_index import AXIS_INDEX, axis_index, axis_index_p
+from shmap_compiler.collectives.base import lowered_primitives
 from shmap_compiler.collectives.gather_scatter import (
+    ALL_GATHER,
+    PSUM_SCATTER,
     all_gather,
     all_gather_p,
     psum_scatter,
     psum_scatter_p,
 )
-from shmap_compiler.collectives.pbroadcast import pbroadcast, pbroadcast_p
-from shmap_compiler.collectives.ppermute import ppermute, ppermute_p
-from shmap_compiler.collectives.ragged_all_to_all import ragged_all_to_all, ragged_all_to_all_p
-
-COLLECTIVES = (
-    psum_p,
-    pmax_p,
-    pmin_p,
-    all_gather_p,
-    psum_scatter_p,
-    all_to_all_p,
-    ppermute_p,
+from shmap_compiler.collectives.pbroadcast import PBROADCAST, pbroadcast, pbroadcast_p
+from shmap_compiler.collectives.ppermute import PPERMUTE, ppermute, ppermute_p
+from shmap_compiler.collectives.ragged_all_to_all import (
+    RAGGED_ALL_TO_ALL,
+    ragged_all_to_all,
     ragged_all_to_all_p,
-    pbroadcast_p,
-    axis_index_p,
 )
+from shmap_compiler.collectives.record import (
+    Collective,
+    Combines,
+    JaxForm,
+    Payload,
+    Result,
+    Waits,
+)
+from shmap_compiler.collectives.to_reduced import to_reduced_p
+
+RECORDS: tuple[Collective, ...] = (
+    PSUM,
+    PMAX,
+    PMIN,
+    ALL_GATHER,
+    PSUM_SCATTER,
+    ALL_TO_ALL,
+    PPERMUTE,
+    RAGGED_ALL_TO_ALL,
+    PBROADCAST,
+    AXIS_INDEX,
+)
+"""Every collective. The other rooms make their tables from it."""
+
+COLLECTIVES = tuple(record.primitive for record in RECORDS)
+
+POINT_TO_POINT = frozenset({"psend", "precv"})
+"""Primitives of JAX's, for GPUs only, that have no form in this family and stay as they are."""
+
+JAX_FORMS: dict[str, JaxForm] = {form.name: form for record in RECORDS for form in record.forms}
+
+_BY_PRIMITIVE = {record.primitive: record for record in RECORDS}
+_BY_JAX_FORM = {form.name: record for record in RECORDS for form in record.forms}
+
+
+def record_of(primitive: Any) -> Collective | None:
+    """The record of a collective, in the form of this family or in one of JAX's."""
+    return _BY_PRIMITIVE.get(primitive) or _BY_JAX_FORM.get(primitive.name)
+
+
+def record_in_jax_form(name: str) -> Collective | None:
+    """The record for which a primitive of JAX's with this name stands."""
+    return _BY_JAX_FORM.get(name)
+
+
+# Without a record, the checks would take what devices wait in for ordinary arithmetic.
+lowered_primitives.update(COLLECTIVES, {to_reduced_p})
 
 __all__ = [
     "COLLECTIVES",
+    "JAX_FORMS",
+    "POINT_TO_POINT",
+    "RECORDS",
+    "Collective",
+    "Combines",
+    "JaxForm",
+    "Payload",
+    "Result",
+    "Waits",
     "all_gather",
     "all_gather_p",
     "all_to_all",
@@ -57,4 +120,6 @@ __all__ = [
     "psum_scatter_p",
     "ragged_all_to_all",
     "ragged_all_to_all_p",
+    "record_in_jax_form",
+    "record_of",
 ]

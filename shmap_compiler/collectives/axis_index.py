@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import shaped_array
+from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.base import define
+from shmap_compiler.collectives.jax_params import named_axes
+from shmap_compiler.collectives.record import Collective, JaxForm, Result, Waits
 
 axis_index_p = Primitive("axis_index")
 
@@ -48,3 +53,26 @@ def _lowering(ctx, *, axes):
 
 
 define(axis_index_p, _type, _lowering)
+
+
+def _expansion(params, sizes):
+    return functools.partial(axis_index, axes=named_axes(params))
+
+
+def _split(axis, *, axis_name):
+    return split_axes.axis_index(axis), 0
+
+
+def _on_rows(axis, *, axes):
+    return jnp.asarray(rows.members(axis, axes, None).place)
+
+
+AXIS_INDEX = Collective(
+    primitive=axis_index_p,
+    result=Result.RANK,
+    waits=Waits.NOBODY,
+    hlo=None,
+    forms=(JaxForm("axis_index", _expansion, _split),),
+    on_rows=_on_rows,
+    functions=("axis_index",),
+)

@@ -31,6 +31,7 @@ from shmap_compiler.base.errors import (
     show_value,
 )
 from shmap_compiler.base.source_lines import is_internal, place_of, source_line
+from shmap_compiler.collectives import JAX_FORMS, RECORDS, record_in_jax_form
 
 
 @dataclass(frozen=True)
@@ -97,16 +98,13 @@ def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
         arguments={k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")},
     )
     positional = [a for a in named if isinstance(a, int)]
-    if positional and use.name not in _POSITIONAL:
+    form = JAX_FORMS.get(use.name)
+    if positional and not (form and form.positional):
         return list(_no_names(dataclasses.replace(use, place=source_line(eqn)), positional))
     dtypes = [getattr(v.aval, "dtype", None) for v in eqn.invars]
     if not refusals(use, dtypes):
         return []  # the usual case: looking up the line takes longer than all checks
     return refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
-
-
-_POSITIONAL = {"psum", "pmax", "pmin"}
-"""The primitives that also reduce over dimensions of the block."""
 
 
 def _no_names(use: Use, dimensions: Sequence[int]) -> Iterator[Problem]:
@@ -125,30 +123,19 @@ def refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
         *_wrong_groups(use),
         *_wrong_perm(use),
         *_wrong_source(use),
-        *_scattered_booleans(use, dtypes),
-        *_unordered_numbers(use, dtypes),
+        *_refused_types(use, dtypes),
     ]
 
 
-def _scattered_booleans(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
-    """XLA would or them, where psum counts them."""
-    if use.name == "reduce_scatter" and np.dtype(bool) in dtypes:
-        yield Problem(
-            use.where.replace("reduce_scatter", "psum_scatter"),
-            "an operand of type bool",
-            "numbers: booleans have no sum",
-            "convert first, e.g. x.astype(jnp.int32), as psum does",
-        )
-
-
-def _unordered_numbers(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
-    if use.name in ("pmax", "pmin") and any(np.dtype(d).kind == "c" for d in dtypes if _numeric(d)):
-        yield Problem(
-            use.where,
-            "an operand of complex numbers",
-            "numbers with an order",
-            f"apply {use.name} to the absolute values, or to real and imaginary parts",
-        )
+def _refused_types(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
+    record = record_in_jax_form(use.name)
+    if record is None or not record.refused_types:
+        return
+    kinds = {np.dtype(d).kind for d in dtypes if _numeric(d)}
+    for kind, refusal in record.refused_types.items():
+        if kind in kinds:
+            where = dataclasses.replace(use, name=record.functions[0]).where
+            yield Problem(where, refusal.found, refusal.needed, refusal.fix)
 
 
 def _numeric(dtype: Any) -> bool:
@@ -158,8 +145,7 @@ def _numeric(dtype: Any) -> bool:
 
 # ------------------------------------------------------ what the user called, from a traceback
 
-_FUNCTIONS = ("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all")
-_FUNCTIONS += ("ppermute", "pshuffle", "pbroadcast", "axis_index", "axis_size", "pcast")
+_FUNCTIONS = (*(name for record in RECORDS for name in record.functions), "axis_size", "pcast")
 _NAMES = {inspect.unwrap(getattr(lax, name)).__code__: name for name in _FUNCTIONS}
 
 
@@ -291,11 +277,15 @@ def _is_integer(value: Any) -> bool:
     return True
 
 
+_ANY_SIZE = {name for record in RECORDS if record.unequal_groups for name in record.functions}
+"""Functions, and primitives of these names, whose groups may differ in size."""
+
+
 def _wrong_groups(use: Use) -> Iterator[Problem]:
     if use.groups is None:
         return
     members = sorted(i for group in use.groups for i in group)
-    any_size = use.name in ("psum", "pmean", "pmax", "pmin")
+    any_size = use.name in _ANY_SIZE
     one_size = len({len(g) for g in use.groups}) == 1
     if members != list(range(use.devices)) or not (any_size or one_size):
         yield Problem(

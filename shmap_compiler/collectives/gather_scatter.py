@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
+from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.base import (
     Groups,
     define,
@@ -20,6 +23,16 @@ from shmap_compiler.collectives.base import (
     past,
     replica_groups,
     with_dimension,
+)
+from shmap_compiler.collectives.jax_params import group_params
+from shmap_compiler.collectives.record import (
+    Collective,
+    Combines,
+    JaxForm,
+    Payload,
+    Refusal,
+    Result,
+    Waits,
 )
 
 all_gather_p = Primitive("all_gather")
@@ -82,3 +95,108 @@ define(all_gather_p, _all_gather_type, _all_gather_lowering, _batcher(all_gather
 define(psum_scatter_p, _psum_scatter_type, _psum_scatter_lowering, _batcher(psum_scatter_p))
 ad.deflinear2(all_gather_p, _all_gather_transpose)
 ad.deflinear2(psum_scatter_p, _psum_scatter_transpose)
+
+
+# ---------------------------------------------------------------------------------- JAX's forms
+
+
+def _expand_all_gather(params, sizes):
+    dimension, group = params["all_gather_dimension"], group_params(params, sizes)
+
+    def fun(x):
+        x = x if params["tiled"] else lax.expand_dims(x, (dimension,))
+        return all_gather(x, dimension=dimension, **group)
+
+    return fun
+
+
+def _expand_reduce_scatter(params, sizes):
+    group = group_params(params, sizes)
+
+    def fun(x):
+        dimension = params["scatter_dimension"] % x.ndim
+        x = psum_scatter(x, dimension=dimension, **group)
+        return x if params["tiled"] else lax.squeeze(x, (dimension,))
+
+    return fun
+
+
+def _split_all_gather(
+    axis, x, *, all_gather_dimension, axis_name, axis_size, tiled, axis_index_groups=None
+):
+    dimension = all_gather_dimension
+    x = x if tiled else jnp.expand_dims(x, dimension + 1)
+    if axis_index_groups is not None:
+        arguments = {"axis": dimension, "tiled": True}
+        return split_axes.grouped(lax.all_gather, x, axis, axis_index_groups, **arguments)
+    return split_axes.all_gather(x, axis, dimension), None
+
+
+def _split_reduce_scatter(
+    axis, x, *, scatter_dimension, axis_name, axis_index_groups, axis_size, tiled
+):
+    dimension = scatter_dimension % (x.ndim - 1)
+    if axis_index_groups is None:
+        x = split_axes.psum_scatter(x, axis, dimension)
+    else:
+        arguments = {"scatter_dimension": dimension, "tiled": True}
+        x, _ = split_axes.grouped(lax.psum_scatter, x, axis, axis_index_groups, **arguments)
+    return x if tiled else jnp.squeeze(x, dimension + 1), 0
+
+
+# --------------------------------------------------------------------------- on stacked blocks
+
+
+def _all_gather_on_rows(axis, x, *, axes, dimension, groups, size):
+    m = rows.members(axis, axes, groups)
+    return rows.join(jnp.moveaxis(m.gathered(x), 1, dimension + 1), dimension + 1)[m.group]
+
+
+def _psum_scatter_on_rows(axis, x, *, axes, dimension, groups, size):
+    m = rows.members(axis, axes, groups)
+    if size == 1:
+        return x
+    total = rows.SUM(m.gathered(x))
+    parts = jnp.moveaxis(rows.split(total, dimension + 1, size), dimension + 1, 1)
+    return parts[m.group, m.place]
+
+
+# ------------------------------------------------------------------------------------- records
+
+ALL_GATHER = Collective(
+    primitive=all_gather_p,
+    result=Result.SAME,
+    waits=Waits.GROUP,
+    hlo="all-gather",
+    forms=(
+        JaxForm("all_gather", _expand_all_gather, _split_all_gather),
+        JaxForm("all_gather_invariant", _expand_all_gather, _split_all_gather),
+        JaxForm("all_gather_reduced", _expand_all_gather),
+    ),
+    on_rows=_all_gather_on_rows,
+    functions=("all_gather",),
+    combines=Combines.BLOCKS,
+    payload=Payload.GATHERED,
+)
+PSUM_SCATTER = Collective(
+    primitive=psum_scatter_p,
+    result=Result.PART,
+    waits=Waits.GROUP,
+    hlo="reduce-scatter",
+    forms=(
+        JaxForm("reduce_scatter", _expand_reduce_scatter, _split_reduce_scatter),
+        JaxForm("unreduced_reduce_scatter", _expand_reduce_scatter),
+    ),
+    on_rows=_psum_scatter_on_rows,
+    functions=("psum_scatter",),
+    combines=Combines.SUM,
+    transpose=all_gather_p,
+    refused_types={
+        "b": Refusal(  # XLA would or them, where psum counts them
+            "an operand of type bool",
+            "numbers: booleans have no sum",
+            "convert first, e.g. x.astype(jnp.int32), as psum does",
+        )
+    },
+    xla_rejects=lambda result: 0 in result.shape,
+)

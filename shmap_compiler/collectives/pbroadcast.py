@@ -6,15 +6,20 @@ import functools
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 from jaxlib.mlir import ir
 
 from shmap_compiler.base.jax_compat import bits_of
-from shmap_compiler.collectives.all_reduce import psum
+from shmap_compiler.collectives import rows, split_axes
+from shmap_compiler.collectives.all_reduce import pmax, psum
 from shmap_compiler.collectives.axis_index import axis_index
 from shmap_compiler.collectives.base import define, replica_groups, same_dimension_batcher
+from shmap_compiler.collectives.jax_params import group_params
+from shmap_compiler.collectives.pbroadcast_transpose import register_transpose
+from shmap_compiler.collectives.record import Collective, JaxForm, Refusal, Result, Waits
 
 pbroadcast_p = Primitive("pbroadcast")
 
@@ -73,3 +78,71 @@ def _transpose(ct, x, *, axes, source, size):
 define(pbroadcast_p, _type, _lowering, same_dimension_batcher(pbroadcast_p))
 mlir.register_lowering(pbroadcast_p, _cpu_lowering, platform="cpu")
 ad.deflinear2(pbroadcast_p, _transpose)
+
+
+# ---------------------------------------------------------------------------------- JAX's forms
+
+
+def _expansion(params, sizes):
+    group = group_params(params, sizes)
+    if not group["axes"]:
+        return lambda x: x
+    source = int(params["source"])  # True is a source too
+    return functools.partial(pbroadcast, axes=group["axes"], source=source, size=group["size"])
+
+
+def _expansion_of_dynamic(params, sizes):
+    group = group_params(params, sizes)
+
+    def fun(x, source):
+        mine = axis_index(axes=group["axes"]) == source
+        if x.dtype == jnp.bool_:
+            return pmax(x & mine, **group)
+        return psum(jnp.where(mine, x, jnp.zeros_like(x)), **group)
+
+    return fun
+
+
+def _split(axis, x, *, axis_name, source):
+    return split_axes.pbroadcast(x, axis, source), None
+
+
+def _split_dynamic(axis, x, source, *, axis_name):
+    return split_axes.pbroadcast_dynamic(x, axis, source[0]), None
+
+
+def _on_rows(axis, x, *, axes, source, size):
+    m = rows.members(axis, axes, None)
+    return x[np.stack(m.ids)[m.group, source]]
+
+
+PBROADCAST = Collective(
+    primitive=pbroadcast_p,
+    result=Result.FROM_ONE,
+    waits=Waits.GROUP,
+    hlo="collective-broadcast",
+    forms=(
+        JaxForm(
+            "pbroadcast",
+            _expansion,
+            _split,
+            jax_batches=False,  # for NumPy operands only
+            register_transpose=register_transpose,
+        ),
+        JaxForm(
+            "pbroadcast_dynamic",
+            _expansion_of_dynamic,
+            _split_dynamic,
+            unmapped={
+                1: Refusal(
+                    "a source that differs along the vmapped axis",
+                    "one source for the whole axis",
+                    "compute the source from values that are not vmapped",
+                )
+            },
+            register_transpose=register_transpose,
+        ),
+    ),
+    on_rows=_on_rows,
+    functions=("pbroadcast",),
+)

@@ -13,14 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad
 
-NAMES = ("pbroadcast", "pbroadcast_dynamic")
-"""JAX's primitives: with the source as a parameter, and as a second operand."""
 
-
-def register(primitive: Any, in_body: Callable[[], bool]) -> None:
+def register_transpose(primitive: Any, in_body: Callable[[], bool]) -> None:
     """
     Args:
-      primitive: one of `NAMES`.
+      primitive: JAX's, with the source as a parameter or as a second operand.
       in_body: whether the body of a shard_mapped function is being traced.
     """
     ordinary = ad.primitive_transposes[primitive]

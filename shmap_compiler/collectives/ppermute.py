@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import lowering_mesh
+from shmap_compiler.collectives import split_axes
 from shmap_compiler.collectives.base import define, dense_ids, device_ids, same_dimension_batcher
+from shmap_compiler.collectives.jax_params import named_axes
+from shmap_compiler.collectives.record import Collective, JaxForm, Payload, Result, Waits
 
 ppermute_p = Primitive("ppermute")
 
@@ -38,3 +43,39 @@ def _transpose(ct, x, *, axes, perm):
 
 define(ppermute_p, _type, _lowering, same_dimension_batcher(ppermute_p))
 ad.deflinear2(ppermute_p, _transpose)
+
+
+def _expansion(params, sizes):
+    perm = tuple((int(source), int(target)) for source, target in params["perm"])
+    if not named_axes(params):  # each device by itself
+        return (lambda x: x) if perm else jnp.zeros_like
+    return functools.partial(ppermute, axes=named_axes(params), perm=perm)
+
+
+def _split(axis, x, *, axis_name, perm):
+    return split_axes.ppermute(x, axis, perm), 0
+
+
+def _on_rows(axis, x, *, axes, perm):
+    rows = device_ids(axis.mesh, axes)
+    source = np.full(rows.size, -1)
+    for start, end in perm:
+        source[rows[:, end]] = rows[:, start]
+    received = x[np.maximum(source, 0)]
+    if np.all(source >= 0):
+        return received
+    is_target = (source >= 0).reshape(-1, *(1,) * (x.ndim - 1))
+    return jnp.where(is_target, received, jnp.zeros_like(received))
+
+
+PPERMUTE = Collective(
+    primitive=ppermute_p,
+    result=Result.PERMUTED,
+    waits=Waits.PROGRAM,
+    hlo="collective-permute",
+    # JAX batches it for permutations that leave nobody out only.
+    forms=(JaxForm("ppermute", _expansion, _split, jax_batches=False),),
+    on_rows=_on_rows,
+    functions=("ppermute", "pshuffle"),
+    payload=Payload.FIRST_OPERAND,
+)

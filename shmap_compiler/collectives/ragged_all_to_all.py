@@ -7,6 +7,7 @@ how many rows d receives from device j. Rows of the output that nobody sends to 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -18,10 +19,20 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import lowering_mesh
+from shmap_compiler.collectives import split_axes
 from shmap_compiler.collectives.all_to_all import all_to_all
 from shmap_compiler.collectives.axis_index import axis_index
 from shmap_compiler.collectives.base import Groups, define, dense_ids, device_ids
 from shmap_compiler.collectives.gather_scatter import all_gather
+from shmap_compiler.collectives.jax_params import group_params
+from shmap_compiler.collectives.record import (
+    Collective,
+    JaxForm,
+    Payload,
+    Refusal,
+    Result,
+    Waits,
+)
 
 ragged_all_to_all_p = Primitive("ragged_all_to_all")
 
@@ -174,3 +185,34 @@ for _platform in ("cuda", "rocm", "tpu"):
 ad.primitive_jvps[ragged_all_to_all_p] = _jvp
 ad.primitive_transposes[ragged_all_to_all_p] = _transpose
 batching.primitive_batchers[ragged_all_to_all_p] = _batcher
+
+
+def _expansion(params, sizes):
+    return functools.partial(ragged_all_to_all, **group_params(params, sizes))
+
+
+def _split(axis, *operands, axis_name, axis_index_groups):
+    groups = axis_index_groups and [list(g) for g in axis_index_groups]
+    return split_axes.ragged_all_to_all(operands, axis, axis_index_groups=groups), 0
+
+
+RAGGED_ALL_TO_ALL = Collective(
+    primitive=ragged_all_to_all_p,
+    result=Result.PART,
+    waits=Waits.GROUP,
+    hlo="ragged-all-to-all",
+    forms=(
+        JaxForm(
+            "ragged_all_to_all",
+            _expansion,
+            _split,
+            one_slot=Refusal(
+                "",
+                "an axis with one position on each device: slices go from device to device",
+                "place one position on each device, or use all_to_all on padded slices",
+            ),
+        ),
+    ),
+    on_rows=None,
+    payload=Payload.FIRST_OPERAND,
+)

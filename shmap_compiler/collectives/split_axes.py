@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,6 +162,17 @@ def ragged_all_to_all(operands: Sequence[Any], axis: SplitAxis, **params: Any) -
     """Only for one slot: offsets count in the rows of one position."""
     (result,) = [lax.ragged_all_to_all(*[x[0] for x in operands], axis_name=axis.outside, **params)]
     return result[None]
+
+
+# ----------------------------------------------------------------------------------------- groups
+
+
+def grouped(
+    collective: Callable[..., Any], x: Any, whole: SplitAxis, groups: Any, **params: Any
+) -> tuple[Any, int]:
+    """A collective within groups along an axis with one slot, which lies wholly outside."""
+    result = collective(x[0], whole.outside, axis_index_groups=[list(g) for g in groups], **params)
+    return result[None], 0
 
 
 # ------------------------------------------------------------------------------------- dimensions

@@ -56,7 +56,7 @@ _SCALARS: Cache[jax.Array] = Cache(maxsize=1024)
 
 _NOWHERE: Axes = frozenset()
 
-_OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map", "ragged_all_to_all"}
+_OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map"}
 """Primitives whose results may differ between devices though their operands do not."""
 
 _CHECKS_OF_VALUES = {jax.debug_nans: "jax_debug_nans", jax.debug_infs: "jax_debug_infs"}

@@ -20,11 +20,12 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
-from shmap_compiler.collectives import COLLECTIVES, pmax_p, pmin_p, psum_scatter_p
+from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
+from shmap_compiler.collectives.rows import DeviceAxis
 from shmap_compiler.eager.callbacks import is_callback
 from shmap_compiler.eager.layout import Layout, Operand, Operation, Program
 from shmap_compiler.eager.per_device import PerDevice
-from shmap_compiler.eager.vmapped_collectives import RULES, DeviceAxis
+from shmap_compiler.eager.vmapped_collectives import RULES
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 
@@ -119,8 +120,9 @@ class Vmapped(Layout):
 
 
 # Operations whose meaning lies in the devices, or changes under vmap.
-_OF_DEVICES = {"ragged_all_to_all", "reshard", "sharding_constraint", "shard_map"}
-_OF_DEVICES |= {"layout_constraint", "mesh_cast", "psend", "precv", "rng_bit_generator"}
+_OF_DEVICES = {"reshard", "sharding_constraint", "shard_map", "layout_constraint", "mesh_cast"}
+_OF_DEVICES |= {"rng_bit_generator", *POINT_TO_POINT}
+_OF_DEVICES |= {f.name for record in RECORDS if record.on_rows is None for f in record.forms}
 
 
 def _needs_devices(graph: Graph) -> bool:
@@ -147,9 +149,10 @@ def _needs_devices(graph: Graph) -> bool:
 
 def _is_refused(eqn: Any) -> bool:
     """Whether XLA refuses a collective that rows could carry out, to let it say so here, too."""
-    if eqn.primitive in (pmax_p, pmin_p):
-        return jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.complexfloating)
-    return eqn.primitive is psum_scatter_p and 0 in eqn.outvars[0].aval.shape
+    record = record_of(eqn.primitive)
+    if record is None or eqn.primitive is not record.primitive:
+        return False
+    return record.xla_rejects(eqn.outvars[0].aval)
 
 
 # ------------------------------------------------------------------- full arrays to rows and back

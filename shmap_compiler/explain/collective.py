@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shmap_passes.cost.collective_time import (
+    SENT_SHARES,
     Coordinates,
     Cost,
     cost_of_groups,
@@ -14,6 +15,7 @@ from shmap_passes.cost.collective_time import (
 )
 from shmap_passes.cost.networks import Network
 
+from shmap_compiler.collectives import RECORDS, Payload
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
 from shmap_compiler.explain.replica_groups import (
     Groups,
@@ -24,15 +26,13 @@ from shmap_compiler.explain.replica_groups import (
     read_pairs,
 )
 
-KINDS = (
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-broadcast",
-    "collective-permute",
-    "ragged-all-to-all",
-    "reduce-scatter",
-)
+_PAYLOADS = {record.hlo: record.payload for record in RECORDS if record.hlo}
+KINDS = tuple(sorted(_PAYLOADS))
+"""The HLO instructions that collectives become."""
+
+if _unpriced := set(KINDS) - set(SENT_SHARES):
+    raise NotImplementedError(f"shmap_passes.cost.collective_time does not know {_unpriced}")
+
 _STARTS = {f"{kind}-start": kind for kind in KINDS}
 _DONES = {f"{kind}-done" for kind in KINDS} | {"async-done"}
 
@@ -122,9 +122,9 @@ def _within(module: Module, instruction: Instruction) -> Iterator[tuple[Computat
 
 def _payload(computation: Computation, instruction: Instruction, kind: str, size: int) -> int:
     operands = [computation[name].bytes for name in instruction.operands]
-    if kind in ("collective-permute", "ragged-all-to-all"):
-        return operands[0]  # The others are a place for the result, or offsets.
-    return sum(operands) * (size if kind == "all-gather" else 1)
+    if _PAYLOADS[kind] is Payload.FIRST_OPERAND:
+        return operands[0]
+    return sum(operands) * (size if _PAYLOADS[kind] is Payload.GATHERED else 1)
 
 
 def _source(module: Module, computation: Computation, instruction: Instruction) -> str:

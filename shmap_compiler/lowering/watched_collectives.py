@@ -14,11 +14,14 @@ from jax.interpreters import mlir
 
 from shmap_compiler.base.jax_compat import is_jaxpr, is_key_type, open_jaxpr, replace_jaxpr
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.collectives import COLLECTIVES, axis_index, axis_index_p
+from shmap_compiler.collectives import RECORDS, Waits, axis_index
 from shmap_compiler.lowering.watchdog import Watched
 
 watched_p = Primitive("watched")
 """A collective between callbacks. It exists in programs that are being lowered only."""
+
+
+_WAITING = {r.primitive for r in RECORDS if r.waits is not Waits.NOBODY}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,7 @@ def watched(jaxpr: Any, program: Watched) -> Any:
 
 
 def _watched_equation(eqn: Any, program: Watched) -> Any:
-    if eqn.primitive not in COLLECTIVES or eqn.primitive is axis_index_p:
+    if eqn.primitive not in _WAITING:
         return eqn.replace(params={k: _watched_value(v, program) for k, v in eqn.params.items()})
     if any(is_key_type(v.aval) for v in eqn.invars):
         return eqn

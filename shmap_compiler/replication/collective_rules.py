@@ -15,23 +15,12 @@ import numpy as np
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler import collectives as coll
+from shmap_compiler.collectives import Result, Waits
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.replication.assume import assume_replicated_p
 from shmap_compiler.replication.typed import typed_p
 
-# Every device of a group is reached by all blocks of the group, in the order of the group ...
-_SAME_FOR_GROUP = {coll.psum_p, coll.pmax_p, coll.pmin_p, coll.all_gather_p}
-# ... and keeps of them, or of their sum, the part that its own rank says.
-_PART_BY_RANK = {coll.psum_scatter_p, coll.all_to_all_p}
-
-_INVARIANT_IN_JAX = {coll.psum_p, coll.pmax_p, coll.pmin_p}
-
-# Collectives in JAX's own form: those that also name an axis of an enclosing vmap, and those that
-# our family lacks.
-_JAX_SAME_FOR_ALL = {"psum", "pmax", "pmin", "all_gather"}
-_JAX_OWN_FOR_EACH = {"ppermute", "all_to_all", "ragged_all_to_all", "reduce_scatter", "pbroadcast"}
-_JAX_OWN_FOR_EACH |= {"psend", "precv"}
-_JAX_COLLECTIVES = _JAX_SAME_FOR_ALL | _JAX_OWN_FOR_EACH
+_INVARIANT_IN_JAX = {r.primitive for r in coll.RECORDS if r.invariant_in_jax}
 
 RULED = {*coll.COLLECTIVES, assume_replicated_p, to_reduced_p}
 """The primitives `result_mask` knows by themselves."""
@@ -39,34 +28,41 @@ RULED = {*coll.COLLECTIVES, assume_replicated_p, to_reduced_p}
 
 def is_collective(primitive: Any) -> bool:
     """Whether the results of a primitive may vary along other axes than its operands do."""
-    return primitive in RULED or primitive is typed_p or primitive.name in _JAX_COLLECTIVES
+    return primitive in RULED or primitive is typed_p or _is_in_jax_form(primitive)
 
 
 def result_mask(eqn: Any, operand: int, axes: AxisSet) -> int | None:
     """The axes of the result, given those of the operand; None if `eqn` is no collective."""
     primitive = eqn.primitive
     if primitive not in RULED:
-        return _jax_collective(eqn, operand, axes, _JAX_SAME_FOR_ALL | {"pbroadcast"})
+        return _jax_collective(eqn, operand, axes, {Result.SAME, Result.FROM_ONE})
     names = eqn.params["axes"]
     own = axes.mask(names)
     if primitive is to_reduced_p:
         return operand
     elsewhere = operand & ~own
-    if primitive in (assume_replicated_p, coll.pbroadcast_p):  # R5
+    if primitive is assume_replicated_p:
         return elsewhere
-    if primitive is coll.axis_index_p:  # R8
-        return own
-    if primitive is coll.ppermute_p:  # R7
-        pairs = eqn.params["perm"]
-        return elsewhere | _exact("permute", names, pairs, operand & own, axes)
-    groups = eqn.params["groups"]
-    if primitive in _SAME_FOR_GROUP:  # R4; with groups R7
-        if groups is None:
+    record = coll.record_of(primitive)
+    assert record is not None, primitive
+    match record.result:
+        case Result.FROM_ONE:  # R5
             return elsewhere
-        return elsewhere | _exact("same", names, groups, operand & own, axes)
-    if groups is None:  # R6; with groups R7
-        return elsewhere | own
-    return elsewhere | _exact("part", names, groups, operand & own, axes)
+        case Result.RANK:  # R8
+            return own
+        case Result.PERMUTED:  # R7
+            pairs = eqn.params["perm"]
+            return elsewhere | _exact("permute", names, pairs, operand & own, axes)
+        case Result.SAME:  # R4; with groups R7
+            groups = eqn.params["groups"]
+            if groups is None:
+                return elsewhere
+            return elsewhere | _exact("same", names, groups, operand & own, axes)
+        case Result.PART:  # R6; with groups R7
+            groups = eqn.params["groups"]
+            if groups is None:
+                return elsewhere | own
+            return elsewhere | _exact("part", names, groups, operand & own, axes)
 
 
 def mask_of_type(eqn: Any, operand: int, axes: AxisSet) -> int | None:
@@ -75,7 +71,7 @@ def mask_of_type(eqn: Any, operand: int, axes: AxisSet) -> int | None:
     if primitive is typed_p:
         return axes.mask(eqn.params["along"])
     if primitive not in RULED:
-        return _jax_collective(eqn, operand, axes, _JAX_SAME_FOR_ALL)
+        return _jax_collective(eqn, operand, axes, {Result.SAME})
     own = axes.mask(eqn.params["axes"])
     if primitive is coll.axis_index_p:
         return own
@@ -88,24 +84,39 @@ def mask_of_type(eqn: Any, operand: int, axes: AxisSet) -> int | None:
 
 def communicates_over(eqn: Any) -> tuple[str, ...]:
     """The axes over which devices wait for each other at this equation."""
-    if eqn.primitive in coll.COLLECTIVES:
-        return () if eqn.primitive is coll.axis_index_p else eqn.params["axes"]
-    return jax_axes(eqn) if eqn.primitive.name in _JAX_COLLECTIVES else ()
+    record = coll.record_of(eqn.primitive)
+    if record is None:
+        return jax_axes(eqn) if eqn.primitive.name in coll.POINT_TO_POINT else ()
+    return () if record.waits is Waits.NOBODY else jax_axes(eqn)
 
 
-def _jax_collective(eqn: Any, operand: int, axes: AxisSet, same: set[str]) -> int | None:
-    """For a collective in JAX's own form; results of those in `same` are equal on all devices."""
-    if eqn.primitive.name not in _JAX_COLLECTIVES:
+def all_devices_wait(eqn: Any) -> bool:
+    """Whether all devices of the program wait for each other at this equation."""
+    record = coll.record_of(eqn.primitive)
+    return record is not None and record.waits is Waits.PROGRAM
+
+
+def _is_in_jax_form(primitive: Any) -> bool:
+    name = primitive.name
+    return coll.record_in_jax_form(name) is not None or name in coll.POINT_TO_POINT
+
+
+def _jax_collective(eqn: Any, operand: int, axes: AxisSet, same: set[Result]) -> int | None:
+    """For a collective in JAX's own form: those that also name an axis of an enclosing vmap, and
+    those that our family lacks. Kinds of results in `same` are equal on all devices.
+    """
+    if not _is_in_jax_form(eqn.primitive):
         return None
+    record = coll.record_in_jax_form(eqn.primitive.name)
     own = axes.mask(jax_axes(eqn))
     one_group = eqn.params.get("axis_index_groups") is None
-    if eqn.primitive.name in same and one_group:
+    if record is not None and record.result in same and one_group:
         return operand & ~own
     return operand | own
 
 
 def jax_axes(eqn: Any) -> tuple[str, ...]:
-    """The axis names of a collective in JAX's own form."""
+    """The axis names of a collective, in JAX's own form or in ours."""
     named = eqn.params.get("axes", eqn.params.get("axis_name", ()))
     named = named if isinstance(named, (tuple, list)) else (named,)
     return tuple(a for a in named if isinstance(a, str))

@@ -10,12 +10,10 @@ table here is refused.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh
@@ -32,6 +30,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.collectives.collective_errors import let_through
+from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.to_reduced import to_reduced
 from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.jaxprs.held_programs import KERNELS
@@ -101,7 +100,7 @@ class _Rewriter:
     def refuse_unknown(self, eqn: Any) -> None:
         named = {axis_of_effect(e) for e in eqn.effects}
         if _has_axes(eqn):
-            named.update(a for a in _axes(eqn.params) if isinstance(a, str))
+            named.update(a for a in named_axes(eqn.params) if isinstance(a, str))
         axes = [a for a in sorted(self.axes) if a in named]
         if axes and eqn.primitive not in RULED and eqn.primitive.name not in _LOWERED_BY_JAX:
             self.problems.append(
@@ -117,7 +116,7 @@ class _Rewriter:
         return {e for e in effects if not is_axis_effect(e, self.axes)}
 
     def applies(self, eqn: Any) -> bool:
-        names = [a for a in _axes(eqn.params) if not isinstance(a, int)]
+        names = [a for a in named_axes(eqn.params) if not isinstance(a, int)]
         return all(name in self.axes for name in names)
 
     def expand(self, eqn: Any) -> list[Any]:
@@ -163,154 +162,36 @@ def _left_alone(eqn: Any) -> Any:
     return eqn
 
 
-# ---------------------------------------------------------- one expansion per primitive of JAX
+Expansion = Callable[[dict[str, Any], dict[str, int]], Callable[..., Any]]
 
 
 def _has_axes(eqn: Any) -> bool:
     return "axes" in eqn.params or "axis_name" in eqn.params
 
 
-def _axes(params: dict[str, Any]) -> tuple[Any, ...]:
-    axes = params["axes"] if "axes" in params else params["axis_name"]
-    return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
-
-
-def _group(params: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
-    """The parameters all collectives with groups share."""
-    axes = tuple(a for a in _axes(params) if not isinstance(a, int))
-    groups = params.get("axis_index_groups")
-    if groups is None:
-        return {"axes": axes, "groups": None, "size": math.prod(sizes[a] for a in axes)}
-    groups = tuple(tuple(map(int, g)) for g in groups)
-    return {"axes": axes, "groups": groups, "size": len(groups[0])}
-
-
-def _reduction(named: Callable[..., Any], positional: Callable[..., Any]):
-    def expansion(params, sizes):
-        dims = tuple(a for a in _axes(params) if isinstance(a, int))
-        group = _group(params, sizes)
-
-        def fun(x):
-            x = positional(x, dims) if dims else x
-            return named(x, **group) if group["axes"] else x
-
-        return fun
-
-    return expansion
-
-
-def _all_gather(params, sizes):
-    dimension, group = params["all_gather_dimension"], _group(params, sizes)
-
-    def fun(x):
-        x = x if params["tiled"] else lax.expand_dims(x, (dimension,))
-        return coll.all_gather(x, dimension=dimension, **group)
-
-    return fun
-
-
-def _reduce_scatter(params, sizes):
-    group = _group(params, sizes)
-
-    def fun(x):
-        dimension = params["scatter_dimension"] % x.ndim
-        x = coll.psum_scatter(x, dimension=dimension, **group)
-        return x if params["tiled"] else lax.squeeze(x, (dimension,))
-
-    return fun
-
-
-def _all_to_all(params, sizes):
-    # Untiled, JAX inserts and removes the dimension of the group around its primitive.
-    group = _group(params, sizes)
-
-    def fun(x):
-        if not group["axes"]:
-            return x
-        split, concat = params["split_axis"] % x.ndim, params["concat_axis"] % x.ndim
-        return coll.all_to_all(x, split=split, concat=concat, **group)
-
-    return fun
-
-
-def _ragged_all_to_all(params, sizes):
-    return functools.partial(coll.ragged_all_to_all, **_group(params, sizes))
-
-
-def _ppermute(params, sizes):
-    perm = tuple((int(source), int(target)) for source, target in params["perm"])
-    if not _axes(params):  # each device by itself
-        return (lambda x: x) if perm else jnp.zeros_like
-    return functools.partial(coll.ppermute, axes=_axes(params), perm=perm)
-
-
-def _pbroadcast(params, sizes):
-    group = _group(params, sizes)
-    if not group["axes"]:
-        return lambda x: x
-    source = int(params["source"])  # True is a source too
-    return functools.partial(coll.pbroadcast, axes=group["axes"], source=source, size=group["size"])
-
-
-def _pbroadcast_dynamic(params, sizes):
-    group = _group(params, sizes)
-
-    def fun(x, source):
-        mine = coll.axis_index(axes=group["axes"]) == source
-        if x.dtype == jnp.bool_:
-            return coll.pmax(x & mine, **group)
-        return coll.psum(jnp.where(mine, x, jnp.zeros_like(x)), **group)
-
-    return fun
-
-
-def _axis_index(params, sizes):
-    return functools.partial(coll.axis_index, axes=_axes(params))
-
-
 def _identity(params, sizes):
     return lambda x: x
 
 
-def _psum_invariant(params, sizes):
-    return functools.partial(coll.psum, **_group(params, sizes))
-
-
 def _to_reduced(params, sizes):
-    return functools.partial(to_reduced, axes=_axes(params))
+    return functools.partial(to_reduced, axes=named_axes(params))
 
 
-_EXPANSIONS: dict[str, Callable[..., Callable[..., Any]]] = {
-    "psum": _reduction(coll.psum, lambda x, dims: jnp.sum(x, dims, dtype=x.dtype)),
-    "pmax": _reduction(coll.pmax, jnp.max),
-    "pmin": _reduction(coll.pmin, jnp.min),
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "ragged_all_to_all": _ragged_all_to_all,
-    "ppermute": _ppermute,
-    "pbroadcast": _pbroadcast,
-    "pbroadcast_dynamic": _pbroadcast_dynamic,
-    "axis_index": _axis_index,
+_CASTS: dict[str, Expansion] = {
     "pvary": _identity,
-    "psum_invariant": _psum_invariant,
-    "all_gather_invariant": _all_gather,
-    # What JAX makes of collectives and casts on unreduced and reduced values.
-    "unreduced_psum": _psum_invariant,
-    "unreduced_pmax": _reduction(coll.pmax, jnp.max),
-    "unreduced_pmin": _reduction(coll.pmin, jnp.min),
-    "unreduced_reduce_scatter": _reduce_scatter,
-    "all_gather_reduced": _all_gather,
+    # What JAX makes of casts of unreduced and reduced values.
     "preduced": _to_reduced,
     "vary_unreduced_cast": _identity,
     "vary_unreduced_cast_p": _identity,  # in JAX 0.10
     "reduced_vary_cast": _identity,
     "reduced_vary_cast_p": _identity,  # in JAX 0.10
     "shmap_pvary": _identity,
-    "shmap_psum_invariant": _psum_invariant,
 }
+"""Primitives that change the type of a value only."""
 
-_LOWERED_BY_JAX = {"psend", "precv", "call_hi_primitive", "call_hi_primitive_linearized"}
+_EXPANSIONS = {**{name: form.expansion for name, form in coll.JAX_FORMS.items()}, **_CASTS}
+
+_LOWERED_BY_JAX = coll.POINT_TO_POINT | {"call_hi_primitive", "call_hi_primitive_linearized"}
 """Collectives without a form of ours: GPUs only, and known to the checks by their names; and what
 stands for a program until it is lowered, which is checked and emitted as `lowerable` makes it."""
 

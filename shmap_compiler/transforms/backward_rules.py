@@ -133,10 +133,9 @@ class BackwardRule:
 
     @cached_property
     def sums_shares(self) -> bool:
-        """Whether `jax.vjp` made a psum in it, or an all_gather, from a psum_scatter."""
-        made = (coll.psum_p, coll.all_gather_p)
+        """Whether `jax.vjp` made the transpose of a sum in it: a psum, or an all_gather."""
         program = equations(self._program)
-        return any(eqn.primitive in made and _is_transposed(eqn) for eqn in program)
+        return any(eqn.primitive in _TRANSPOSED_SUMS and _is_transposed(eqn) for eqn in program)
 
     def sums_whole(self) -> Axes:
         """The axes over which it sums cotangents by itself."""
@@ -173,6 +172,9 @@ class BackwardRule:
         residuals = [frozenset[str]()] * self.eqn.params["num_res"]
         inputs = [*residuals, *[mark] * len(self.eqn.outvars)]
         return infer_program(self.graph.region, self._program, inputs, lambda eqn, mask, axes: mask)
+
+
+_TRANSPOSED_SUMS = {r.transpose for r in coll.RECORDS if r.combines is coll.Combines.SUM}
 
 
 def _has_tangent(type_: Any) -> bool:

@@ -26,10 +26,10 @@ from shmap_compiler.transforms.backward_rules import BackwardRule
 
 Axes = frozenset[str]
 
-_COMBINES = {coll.psum_p, coll.psum_scatter_p, coll.all_gather_p, coll.all_to_all_p}
+_COMBINES = {r.primitive for r in coll.RECORDS if r.combines is not coll.Combines.NOTHING}
 """Collectives after which a rule may have added up what devices have."""
 
-_SUMS = {coll.psum_p, coll.psum_scatter_p}
+_SUMS = {r.primitive for r in coll.RECORDS if r.combines is coll.Combines.SUM}
 
 
 def refuse_sums_of_whole(rule: BackwardRule, cotangents: Sequence[Axes]) -> None:
@@ -88,7 +88,7 @@ def _is_number(atom: Any, operation: str, devices: int) -> bool:
 
 
 def _problem(rule: BackwardRule, eqn: Any, whole: Sequence[str]) -> Problem:
-    name = "psum_scatter" if eqn.primitive is coll.psum_scatter_p else eqn.primitive.name
+    name = eqn.primitive.name
     axes = ", ".join(map(repr, whole))
     devices = math.prod(rule.graph.mesh.shape[a] for a in whole)
     function = shown_source(rule.eqn.source_info)
