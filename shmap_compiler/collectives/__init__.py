@@ -25,7 +25,6 @@ from shmap_compiler.collectives.all_reduce import (
 )
 from shmap_compiler.collectives.all_to_all import ALL_TO_ALL, all_to_all, all_to_all_p
 from shmap_compiler.collectives.axis_index import AXIS_INDEX, axis_index, axis_index_p
-from shmap_compiler.collectives.base import lowered_primitives
 from shmap_compiler.collectives.gather_scatter import (
     ALL_GATHER,
     PSUM_SCATTER,
@@ -49,7 +48,6 @@ from shmap_compiler.collectives.record import (
     Result,
     Waits,
 )
-from shmap_compiler.collectives.to_reduced import to_reduced_p
 
 RECORDS: tuple[Collective, ...] = (
     PSUM,
@@ -63,7 +61,8 @@ RECORDS: tuple[Collective, ...] = (
     PBROADCAST,
     AXIS_INDEX,
 )
-"""Every collective. The other rooms make their tables from it."""
+"""Every collective. The other rooms make their tables from it, and tracing rejects collectives
+that are not in it: no check would see what devices wait in."""
 
 COLLECTIVES = tuple(record.primitive for record in RECORDS)
 
@@ -85,9 +84,6 @@ def record_in_jax_form(name: str) -> Collective | None:
     """The record for which a primitive of JAX's with this name stands."""
     return _BY_JAX_FORM.get(name)
 
-
-# Without a record, the checks would take what devices wait in for ordinary arithmetic.
-lowered_primitives.update(COLLECTIVES, {to_reduced_p})
 
 __all__ = [
     "COLLECTIVES",

@@ -28,23 +28,15 @@ def define(
 ) -> None:
     """Registers the rules every collective has; derivatives differ and are registered apart."""
     primitive.def_abstract_eval(abstract_eval)
-    mlir.register_lowering(primitive, _keeping_unreduced(primitive, lowering))
+    mlir.register_lowering(primitive, _keeping_unreduced(lowering))
     if batcher is not None:
         batching.primitive_batchers[primitive] = batcher
 
 
-lowered_primitives: set[Primitive] = set()
-"""Those that `collectives` knows. Others are not lowered: no check would see them."""
-
-
-def _keeping_unreduced(primitive: Primitive, lowering: Callable[..., Any]) -> Callable[..., Any]:
+def _keeping_unreduced(lowering: Callable[..., Any]) -> Callable[..., Any]:
     """The lowering, with what results need that are unreduced over axes not manual here."""
 
     def rule(ctx, *operands, **params):
-        if primitive not in lowered_primitives:
-            raise NotImplementedError(
-                f"collective {primitive} has no record in shmap_compiler.collectives.RECORDS"
-            )
         results = lowering(ctx, *operands, **params)
         return keep_unreduced(results, ctx.avals_out, MESH_SYMBOL)
 
