@@ -1625,6 +1625,14 @@ def test_wrong_number_of_arguments_is_pythons_own_error():
         mapped(body)(X, X)
 
 
+def test_keyword_arguments_are_refused():
+    def body(x, y):
+        return x
+
+    with pytest.raises(SpecTypeError, match=r"(?s)`body`.*keyword arguments: y.*by position"):
+        mapped(body)(X, y=X)
+
+
 def test_collective_over_an_axis_of_a_vmap_inside_the_function_is_jaxs_affair():
     """Only JAX knows the axes of an inner vmap: its refusal is passed on, not explained wrongly."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 from jax.core import Tracer
@@ -41,6 +41,37 @@ from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.stages import lowered
 from shmap_compiler.stages.lowered import Lowered
 from shmap_compiler.tracing.vma_queries import casts_to_reduced
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@overload
+def shard_map(
+    f: Callable[_P, _R],
+    /,
+    *,
+    out_specs: Any,
+    axis_names: str | Iterable[str] = ...,
+    in_specs: Any = ...,
+    mesh: AnyMesh | None = ...,
+    check_vma: bool = ...,
+    check_hangs: bool = ...,
+) -> ShardMapped[_P, _R]: ...
+
+
+@overload
+def shard_map(
+    f: None = None,
+    /,
+    *,
+    out_specs: Any,
+    axis_names: str | Iterable[str] = ...,
+    in_specs: Any = ...,
+    mesh: AnyMesh | None = ...,
+    check_vma: bool = ...,
+    check_hangs: bool = ...,
+) -> Callable[[Callable[_P, _R]], ShardMapped[_P, _R]]: ...
 
 
 def shard_map(
@@ -111,6 +142,28 @@ def shard_map(
     return mapped if f is None else mapped(f)
 
 
+@overload
+def smap(
+    f: Callable[_P, _R],
+    /,
+    *,
+    in_axes: Any = ...,
+    out_axes: Any,
+    axis_name: str,
+) -> ShardMapped[_P, _R]: ...
+
+
+@overload
+def smap(
+    f: None = None,
+    /,
+    *,
+    in_axes: Any = ...,
+    out_axes: Any,
+    axis_name: str,
+) -> Callable[[Callable[_P, _R]], ShardMapped[_P, _R]]: ...
+
+
 def smap(
     f: Callable[..., Any] | None = None,
     /,
@@ -157,7 +210,7 @@ def smap(
 
 
 @dataclass(eq=False, repr=False)
-class ShardMapped(MappedFunction):
+class ShardMapped(MappedFunction, Generic[_P, _R]):
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
 
     Made by `shard_map`.
@@ -185,7 +238,9 @@ class ShardMapped(MappedFunction):
             raise SpecTypeError(repr(self.fun), [_not_a_function(self.fun)])
         functools.update_wrapper(self, self.fun, updated=())
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if kwargs:
+            raise SpecTypeError(describe(self.fun), [_keyword_arguments(kwargs)])
         leaves = jax.tree.leaves(args)
         region = self._region(leaves)
         if is_tracing() or any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -290,7 +345,7 @@ class ShardMapped(MappedFunction):
         call, _ = trace_call(self, self._region(jax.tree.leaves(args)), args)
         return call
 
-    def replace(self, **fields: Any) -> ShardMapped:
+    def replace(self, **fields: Any) -> ShardMapped[..., Any]:
         """Returns the same function with other arguments of `shard_map`.
 
         Args:
@@ -304,7 +359,8 @@ class ShardMapped(MappedFunction):
           >>> f.replace(check_vma=False).check_vma
           False
         """
-        return shard_map(fields.pop("fun", self.fun), **{**self.options, **fields})
+        fun: Callable[..., Any] = fields.pop("fun", self.fun)
+        return shard_map(fun, **{**self.options, **fields})
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -335,6 +391,15 @@ def _specs_of_axes(axes: Any, axis_name: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------- mistakes
+
+
+def _keyword_arguments(kwargs: Mapping[str, Any]) -> Problem:
+    return Problem(
+        "the arguments",
+        f"keyword arguments: {', '.join(kwargs)}",
+        "positional arguments only, as in_specs describes a tuple of arguments",
+        "pass the arguments by position",
+    )
 
 
 def _not_a_function(fun: Any) -> Problem:

@@ -85,7 +85,7 @@ class Program:
     """A shard_mapped function with arguments, which may be types only."""
 
     target: Target
-    mapped: ShardMapped
+    mapped: ShardMapped[..., Any]
     args: tuple[Any, ...]
 
     def lower(self, partitioner: Partitioner, groups: Groups = "axes") -> Lowered:
@@ -177,7 +177,7 @@ def _args(target: Target, types: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _parameters(mapped: ShardMapped) -> inspect.Signature:
+def _parameters(mapped: ShardMapped[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(mapped.fun)
     except ValueError:  # Functions written in C may have no signature: any count may fit.

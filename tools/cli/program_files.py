@@ -46,7 +46,7 @@ class Target:
     text: str
     file: str
     name: str
-    mapped: ShardMapped
+    mapped: ShardMapped[..., Any]
     args: tuple[Any, ...] | None
     reference: Callable[..., Any] | None
 
@@ -135,7 +135,7 @@ def _import_module(name: str, text: str) -> ModuleType:
 # ------------------------------------------------------------------------------------- looking
 
 
-def _lookup(module: ModuleType, name: str, text: str) -> ShardMapped:
+def _lookup(module: ModuleType, name: str, text: str) -> ShardMapped[..., Any]:
     there = [key for key, value in vars(module).items() if isinstance(value, ShardMapped)]
     choices = f"shard_mapped in this file: {listed(there)}"
     value = getattr(module, name, None) if name else None
