@@ -97,8 +97,8 @@ def run(copy, *command):
 def test_a_collective_a_pass_and_a_target_are_added_as_the_readme_says(copy):
     for add in (add_collective, add_pass, add_target):
         add(copy)
-    shutil.copy(ADDED / "test_additions.py", copy / "test")
-    done = run(copy, "-m", "pytest", "-q", "-p", "no:xdist", "test/test_additions.py")
+    shutil.copy(ADDED / "uses.py", copy / "test" / "test_uses.py")
+    done = run(copy, "-m", "pytest", "-q", "-p", "no:xdist", "test/test_uses.py")
     assert done.returncode == 0, done.stdout + done.stderr
     lit = shutil.which("lit", path=str(Path(sys.executable).parent))
     done = run(copy, lit, "-v", "test/passes")

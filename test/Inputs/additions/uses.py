@@ -1,4 +1,4 @@
-"""Tests of what test_additions.py of the project adds to a copy of it, run in the copy."""
+"""Tests of what `test/test_additions.py` adds to a copy of the project; it runs them there."""
 
 import jax
 import jax.numpy as jnp
