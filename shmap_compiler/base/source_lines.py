@@ -8,6 +8,7 @@ from typing import Any
 from jax.extend import source_info_util
 
 from shmap_compiler.base.errors import shown_path
+from shmap_compiler.base.jax_compat import Eqn
 
 
 def user_line(error: BaseException) -> str:
@@ -20,7 +21,7 @@ def user_line(error: BaseException) -> str:
     return place
 
 
-def source_line(eqn: Any) -> str:
+def source_line(eqn: Eqn) -> str:
     """The user's line that made an equation: `file.py:12 (f)`."""
     return shown_source(eqn.source_info)
 

@@ -16,7 +16,13 @@ from jax.extend import core as jex_core
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, ReplicationError
-from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, replace_jaxpr, trace_with_axes
+from shmap_compiler.base.jax_compat import (
+    Eqn,
+    jaxprs_in,
+    open_jaxpr,
+    replace_jaxpr,
+    trace_with_axes,
+)
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.provenance import Place, history
@@ -75,7 +81,7 @@ def _holds(graph: Graph, names: Sequence[str]) -> bool:
     return any(_holds(e.params["graph"], names) for e in equations(graph.jaxpr) if _is_region(e))
 
 
-def _is_region(eqn: Any) -> bool:
+def _is_region(eqn: Eqn) -> bool:
     return isinstance(eqn.params.get("graph"), Graph)
 
 
@@ -128,7 +134,7 @@ def _frames(frame: Frame) -> Iterator[Frame]:
                 yield from _frames(each)
 
 
-def _named(eqn: Any) -> str:
+def _named(eqn: Eqn) -> str:
     if eqn.primitive.name == _CALLED:
         return f"the custom_vjp function called at {source_line(eqn)}"
     (held, *_) = jaxprs_in(eqn.params)
@@ -138,7 +144,7 @@ def _named(eqn: Any) -> str:
     return f"the {kind} function `{name}`" + (f" called at {line}" if line else "")
 
 
-def _tangent_varies_more(graph: Graph, frame: Frame, eqn: Any) -> bool:
+def _tangent_varies_more(graph: Graph, frame: Frame, eqn: Eqn) -> bool:
     """Whether a `custom_jvp` function, alone, has tangents that vary where its values do not."""
     operands = list(dict.fromkeys(v for v in eqn.invars if isinstance(v, jex_core.Var)))
     alone = replace_jaxpr(

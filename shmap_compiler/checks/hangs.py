@@ -16,6 +16,7 @@ from typing import Any
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base.errors import HangError, Problem
+from shmap_compiler.base.jax_compat import Eqn
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.checks.provenance import Path, Place, history
 from shmap_compiler.checks.replicated_outputs import told
@@ -54,7 +55,7 @@ class _Control:
       around: the equations that hold it, the innermost last.
     """
 
-    eqn: Any
+    eqn: Eqn
     mask: int
     place: Place
     around: tuple[Any, ...]
@@ -69,7 +70,7 @@ class _Meeting:
       around: the equations that hold it, the innermost last.
     """
 
-    eqn: Any
+    eqn: Eqn
     control: _Control
     clash: int
     around: tuple[Any, ...]
@@ -105,7 +106,7 @@ def _meetings(
 
 
 def _controls(
-    eqn: Any,
+    eqn: Eqn,
     program: Program,
     frame: Frame,
     frames: tuple[Frame, ...],
@@ -145,7 +146,7 @@ def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequen
     )
 
 
-def _line(eqn: Any, around: Sequence[Any]) -> str:
+def _line(eqn: Eqn, around: Sequence[Any]) -> str:
     """The user's line; for what a library makes later, that of the nearest equation around it."""
     lines = map(source_line, (eqn, *reversed(around)))
     return next(filter(None, lines), "an unknown line")
@@ -174,7 +175,7 @@ def warnings(graph: Any) -> list[Problem]:
     return list(found.values())
 
 
-def _without_data(eqn: Any, graph: Any) -> Iterator[Problem]:
+def _without_data(eqn: Eqn, graph: Any) -> Iterator[Problem]:
     if eqn.primitive is not ppermute_p:
         return
     axes, perm = eqn.params["axes"], eqn.params["perm"]
@@ -191,7 +192,7 @@ def _without_data(eqn: Any, graph: Any) -> Iterator[Problem]:
         )
 
 
-def _other_order(eqn: Any) -> Iterator[Problem]:
+def _other_order(eqn: Eqn) -> Iterator[Problem]:
     if eqn.primitive.name != "cond":
         return
     talks = [_talk(branch) for branch in eqn.params["branches"]]

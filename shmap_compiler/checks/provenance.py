@@ -10,6 +10,7 @@ from typing import Any
 from jax.extend import core as jex_core
 from shmap_passes.ir.axis_set import AxisSet
 
+from shmap_compiler.base.jax_compat import Atom, Eqn
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.replication.collective_rules import result_mask
 from shmap_compiler.replication.inference import Frame, Replication
@@ -24,14 +25,14 @@ class Place:
     """A variable of the program at `path`."""
 
     path: Path
-    var: Any
+    var: Atom
 
 
 @dataclass(frozen=True)
 class Step:
     """An equation on the way. `decides`: its value decides only which branch or step is taken."""
 
-    eqn: Any
+    eqn: Eqn
     decides: bool = False
 
     def __str__(self) -> str:
@@ -141,7 +142,7 @@ class _Finder:
             for atom in eqn.invars:
                 yield from self.source(atom, path, position, Step(eqn))
 
-    def makes(self, eqn: Any) -> bool:
+    def makes(self, eqn: Eqn) -> bool:
         """Whether the result would vary even if the operand did not."""
         return bool((result_mask(eqn, 0, self.axes) or 0) & self.axis)
 

@@ -30,6 +30,7 @@ from shmap_compiler.base.errors import (
     body_error,
     show_value,
 )
+from shmap_compiler.base.jax_compat import Eqn
 from shmap_compiler.base.source_lines import is_internal, place_of, source_line
 from shmap_compiler.collectives import JAX_FORMS, RECORDS, record_in_jax_form
 
@@ -86,7 +87,7 @@ def refused(error: Exception, who: str, sizes: Mapping[str, int]) -> ShmapError 
     return body_error(who, problems or [_as_jax_says(use, error)])
 
 
-def let_through(eqn: Any, sizes: Mapping[str, int]) -> list[Problem]:
+def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
     """What XLA would refuse, abort or hang on, though JAX traced it into an equation."""
     named = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
     named = named if isinstance(named, (tuple, list)) else (named,)

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
+from shmap_compiler.base.jax_compat import Eqn, ahead_of_time, axis_of_effect, is_key_type, no_mesh
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
 from shmap_compiler.eager.callbacks import is_callback
@@ -147,7 +147,7 @@ def _needs_devices(graph: Graph) -> bool:
     )
 
 
-def _is_refused(eqn: Any) -> bool:
+def _is_refused(eqn: Eqn) -> bool:
     """Whether XLA refuses a collective that rows could carry out, to let it say so here, too."""
     record = record_of(eqn.primitive)
     if record is None or eqn.primitive is not record.primitive:

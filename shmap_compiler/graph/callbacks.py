@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from shmap_compiler.base.jax_compat import Jaxpr
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.jaxprs.contents import equations
 
 
-def callback_lines(jaxpr: Any) -> tuple[str, ...]:
+def callback_lines(jaxpr: Jaxpr) -> tuple[str, ...]:
     """The user's lines that do it: `debug_callback at model.py:12 (f)`."""
     calls = [eqn for eqn in equations(jaxpr) if _is_callback(eqn.primitive)]
     return tuple(f"{eqn.primitive.name} at {source_line(eqn)}" for eqn in calls)

@@ -18,6 +18,9 @@ from shmap_compiler import collectives
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
+    Atom,
+    Eqn,
+    Jaxpr,
     abstract_mesh,
     is_axis_effect,
     open_jaxpr,
@@ -66,7 +69,7 @@ class Graph:
     """
 
     name: str
-    jaxpr: Any
+    jaxpr: Jaxpr
     mesh: AnyMesh
     manual_axes: tuple[str, ...]
     outer_manual_axes: tuple[str, ...]
@@ -166,7 +169,7 @@ class Graph:
         if self.outer_manual_axes:
             heading += f", manual outside: {', '.join(self.outer_manual_axes)}"
 
-        def varying(var: Any) -> str:
+        def varying(var: Atom) -> str:
             axes = self.replication.of(var)
             return f"{{V:{','.join(a for a in names if a in axes)}}}" if axes else ""
 
@@ -210,7 +213,7 @@ def _check(graph: Graph) -> None:
     _check_jaxpr(jaxpr, graph)
 
 
-def _check_jaxpr(jaxpr: Any, graph: Graph) -> None:
+def _check_jaxpr(jaxpr: Jaxpr, graph: Graph) -> None:
     defined = {*map(id, jaxpr.constvars), *map(id, jaxpr.invars)}
     for eqn in jaxpr.eqns:
         if not defined.issuperset(map(id, eqn.invars)):
@@ -230,7 +233,7 @@ def _check_defined(atoms: Sequence[Any], defined: Set[int]) -> None:
             _require(False, "{} is set before it is used", atom)
 
 
-def _check_collective(eqn: Any, graph: Graph) -> None:
+def _check_collective(eqn: Eqn, graph: Graph) -> None:
     axes = eqn.params["axes"]
     name = eqn.primitive
     _require(len(set(axes)) == len(axes) > 0, "{} names distinct axes", name)

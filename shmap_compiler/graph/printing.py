@@ -13,7 +13,7 @@ from jax.extend import core as jex_core
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import is_jaxpr, open_jaxpr
+from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, is_jaxpr, open_jaxpr
 from shmap_compiler.base.source_lines import source_line
 
 
@@ -53,24 +53,24 @@ class _Printer:
         self.names: dict[Any, str] = {}
         self.fresh = _names()
 
-    def binder(self, var: Any) -> str:
+    def binder(self, var: Atom) -> str:
         if type(var).__name__ == "DropVar":
             return f"_:{self.type(var)}"
         self.names[var] = next(self.fresh)
         return f"{self.names[var]}:{self.type(var)}"
 
-    def type(self, var: Any) -> str:
+    def type(self, var: Atom) -> str:
         if not hasattr(var.aval, "dtype"):
             return str(var.aval)
         return specs.show_type(var.aval) + self.suffix(var)
 
-    def atom(self, atom: Any) -> str:
+    def atom(self, atom: Atom) -> str:
         if isinstance(atom, jex_core.Literal):
             aval: Any = atom.aval
             return f"{np.asarray(atom.val, aval.dtype)}:{specs.show_type(aval)}"
         return self.names[atom]
 
-    def equations(self, jaxpr: Any, indent: str) -> Iterator[str]:
+    def equations(self, jaxpr: Jaxpr, indent: str) -> Iterator[str]:
         for eqn in jaxpr.eqns:
             inputs = " ".join(self.atom(v) for v in eqn.invars)
             params, nested = self.params(eqn, indent)
@@ -86,7 +86,7 @@ class _Printer:
                 params = f"[{params}]" if params else ""
                 yield f"{indent}{head}{params} {inputs}".rstrip() + place
 
-    def params(self, eqn: Any, indent: str) -> tuple[str, list[str]]:
+    def params(self, eqn: Eqn, indent: str) -> tuple[str, list[str]]:
         flat, nested = [], []
         for key, value in eqn.params.items():
             if key == "mesh_witness":
@@ -101,7 +101,7 @@ class _Printer:
                 flat.append(f"{key}={_plain(value)}")
         return " ".join(flat), nested
 
-    def program(self, key: str, jaxpr: Any, indent: str) -> Iterator[str]:
+    def program(self, key: str, jaxpr: Jaxpr, indent: str) -> Iterator[str]:
         binders = " ".join(self.binder(v) for v in (*jaxpr.constvars, *jaxpr.invars))
         yield f"{indent}{key}={{ lambda ; {binders}. let"
         yield from self.equations(jaxpr, indent + "    ")
@@ -120,7 +120,7 @@ def _plain(value: Any) -> Any:
     return complex(value) if isinstance(value, complex) else value
 
 
-def _comment(eqn: Any) -> str:
+def _comment(eqn: Eqn) -> str:
     """The user's line, if it is known, without folders of this machine: `  # file.py:12 (f)`."""
     path, *rest = source_line(eqn).split(":")
     place = ":".join([os.path.basename(path) if os.path.isabs(path) else path, *rest])

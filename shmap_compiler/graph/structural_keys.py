@@ -23,7 +23,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex_core
 
-from shmap_compiler.base.jax_compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat import Jaxpr, equation_context, is_jaxpr, jaxprs_in, open_jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import primitives
 from shmap_compiler.jaxprs.transposed import transposes
@@ -141,7 +141,7 @@ def _once_per_jaxpr(compute: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 @_once_per_jaxpr
-def jaxpr_key(jaxpr: Any) -> Key:
+def jaxpr_key(jaxpr: Jaxpr) -> Key:
     """Key of an open or closed jaxpr."""
     inner = open_jaxpr(jaxpr)
     numbers: dict[Any, int] = {}

@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat import Jaxpr, jaxprs_in, open_jaxpr
 
 _holders: weakref.WeakKeyDictionary[Any, Mapping[int, Sequence[Any]]] = weakref.WeakKeyDictionary()
 _primitives: weakref.WeakKeyDictionary[Any, frozenset[Any]] = weakref.WeakKeyDictionary()
 
 
-def holders(jaxpr: Any) -> Mapping[int, Sequence[Any]]:
+def holders(jaxpr: Jaxpr) -> Mapping[int, Sequence[Any]]:
     """By their positions, the equations of a jaxpr that hold programs, and these programs."""
     program = open_jaxpr(jaxpr)
     found = _holders.get(program)
@@ -27,7 +27,7 @@ def holders(jaxpr: Any) -> Mapping[int, Sequence[Any]]:
     return found
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
     """All equations of a jaxpr and of the programs nested in it, outer ones first."""
     held = holders(jaxpr)
     for position, eqn in enumerate(open_jaxpr(jaxpr).eqns):
@@ -36,7 +36,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def primitives(jaxpr: Any) -> frozenset[Any]:
+def primitives(jaxpr: Jaxpr) -> frozenset[Any]:
     """The primitives of `equations`."""
     program = open_jaxpr(jaxpr)
     found = _primitives.get(program)
@@ -48,12 +48,12 @@ def primitives(jaxpr: Any) -> frozenset[Any]:
     return found
 
 
-def names_any(jaxpr: Any, names: Sequence[str] | frozenset[str]) -> bool:
+def names_any(jaxpr: Jaxpr, names: Sequence[str] | frozenset[str]) -> bool:
     """Whether the program holds an equation of a primitive with one of these names."""
     return any(primitive.name in names for primitive in primitives(jaxpr))
 
 
-def is_all_alive(jaxpr: Any) -> bool:
+def is_all_alive(jaxpr: Jaxpr) -> bool:
     """Whether every input and equation of a program matters to its results.
 
     Programs that it holds may have dead parts of their own: with them, nothing is said.

@@ -7,9 +7,7 @@ times, on any of its operands.
 
 from __future__ import annotations
 
-from typing import Any
-
-from shmap_compiler.base.jax_compat import is_jaxpr, jaxprs_in
+from shmap_compiler.base.jax_compat import Eqn, is_jaxpr, jaxprs_in
 
 CALLS = frozenset(
     {
@@ -57,7 +55,7 @@ KERNELS = frozenset({"core_map", "mpmd_map", "pallas_call"})
 """Primitives whose programs are written for another compiler, which knows JAX's collectives."""
 
 
-def called_program(eqn: Any) -> str | None:
+def called_program(eqn: Eqn) -> str | None:
     """The parameter of a call that holds its program; None if the equation is not a call."""
     if eqn.primitive.name not in CALLS:
         return None

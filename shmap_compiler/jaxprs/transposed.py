@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat import Eqn, Jaxpr, jaxprs_in, open_jaxpr
 from shmap_compiler.jaxprs.contents import holders
 
 
-def transposes(jaxpr: Any) -> bool:
+def transposes(jaxpr: Jaxpr) -> bool:
     """Whether a traced program holds equations that a reverse-mode derivative made.
 
     JAX itself transposes the operator of each `custom_linear_solve`, whether or not anybody takes a
@@ -27,7 +27,7 @@ def transposes(jaxpr: Any) -> bool:
     return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
 
 
-def _as_the_user_gave_it(eqn: Any) -> dict[str, Any]:
+def _as_the_user_gave_it(eqn: Eqn) -> dict[str, Any]:
     """The parameters of an equation without what JAX made of them by transposition."""
     if eqn.primitive.name != "custom_linear_solve":
         return eqn.params

@@ -23,6 +23,7 @@ from jaxlib.mlir.dialects import sdy
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
+    Jaxpr,
     Reductions,
     fresh_module_context,
     reductions,
@@ -132,7 +133,7 @@ def lowerable(graph: Graph) -> Any:
     return normalize(jaxpr, graph.body_mesh, axes, f"`{graph.name}`")
 
 
-def _named(jaxpr: Any, graph: Graph, ctx: Any) -> Any:
+def _named(jaxpr: Jaxpr, graph: Graph, ctx: Any) -> Any:
     """The program, with full names for operations where no call of it is left that XLA names.
 
     There is none on a mesh of one device, and Shardy removes a region whose axes have size one.

@@ -22,6 +22,7 @@ from shmap_passes import Groups, Pass, PassFailure, PipelineError
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
+    Eqn,
     groups_among_other_meshes,
     keep_unreduced,
     print_equations_as,
@@ -93,7 +94,7 @@ def mesh_witness(mesh: AnyMesh) -> Any:
     return jax.make_jaxpr(constrain)(jax.ShapeDtypeStruct((), np.float32))
 
 
-def _shown(eqn: Any) -> dict[str, Any]:
+def _shown(eqn: Eqn) -> dict[str, Any]:
     """The parameters that `print(jax.make_jaxpr(f)(x))` shows."""
     graph: Graph = eqn.params["graph"]
     return {

@@ -12,7 +12,14 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from shmap_compiler.base.jax_compat import is_jaxpr, is_key_type, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import (
+    Eqn,
+    Jaxpr,
+    is_jaxpr,
+    is_key_type,
+    open_jaxpr,
+    replace_jaxpr,
+)
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.collectives import RECORDS, Waits, axis_index
 from shmap_compiler.lowering.watchdog import Watched
@@ -34,13 +41,13 @@ class _Collective:
     params: dict[str, Any]
 
 
-def watched(jaxpr: Any, program: Watched) -> Any:
+def watched(jaxpr: Jaxpr, program: Watched) -> Any:
     """The same program with callbacks around its collectives, which it adds to `program`."""
     eqns = [_watched_equation(eqn, program) for eqn in open_jaxpr(jaxpr).eqns]
     return replace_jaxpr(jaxpr, eqns=eqns)
 
 
-def _watched_equation(eqn: Any, program: Watched) -> Any:
+def _watched_equation(eqn: Eqn, program: Watched) -> Any:
     if eqn.primitive not in _WAITING:
         return eqn.replace(params={k: _watched_value(v, program) for k, v in eqn.params.items()})
     if any(is_key_type(v.aval) for v in eqn.invars):

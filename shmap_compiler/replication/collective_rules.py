@@ -15,6 +15,7 @@ import numpy as np
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler import collectives as coll
+from shmap_compiler.base.jax_compat import Eqn
 from shmap_compiler.collectives import Result, Waits
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.replication.assume import assume_replicated_p
@@ -31,7 +32,7 @@ def is_collective(primitive: Any) -> bool:
     return primitive in RULED or primitive is typed_p or _is_in_jax_form(primitive)
 
 
-def result_mask(eqn: Any, operand: int, axes: AxisSet) -> int | None:
+def result_mask(eqn: Eqn, operand: int, axes: AxisSet) -> int | None:
     """The axes of the result, given those of the operand; None if `eqn` is no collective."""
     primitive = eqn.primitive
     if primitive not in RULED:
@@ -65,7 +66,7 @@ def result_mask(eqn: Any, operand: int, axes: AxisSet) -> int | None:
             return elsewhere | _exact("part", names, groups, operand & own, axes)
 
 
-def mask_of_type(eqn: Any, operand: int, axes: AxisSet) -> int | None:
+def mask_of_type(eqn: Eqn, operand: int, axes: AxisSet) -> int | None:
     """The same as JAX's types of varying values have it, which know sums and extrema only."""
     primitive = eqn.primitive
     if primitive is typed_p:
@@ -82,7 +83,7 @@ def mask_of_type(eqn: Any, operand: int, axes: AxisSet) -> int | None:
     return operand | own
 
 
-def communicates_over(eqn: Any) -> tuple[str, ...]:
+def communicates_over(eqn: Eqn) -> tuple[str, ...]:
     """The axes over which devices wait for each other at this equation."""
     record = coll.record_of(eqn.primitive)
     if record is None:
@@ -90,7 +91,7 @@ def communicates_over(eqn: Any) -> tuple[str, ...]:
     return () if record.waits is Waits.NOBODY else jax_axes(eqn)
 
 
-def all_devices_wait(eqn: Any) -> bool:
+def all_devices_wait(eqn: Eqn) -> bool:
     """Whether all devices of the program wait for each other at this equation."""
     record = coll.record_of(eqn.primitive)
     return record is not None and record.waits is Waits.PROGRAM
@@ -101,7 +102,7 @@ def _is_in_jax_form(primitive: Any) -> bool:
     return coll.record_in_jax_form(name) is not None or name in coll.POINT_TO_POINT
 
 
-def _jax_collective(eqn: Any, operand: int, axes: AxisSet, same: set[Result]) -> int | None:
+def _jax_collective(eqn: Eqn, operand: int, axes: AxisSet, same: set[Result]) -> int | None:
     """For a collective in JAX's own form: those that also name an axis of an enclosing vmap, and
     those that our family lacks. Kinds of results in `same` are equal on all devices.
     """
@@ -115,7 +116,7 @@ def _jax_collective(eqn: Any, operand: int, axes: AxisSet, same: set[Result]) ->
     return operand | own
 
 
-def jax_axes(eqn: Any) -> tuple[str, ...]:
+def jax_axes(eqn: Eqn) -> tuple[str, ...]:
     """The axis names of a collective, in JAX's own form or in ours."""
     named = eqn.params.get("axes", eqn.params.get("axis_name", ()))
     named = named if isinstance(named, (tuple, list)) else (named,)

@@ -15,7 +15,15 @@ from typing import Any
 from jax.extend import core as jex_core
 from shmap_passes.ir.axis_set import AxisSet
 
-from shmap_compiler.base.jax_compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
+from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
+    axis_of_effect,
+    is_ref,
+    is_ref_effect,
+    open_jaxpr,
+)
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.replication.collective_rules import is_collective, result_mask
@@ -74,7 +82,7 @@ class Replication:
     axes: AxisSet
     frame: Frame
 
-    def of(self, atom: Any) -> frozenset[str]:
+    def of(self, atom: Atom) -> frozenset[str]:
         """Returns the axes along which a value may differ between devices.
 
         A program that is called by several equations is solved for each of them; its variables have
@@ -111,12 +119,12 @@ class Frame:
       nested: by the position of an equation, its wiring and its programs, solved.
     """
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     masks: dict[Any, int]
     outputs: tuple[int, ...]
     nested: dict[int, tuple[Wiring, tuple[Frame, ...]]]
 
-    def mask(self, atom: Any) -> int:
+    def mask(self, atom: Atom) -> int:
         return 0 if isinstance(atom, jex_core.Literal) else self.masks.get(atom, 0)
 
     @cached_property
@@ -178,7 +186,7 @@ class _Solver:
     solved: dict[Any, Frame] = field(default_factory=dict)
 
     def solve(
-        self, jaxpr: Any, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
+        self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
     ) -> Frame:
         """Solves a program. `refs` are the references among its inputs."""
         if not refs:  # control matters for writing to references from outside only
@@ -193,12 +201,12 @@ class _Solver:
         return frame
 
     def run(
-        self, jaxpr: Any, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
+        self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
     ) -> Frame:
         masks = {v: m for v, m in zip(jaxpr.invars, inputs, strict=True) if m}
         nested: dict[int, tuple[Wiring, tuple[Frame, ...]]] = {}
 
-        def read(atom: Any) -> int:
+        def read(atom: Atom) -> int:
             if isinstance(atom, jex_core.Literal):
                 return 0
             return refs[atom].mask if atom in refs else masks.get(atom, 0)
@@ -230,7 +238,7 @@ class _Solver:
         return Frame(jaxpr, masks, outputs, nested)
 
     def leaf(
-        self, eqn: Any, operands: list[int], refs: dict[Any, _Ref], context: _Context
+        self, eqn: Eqn, operands: list[int], refs: dict[Any, _Ref], context: _Context
     ) -> list[int]:
         """The sets of the results of an equation that holds no program."""
         joined = union(operands)
@@ -246,7 +254,7 @@ class _Solver:
             self.write(eqn, mask, refs, context)
         return [mask] * len(eqn.outvars)
 
-    def of_effects(self, eqn: Any, context: _Context) -> int:
+    def of_effects(self, eqn: Eqn, context: _Context) -> int:
         """R15: what an equation with effects may add to the sets of its operands."""
         mask = 0
         for effect in eqn.effects:
@@ -257,7 +265,7 @@ class _Solver:
                 mask |= context.manual
         return mask
 
-    def write(self, eqn: Any, mask: int, refs: dict[Any, _Ref], context: _Context) -> None:
+    def write(self, eqn: Eqn, mask: int, refs: dict[Any, _Ref], context: _Context) -> None:
         for var in eqn.outvars:
             if is_ref(var.aval):
                 refs[var] = _Ref(mask)
@@ -271,7 +279,7 @@ class _Solver:
 
     def flow(
         self,
-        eqn: Any,
+        eqn: Eqn,
         wiring: Wiring,
         read: Callable[[Any], int],
         refs: dict[Any, _Ref],
@@ -341,7 +349,7 @@ class _Solver:
 
     def write_back(
         self,
-        eqn: Any,
+        eqn: Eqn,
         inner_refs: list[dict[Any, _Ref]],
         refs: dict[Any, _Ref],
         frames: tuple[Frame, ...],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, scan_counts
+from shmap_compiler.base.jax_compat import Eqn, Jaxpr, jaxprs_in, open_jaxpr, scan_counts
 from shmap_compiler.jaxprs.held_programs import ALWAYS_RUN, KERNELS, called_program
 
 
@@ -53,7 +53,7 @@ class Program:
       manual_axes: the manual axes inside, if they are not those outside.
     """
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     inputs: tuple[Sources, ...]
     control: Sources = ()
     manual_axes: tuple[str, ...] | None = None
@@ -74,7 +74,7 @@ class Wiring:
     ends: tuple[str, ...] = ()
 
 
-def wiring_of(eqn: Any) -> Wiring | None:
+def wiring_of(eqn: Eqn) -> Wiring | None:
     """None for an equation that holds no program."""
     name = eqn.primitive.name
     if name in _WIRINGS:
@@ -86,14 +86,14 @@ def wiring_of(eqn: Any) -> Wiring | None:
     return _unknown(eqn, programs) if programs else None
 
 
-def _call(eqn: Any, parameter: str) -> Wiring:
+def _call(eqn: Eqn, parameter: str) -> Wiring:
     """R9: inputs are the operands, results are the program's."""
     program = open_jaxpr(eqn.params[parameter])
     results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
     return Wiring((Program(program, tuple((v,) for v in eqn.invars)),), results)
 
 
-def _scan(eqn: Any) -> Wiring:
+def _scan(eqn: Eqn) -> Wiring:
     """R10: a carry comes from outside or from the step before; all devices make equal steps."""
     consts, carries = scan_counts(eqn.params)
     inputs: list[Sources] = [(v,) for v in eqn.invars]
@@ -104,7 +104,7 @@ def _scan(eqn: Any) -> Wiring:
     return Wiring((body,), tuple(results))
 
 
-def _while(eqn: Any) -> Wiring:
+def _while(eqn: Eqn) -> Wiring:
     """R11: the condition decides the number of steps, and so which step's carry is the result.
 
     Devices that are in the same step have gone through the same conditions, so inside the loop a
@@ -131,7 +131,7 @@ def _while(eqn: Any) -> Wiring:
     )
 
 
-def _cond(eqn: Any) -> Wiring:
+def _cond(eqn: Eqn) -> Wiring:
     """R12: a result comes from any branch, and depends on which; unless all return one operand."""
     predicate, *operands = eqn.invars
     inputs = tuple((v,) for v in operands)
@@ -147,11 +147,11 @@ def _cond(eqn: Any) -> Wiring:
     return Wiring(programs, tuple(results))
 
 
-def _passes_on(jaxpr: Any, k_in: int, k_out: int) -> bool:
+def _passes_on(jaxpr: Jaxpr, k_in: int, k_out: int) -> bool:
     return jaxpr.outvars[k_out] is jaxpr.invars[k_in]
 
 
-def _shard_map(eqn: Any) -> Wiring:
+def _shard_map(eqn: Eqn) -> Wiring:
     """R13: inside, arguments also vary along the axes that split them; outside, no axis of it does.
 
     The inner program's results are full arrays over its own axes.
@@ -167,7 +167,7 @@ def _shard_map(eqn: Any) -> Wiring:
     return Wiring((program,), results, ends=graph.manual_axes)
 
 
-def _linear_solve(eqn: Any) -> Wiring:
+def _linear_solve(eqn: Eqn) -> Wiring:
     """R9: the results are those of `solve`, given its constants and the right-hand sides.
 
     Derivatives apply the other programs to what is as long as these: solutions and their tangents.
@@ -190,7 +190,7 @@ def _linear_solve(eqn: Any) -> Wiring:
     return Wiring(tuple(held), tuple((Out(position, k),) for k in range(len(eqn.outvars))))
 
 
-def _unknown(eqn: Any, programs: list[Any]) -> Wiring:
+def _unknown(eqn: Eqn, programs: list[Any]) -> Wiring:
     """R14: everything may flow everywhere, and decide which programs run, and how often."""
     anything: Sources = (*eqn.invars, *(Anything(n) for n in range(len(programs))))
     outs = (Out(n, k) for n, program in enumerate(programs) for k in range(len(program.outvars)))

@@ -21,6 +21,8 @@ from jax.sharding import AbstractMesh
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import Problem, body_error
 from shmap_compiler.base.jax_compat import (
+    Eqn,
+    Jaxpr,
     axis_of_effect,
     is_axis_effect,
     jaxprs_in,
@@ -37,7 +39,7 @@ from shmap_compiler.jaxprs.held_programs import KERNELS
 from shmap_compiler.replication.collective_rules import RULED
 
 
-def normalize(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Any:
+def normalize(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Any:
     """The closed `jaxpr` with its collectives over `axes` of `mesh` in our family.
 
     Raises BodyError if a collective cannot be carried out; `who` describes the user's function.
@@ -57,14 +59,14 @@ class _Rewriter:
         self.problems: list[Problem] = []
         self.rewritten: dict[int, tuple[Any, Any]] = {}
 
-    def jaxpr(self, jaxpr: Any) -> Any:
+    def jaxpr(self, jaxpr: Jaxpr) -> Any:
         """The same object if nothing in it changes, and one object for each object."""
         if id(jaxpr) not in self.rewritten:
             # Together with its original, which so keeps its id.
             self.rewritten[id(jaxpr)] = jaxpr, self.rewrite(jaxpr)
         return self.rewritten[id(jaxpr)][1]
 
-    def rewrite(self, jaxpr: Any) -> Any:
+    def rewrite(self, jaxpr: Jaxpr) -> Any:
         inner = open_jaxpr(jaxpr)
         eqns: list[Any] = []
         held = holders(inner)
@@ -81,7 +83,7 @@ class _Rewriter:
             return jaxpr
         return replace_jaxpr(jaxpr, eqns=eqns, effects=effects)
 
-    def equation(self, eqn: Any) -> list[Any]:
+    def equation(self, eqn: Eqn) -> list[Any]:
         if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
             if not self.applies(eqn):
                 return [_left_alone(eqn)]
@@ -97,7 +99,7 @@ class _Rewriter:
             return [eqn]
         return [eqn.replace(params=params, effects=self.effects(eqn.effects))]
 
-    def refuse_unknown(self, eqn: Any) -> None:
+    def refuse_unknown(self, eqn: Eqn) -> None:
         named = {axis_of_effect(e) for e in eqn.effects}
         if _has_axes(eqn):
             named.update(a for a in named_axes(eqn.params) if isinstance(a, str))
@@ -115,11 +117,11 @@ class _Rewriter:
     def effects(self, effects: Any) -> Any:
         return {e for e in effects if not is_axis_effect(e, self.axes)}
 
-    def applies(self, eqn: Any) -> bool:
+    def applies(self, eqn: Eqn) -> bool:
         names = [a for a in named_axes(eqn.params) if not isinstance(a, int)]
         return all(name in self.axes for name in names)
 
-    def expand(self, eqn: Any) -> list[Any]:
+    def expand(self, eqn: Eqn) -> list[Any]:
         """The equations that stand for `eqn`, computing the same variables from the same."""
         params = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
         avals = tuple(v.aval for v in eqn.invars)
@@ -154,7 +156,7 @@ def _template(name, params, avals, mesh) -> Any:
     return jax.make_jaxpr(expansion)(*avals)
 
 
-def _left_alone(eqn: Any) -> Any:
+def _left_alone(eqn: Eqn) -> Any:
     """A collective that also names an axis of an enclosing vmap."""
     if eqn.primitive.name == "all_to_all" and not eqn.params["tiled"]:
         # To the primitive both are one, but JAX's transpose of the untiled form has a wrong type.
@@ -165,7 +167,7 @@ def _left_alone(eqn: Any) -> Any:
 Expansion = Callable[[dict[str, Any], dict[str, int]], Callable[..., Any]]
 
 
-def _has_axes(eqn: Any) -> bool:
+def _has_axes(eqn: Eqn) -> bool:
     return "axes" in eqn.params or "axis_name" in eqn.params
 
 

@@ -20,6 +20,9 @@ from jax.sharding import AbstractMesh
 from shmap_compiler.base import ref_views
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
     is_ref,
     is_ref_effect,
     open_jaxpr,
@@ -36,7 +39,7 @@ _SEES_VALUES = {"debug_callback", "debug_print"}
 """Primitives that take a reference for the value it holds."""
 
 
-def discharge(closed: Any, mesh: AbstractMesh, who: str) -> tuple[Any, list[int]]:
+def discharge(closed: Jaxpr, mesh: AbstractMesh, who: str) -> tuple[Any, list[int]]:
     """(the program on values, the inputs that are references which it writes).
 
     The last values of these references are additional results, in this order.
@@ -58,7 +61,7 @@ def discharge(closed: Any, mesh: AbstractMesh, who: str) -> tuple[Any, list[int]
 class _Program:
     """A program of values, before it is known which last values of references it returns."""
 
-    def __init__(self, who: str, jaxpr: Any):
+    def __init__(self, who: str, jaxpr: Jaxpr):
         self.who = who
         self.jaxpr = jaxpr
         inner = open_jaxpr(jaxpr)
@@ -70,13 +73,13 @@ class _Program:
             self.equation(eqn)
         self.outvars = [self._output(v) for v in inner.outvars]
 
-    def _input(self, var: Any) -> Any:
+    def _input(self, var: Atom) -> Any:
         if not is_ref(var.aval):
             return var
         self.refs[var] = jex_core.Var(value_type(var.aval))
         return self.refs[var]
 
-    def _output(self, atom: Any) -> Any:
+    def _output(self, atom: Atom) -> Any:
         if not isinstance(atom, jex_core.Literal) and atom in self.refs:
             raise BodyError(self.who, [_returned(atom.aval)])
         return self.read(atom)
@@ -103,18 +106,18 @@ class _Program:
             debug_info=inner.debug_info.with_unknown_names(),
         )
 
-    def nested(self, jaxpr: Any) -> _Program:
+    def nested(self, jaxpr: Jaxpr) -> _Program:
         return _Program(self.who, jaxpr)
 
     # ------------------------------------------------------------------------------ equations
 
-    def read(self, atom: Any) -> Any:
+    def read(self, atom: Atom) -> Any:
         """The atom of the new program: the value, for a reference."""
         if isinstance(atom, jex_core.Literal):
             return atom
         return self.refs[atom] if atom in self.refs else self.atoms.get(atom, atom)
 
-    def equation(self, eqn: Any) -> None:
+    def equation(self, eqn: Eqn) -> None:
         name = eqn.primitive.name
         if name in _RULES:
             _RULES[name](self, eqn)
@@ -135,7 +138,7 @@ class _Program:
         else:
             raise BodyError(self.who, [_unknown(eqn)])
 
-    def put(self, eqn: Any, outvars: Sequence[Any] = (), **fields: Any) -> None:
+    def put(self, eqn: Eqn, outvars: Sequence[Any] = (), **fields: Any) -> None:
         """The equation on values, with more results."""
         for var in [v for v in eqn.invars if is_ref(v.aval)] if outvars else []:
             if eqn.invars.count(var) > 1:
@@ -145,7 +148,7 @@ class _Program:
             eqn = eqn.replace(invars=invars, outvars=[*eqn.outvars, *outvars], **fields)
         self.eqns.append(eqn)
 
-    def put_program(self, eqn: Any, fun: Callable[..., Sequence[Any]], refs: Sequence[Any]) -> None:
+    def put_program(self, eqn: Eqn, fun: Callable[..., Sequence[Any]], refs: Sequence[Any]) -> None:
         """The equations of `fun`, a function of the operands' values.
 
         Its results are those of the equation, then the new values of `refs`.
@@ -154,7 +157,7 @@ class _Program:
 
     def inline(
         self,
-        eqn: Any,
+        eqn: Eqn,
         fun: Callable[..., Sequence[Any]],
         operands: Sequence[Any],
         outvars: Sequence[Any],
@@ -197,33 +200,33 @@ class _Program:
 # ------------------------------------------------------------------------------------ references
 
 
-def _new_ref(program: _Program, eqn: Any) -> None:
+def _new_ref(program: _Program, eqn: Eqn) -> None:
     _refuse_memory_space(program, eqn)
     program.inline(eqn, lambda x: [x], [program.read(v) for v in eqn.invars], [], eqn.outvars)
 
 
-def _empty_ref(program: _Program, eqn: Any) -> None:
+def _empty_ref(program: _Program, eqn: Eqn) -> None:
     _refuse_memory_space(program, eqn)
     t = value_type(eqn.outvars[0].aval)
     program.inline(eqn, lambda: [jnp.zeros(t.shape, t.dtype)], [], [], eqn.outvars)
 
 
-def _free_ref(program: _Program, eqn: Any) -> None:
+def _free_ref(program: _Program, eqn: Eqn) -> None:
     """Nothing refers to the value any more."""
 
 
-def _freeze(program: _Program, eqn: Any) -> None:
+def _freeze(program: _Program, eqn: Eqn) -> None:
     (ref,), (out,) = eqn.invars, eqn.outvars
     program.atoms[out] = program.refs[ref]
 
 
-def _get(program: _Program, eqn: Any) -> None:
+def _get(program: _Program, eqn: Eqn) -> None:
     program.put_program(
         eqn, lambda x, *leaves: [ref_views.read(x, _steps(program, eqn, leaves))], []
     )
 
 
-def _swap(program: _Program, eqn: Any) -> None:
+def _swap(program: _Program, eqn: Eqn) -> None:
     def swapped(x, value, *leaves):
         steps = _steps(program, eqn, leaves)
         return [ref_views.read(x, steps), ref_views.written(x, steps, value)]
@@ -231,14 +234,14 @@ def _swap(program: _Program, eqn: Any) -> None:
     program.put_program(eqn, swapped, eqn.invars[:1])
 
 
-def _addupdate(program: _Program, eqn: Any) -> None:
+def _addupdate(program: _Program, eqn: Eqn) -> None:
     def added(x, value, *leaves):
         return [ref_views.added(x, _steps(program, eqn, leaves), value)]
 
     program.put_program(eqn, added, eqn.invars[:1])
 
 
-def _steps(program: _Program, eqn: Any, leaves: Sequence[Any]) -> list[ref_views.Step]:
+def _steps(program: _Program, eqn: Eqn, leaves: Sequence[Any]) -> list[ref_views.Step]:
     steps = ref_view(eqn.params["tree"], leaves)
     if steps is None:
         raise BodyError(program.who, [_unknown(eqn)])
@@ -248,7 +251,7 @@ def _steps(program: _Program, eqn: Any, leaves: Sequence[Any]) -> list[ref_views
 # ----------------------------------------------------------------------------- held programs
 
 
-def _call(program: _Program, eqn: Any) -> None:
+def _call(program: _Program, eqn: Eqn) -> None:
     parameter = called_program(eqn)
     assert parameter is not None
     inner = program.nested(eqn.params[parameter])
@@ -273,7 +276,7 @@ _PER_RESULT = {"out_shardings": "in_shardings", "out_layouts": "in_layouts"}
 _WITH_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vmap_call"}
 
 
-def _call_without_rule(program: _Program, eqn: Any, inner: _Program) -> None:
+def _call_without_rule(program: _Program, eqn: Eqn, inner: _Program) -> None:
     """A function with a derivative rule, which takes references: the rule is not for values.
 
     Derivatives taken inside the function that is mapped have used the rule already.
@@ -294,7 +297,7 @@ def _call_without_rule(program: _Program, eqn: Any, inner: _Program) -> None:
     program.put_program(eqn, without_rule, refs)
 
 
-def _cond(program: _Program, eqn: Any) -> None:
+def _cond(program: _Program, eqn: Eqn) -> None:
     branches = [program.nested(b) for b in eqn.params["branches"]]
     written = sorted({k for b in branches for k in b.written})
     refs = [eqn.invars[1 + k] for k in written]
@@ -304,7 +307,7 @@ def _cond(program: _Program, eqn: Any) -> None:
     program.refs.update(zip(refs, results, strict=True))
 
 
-def _scan(program: _Program, eqn: Any) -> None:
+def _scan(program: _Program, eqn: Eqn) -> None:
     body = program.nested(eqn.params["jaxpr"])
     written = body.written
     run = jex_core.jaxpr_as_fun(body.closed(written))
@@ -335,7 +338,7 @@ def _scan(program: _Program, eqn: Any) -> None:
     program.put_program(eqn, scanned, [eqn.invars[k] for k in (*loop, *sliced)])
 
 
-def _while(program: _Program, eqn: Any) -> None:
+def _while(program: _Program, eqn: Eqn) -> None:
     test = program.nested(eqn.params["cond_jaxpr"])
     body = program.nested(eqn.params["body_jaxpr"])
     test_consts, body_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
@@ -377,7 +380,7 @@ def _while(program: _Program, eqn: Any) -> None:
     program.put_program(eqn, looped, refs)
 
 
-def _optimization_barrier(program: _Program, eqn: Any) -> None:
+def _optimization_barrier(program: _Program, eqn: Eqn) -> None:
     """Its results are the operands that are no references; these pass it too."""
     operands = list(eqn.invars)
     refs = [v for v in operands if not isinstance(v, jex_core.Literal) and v in program.refs]
@@ -410,7 +413,7 @@ _LOOPS_AND_BRANCHES = {"cond": _cond, "scan": _scan, "while": _while}
 # ---------------------------------------------------------------------------------------- helpers
 
 
-def _without_refs(eqn: Any) -> set[Any]:
+def _without_refs(eqn: Eqn) -> set[Any]:
     return {e for e in eqn.effects if not is_ref_effect(e)}
 
 
@@ -422,12 +425,12 @@ def _of_type(x: Any, wanted: Any) -> Any:
     return lax.convert_element_type(x, wanted.dtype)
 
 
-def _refuse_memory_space(program: _Program, eqn: Any) -> None:
+def _refuse_memory_space(program: _Program, eqn: Eqn) -> None:
     if eqn.params.get("memory_space") is not None:
         raise BodyError(program.who, [_unknown(eqn)])
 
 
-def _unknown(eqn: Any) -> Problem:
+def _unknown(eqn: Eqn) -> Problem:
     return Problem(
         f"{eqn.primitive} at {source_line(eqn)}",
         "a mutable reference used in a way that shmap_compiler does not know",
@@ -445,7 +448,7 @@ def _returned(aval: Any) -> Problem:
     )
 
 
-def _derivative_outside(eqn: Any) -> Problem:
+def _derivative_outside(eqn: Eqn) -> Problem:
     return Problem(
         f"{eqn.primitive} at {source_line(eqn)}",
         "a function with a derivative rule that takes a mutable reference, and a derivative taken"

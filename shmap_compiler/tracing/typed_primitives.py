@@ -19,6 +19,7 @@ from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
+    Eqn,
     has_high_jvp,
     trace_with_axes,
     varying_types,
@@ -27,13 +28,13 @@ from shmap_compiler.base.jax_compat import (
 )
 
 
-def holds_types(eqn: Any) -> bool:
+def holds_types(eqn: Eqn) -> bool:
     """Whether an equation holds functions with a derivative that only it knows."""
     return has_high_jvp(eqn)
 
 
 def as_custom_jvp(
-    eqn: Any, erase: Callable[[Any], Any], mesh: AbstractMesh, axes: Sequence[str]
+    eqn: Eqn, erase: Callable[[Any], Any], mesh: AbstractMesh, axes: Sequence[str]
 ) -> Any:
     """The equation of a `jax.custom_jvp` function that does what an equation does.
 

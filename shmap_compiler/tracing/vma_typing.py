@@ -23,6 +23,8 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
 from shmap_compiler.base.jax_compat import (
+    Eqn,
+    Jaxpr,
     described_alike,
     is_of_other_mesh,
     manual_type_reductions,
@@ -92,7 +94,7 @@ def trace_by_need(
     raise BodyError(who, [refused_by_types(refusal)]) from refusal
 
 
-def _with_casts(jaxpr: Any, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
+def _with_casts(jaxpr: Jaxpr, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
     """What `typed` traces if types that the function gives values matter to a backward rule."""
     if names_any(jaxpr, [_FUNCTION]) and casts(fun):
         try:
@@ -186,7 +188,7 @@ def refused_by_types(error: Exception) -> Problem:
     )
 
 
-def _erase(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
+def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
     """The same program on variables whose types do not say along which axes they vary.
 
     Casts of these types go too: where JAX evaluates the program once more (a derivative rule), they
@@ -215,7 +217,7 @@ def _erase(jaxpr: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
     def erase_and_normalize(held: Any) -> Any:
         return normalize(erase(held), mesh, axes, "a derivative rule")
 
-    def erased(eqn: Any) -> Any:
+    def erased(eqn: Eqn) -> Any:
         if holds_types(eqn):
             call = as_custom_jvp(eqn, erase_and_normalize, mesh, axes)
             eqn = eqn.replace(primitive=call.primitive, params=call.params)
@@ -254,7 +256,7 @@ def _own_cotangent_axes(aval: Any) -> frozenset[str]:
     return varies_along(aval) | reduces.unreduced | reduces.reduced
 
 
-def _with_types_of_results(jaxpr: Any, axes: Sequence[frozenset[str]]) -> Any:
+def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Any:
     """The program of a `custom_vjp` function, whose results keep their types."""
     inner = open_jaxpr(jaxpr)
     marks = [

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.base.jax_compat import open_jaxpr, trace_with_axes, varying_types
+from shmap_compiler.base.jax_compat import Atom, Eqn, open_jaxpr, trace_with_axes, varying_types
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
@@ -43,7 +43,7 @@ class BackwardRule:
     """The rule that an equation of a linear program will call."""
 
     graph: Graph
-    eqn: Any
+    eqn: Eqn
 
     @cached_property
     def _program(self) -> Any:
@@ -63,7 +63,7 @@ class BackwardRule:
 
         return self._traced(backward)
 
-    def line(self, eqn: Any) -> str:
+    def line(self, eqn: Eqn) -> str:
         """The user's line of a collective of the rule."""
 
         count = self.eqn.params["num_res"]
@@ -162,7 +162,7 @@ class BackwardRule:
         inputs = [*self.residuals, *cotangents]
         return infer_program(self.graph.region, self._program, inputs, mask_of_type)
 
-    def depends_on_cotangents(self, atom: Any) -> bool:
+    def depends_on_cotangents(self, atom: Atom) -> bool:
         return bool(self._marked.of(atom))
 
     @cached_property
@@ -185,6 +185,6 @@ def _collectives(program: Any) -> list[Any]:
     return [eqn for eqn in equations(program) if eqn.primitive in coll.COLLECTIVES]
 
 
-def _is_transposed(eqn: Any) -> bool:
+def _is_transposed(eqn: Eqn) -> bool:
     """Whether `jax.vjp` made an equation of a rule, which is itself called by a transposition."""
     return str(eqn.source_info.name_stack).count("transpose(") > 1

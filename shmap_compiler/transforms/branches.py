@@ -17,7 +17,13 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler.base.jax_compat import close_jaxpr, in_memory_space, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import (
+    Eqn,
+    close_jaxpr,
+    in_memory_space,
+    open_jaxpr,
+    replace_jaxpr,
+)
 from shmap_compiler.transforms.split import Split, save_everything, split, where
 
 cond_p = jex_core.Primitive("marked_cond")
@@ -44,7 +50,7 @@ def _split_cond(
     saveable: Callable[..., Any],
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
-    eqn: Any,
+    eqn: Eqn,
 ):
     whole = eqn.params["eqn"].replace(invars=eqn.invars, outvars=eqn.outvars)
     _, *unknown_ops = unknown_in

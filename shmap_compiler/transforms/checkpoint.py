@@ -26,7 +26,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 from jax.sharding import AbstractMesh
 
-from shmap_compiler.base.jax_compat import close_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, close_jaxpr, open_jaxpr, replace_jaxpr
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
@@ -46,7 +46,7 @@ _region_p.multiple_results = True
 _region_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
 
 
-def split_for_derivative(closed: Any, mesh: AbstractMesh, unknown_in: Sequence[bool]) -> Split:
+def split_for_derivative(closed: Jaxpr, mesh: AbstractMesh, unknown_in: Sequence[bool]) -> Split:
     """Splits a program into one of values and one of tangents.
 
     Args:
@@ -57,13 +57,13 @@ def split_for_derivative(closed: Any, mesh: AbstractMesh, unknown_in: Sequence[b
         return split_in_scope(closed, unknown_in)
 
 
-def split_in_scope(closed: Any, unknown_in: Sequence[bool]) -> Split:
+def split_in_scope(closed: Jaxpr, unknown_in: Sequence[bool]) -> Split:
     """The same in the mesh that is in scope."""
     return _split_marked(closed, unknown_in, unknown_in, save_everything)
 
 
 def split_program(
-    closed: Any,
+    closed: Jaxpr,
     mesh: AbstractMesh,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
@@ -78,7 +78,7 @@ def split_program(
 
 
 def _split_marked(
-    closed: Any,
+    closed: Jaxpr,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     saveable: Callable[..., Any],
@@ -91,7 +91,7 @@ def _split_marked(
     return dataclasses.replace(parts, known=restore(parts.known), staged=restore(parts.staged))
 
 
-def _split_region(_: Any, unknown_in: Sequence[bool], instantiated_in: Sequence[bool], eqn: Any):
+def _split_region(_: Any, unknown_in: Sequence[bool], instantiated_in: Sequence[bool], eqn: Eqn):
     """The rule of a region for partial evaluation, which asks the region's policy."""
     if not any(unknown_in):
         return eqn, None, [False] * len(eqn.outvars), [False] * len(eqn.outvars), []
@@ -157,11 +157,11 @@ def _staged_parameters(
     return {**params, "jaxpr": staged, "prevent_cse": barriers, "differentiated": True}
 
 
-def _undropped(var: Any) -> Any:
+def _undropped(var: Atom) -> Any:
     return jex_core.Var(var.aval) if is_dropped(var) else var
 
 
-def _rounded(jaxpr: Any, residuals: Sequence[Any]) -> Any:
+def _rounded(jaxpr: Jaxpr, residuals: Sequence[Any]) -> Any:
     """The program with residuals of 16 bits and less rounded where it goes on with them too.
 
     XLA may compute with more precision than types say, but what is stored is rounded: values that
@@ -202,7 +202,7 @@ class _Marking(Rewriting):
         super().__init__()
         self._regions = regions
 
-    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+    def equation(self, eqn: Eqn, names: dict[Any, Any]) -> list[Any]:
         name = eqn.primitive.name
         if name == "cond":
             params = {"eqn": eqn, "branches": tuple(map(self.jaxpr, eqn.params["branches"]))}
@@ -218,7 +218,7 @@ class _Marking(Rewriting):
 class _Restoring(Rewriting):
     """Regions are equations of JAX again, and calls of known halves are inlined."""
 
-    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+    def equation(self, eqn: Eqn, names: dict[Any, Any]) -> list[Any]:
         if eqn.primitive is carried_p:
             names[eqn.outvars[0]] = eqn.invars[0]
             return []

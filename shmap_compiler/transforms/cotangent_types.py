@@ -26,7 +26,15 @@ from jax.extend import core as jex_core
 from shmap_compiler import collectives as coll
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import BodyError, Problem
-from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
+    jaxprs_in,
+    open_jaxpr,
+    replace_jaxpr,
+    scan_counts,
+)
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
@@ -103,7 +111,7 @@ class _Typed:
       sent: by the marks in one run of the program.
     """
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     inputs: list[Value]
     outputs: list[Value]
     raised: dict[int, Axes]
@@ -125,21 +133,21 @@ class _Typer:
     def reduced(self, spec: Any) -> Axes:
         return self.names(self.graph.replication.axes.mask(spec.reduced))
 
-    def over(self, eqn: Any) -> Axes:
+    def over(self, eqn: Eqn) -> Axes:
         """The axes over which an equation communicates."""
         return self.names(self.graph.replication.axes.mask(jax_axes(eqn)))
 
     def ordered(self, axes: Axes) -> tuple[str, ...]:
         return tuple(a for a in self.order if a in axes)
 
-    def sent(self, atom: Any, axes: Axes) -> _Sent:
+    def sent(self, atom: Atom, axes: Axes) -> _Sent:
         """By the psum of a value over `axes`, as a share of twice its size."""
         devices = math.prod(self.sizes[a] for a in axes)
         return _Sent(1, atom.aval.size * atom.aval.dtype.itemsize * (1 - 1 / devices))
 
     def program(
         self,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         frame: Frame,
         inputs: Sequence[Value],
         wanted: Sequence[Axes | None],
@@ -169,7 +177,7 @@ class _Program:
         self.sent = _Sent()
         self.eqns: list[Any] = []
 
-    def run(self, jaxpr: Any, wanted: Sequence[Axes | None]) -> _Typed:
+    def run(self, jaxpr: Jaxpr, wanted: Sequence[Axes | None]) -> _Typed:
         inner = open_jaxpr(jaxpr)
         self.roots.update({v: frozenset({k}) for k, v in enumerate(inner.invars)})
         self.values.update(zip(inner.invars, self.inputs, strict=True))
@@ -191,7 +199,7 @@ class _Program:
         program = replace_jaxpr(jaxpr, **fields)
         return _Typed(program, self.inputs, outputs, self.raised_inputs, self.sent)
 
-    def value(self, atom: Any) -> Value:
+    def value(self, atom: Atom) -> Value:
         if isinstance(atom, jex_core.Literal):
             return DEAD
         if atom in self.values:
@@ -200,7 +208,7 @@ class _Program:
 
     # ------------------------------------------------------------------------------ equations
 
-    def equation(self, position: int, eqn: Any, operands: list[Value]) -> None:
+    def equation(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         name = eqn.primitive.name
         if eqn.primitive is coll.psum_p and eqn.params["groups"] is None:
             self.psum(eqn)
@@ -226,12 +234,12 @@ class _Program:
         else:
             self.together(eqn, NONE.union(*(v.axes for v in operands)))
 
-    def together(self, eqn: Any, axes: Axes) -> None:
+    def together(self, eqn: Eqn, axes: Axes) -> None:
         """An equation whose operands and results are all of one type."""
         self.put(eqn.replace(invars=[self.raised(v, axes, [eqn]) for v in eqn.invars]))
         self.define(eqn.outvars, [Value(True, axes)] * len(eqn.outvars))
 
-    def custom_rule(self, eqn: Any, operands: list[Value]) -> None:
+    def custom_rule(self, eqn: Eqn, operands: list[Value]) -> None:
         """The user's rule takes and returns cotangents as the types of the function say.
 
         Where it returns shares of what should be whole, they are summed. But where not all devices
@@ -260,7 +268,7 @@ class _Program:
         self.define(eqn.outvars, [Value(True, axes) for axes in results])
 
     def rule_of_shares(
-        self, eqn: Any, operands: list[Value], rule: BackwardRule, residuals: list[Axes]
+        self, eqn: Eqn, operands: list[Value], rule: BackwardRule, residuals: list[Axes]
     ) -> None:
         """It returns shares along the axes of its operands, and along those it adds itself.
 
@@ -281,7 +289,7 @@ class _Program:
             self.typer.over(eqn) for eqn in rule.equations() if eqn.primitive in coll.COLLECTIVES
         ]
 
-    def psum(self, eqn: Any) -> None:
+    def psum(self, eqn: Eqn) -> None:
         (x,), (out,) = eqn.invars, eqn.outvars
         typer, over = self.typer, frozenset(eqn.params["axes"])
         axes = self.value(x).axes
@@ -302,12 +310,12 @@ class _Program:
             self.put(_times(x, copies, out, eqn))
             self.define([out], [Value(True, axes - over)])
 
-    def collective(self, position: int, eqn: Any, operands: list[Value]) -> None:
+    def collective(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         """Its result belongs to each device on its own, unless only invariant values use it."""
         axes = NONE.union(*(v.axes for v in operands))
         self.together(eqn, axes | self.typer.over(eqn))
 
-    def call(self, position: int, eqn: Any, operands: list[Value], parameter: str) -> None:
+    def call(self, position: int, eqn: Eqn, operands: list[Value], parameter: str) -> None:
         _, (frame,) = self.frame.nested[position]
 
         def solve(inputs: list[Value]) -> _Typed:
@@ -324,7 +332,7 @@ class _Program:
         self.put(eqn.replace(params={**eqn.params, parameter: typed.jaxpr}))
         self.define(eqn.outvars, typed.outputs)
 
-    def cond(self, position: int, eqn: Any, operands: list[Value]) -> None:
+    def cond(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         _, frames = self.frame.nested[position]
         branches = eqn.params["branches"]
         invars = self.all_raised(eqn, [v.axes | operands[0].axes for v in operands])
@@ -350,7 +358,7 @@ class _Program:
         )
         self.define(eqn.outvars, outputs)
 
-    def scan(self, position: int, eqn: Any, operands: list[Value]) -> None:
+    def scan(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         _, (frame,) = self.frame.nested[position]
         body = eqn.params["jaxpr"]
         consts, carries = scan_counts(eqn.params)
@@ -377,7 +385,7 @@ class _Program:
 
     def hoisted(
         self,
-        eqn: Any,
+        eqn: Eqn,
         operands: list[Value],
         hoistable: range,
         solve: Callable[[list[Value]], _Typed],
@@ -406,16 +414,16 @@ class _Program:
 
     # ---------------------------------------------------------------------------------- marks
 
-    def put(self, eqn: Any) -> None:
+    def put(self, eqn: Eqn) -> None:
         self.eqns.append(eqn)
 
     def define(self, outvars: Sequence[Any], values: Sequence[Value]) -> None:
         self.values.update(zip(outvars, values, strict=True))
 
-    def all_raised(self, eqn: Any, wanted: Sequence[Axes]) -> list[Any]:
+    def all_raised(self, eqn: Eqn, wanted: Sequence[Axes]) -> list[Any]:
         return [self.raised(v, w, [eqn]) for v, w in zip(eqn.invars, wanted, strict=True)]
 
-    def raised(self, atom: Any, wanted: Axes, near: Sequence[Any]) -> Any:
+    def raised(self, atom: Atom, wanted: Axes, near: Sequence[Any]) -> Any:
         """The value with at least the type `wanted`, if it carries a tangent."""
         value = self.value(atom)
         missing = wanted - value.axes
@@ -433,7 +441,7 @@ class _Program:
             self.define([var], [Value(True, value.axes | missing)])
         return self.raised_vars[key]
 
-    def of_type(self, atom: Any, wanted: Axes, eqn: Any) -> Any:
+    def of_type(self, atom: Atom, wanted: Axes, eqn: Eqn) -> Any:
         """The value with exactly the type `wanted`, if it carries a tangent."""
         value = self.value(atom)
         spare = value.axes - wanted
@@ -478,7 +486,7 @@ def _sum_of_equals(x: Any, axes: tuple[str, ...], out: Any, near: Any) -> Any:
     return jex_core.new_jaxpr_eqn([x], [out], psum_invariant_p, params, set(), near.source_info)
 
 
-def _times(x: Any, factor: float, out: Any, eqn: Any) -> Any:
+def _times(x: Any, factor: float, out: Any, eqn: Eqn) -> Any:
     template = open_jaxpr(jax.make_jaxpr(lambda v: v * jnp.asarray(factor, v.dtype))(x.aval))
     _, literal = template.eqns[-1].invars
     return template.eqns[-1].replace(

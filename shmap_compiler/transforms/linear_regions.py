@@ -16,14 +16,14 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 
 from shmap_compiler.base import jax_compat
-from shmap_compiler.base.jax_compat import close_jaxpr, constants_to_inputs, open_jaxpr
+from shmap_compiler.base.jax_compat import Eqn, Jaxpr, close_jaxpr, constants_to_inputs, open_jaxpr
 from shmap_compiler.transforms.checkpoint import split_in_scope
 from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
 from shmap_compiler.transforms.split import where
 
 
 def transpose(
-    jaxpr: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+    jaxpr: Jaxpr, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
 ) -> list[Any]:
     """The cotangents of those inputs of a closed jaxpr in which it is linear.
 
@@ -41,14 +41,14 @@ _whole_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outva
 
 
 class _Whole(Rewriting):
-    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+    def equation(self, eqn: Eqn, names: dict[Any, Any]) -> list[Any]:
         name = eqn.primitive.name
         if name == "cond" or name in REGIONS:
             return [eqn.replace(primitive=_whole_p, params={"eqn": eqn})]
         return super().equation(eqn, names) if name in HOLDERS else [eqn]
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, eqn: Any) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *args: Any, eqn: Eqn) -> list[Any]:
     linear = [ad.is_undefined_primal(a) for a in args]
     known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
     cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
@@ -61,7 +61,7 @@ ad.primitive_transposes[_whole_p] = _transpose
 
 
 def _of_region(
-    eqn: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+    eqn: Eqn, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
 ) -> Sequence[Any]:
     """A region in which the first one is computed again and then transposed."""
     count = len(known)
@@ -87,7 +87,7 @@ def _of_region(
 
 
 def _of_branches(
-    eqn: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+    eqn: Eqn, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
 ) -> Sequence[Any]:
     index, *operands = known
 

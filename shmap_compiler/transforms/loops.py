@@ -18,7 +18,7 @@ from typing import Any
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler.base.jax_compat import close_jaxpr, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base.jax_compat import Eqn, close_jaxpr, open_jaxpr, replace_jaxpr, scan_counts
 from shmap_compiler.transforms.split import is_dropped, program, renamed, where
 
 scan_p = jex_core.Primitive("marked_scan")
@@ -35,7 +35,7 @@ def _split_scan(
     saveable: Callable[..., Any],
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
-    eqn: Any,
+    eqn: Eqn,
 ):
     whole = eqn.params["eqn"].replace(invars=eqn.invars, outvars=eqn.outvars)
     if not any(unknown_in):

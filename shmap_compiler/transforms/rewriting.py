@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.jax_compat import Eqn, Jaxpr, open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.transforms.split import named, renamed
 
 REGIONS = ("checkpoint", "remat2")
@@ -21,12 +21,12 @@ class Rewriting:
     def __init__(self):
         self._known: dict[int, tuple[Any, Any]] = {}
 
-    def jaxpr(self, jaxpr: Any) -> Any:
+    def jaxpr(self, jaxpr: Jaxpr) -> Any:
         if id(jaxpr) not in self._known:
             self._known[id(jaxpr)] = jaxpr, self._rewritten(jaxpr)
         return self._known[id(jaxpr)][1]
 
-    def _rewritten(self, jaxpr: Any) -> Any:
+    def _rewritten(self, jaxpr: Jaxpr) -> Any:
         inner = open_jaxpr(jaxpr)
         names: dict[Any, Any] = {}
         eqns = [step for eqn in inner.eqns for step in self.equation(renamed(eqn, names), names)]
@@ -35,7 +35,7 @@ class Rewriting:
         outvars = [named(v, names) for v in inner.outvars]
         return replace_jaxpr(jaxpr, eqns=eqns, outvars=outvars)
 
-    def equation(self, eqn: Any, names: dict[Any, Any]) -> list[Any]:
+    def equation(self, eqn: Eqn, names: dict[Any, Any]) -> list[Any]:
         """The equations that take the place of `eqn`, or names for its results in `names`."""
         params = replace_jaxprs_in(eqn.params, self.jaxpr)
         return [eqn if params is eqn.params else eqn.replace(params=params)]

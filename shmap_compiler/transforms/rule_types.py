@@ -18,7 +18,7 @@ from jax.extend import core as jex_core
 from jax.extend import linear_util
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.jax_compat import Eqn, Jaxpr, open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.replication.collective_rules import mask_of_type
@@ -58,11 +58,11 @@ def with_residual_types(graph: Graph) -> Graph:
     return graph if noted is graph.jaxpr else dataclasses.replace(graph, jaxpr=noted)
 
 
-def _with_operand_types(eqn: Any, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> TypedRule:
+def _with_operand_types(eqn: Eqn, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> TypedRule:
     return TypedRule(eqn.params["bwd"], axes(eqn.invars), axes(eqn.outvars))
 
 
-def _with_residual_types(eqn: Any, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> Any:
+def _with_residual_types(eqn: Eqn, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> Any:
     rule = eqn.params["bwd"].f
     if not isinstance(rule, TypedRule):
         return None
@@ -97,7 +97,7 @@ class _Noter:
         # By the identity of its frame, a program held by several equations alike.
         self.known: dict[int, Any] = {}
 
-    def program(self, jaxpr: Any, frame: Frame) -> Any:
+    def program(self, jaxpr: Jaxpr, frame: Frame) -> Any:
         if id(frame) not in self.known:
             eqns = [
                 self.equation(eqn, frame, *frame.nested.get(position, (None, ())))
@@ -106,7 +106,7 @@ class _Noter:
             self.known[id(frame)] = replace_jaxpr(jaxpr, eqns=eqns)
         return self.known[id(frame)]
 
-    def equation(self, eqn: Any, frame: Frame, wiring: Any, frames: Sequence[Frame]) -> Any:
+    def equation(self, eqn: Eqn, frame: Frame, wiring: Any, frames: Sequence[Frame]) -> Any:
         if eqn.primitive.name == self.primitive:
             typed = self.note(eqn, lambda atoms: self.axes(atoms, frame))
             if typed is None:

@@ -20,6 +20,9 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
     axis_of_effect,
     offload_spaces,
     open_jaxpr,
@@ -57,7 +60,7 @@ class Split:
 
 
 def split(
-    closed: Any,
+    closed: Jaxpr,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     saveable: Callable[..., Any],
@@ -262,13 +265,13 @@ def _with_residuals(
     )
 
 
-def renamed(eqn: Any, names: dict[Any, Any]) -> Any:
+def renamed(eqn: Eqn, names: dict[Any, Any]) -> Any:
     """The equation with other names for some of its operands."""
     invars = [named(v, names) for v in eqn.invars]
     return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
 
 
-def named(atom: Any, names: dict[Any, Any]) -> Any:
+def named(atom: Atom, names: dict[Any, Any]) -> Any:
     return atom if isinstance(atom, jex_core.Literal) else names.get(atom, atom)
 
 
@@ -282,7 +285,7 @@ def _reshape(source: Any, target: Any) -> Any:
     return template.eqns[0].replace(invars=[source], outvars=[target])
 
 
-def program(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: list[Any]) -> Any:
+def program(closed: Jaxpr, invars: Sequence[Any], outvars: Sequence[Any], eqns: list[Any]) -> Any:
     """A program of equations of `closed`."""
     return replace_jaxpr(
         closed,
@@ -294,11 +297,11 @@ def program(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: li
     )
 
 
-def is_dropped(var: Any) -> bool:
+def is_dropped(var: Atom) -> bool:
     return type(var).__name__ == "DropVar"
 
 
-def _has_effects(eqn: Any) -> bool:
+def _has_effects(eqn: Eqn) -> bool:
     return any(axis_of_effect(e) is None for e in eqn.effects)
 
 

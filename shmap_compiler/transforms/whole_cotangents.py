@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.jax_compat import Atom, Eqn
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.replication.inference import Replication
 from shmap_compiler.transforms.backward_rules import BackwardRule
@@ -80,14 +80,14 @@ def _divides(rule: BackwardRule, devices: int) -> bool:
     )
 
 
-def _is_number(atom: Any, operation: str, devices: int) -> bool:
+def _is_number(atom: Atom, operation: str, devices: int) -> bool:
     if not isinstance(atom, jex_core.Literal) or np.ndim(atom.val):
         return False
     wanted = devices if operation == "div" else 1 / devices
     return math.isclose(abs(complex(atom.val)), wanted, rel_tol=1e-2)
 
 
-def _problem(rule: BackwardRule, eqn: Any, whole: Sequence[str]) -> Problem:
+def _problem(rule: BackwardRule, eqn: Eqn, whole: Sequence[str]) -> Problem:
     name = eqn.primitive.name
     axes = ", ".join(map(repr, whole))
     devices = math.prod(rule.graph.mesh.shape[a] for a in whole)

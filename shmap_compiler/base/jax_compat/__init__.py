@@ -32,6 +32,9 @@ from shmap_compiler.base.jax_compat.meshes import (
     without_manual_axes,
 )
 from shmap_compiler.base.jax_compat.programs import (
+    Atom,
+    Eqn,
+    Jaxpr,
     close_jaxpr,
     constants_to_inputs,
     equation_context,
@@ -97,6 +100,9 @@ from shmap_compiler.base.jax_compat.types import (
 __all__ = [
     "PARTLY_MANUAL_REDUCTIONS",
     "AnyMesh",
+    "Atom",
+    "Eqn",
+    "Jaxpr",
     "Reductions",
     "abstract_mesh",
     "ahead_of_time",

@@ -9,6 +9,16 @@ import jax
 from jax.extend import core as jex_core
 from jax.interpreters import ad
 
+Jaxpr = Any
+"""A `Jaxpr` or, where JAX has them apart, a `ClosedJaxpr`. JAX exports no types for them."""
+
+Eqn = Any
+"""An equation of a jaxpr."""
+
+Atom = Any
+"""An operand of an equation: a variable or a literal."""
+
+
 # ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
 ClosedJaxpr: Any = jex_core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 
@@ -70,17 +80,17 @@ def replace_jaxprs_in(params: dict[str, Any], replacement: Callable[[Any], Any])
     return new if any(new[name] is not value for name, value in params.items()) else params
 
 
-def is_closed(jaxpr: Any) -> bool:
+def is_closed(jaxpr: Jaxpr) -> bool:
     """Whether `jaxpr` can stand where JAX wants a ClosedJaxpr."""
     return isinstance(jaxpr, ClosedJaxpr)
 
 
-def open_jaxpr(jaxpr: Any) -> Any:
+def open_jaxpr(jaxpr: Jaxpr) -> Any:
     """The Jaxpr inside a ClosedJaxpr; an open Jaxpr as it is."""
     return jaxpr.jaxpr if is_closed(jaxpr) else jaxpr
 
 
-def replace_jaxpr(jaxpr: Any, **fields: Any) -> Any:
+def replace_jaxpr(jaxpr: Jaxpr, **fields: Any) -> Any:
     """Copy of an open or closed jaxpr with other equations, variables or effects."""
     if _CLOSED_IS_SEPARATE and is_closed(jaxpr):
         return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(**fields))
@@ -89,7 +99,7 @@ def replace_jaxpr(jaxpr: Any, **fields: Any) -> Any:
     return jaxpr.replace(**fields)
 
 
-def close_jaxpr(jaxpr: Any) -> Any:
+def close_jaxpr(jaxpr: Jaxpr) -> Any:
     """A ClosedJaxpr without constants around an open jaxpr that has none."""
     if _CLOSED_IS_SEPARATE and not is_closed(jaxpr):
         return ClosedJaxpr(jaxpr, ())
@@ -100,7 +110,7 @@ _backward_pass = getattr(ad, "backward_pass", None)  # from JAX 0.12 on
 
 
 def transpose(
-    jaxpr: Any, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
+    jaxpr: Jaxpr, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
 ) -> list[Any]:
     """The cotangents of those inputs of a closed jaxpr in which it is linear.
 
@@ -124,7 +134,7 @@ def transpose(
     return list(jax.linear_transpose(of_linear, *types)(list(cotangents)))
 
 
-def constants_to_inputs(closed: Any) -> tuple[Any, list[Any]]:
+def constants_to_inputs(closed: Jaxpr) -> tuple[Any, list[Any]]:
     """(closed jaxpr whose constants are its leading inputs, the constants)."""
     jaxpr, consts = closed.jaxpr, list(closed.consts)
     if not consts:
@@ -139,7 +149,7 @@ def constants_to_inputs(closed: Any) -> tuple[Any, list[Any]]:
     return closed.replace(**fields, consts=()), consts
 
 
-def has_high_jvp(eqn: Any) -> bool:
+def has_high_jvp(eqn: Eqn) -> bool:
     """Whether an equation stands for a program, and has a forward-mode derivative of its own."""
     held = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
     if held is None:
@@ -157,7 +167,7 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def equation_context(eqn: Any) -> Any:
+def equation_context(eqn: Eqn) -> Any:
     """What an equation takes from the settings in force when it was traced; hashable."""
     return eqn.ctx
 
@@ -170,7 +180,7 @@ def print_equations_as(primitive: Any, shown: Callable[[Any], dict[str, Any]]) -
     """
     names = jex_core.new_jaxpr_eqn.__globals__
 
-    def rule(eqn: Any, context: Any, settings: Any) -> Any:
+    def rule(eqn: Eqn, context: Any, settings: Any) -> Any:
         return names["_pp_eqn"](eqn.replace(params=shown(eqn)), context, settings)
 
     names["pp_eqn_rules"][primitive] = rule

@@ -14,13 +14,13 @@ from jax.sharding import (
     AbstractMesh,
 )
 
-from shmap_compiler.base.jax_compat.programs import ClosedJaxpr
+from shmap_compiler.base.jax_compat.programs import ClosedJaxpr, Jaxpr
 from shmap_compiler.base.jax_compat.settings import setting
 
 _T = TypeVar("_T")
 
 
-def without_high_primitives(closed: Any, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
+def without_high_primitives(closed: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
     """The jaxpr as JAX lowers it: from 0.12 on some primitives stand for programs until then."""
     if not getattr(closed, "is_high", False):
         return closed
