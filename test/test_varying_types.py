@@ -172,6 +172,10 @@ def test_what_types_refuse_is_accepted(body, more):
     np.testing.assert_allclose(found, X + sums + more, rtol=1e-6)
 
 
+def solved_with_a_sum(solver):
+    return lambda w, x: x * solver(lambda v: v + lax.psum(w * v, "i"), w, maxiter=2)[0]
+
+
 TRACES = {
     "does not ask": (lambda w, x: w * x, 1),
     "asks": (lambda w, x: w * as_varying(w, x), 1),
@@ -179,6 +183,8 @@ TRACES = {
     "asks and is refused": (carry_too_small_and_asks, 2),
     "differentiates": (lambda w, x: jax.grad(lambda x: (w * x).sum())(x), 2),
     "solves": (lambda w, x: x * jnp.linalg.solve(jnp.diag(w), w), 1),
+    "solves with a sum": (solved_with_a_sum(jax.scipy.sparse.linalg.bicgstab), 2),
+    "solves a symmetric system with a sum": (solved_with_a_sum(jax.scipy.sparse.linalg.cg), 1),
     "differentiates in a solve": (
         lambda w, x: (
             x

@@ -1,11 +1,11 @@
-"""Whether a program holds equations that a reverse-mode derivative made."""
+"""What of a program a transposition made: by a derivative, or of the operator of a solver."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from shmap_compiler.base.jax_compat import Eqn, Jaxpr, jaxprs_in, open_jaxpr
-from shmap_compiler.jaxprs.contents import holders
+from shmap_compiler.jaxprs.contents import equations, holders, names_any
 
 
 def transposes(jaxpr: Jaxpr) -> bool:
@@ -29,7 +29,26 @@ def transposes(jaxpr: Jaxpr) -> bool:
 
 def _as_the_user_gave_it(eqn: Eqn) -> dict[str, Any]:
     """The parameters of an equation without what JAX made of them by transposition."""
-    if eqn.primitive.name != "custom_linear_solve":
+    if eqn.primitive.name != _SOLVER:
         return eqn.params
     programs = eqn.params["jaxprs"]
     return {"matvec": programs.matvec, "solve": programs.solve}
+
+
+def transposes_operator_with(jaxpr: Jaxpr, primitives: frozenset[str]) -> bool:
+    """Whether JAX transposed the operator of a solver, and the result holds such primitives.
+
+    The operator of a symmetric solver is its own transpose.
+    """
+    if not names_any(jaxpr, [_SOLVER]):
+        return False
+    solvers = (e.params["jaxprs"] for e in equations(jaxpr) if e.primitive.name == _SOLVER)
+    return any(
+        each.vecmat is not None
+        and each.vecmat is not each.matvec
+        and names_any(each.vecmat, primitives)
+        for each in solvers
+    )
+
+
+_SOLVER = "custom_linear_solve"

@@ -4,8 +4,8 @@ In JAX with check_vma the type of a value says along which manual axes it varies
 it (`asking`), and it gives reverse-mode derivatives inside a body their meaning: a weight that is
 equal on all devices along an axis has one gradient, the sum of what all devices owe, where without
 types each device would get its own share. But these types refuse correct programs, and tracing
-under them takes longer. So we trace without them, unless code asks or turns out to differentiate,
-and either way the Graph is on types that say nothing of varying.
+under them takes longer. So we trace without them, unless code asks, or turns out to differentiate
+or to transpose collectives, and either way the Graph is on types that say nothing of varying.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.jaxprs.contents import names_any
-from shmap_compiler.jaxprs.transposed import transposes
+from shmap_compiler.jaxprs.transposed import transposes, transposes_operator_with
 from shmap_compiler.replication.typed import typed_p
-from shmap_compiler.tracing.canonicalize_collectives import normalize
+from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, normalize
 from shmap_compiler.tracing.typed_primitives import as_custom_jvp, holds_types
 from shmap_compiler.tracing.vma_queries import asks, casts
 
@@ -85,7 +85,7 @@ def trace_by_need(
             raise
     else:
         if not transposes(jaxpr):
-            return jaxpr if refusal else _with_casts(jaxpr, typed, fun)
+            return jaxpr if refusal else _with_types_that_matter(jaxpr, typed, fun)
     if refusal is None:
         try:
             return typed()
@@ -94,9 +94,16 @@ def trace_by_need(
     raise BodyError(who, [refused_by_types(refusal)]) from refusal
 
 
-def _with_casts(jaxpr: Jaxpr, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
-    """What `typed` traces if types that the function gives values matter to a backward rule."""
-    if names_any(jaxpr, [_FUNCTION]) and casts(fun):
+def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
+    """What `typed` traces if types matter to derivatives that are taken later.
+
+    They matter to a backward rule if the function casts, and to the transposed operator of a solver
+    that communicates: JAX transposes it as soon as the solver is called. The transpose of psum is
+    the identity on what is equal on all devices, and psum on a share of each device's own, with
+    which devices would solve different systems in different numbers of steps.
+    """
+    backward_rules = names_any(jaxpr, [_FUNCTION]) and casts(fun)
+    if backward_rules or transposes_operator_with(jaxpr, COLLECTIVE_NAMES):
         try:
             return typed()
         except SpecError:
