@@ -137,7 +137,7 @@ def test_without_types_the_gradient_deadlocks_with_jax():
         "print('gradient', flush=True)\n"
     )
     command = [sys.executable, "-c", program]
-    with pytest.raises(subprocess.TimeoutExpired) as stopped:
+    with pytest.raises(subprocess.TimeoutExpired, match="timed out") as stopped:
         subprocess.run(
             command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, timeout=60, check=True
         )
