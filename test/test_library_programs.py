@@ -26,6 +26,7 @@ from library_programs.run import difference
 from shmap_compiler import BodyError, shard_map
 
 EXAMPLES = int(os.environ.get("SHMAP_LIBRARY_EXAMPLES", "50"))
+CHECKPOINTED = max(10, EXAMPLES // 20)
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 BATCH = 10  # programs of one test
 
@@ -115,9 +116,9 @@ def costs(program: Program):
     return None
 
 
-@pytest.mark.parametrize("first", range(0, EXAMPLES // 5, BATCH))
+@pytest.mark.parametrize("first", range(0, CHECKPOINTED, BATCH))
 def test_checkpoint_takes_no_more_memory_than_with_jax(first):
-    numbers = itertools.islice(with_checkpoint(), first, first + min(BATCH, EXAMPLES // 5))
+    numbers = itertools.islice(with_checkpoint(), first, first + min(BATCH, CHECKPOINTED))
     compared = 0
     for number in numbers:
         program = draw_program(number, SEED)
