@@ -590,6 +590,38 @@ def test_in_spec_not_as_typed__over_an_axis_of_size_one(refused, spec):
     np.testing.assert_array_equal(slope, 18 * X)
 
 
+@pytest.fixture
+def no_axes_of_size_one_in_types():
+    name = "jax_remove_size_one_mesh_axis_from_type"
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, False)
+
+
+@pytest.mark.usefixtures("no_axes_of_size_one_in_types")
+@pytest.mark.parametrize("spec", [P("i", "j"), P(None, ("i", "j")), P(None, "j")], ids=str)
+def test_in_spec_as_typed__over_an_axis_of_size_one_that_no_type_names(spec):
+    mesh = jax.make_mesh((1, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+    x = jax.device_put(X, NamedSharding(mesh, P("i", "j")))
+    assert "i" not in str(jax.typeof(x).sharding.spec)
+    for function in (jax.shard_map, shard_map):
+        same = function(
+            lambda v: v * 2 + lax.psum(v, "i"), mesh=mesh, in_specs=spec, out_specs=spec
+        )
+        np.testing.assert_array_equal(jax.jit(same)(x), 3 * X)
+        slope = jax.jit(jax.grad(lambda x, same=same: jnp.sum(same(x) ** 2)))(x)
+        assert slope.sharding.spec == P(None, "j")
+        np.testing.assert_array_equal(slope, 18 * X)
+
+
+@pytest.mark.usefixtures("no_axes_of_size_one_in_types")
+def test_in_spec_not_as_typed__where_no_type_names_axes_of_size_one():
+    mesh = jax.make_mesh((1, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+    x = jax.device_put(X, NamedSharding(mesh, P("i", "j")))
+    with pytest.raises(SpecError, match="the split of the argument's type"):
+        jax.jit(mapped(identity, P("j", "i"), P("j", "i"), mesh))(x)
+
+
 def test_in_spec_not_as_typed(refused):
     problem = (
         "args[0] with in_specs=P('j')",

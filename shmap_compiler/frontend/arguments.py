@@ -249,6 +249,8 @@ def _not_as_typed(
     if sharding_mesh.empty:
         return
     relevant = [a for a in explicit_axes(region.mesh) if a in region.manual_axes]
+    if jax.config.jax_remove_size_one_mesh_axis_from_type:  # types do not name such axes
+        relevant = [a for a in relevant if region.mesh.shape[a] > 1]
     said = specs.dim_axes(spec, len(aval.shape))
     for typed, wanted in zip(split, said, strict=True):
         if [a for a in typed if a in relevant] != [a for a in wanted if a in relevant]:
