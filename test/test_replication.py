@@ -149,6 +149,7 @@ RULES = [
     ("R4-all_gather-tiled", lambda i, j, ij, n: lax.all_gather(i, "i", tiled=True), NONE),
     ("R5-assume_replicated", lambda i, j, ij, n: assume_replicated(ij, "i"), ON_J),
     ("R6-psum_scatter", lambda i, j, ij, n: lax.psum_scatter(j, "i", tiled=True), ON_IJ),
+    ("R5-pbroadcast", lambda i, j, ij, n: lax.pbroadcast(ij, "i", 1), ON_J),
     ("R6-psum_scatter-replicated", lambda i, j, ij, n: lax.psum_scatter(n, "i"), ON_I),
     ("R6-all_to_all", lambda i, j, ij, n: lax.all_to_all(i, "i", 0, 1), ON_I),
     ("R6-all_to_all-replicated", lambda i, j, ij, n: lax.all_to_all(n, "i", 0, 1), ON_I),
@@ -331,6 +332,8 @@ def test_R4_a_collective_that_also_names_an_axis_of_vmap():
                 lambda x: (
                     lax.psum(x, ("i", "b")),
                     lax.all_to_all(x, ("i", "b"), 0, 0, tiled=True),
+                    lax.axis_index(("i", "b")),
+                    lax.pbroadcast(x, ("i", "b"), 0),
                 ),
                 mesh=MESH,
                 in_specs=P("i", "j"),
@@ -341,7 +344,7 @@ def test_R4_a_collective_that_also_names_an_axis_of_vmap():
         return x
 
     jax.vmap(mapped, axis_name="b")(jnp.ones((2, 32, 4)))
-    assert graphs[0].replication.outputs == (ON_J, ON_IJ)
+    assert graphs[0].replication.outputs == (ON_J, ON_IJ, ON_I, ON_J)
 
 
 def test_R7_a_collective_in_the_form_of_jax_over_groups():
