@@ -79,3 +79,23 @@ def test_root_after_a_derivative_inside_equals_jax(name, inside):
         for f in (shard_map, jax.shard_map)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5), ours, theirs)
+
+
+LEAVES = {
+    "ldexp": lambda x: jnp.ldexp(x, 2),
+    "frexp": lambda x: jnp.frexp(x)[0],
+    "einsum": lambda x: jnp.einsum("i,i->i", x, x),
+}
+
+
+@pytest.mark.parametrize("transform", ["grad", "checkpoint"])
+@pytest.mark.parametrize("name", LEAVES)
+def test_function_with_a_transpose_of_its_own_after_a_derivative_inside_equals_jax(name, transform):
+    def body(x):
+        return LEAVES[name](jax.grad(lambda v: jnp.sum(jnp.sin(v) * v))(x))
+
+    ours, theirs = (
+        jax.jit(TRANSFORMATIONS[transform](mapped(body, f, check_vma=True)))(X + 0.5)
+        for f in (shard_map, jax.shard_map)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)

@@ -20,17 +20,11 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
     Eqn,
-    has_high_jvp,
     trace_with_axes,
     varying_types,
     without_high_primitives,
     without_varying_type,
 )
-
-
-def holds_types(eqn: Eqn) -> bool:
-    """Whether an equation holds functions with a derivative that only it knows."""
-    return has_high_jvp(eqn)
 
 
 def as_custom_jvp(
@@ -39,7 +33,7 @@ def as_custom_jvp(
     """The equation of a `jax.custom_jvp` function that does what an equation does.
 
     Args:
-      eqn: an equation that `holds_types`, on types of varying values.
+      eqn: an equation that `holds_functions`, on types of varying values.
       erase: removes the types from a program.
       mesh, axes: the mesh as the body sees it, and the axes that are manual there.
 

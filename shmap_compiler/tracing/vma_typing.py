@@ -26,6 +26,7 @@ from shmap_compiler.base.jax_compat import (
     Eqn,
     Jaxpr,
     described_alike,
+    holds_functions,
     is_of_other_mesh,
     manual_type_reductions,
     needs_varying_types,
@@ -45,7 +46,7 @@ from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.transposed import transposes, transposes_operator_with
 from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, normalize
-from shmap_compiler.tracing.typed_primitives import as_custom_jvp, holds_types
+from shmap_compiler.tracing.typed_primitives import as_custom_jvp
 from shmap_compiler.tracing.vma_queries import asks, casts
 
 
@@ -225,7 +226,7 @@ def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
         return normalize(erase(held), mesh, axes, "a derivative rule")
 
     def erased(eqn: Eqn) -> Any:
-        if holds_types(eqn):
+        if holds_functions(eqn):
             call = as_custom_jvp(eqn, erase_and_normalize, mesh, axes)
             eqn = eqn.replace(primitive=call.primitive, params=call.params)
             return eqn.replace(

@@ -149,14 +149,18 @@ def constants_to_inputs(closed: Jaxpr) -> tuple[Any, list[Any]]:
     return closed.replace(**fields, consts=()), consts
 
 
-def has_high_jvp(eqn: Eqn) -> bool:
-    """Whether an equation stands for a program, and has a forward-mode derivative of its own."""
+def holds_functions(eqn: Eqn) -> bool:
+    """Whether an equation stands for functions that it holds, and knows their derivative.
+
+    Others of its kind stand for programs that JAX makes when it lowers or differentiates them.
+    """
     held = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
     if held is None:
         return False
     from jax.experimental import hijax  # not there in JAX 0.10
 
-    return type(held).jvp is not hijax.HiPrim.jvp
+    differentiates = type(held).jvp is not hijax.HiPrim.jvp
+    return differentiates and any(map(callable, held.params.values()))
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
