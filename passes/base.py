@@ -62,7 +62,7 @@ class Pass:
     needs_body_form: ClassVar[bool] = False
     """Whether it needs what shmap-verify accepts, which `run` in pipeline.py then checks."""
     ends_body_form: ClassVar[bool] = False
-    """Whether the module is no longer in body form after it."""
+    """Whether the pass takes the module out of body form."""
 
     def __post_init__(self) -> None:
         for option, values in _choices(type(self)).items():

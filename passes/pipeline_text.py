@@ -53,7 +53,7 @@ def _element(
     name = name.strip()
     if name not in by_name and name not in aliases:
         if name.startswith("shmap-"):
-            raise PipelineError(f"there is no pass {name}; {_suggestion(name, by_name)}")
+            raise PipelineError(f"no pass is named {name}; {_suggestion(name, by_name)}")
         return (text,)
     if brace and not options.endswith("}"):
         raise PipelineError(f"'{text}': the options have no closing brace")

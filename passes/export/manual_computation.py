@@ -61,8 +61,8 @@ def wrap_in_manual_computation(form: BodyForm) -> None:
 def _passed_through(block: ir.Block, at: ir.InsertionPoint) -> Value:
     """A number for a body that returns nothing, and was run for a call of the host.
 
-    XLA inlines a computation without results, so its operations are no longer manual, and then
-    rejects host calls without operands.
+    XLA inlines a computation without results. Its operations are then not manual any more, and
+    XLA rejects host calls without operands among them.
     """
     type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
     constant = ir.Operation.parse(f"stablehlo.constant dense<0> : {type_}")

@@ -18,6 +18,7 @@ from shmap_compiler.base.jax_compat import (
     explicit_axes,
     is_ref,
     reductions,
+    setting,
     type_reductions,
     type_split,
     value_type,
@@ -249,7 +250,7 @@ def _not_as_typed(
     if sharding_mesh.empty:
         return
     relevant = [a for a in explicit_axes(region.mesh) if a in region.manual_axes]
-    if jax.config.jax_remove_size_one_mesh_axis_from_type:  # types do not name such axes
+    if setting("jax_remove_size_one_mesh_axis_from_type"):  # types do not name such axes
         relevant = [a for a in relevant if region.mesh.shape[a] > 1]
     said = specs.dim_axes(spec, len(aval.shape))
     for typed, wanted in zip(split, said, strict=True):

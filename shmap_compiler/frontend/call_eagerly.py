@@ -13,9 +13,7 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError, describe
-from shmap_compiler.base.jax_compat import (
-    no_devices_in_scope,
-)
+from shmap_compiler.base.jax_compat import no_devices_in_scope
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.run import layout_for, run_body

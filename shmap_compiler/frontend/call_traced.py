@@ -38,7 +38,7 @@ def trace_call(
 
     Raises:
       SpecError: mesh, specs, arguments and results do not fit together.
-      BodyError: see `misuse` and `discharge`.
+      BodyError: the function uses a collective or a reference wrongly.
       ReplicationError, HangError: see `shard_map`.
     """
     who = describe(mapped.fun)

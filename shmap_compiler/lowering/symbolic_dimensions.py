@@ -1,6 +1,6 @@
 """Rejects symbolic dimensions, such as `b` in `jax.export.symbolic_shape("b, 8")`, in a body.
 
-JAX exports them from `jax.shard_map`, but when the exported program is called, XLA does not refine
+JAX exports them from its shard_map, but when the exported program is called, XLA does not refine
 the types inside of a per-device region: the call fails, or ends the process, as soon as the body
 broadcasts a constant or makes an `iota` of such a shape. So the export is rejected instead. Other
 parts of an exported program may have symbolic dimensions, and a body may compute with their sizes.

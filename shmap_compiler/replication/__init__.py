@@ -1,8 +1,7 @@
 """Replication: along which mesh axes values vary, and what follows from it.
 
-`inference` solves a Graph by the rules of `collective_rules` and along the wires of `wiring`;
-`history` tells why a value varies; `check` refuses out_specs that hide varying results; `hangs`
-refuses collectives that only some devices would reach.
+`inference` solves a program by the rules of `collective_rules`; `region_dataflow` describes how
+values reach the programs that equations hold. The checks of both are in `shmap_compiler.checks`.
 """
 
 from shmap_compiler.replication.assume import assume_replicated, assume_replicated_p

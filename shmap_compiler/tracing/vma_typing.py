@@ -1,11 +1,12 @@
 """JAX's types of varying values: under them, and not under them, the user's function is traced.
 
 In JAX with check_vma the type of a value says along which manual axes it varies. Code may ask for
-it (`asking`), and it gives reverse-mode derivatives inside a body their meaning: a weight that is
-equal on all devices along an axis has one gradient, the sum of what all devices owe, where without
-types each device would get its own share. But these types refuse correct programs, and tracing
-under them takes longer. So we trace without them, unless code asks, or turns out to differentiate
-or to transpose collectives, and either way the Graph is on types that say nothing of varying.
+it (`vma_queries`), and it gives reverse-mode derivatives inside a body their meaning: a weight that
+is equal on all devices along an axis has one gradient, the sum of what all devices owe, where
+without types each device would get its own share. But these types refuse correct programs, and
+tracing under them takes longer. So we trace without them, unless code asks, or turns out to
+differentiate or to transpose collectives, and either way the Graph is on types that say nothing of
+varying.
 """
 
 from __future__ import annotations

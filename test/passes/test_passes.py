@@ -108,7 +108,7 @@ def test_an_option_is_checked_where_a_pass_is_made():
         ("builtin.module(shmap-verify", r"must read builtin.module\("),
         ("builtin.module(cse))", "brackets or quotes do not match"),
         ("builtin.module(func.func(cse)", "brackets or quotes do not match"),
-        ("builtin.module(shmap-verfy)", "no pass shmap-verfy; did you mean shmap-verify"),
+        ("builtin.module(shmap-verfy)", "no pass is named shmap-verfy; did you mean shmap-verify"),
         ("builtin.module(shmap-wrap-manual{part=x})", "has no option 'part'; its options: part"),
         ("builtin.module(shmap-wrap-manual{partitioner=x})", "x is not one of gspmd, shardy"),
         ("builtin.module(shmap-verify{x=1})", "has no option 'x'; its options: none"),
