@@ -128,13 +128,13 @@ def test_a_collective_that_is_not_in_the_list_is_rejected():
 def record(**changed):
     facts = {
         "primitive": Primitive("some"), "result": Result.SAME, "waits": Waits.GROUP,
-        "hlo": "all-reduce", "forms": (), "on_rows": None,
+        "hlo": "all-reduce", "forms": (), "on_rows": None, "functions": (),
     }  # fmt: skip
     facts.update(changed)
     return Collective(**{k: v for k, v in facts.items() if v is not ...})
 
 
-@pytest.mark.parametrize("fact", ["result", "waits", "hlo", "forms", "on_rows"])
+@pytest.mark.parametrize("fact", ["result", "waits", "hlo", "forms", "on_rows", "functions"])
 def test_a_record_names_what_the_checks_depend_on(fact):
     record()
     with pytest.raises(TypeError, match=fact):

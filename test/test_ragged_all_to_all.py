@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import shard_map
+from shmap_compiler import BodyError, UnknownAxisError, shard_map
 
 MESH = jax.make_mesh((2, 4), ("j", "i"), axis_types=(AxisType.Auto,) * 2)
 DEVICES, SENT, ROOM = 4, 12, 16
@@ -110,3 +110,21 @@ def test_other_targets_have_the_operation_itself(platform):
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert text.count("@ragged_all_to_all") == 1
     assert "all_gather" not in text
+
+
+@pytest.mark.parametrize(
+    ("axis", "type_", "error", "message"),
+    [
+        ("k", jnp.int32, UnknownAxisError, r"found:  axis 'k'.*needed: a manual axis of the mesh"),
+        ("i", jnp.float32, BodyError, r"must be integer type.*accepts.*on blocks of shape \(3,\)"),
+    ],
+    ids=["axis", "offsets"],
+)
+def test_mistakes_name_the_call(axis, type_, error, message):
+    def body(x):
+        offsets = jnp.zeros(4, type_)
+        return lax.ragged_all_to_all(x, x, offsets, offsets, offsets, offsets, axis_name=axis)
+
+    f = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    with pytest.raises(error, match=rf"(?s)`body`.*ragged_all_to_all over '{axis}' at .*{message}"):
+        f.trace(jax.ShapeDtypeStruct((12,), np.float32))

@@ -170,14 +170,13 @@ def _use_of_frame(name: str, frame: FrameType, place: str, sizes: Mapping[str, i
     arguments = {p: frame.f_locals[p] for p in parameters if p in frame.f_locals}
     axes = arguments.pop("axis_name", ())
     axes = tuple(axes) if isinstance(axes, (tuple, list, set, frozenset)) else (axes,)
+    operand = arguments.pop("x", arguments.pop("operand", ()))
     return Use(
         name=name,
         axes=tuple(a for a in axes if not isinstance(a, int)),
         place=place,
         sizes=sizes,
-        shapes=tuple(
-            leaf.shape for leaf in jax.tree.leaves(arguments.pop("x", ())) if hasattr(leaf, "shape")
-        ),
+        shapes=tuple(leaf.shape for leaf in jax.tree.leaves(operand) if hasattr(leaf, "shape")),
         arguments=arguments,
     )
 

@@ -214,5 +214,6 @@ RAGGED_ALL_TO_ALL = Collective(
         ),
     ),
     on_rows=None,
+    functions=("ragged_all_to_all",),
     payload=Payload.FIRST_OPERAND,
 )

@@ -135,7 +135,7 @@ class Collective:
     hlo: str | None
     forms: tuple[JaxForm, ...]
     on_rows: Callable[..., Any] | None
-    functions: tuple[str, ...] = ()
+    functions: tuple[str, ...]
     combines: Combines = Combines.NOTHING
     transpose: Primitive | None = None
     payload: Payload = Payload.OPERANDS

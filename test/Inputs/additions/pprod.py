@@ -43,5 +43,6 @@ PPROD = Collective(
     waits=Waits.GROUP,
     hlo="all-reduce",
     forms=(),
+    functions=(),
     on_rows=rows.reduction(rows.Fold(lax.mul, lambda dtype: 1)),
 )
