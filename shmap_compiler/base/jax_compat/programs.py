@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ Atom = Any
 
 
 # ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
-ClosedJaxpr: Any = jex_core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
+_core: Any = jex_core  # as Any, since the two lines of JAX differ in what they declare public
+ClosedJaxpr: Any = _core.ClosedJaxpr
 
 _CLOSED_IS_SEPARATE = ClosedJaxpr is not jex_core.Jaxpr
 
@@ -157,8 +159,7 @@ def holds_functions(eqn: Eqn) -> bool:
     held = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
     if held is None:
         return False
-    from jax.experimental import hijax  # not there in JAX 0.10
-
+    hijax: Any = importlib.import_module("jax.experimental.hijax")  # not the same in JAX 0.10
     differentiates = type(held).jvp is not hijax.HiPrim.jvp
     return differentiates and any(map(callable, held.params.values()))
 

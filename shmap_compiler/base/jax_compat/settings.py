@@ -70,7 +70,8 @@ def _without_gspmd_deprecation() -> Iterator[None]:
     and later once in a process. JAX can set the level of all messages only, so warnings of another
     kind are lost, too, while such a program compiles. A level that the user has set is kept.
     """
-    by_user = jax.config.jax_logging_level != "NOTSET"
+    config: Any = jax.config  # JAX 0.10 does not declare its settings
+    by_user = config.jax_logging_level != "NOTSET"
     if by_user or os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") != "1":
         yield
         return
