@@ -20,6 +20,7 @@ from shmap_compiler.collectives.base import (
     replica_groups,
     same_dimension_batcher,
 )
+from shmap_compiler.collectives.extremum_derivative import define_derivative, define_in_bodies
 from shmap_compiler.collectives.jax_params import group_params, named_axes
 from shmap_compiler.collectives.record import (
     Collective,
@@ -105,7 +106,13 @@ def _sum_dimensions(x, dims):
 def _extremum_forms(name, named, positional, split):
     expansion = _expansion(named, positional)
     return (
-        JaxForm(name, expansion, _split(split, positional), positional=True),
+        JaxForm(
+            name,
+            expansion,
+            _split(split, positional),
+            positional=True,
+            register_derivative=define_in_bodies,
+        ),
         JaxForm(f"unreduced_{name}", expansion),
     )
 
@@ -116,6 +123,8 @@ def _extremum_forms(name, named, positional, split):
 for _primitive, _combine in ((psum_p, hlo.add), (pmax_p, hlo.maximum), (pmin_p, hlo.minimum)):
     define(_primitive, _type, _lowering(_combine), same_dimension_batcher(_primitive))
 ad.deflinear2(psum_p, _psum_transpose)
+for _primitive in (pmax_p, pmin_p):
+    define_derivative(_primitive, psum)
 
 PSUM = Collective(
     primitive=psum_p,

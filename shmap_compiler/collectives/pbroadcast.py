@@ -127,7 +127,7 @@ PBROADCAST = Collective(
             _expansion,
             _split,
             jax_batches=False,  # for NumPy operands only
-            register_transpose=register_transpose,
+            register_derivative=register_transpose,
         ),
         JaxForm(
             "pbroadcast_dynamic",
@@ -140,7 +140,7 @@ PBROADCAST = Collective(
                     "compute the source from values that are not vmapped",
                 )
             },
-            register_transpose=register_transpose,
+            register_derivative=register_transpose,
         ),
     ),
     on_rows=_on_rows,

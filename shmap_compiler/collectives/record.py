@@ -88,8 +88,9 @@ class JaxForm:
       jax_batches: whether JAX's own rule batches all of its uses along one vmapped axis.
       one_slot: why `split` takes no axis with several positions on a device, if it does not.
       unmapped: operands, by their positions, that must not differ along the vmapped axis.
-      register_transpose: gives the primitive another transpose in bodies, if JAX's is too narrow.
-        It takes the primitive and a function that tells whether a body is being traced.
+      register_derivative: gives the primitive another derivative or transpose in bodies, if JAX has
+        none or a narrower one. It takes the primitive and a function that tells whether a body is
+        being traced.
     """
 
     name: str
@@ -99,7 +100,7 @@ class JaxForm:
     jax_batches: bool = True
     one_slot: Refusal | None = None
     unmapped: Mapping[int, Refusal] = field(default_factory=dict)
-    register_transpose: Callable[[Primitive, Callable[[], bool]], None] | None = None
+    register_derivative: Callable[[Primitive, Callable[[], bool]], None] | None = None
 
 
 def _accepts_all(result: Any) -> bool:

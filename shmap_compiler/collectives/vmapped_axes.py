@@ -124,8 +124,8 @@ def _register() -> None:
         batching.fancy_primitive_batchers[primitive] = functools.partial(
             _batch, primitive, form, ordinary
         )
-        if form.register_transpose is not None:
-            form.register_transpose(primitive, lambda: _body.get() is not None)
+        if form.register_derivative is not None:
+            form.register_derivative(primitive, lambda: _body.get() is not None)
 
 
 _register()
