@@ -9,7 +9,6 @@ operation does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 from jax.extend import core as jex_core
@@ -28,17 +27,16 @@ from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.provenance import Place, history
 from shmap_compiler.checks.replicated_outputs import told
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.jaxprs.contents import equations, names_any
+from shmap_compiler.graph.nested_graphs import all_equations, holds_graph, nested_graphs
+from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_LIN, CUSTOM_VMAP
 from shmap_compiler.replication.inference import Frame, infer_program
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 
-_CALLED = "custom_lin"
-"""A backward rule to be called: the program will be transposed, and its own results not used."""
-
 _RULED = {
-    "jvp": ("custom_jvp_call",),
-    "gradient": (_CALLED,),
-    "vmap": ("custom_vmap_call",),
+    "jvp": (CUSTOM_JVP,),
+    "gradient": (CUSTOM_LIN,),
+    "vmap": (CUSTOM_VMAP,),
 }
 """By the kind of a transformation, the primitives for which it asks a rule of the user's."""
 
@@ -57,32 +55,17 @@ def check_derived(kind: str, before: Graph, after: Graph, in_names: Sequence[str
     who = f"the {kind} of `{before.name}`"
     if after.check_hangs and kind != "gradient":  # backward rules have a check of their own
         check_hangs(after, who, in_names)
-    if not after.check_vma or _holds(after, (_CALLED,)):
+    # A program that holds backward rules will be transposed, and its own results are not used.
+    if not after.check_vma or _holds(after, (CUSTOM_LIN,)):
         return
     problems = list(_problems(kind, before, after, in_names))
     if problems:
         raise ReplicationError(who, problems)
 
 
-def _equations(graph: Graph) -> Iterator[Any]:
-    """All equations of a Graph and of the regions in it."""
-    for eqn in equations(graph.jaxpr):
-        yield eqn
-        if _is_region(eqn):
-            yield from _equations(eqn.params["graph"])
-
-
 def _holds(graph: Graph, names: Sequence[str]) -> bool:
-    """Whether an equation of a Graph, or of the regions in it, has a primitive of these names."""
-    if names_any(graph.jaxpr, names):
-        return True
-    if not names_any(graph.jaxpr, ["shard_map"]):
-        return False
-    return any(_holds(e.params["graph"], names) for e in equations(graph.jaxpr) if _is_region(e))
-
-
-def _is_region(eqn: Eqn) -> bool:
-    return isinstance(eqn.params.get("graph"), Graph)
+    """Whether an equation of a Graph, or of one nested in it, has a primitive of these names."""
+    return any(names_any(each.jaxpr, names) for each in nested_graphs(graph))
 
 
 def _problems(kind: str, before: Graph, after: Graph, in_names: Sequence[str]) -> Iterator[Problem]:
@@ -121,21 +104,21 @@ def _at_fault(kind: str, graph: Graph) -> list[str]:
     frames = _frames(graph.replication.frame)
     calls = [(f, e) for f in frames for e in f.jaxpr.eqns if e.primitive.name in _RULED[kind]]
     found = [e for f, e in calls if kind != "jvp" or _tangent_varies_more(graph, f, e)]
-    every = (e for e in _equations(graph) if e.primitive.name in _RULED[kind])
+    every = (e for e in all_equations(graph) if e.primitive.name in _RULED[kind])
     return list(dict.fromkeys(map(_named, found or every)))
 
 
 def _frames(frame: Frame) -> Iterator[Frame]:
-    """A solved program and those it holds, without regions, which have a mesh of their own."""
+    """A solved program and those it holds, without Graphs, which have axes of their own."""
     yield frame
     for position, (_, frames) in frame.nested.items():
-        if not _is_region(frame.jaxpr.eqns[position]):
+        if not holds_graph(frame.jaxpr.eqns[position]):
             for each in frames:
                 yield from _frames(each)
 
 
 def _named(eqn: Eqn) -> str:
-    if eqn.primitive.name == _CALLED:
+    if eqn.primitive.name == CUSTOM_LIN:
         return f"the custom_vjp function called at {source_line(eqn)}"
     (held, *_) = jaxprs_in(eqn.params)
     name = open_jaxpr(held).debug_info.func_name

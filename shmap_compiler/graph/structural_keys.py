@@ -13,10 +13,9 @@ rules for derivatives, for what runs outside of jit is differentiated before it 
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,16 +24,14 @@ from jax.extend import core as jex_core
 
 from shmap_compiler.base.jax_compat import Jaxpr, equation_context, is_jaxpr, jaxprs_in, open_jaxpr
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.jaxprs.contents import primitives
+from shmap_compiler.jaxprs.contents import once_per_jaxpr, primitives
+from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP, REGIONS
 from shmap_compiler.jaxprs.transposed import transposes
 
-T = TypeVar("T")
-
 _DERIVATIVE_RULES = {
-    "checkpoint": {"policy"},
-    "remat2": {"policy"},
-    "custom_jvp_call": {"jvp_jaxpr_fun"},
-    "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees"},
+    **{name: {"policy"} for name in REGIONS},
+    CUSTOM_JVP: {"jvp_jaxpr_fun"},
+    CUSTOM_VJP: {"fwd_jaxpr_thunk", "bwd", "out_trees"},
 }
 
 
@@ -126,21 +123,7 @@ def _graph_key(graph: Graph) -> Hashable:
     )
 
 
-def _once_per_jaxpr(compute: Callable[[Any], T]) -> Callable[[Any], T]:
-    """`compute`, a function of a jaxpr, which remembers its results as long as the jaxpr lives."""
-    known: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
-
-    @functools.wraps(compute)
-    def remembered(jaxpr):
-        result = known.get(jaxpr)
-        if result is None:
-            result = known[jaxpr] = compute(jaxpr)
-        return result
-
-    return remembered
-
-
-@_once_per_jaxpr
+@once_per_jaxpr
 def jaxpr_key(jaxpr: Jaxpr) -> Key:
     """Key of an open or closed jaxpr."""
     inner = open_jaxpr(jaxpr)
@@ -189,4 +172,4 @@ def transposes_in(params: dict[str, Any]) -> bool:
     return any(map(_transposes, jaxprs_in(params)))
 
 
-_transposes = _once_per_jaxpr(transposes)
+_transposes = once_per_jaxpr(transposes)

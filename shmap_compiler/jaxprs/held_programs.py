@@ -1,40 +1,53 @@
-"""What is known of JAX's primitives that hold programs, by their names.
+"""What is known about JAX's primitives that hold programs, by their names.
 
-Every rule that follows values into a held program starts here, so that a primitive is known to all
-of them or to none. What is in no table is treated as if it might run its programs any number of
-times, on any of its operands.
+Every rule that follows values into a held program, or rewrites one, takes the names from here, so
+that a primitive is known to all of them or to none. A primitive in no table is treated as one that
+may run its programs any number of times, on any of its operands.
 """
 
 from __future__ import annotations
 
 from shmap_compiler.base.jax_compat import Eqn, is_jaxpr, jaxprs_in
 
+JITS = frozenset({"jit", "pjit"})
+"""Names of `jax.jit`, on all versions of JAX."""
+
+REGIONS = frozenset({"checkpoint", "remat2"})
+"""Names of `jax.checkpoint`: calls whose policies decide what a derivative saves."""
+
+CUSTOM_JVP, CUSTOM_VJP, CUSTOM_VMAP = "custom_jvp_call", "custom_vjp_call", "custom_vmap_call"
+CUSTOM_RULES = frozenset({CUSTOM_JVP, CUSTOM_VJP, CUSTOM_VMAP})
+"""Calls of functions that have a rule of the user's."""
+
 CALLS = frozenset(
     {
+        *JITS,
+        *REGIONS,
+        *CUSTOM_RULES,
         "call",
-        "checkpoint",
         "closed_call",
         "composite",
         "compute_on",
         "core_call",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vmap_call",
         "eval_jaxpr",
         "fused_call",
         "jaxpr_call",
-        "jit",
-        "pjit",
         "program_order",
-        "remat2",
         "xla_metadata_call",
     }
 )
 """Primitives that run one program once: its inputs are the operands, its results are theirs."""
 
+RULE_FOLLOWING = REGIONS | JITS | {"scan", "closed_call", "core_call", "eval_jaxpr"}
+"""Primitives whose rules for partial evaluation and transposition are made from those of the
+equations that they hold. Others evaluate their programs instead."""
+
+CUSTOM_LIN = "custom_lin"
+"""What a forward derivative leaves where a backward rule of the user's will be called."""
+
 ALWAYS_RUN = frozenset(
     {
-        "custom_lin",
+        CUSTOM_LIN,
         "linear_call",
         "reduce",
         "reduce_precision",

@@ -36,7 +36,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.specs import show, show_mesh
 from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.lowering.added_passes import with_added
 from shmap_compiler.lowering.emit_module import emit
 from shmap_compiler.lowering.inline_module import merge
@@ -72,13 +72,8 @@ def _varies_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> frozenset
 
 def named_axes(graph: Graph) -> frozenset[str]:
     """The mesh axes that collectives of a program name."""
-    named: set[str] = set()
-    for eqn in equations(graph.jaxpr):
-        if eqn.primitive in COLLECTIVES:
-            named.update(eqn.params["axes"])
-        elif eqn.primitive is shmap_p:
-            named |= named_axes(eqn.params["graph"])
-    return frozenset(named)
+    collectives = (eqn for eqn in all_equations(graph) if eqn.primitive in COLLECTIVES)
+    return frozenset(axis for eqn in collectives for axis in eqn.params["axes"])
 
 
 @functools.lru_cache(maxsize=256)

@@ -12,16 +12,10 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from shmap_compiler.base.jax_compat import (
-    Eqn,
-    Jaxpr,
-    is_jaxpr,
-    is_key_type,
-    open_jaxpr,
-    replace_jaxpr,
-)
+from shmap_compiler.base.jax_compat import Eqn, Jaxpr, is_key_type
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.collectives import RECORDS, Waits, axis_index
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter
 from shmap_compiler.lowering.watchdog import Watched
 
 watched_p = Primitive("watched")
@@ -43,28 +37,31 @@ class _Collective:
 
 def watched(jaxpr: Jaxpr, program: Watched) -> Any:
     """The same program with callbacks around its collectives, which it adds to `program`."""
-    eqns = [_watched_equation(eqn, program) for eqn in open_jaxpr(jaxpr).eqns]
-    return replace_jaxpr(jaxpr, eqns=eqns)
+    return _Watching(program).jaxpr(jaxpr)
 
 
-def _watched_equation(eqn: Eqn, program: Watched) -> Any:
-    if eqn.primitive not in _WAITING:
-        return eqn.replace(params={k: _watched_value(v, program) for k, v in eqn.params.items()})
-    if any(is_key_type(v.aval) for v in eqn.invars):
-        return eqn
-    axes = ", ".join(map(repr, eqn.params["axes"]))
-    name = f"{eqn.primitive.name} over {axes} at {source_line(eqn)}"
-    collective = _Collective(program, program.add(name), eqn.primitive, eqn.params)
-    return eqn.replace(primitive=watched_p, params={"collective": collective})
+class _Watching(Rewriter):
+    def __init__(self, program: Watched):
+        super().__init__()
+        self.program = program
 
+    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
+        """Unlike other rewrites: each call of a shared program has collectives of its own."""
+        return self.rewrite(jaxpr)
 
-def _watched_value(value: Any, program: Watched) -> Any:
-    """A parameter with the programs in it watched."""
-    if is_jaxpr(value):
-        return watched(value, program)
-    if isinstance(value, (tuple, list)) and any(map(is_jaxpr, value)):
-        return type(value)(_watched_value(v, program) for v in value)
-    return value
+    def keeps(self, eqn: Eqn) -> bool:
+        return eqn.primitive not in _WAITING
+
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        if self.keeps(eqn):
+            return super().equation(eqn, names)
+        if any(is_key_type(v.aval) for v in eqn.invars):
+            return [eqn]
+        axes = ", ".join(map(repr, eqn.params["axes"]))
+        name = f"{eqn.primitive.name} over {axes} at {source_line(eqn)}"
+        number = self.program.add(name)
+        collective = _Collective(self.program, number, eqn.primitive, eqn.params)
+        return [eqn.replace(primitive=watched_p, params={"collective": collective})]
 
 
 _NUMBER = jax.ShapeDtypeStruct((), np.int32)

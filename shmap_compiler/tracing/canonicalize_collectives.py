@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh
 
 from shmap_compiler import collectives as coll
@@ -27,15 +26,13 @@ from shmap_compiler.base.jax_compat import (
     is_axis_effect,
     jaxprs_in,
     open_jaxpr,
-    replace_jaxpr,
-    replace_jaxprs_in,
 )
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.collectives.collective_errors import let_through
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.to_reduced import to_reduced
-from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.jaxprs.held_programs import KERNELS
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
 from shmap_compiler.replication.collective_rules import RULED
 
 
@@ -44,7 +41,7 @@ def normalize(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], who: str) -
 
     Raises BodyError if a collective cannot be carried out; `who` describes the user's function.
     """
-    rewriter = _Rewriter(mesh, frozenset(axes))
+    rewriter = _Canonicalizer(mesh, frozenset(axes))
     with jax.sharding.use_abstract_mesh(mesh):
         result = rewriter.jaxpr(jaxpr)
     if rewriter.problems:
@@ -52,38 +49,17 @@ def normalize(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], who: str) -
     return result
 
 
-class _Rewriter:
+class _Canonicalizer(Rewriter):
     def __init__(self, mesh: AbstractMesh, axes: frozenset[str]):
+        super().__init__()
         self.mesh = mesh
         self.axes = axes
         self.problems: list[Problem] = []
-        self.rewritten: dict[int, tuple[Any, Any]] = {}
 
-    def jaxpr(self, jaxpr: Jaxpr) -> Any:
-        """The same object if nothing in it changes, and one object for each object."""
-        if id(jaxpr) not in self.rewritten:
-            # Together with its original, which so keeps its id.
-            self.rewritten[id(jaxpr)] = jaxpr, self.rewrite(jaxpr)
-        return self.rewritten[id(jaxpr)][1]
+    def keeps(self, eqn: Eqn) -> bool:
+        return _PLAIN[eqn.primitive] and not (eqn.effects or _has_axes(eqn))
 
-    def rewrite(self, jaxpr: Jaxpr) -> Any:
-        inner = open_jaxpr(jaxpr)
-        eqns: list[Any] = []
-        held = holders(inner)
-        for position, eqn in enumerate(inner.eqns):
-            if _PLAIN[eqn.primitive] and not (eqn.effects or position in held or _has_axes(eqn)):
-                eqns.append(eqn)
-            else:
-                eqns += self.equation(eqn)
-        effects = self.effects(inner.effects)
-        unchanged = len(eqns) == len(inner.eqns) and all(
-            new is old for new, old in zip(eqns, inner.eqns, strict=True)
-        )
-        if unchanged and effects == inner.effects:
-            return jaxpr
-        return replace_jaxpr(jaxpr, eqns=eqns, effects=effects)
-
-    def equation(self, eqn: Eqn) -> list[Any]:
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
             if not self.applies(eqn):
                 return [_left_alone(eqn)]
@@ -94,10 +70,7 @@ class _Rewriter:
         if not jaxprs_in(eqn.params):
             self.refuse_unknown(eqn)
             return [eqn]
-        params = replace_jaxprs_in(eqn.params, self.jaxpr)
-        if params is eqn.params:
-            return [eqn]
-        return [eqn.replace(params=params, effects=self.effects(eqn.effects))]
+        return super().equation(eqn, names)
 
     def refuse_unknown(self, eqn: Eqn) -> None:
         named = {axis_of_effect(e) for e in eqn.effects}
@@ -126,28 +99,12 @@ class _Rewriter:
         params = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
         avals = tuple(v.aval for v in eqn.invars)
         template = open_jaxpr(_template(eqn.primitive.name, params, avals, self.mesh))
-        env = dict(zip(template.invars, eqn.invars, strict=True))
-        finals = dict(zip(template.outvars, eqn.outvars, strict=True))
-
-        def read(atom):
-            return atom if isinstance(atom, jex_core.Literal) else env[atom]
-
+        names: Names = dict(zip(template.invars, eqn.invars, strict=True))
         if not template.eqns:
-            source = read(template.outvars[0])
+            source = named(template.outvars[0], names)
             return [eqn.replace(primitive=lax.copy_p, params={}, invars=[source], effects=set())]
-        eqns = []
-        for step in template.eqns:
-            for var in step.outvars:
-                env[var] = finals.get(var) or jex_core.Var(var.aval)
-            eqns.append(
-                step.replace(
-                    invars=[read(v) for v in step.invars],
-                    outvars=[env[v] for v in step.outvars],
-                    source_info=eqn.source_info,
-                    ctx=eqn.ctx,
-                )
-            )
-        return eqns
+        names = {**dict(zip(template.outvars, eqn.outvars, strict=True)), **names}
+        return copy_equations(template.eqns, names, source_info=eqn.source_info, ctx=eqn.ctx)
 
 
 @functools.lru_cache(maxsize=4096)

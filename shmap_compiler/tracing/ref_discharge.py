@@ -33,7 +33,8 @@ from shmap_compiler.base.jax_compat import (
     value_type,
 )
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.jaxprs.held_programs import called_program
+from shmap_compiler.jaxprs.held_programs import CUSTOM_RULES, called_program
+from shmap_compiler.jaxprs.rewriting import Names, copy_equations, named
 
 _SEES_VALUES = {"debug_callback", "debug_print"}
 """Primitives that take a reference for the value it holds."""
@@ -175,24 +176,11 @@ class _Program:
 
         closed = jax.make_jaxpr(typed)(*[v.aval for v in operands])
         template = open_jaxpr(closed)
-        env: dict[Any, Any] = dict(zip(template.invars, operands, strict=True))
+        names: Names = dict(zip(template.invars, operands, strict=True))
         constants = zip(template.constvars, closed.consts, strict=True)
-        env.update((v, jex_core.Literal(value, v.aval)) for v, value in constants)
-
-        def read(atom):
-            return atom if isinstance(atom, jex_core.Literal) else env[atom]
-
-        for step in template.eqns:
-            env.update((v, jex_core.Var(v.aval)) for v in step.outvars)
-            self.eqns.append(
-                step.replace(
-                    invars=[read(v) for v in step.invars],
-                    outvars=[env[v] for v in step.outvars],
-                    source_info=eqn.source_info,
-                    ctx=eqn.ctx,
-                )
-            )
-        results = [read(v) for v in template.outvars]
+        names.update((v, jex_core.Literal(value, v.aval)) for v, value in constants)
+        self.eqns += copy_equations(template.eqns, names, source_info=eqn.source_info, ctx=eqn.ctx)
+        results = [named(v, names) for v in template.outvars]
         self.atoms.update(zip(outvars, results[: len(outvars)], strict=True))
         self.refs.update(zip(refs, results[len(outvars) :], strict=True))
 
@@ -255,7 +243,7 @@ def _call(program: _Program, eqn: Eqn) -> None:
     parameter = called_program(eqn)
     assert parameter is not None
     inner = program.nested(eqn.params[parameter])
-    if eqn.primitive.name in _WITH_RULES:
+    if eqn.primitive.name in CUSTOM_RULES:
         _call_without_rule(program, eqn, inner)
         return
     written = inner.written
@@ -273,7 +261,6 @@ def _call(program: _Program, eqn: Eqn) -> None:
 
 
 _PER_RESULT = {"out_shardings": "in_shardings", "out_layouts": "in_layouts"}
-_WITH_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vmap_call"}
 
 
 def _call_without_rule(program: _Program, eqn: Eqn, inner: _Program) -> None:

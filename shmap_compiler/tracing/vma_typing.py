@@ -44,6 +44,8 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
 from shmap_compiler.jaxprs.transposed import transposes, transposes_operator_with
 from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, normalize
@@ -104,7 +106,7 @@ def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Any], fun: Callabl
     the identity on what is equal on all devices, and psum on a share of each device's own, with
     which devices would solve different systems in different numbers of steps.
     """
-    backward_rules = names_any(jaxpr, [_FUNCTION]) and casts(fun)
+    backward_rules = names_any(jaxpr, [CUSTOM_VJP]) and casts(fun)
     if backward_rules or transposes_operator_with(jaxpr, COLLECTIVE_NAMES):
         try:
             return typed()
@@ -197,62 +199,68 @@ def refused_by_types(error: Exception) -> Problem:
     )
 
 
-def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
+def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Jaxpr:
     """The same program on variables whose types do not say along which axes they vary.
 
-    Casts of these types go too: where JAX evaluates the program once more (a derivative rule), they
-    would bring the types back.
+    Casts of these types are removed, too: where JAX evaluates the program once more (a derivative
+    rule), they would bring the types back.
 
     Args:
       mesh, axes: the mesh as the program sees it, and the axes that are manual there.
     """
-    inner = open_jaxpr(jaxpr)
-    replaced: dict[Any, Any] = {}
+    return _Erasing(mesh, axes).jaxpr(jaxpr)
 
-    def atom(old: Any) -> Any:
-        if isinstance(old, jex_core.Literal) or old not in replaced:
-            return old
-        return replaced[old]
 
-    def define(old: Any) -> Any:
-        aval = without_varying_type(old.aval)
-        if aval is not old.aval:
-            replaced[old] = type(old)(aval)
-        return atom(old)
+class _Erasing(Rewriter):
+    """Gives new variables to programs, and so rewrites every equation."""
 
-    def erase(held: Any) -> Any:
-        return _erase(held, mesh, axes)
+    def __init__(self, mesh: AbstractMesh, axes: Sequence[str]):
+        super().__init__()
+        self.mesh = mesh
+        self.axes = axes
 
-    def erase_and_normalize(held: Any) -> Any:
-        return normalize(erase(held), mesh, axes, "a derivative rule")
+    def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
+        inner = open_jaxpr(jaxpr)
+        names: Names = {}
+        constvars = [_erased(v, names) for v in inner.constvars]
+        invars = [_erased(v, names) for v in inner.invars]
+        eqns = [new for eqn in inner.eqns for new in self.equation(eqn, names)]
+        outvars = [named(v, names) for v in inner.outvars]
+        return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
 
-    def erased(eqn: Eqn) -> Any:
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        invars = [named(v, names) for v in eqn.invars]
+        if eqn.primitive.name == _CAST:
+            names.update(zip(eqn.outvars, invars, strict=True))
+            return []
         if holds_functions(eqn):
-            call = as_custom_jvp(eqn, erase_and_normalize, mesh, axes)
-            eqn = eqn.replace(primitive=call.primitive, params=call.params)
-            return eqn.replace(
-                invars=[atom(v) for v in eqn.invars], outvars=[define(v) for v in eqn.outvars]
-            )
-        params = dict(replace_jaxprs_in(eqn.params, erase))
+            call = as_custom_jvp(eqn, self.of_rule(), self.mesh, self.axes)
+            primitive, params = call.primitive, call.params
+        else:
+            primitive, params = eqn.primitive, self.parameters(eqn)
+        outvars = [_erased(v, names) for v in eqn.outvars]
+        return [eqn.replace(primitive=primitive, params=params, invars=invars, outvars=outvars)]
+
+    def parameters(self, eqn: Eqn) -> dict[str, Any]:
+        params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
         params.update((k, rule(params[k])) for k, rule in _RULES.items() if k in params)
-        if eqn.primitive.name == _FUNCTION:
+        if eqn.primitive.name == CUSTOM_VJP:
             own = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
             params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
-        return eqn.replace(
-            invars=[atom(v) for v in eqn.invars],
-            outvars=[define(v) for v in eqn.outvars],
-            params=params,
-        )
+        return params
 
-    constvars, invars = ([define(v) for v in row] for row in (inner.constvars, inner.invars))
-    eqns = []
-    for eqn in inner.eqns:
-        if eqn.primitive.name == _CAST:
-            replaced.update(zip(eqn.outvars, map(atom, eqn.invars), strict=True))
-        else:
-            eqns.append(erased(eqn))
-    outvars = [atom(v) for v in inner.outvars]
-    return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+    def of_rule(self) -> Callable[[Jaxpr], Jaxpr]:
+        """Erases and normalizes programs of derivative rules, which are traced later."""
+        mesh, axes = self.mesh, self.axes  # without what this object remembers
+        return lambda held: normalize(_erase(held, mesh, axes), mesh, axes, "a derivative rule")
+
+
+def _erased(var: Any, names: Names) -> Any:
+    """The variable without its varying type."""
+    aval = without_varying_type(var.aval)
+    if aval is not var.aval:
+        names[var] = type(var)(aval)
+    return named(var, names)
 
 
 _CAST = "pvary"
@@ -339,8 +347,6 @@ def _call_with_types(rule: Any, args: Sequence[Any]) -> Any:
 def _is_zero(cotangent: Any) -> bool:
     return type(cotangent) is ad.Zero
 
-
-_FUNCTION = "custom_vjp_call"
 
 _RULES = {"jvp_jaxpr_fun": _erase_late, "fwd_jaxpr_thunk": _erase_late, "bwd": _unchecked}
 """Parameters that are derivative rules of the user's, to which JAX comes when types are gone."""

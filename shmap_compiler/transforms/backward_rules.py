@@ -30,12 +30,10 @@ from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Replication, infer_program
 from shmap_compiler.tracing.canonicalize_collectives import normalize
-from shmap_compiler.transforms.rule_types import CALLED, TypedRule
+from shmap_compiler.transforms.rule_types import TypedRule
 from shmap_compiler.transforms.split import where
 
 Axes = frozenset[str]
-
-PRIMITIVE = CALLED
 
 
 @dataclass(frozen=True)

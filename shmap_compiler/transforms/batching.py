@@ -19,7 +19,7 @@ from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives.vmapped_axes import SplitName
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.lowering.primitive import bind, named_axes, shmap_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.trace import retrace
@@ -87,15 +87,11 @@ batching.fancy_primitive_batchers[leave_p] = _leave
 
 def _mentions(graph: Graph, axis_name: Any) -> bool:
     """Whether a collective of the program names the vmapped axis."""
-    for eqn in equations(graph.jaxpr):
-        if eqn.primitive is shmap_p:
-            if _mentions(eqn.params["graph"], axis_name):
-                return True
-        elif eqn.primitive.name in COLLECTIVE_NAMES:
-            named = eqn.params.get("axes", eqn.params.get("axis_name", ()))
-            if axis_name in _tuple(named):
-                return True
-    return False
+    return any(
+        axis_name in _tuple(eqn.params.get("axes", eqn.params.get("axis_name", ())))
+        for eqn in all_equations(graph)
+        if eqn.primitive.name in COLLECTIVE_NAMES
+    )
 
 
 def _manual_axes_of_mapped_dimension(axis_data: Any, graph: Graph) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from shmap_compiler.base.jax_compat import (
     open_jaxpr,
     replace_jaxpr,
 )
+from shmap_compiler.jaxprs.rewriting import Names, copy_equations, named
 from shmap_compiler.transforms.split import Split, save_everything, split, where
 
 cond_p = jex_core.Primitive("marked_cond")
@@ -155,16 +156,10 @@ def _with_all(branch: _Branch, types: Sequence[Any], places: Sequence[int]) -> A
     for k, each in enumerate(types):
         if k not in own:
             zeros = open_jaxpr(jax.make_jaxpr(lambda t=each: _zeros(t))())
-            names = {v: jex_core.Var(v.aval) for eqn in zeros.eqns for v in eqn.outvars}
-            eqns += [
-                eqn.replace(
-                    invars=[names[v] if isinstance(v, jex_core.Var) else v for v in eqn.invars],
-                    outvars=[names[v] for v in eqn.outvars],
-                )
-                for eqn in zeros.eqns
-            ]
+            names: Names = {}
+            eqns += copy_equations(zeros.eqns, names)
             (out,) = zeros.outvars
-            filled.append(names[out] if isinstance(out, jex_core.Var) else out)
+            filled.append(named(out, names))
         else:
             filled.append(own[k])
     eqns = [*branch.known.eqns, *eqns]

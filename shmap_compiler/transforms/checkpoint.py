@@ -28,13 +28,13 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, close_jaxpr, open_jaxpr, replace_jaxpr
 from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
-from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
 from shmap_compiler.transforms.split import (
     Split,
     is_dropped,
-    named,
     save_everything,
     split,
     where,
@@ -191,7 +191,7 @@ def _round(x: Any, out: Any, near: Any) -> Any:
 # --------------------------------------------------------------------------- regions, marked
 
 
-class _Marking(Rewriting):
+class _Marking(Rewriter):
     """Primitives of ours stand for branches and, if `regions`, for regions and loops.
 
     Only where JAX's rules ask the rules of what an equation holds: the program of a while loop, for
@@ -202,7 +202,7 @@ class _Marking(Rewriting):
         super().__init__()
         self._regions = regions
 
-    def equation(self, eqn: Eqn, names: dict[Any, Any]) -> list[Any]:
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name
         if name == "cond":
             params = {"eqn": eqn, "branches": tuple(map(self.jaxpr, eqn.params["branches"]))}
@@ -212,13 +212,16 @@ class _Marking(Rewriting):
             return [eqn.replace(primitive=scan_p, params=params)]
         if name in REGIONS and self._regions:
             return [eqn.replace(primitive=_region_p, params={"eqn": eqn})]
-        return super().equation(eqn, names) if name in HOLDERS else [eqn]
+        return super().equation(eqn, names) if name in RULE_FOLLOWING else [eqn]
 
 
-class _Restoring(Rewriting):
+class _Restoring(Rewriter):
     """Regions are equations of JAX again, and calls of known halves are inlined."""
 
-    def equation(self, eqn: Eqn, names: dict[Any, Any]) -> list[Any]:
+    def keeps(self, eqn: Eqn) -> bool:
+        return eqn.primitive is not carried_p and eqn.primitive is not _region_p
+
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         if eqn.primitive is carried_p:
             names[eqn.outvars[0]] = eqn.invars[0]
             return []
@@ -228,17 +231,13 @@ class _Restoring(Rewriting):
             return self.inlined(eqn, names)
         return super().equation(eqn, names)
 
-    def inlined(self, call: Any, names: dict[Any, Any]) -> list[Any]:
+    def inlined(self, call: Eqn, names: Names) -> list[Eqn]:
         closed = self.jaxpr(call.params["call_jaxpr"])
         if closed.consts:
             return [call.replace(params={**call.params, "call_jaxpr": closed})]
         inner = open_jaxpr(closed)
-        values = dict(zip(inner.invars, call.invars, strict=True))
-        eqns = []
-        for eqn in inner.eqns:
-            invars = [named(v, values) for v in eqn.invars]
-            values.update({v: jex_core.Var(v.aval) for v in eqn.outvars})
-            eqns.append(eqn.replace(invars=invars, outvars=[values[v] for v in eqn.outvars]))
+        values: Names = dict(zip(inner.invars, call.invars, strict=True))
+        eqns = copy_equations(inner.eqns, values)
         for outer, v in zip(call.outvars, inner.outvars, strict=True):
             names[outer] = named(v, values)
         return eqns

@@ -40,10 +40,9 @@ from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.jaxprs.held_programs import called_program
+from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, JITS, called_program
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.inference import Frame
-from shmap_compiler.transforms import backward_rules
 from shmap_compiler.transforms.backward_rules import BackwardRule
 from shmap_compiler.transforms.whole_cotangents import refuse_sums_of_whole
 
@@ -222,7 +221,7 @@ class _Program:
             self.call(position, eqn, operands, parameter)
         elif eqn.primitive is to_reduced_p:
             self.together(eqn, operands[0].axes | self.typer.over(eqn))
-        elif name == backward_rules.PRIMITIVE:
+        elif name == CUSTOM_LIN:
             self.custom_rule(eqn, operands)
         elif name == "shard_map":
             self.together(eqn, frozenset(self.typer.graph.all_manual_axes))
@@ -322,7 +321,7 @@ class _Program:
             wanted = [None] * len(eqn.outvars)
             return self.typer.program(eqn.params[parameter], frame, inputs, wanted, self.control)
 
-        if eqn.primitive.name in ("jit", "pjit"):
+        if eqn.primitive.name in JITS:
             # Raise once for all uses of a value, rather than once in each call.
             typed = self.hoisted(eqn, operands, range(len(operands)), solve)
             eqn = eqn.replace(invars=self.all_raised(eqn, [v.axes for v in typed.inputs]))

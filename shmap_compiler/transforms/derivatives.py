@@ -25,6 +25,7 @@ from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.nested_graphs import nested_graphs
 from shmap_compiler.jaxprs.contents import equations, names_any
 from shmap_compiler.lowering.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
@@ -208,11 +209,10 @@ def _whole_or_split(spec: PartitionSpec, graph: Graph) -> frozenset[str]:
 
 def _used_axes(graph: Graph) -> set[str]:
     """The axes that specs mention, and those that collectives name."""
-    used = {a for s in (*graph.in_specs, *graph.out_specs) for a in specs.own_cotangent_axes(s)}
-    for eqn in equations(graph.jaxpr):
-        used.update(jax_axes(eqn))
-        if eqn.primitive is shmap_p:
-            used |= _used_axes(eqn.params["graph"])
+    used: set[str] = set()
+    for each in nested_graphs(graph):
+        used.update(*map(specs.own_cotangent_axes, (*each.in_specs, *each.out_specs)))
+        used.update(*map(jax_axes, equations(each.jaxpr)))
     return used
 
 

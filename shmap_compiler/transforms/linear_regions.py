@@ -17,8 +17,9 @@ from jax.interpreters import ad
 
 from shmap_compiler.base import jax_compat
 from shmap_compiler.base.jax_compat import Eqn, Jaxpr, close_jaxpr, constants_to_inputs, open_jaxpr
+from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter
 from shmap_compiler.transforms.checkpoint import split_in_scope
-from shmap_compiler.transforms.rewriting import HOLDERS, REGIONS, Rewriting
 from shmap_compiler.transforms.split import where
 
 
@@ -40,12 +41,12 @@ _whole_p.multiple_results = True
 _whole_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
 
 
-class _Whole(Rewriting):
-    def equation(self, eqn: Eqn, names: dict[Any, Any]) -> list[Any]:
+class _Whole(Rewriter):
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name
         if name == "cond" or name in REGIONS:
             return [eqn.replace(primitive=_whole_p, params={"eqn": eqn})]
-        return super().equation(eqn, names) if name in HOLDERS else [eqn]
+        return super().equation(eqn, names) if name in RULE_FOLLOWING else [eqn]
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, eqn: Eqn) -> list[Any]:

@@ -19,7 +19,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
 from shmap_compiler.base.jax_compat import Eqn, close_jaxpr, open_jaxpr, replace_jaxpr, scan_counts
-from shmap_compiler.transforms.split import is_dropped, program, renamed, where
+from shmap_compiler.jaxprs.rewriting import renamed
+from shmap_compiler.transforms.split import is_dropped, program, where
 
 scan_p = jex_core.Primitive("marked_scan")
 """Stands for the `scan` equation `eqn`, all of whose residuals are saved; `jaxpr` is its step,

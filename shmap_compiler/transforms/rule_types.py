@@ -21,16 +21,11 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import Eqn, Jaxpr, open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Frame, Replication, infer_program
 
 Axes = frozenset[str]
-
-FUNCTION = "custom_vjp_call"
-"""The primitive of an equation that calls a function with a backward rule."""
-
-CALLED = "custom_lin"
-"""What a forward derivative puts where the rule will be called."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +43,13 @@ class TypedRule:
 
 def with_types(graph: Graph) -> Callable[..., list[Any]]:
     """`graph.fun`, in which each backward rule knows the types of operands and results."""
-    noted = _noted_program(graph, FUNCTION, _with_operand_types)
+    noted = _noted_program(graph, CUSTOM_VJP, _with_operand_types)
     return graph.fun if noted is graph.jaxpr else jex_core.jaxpr_as_fun(noted)
 
 
 def with_residual_types(graph: Graph) -> Graph:
     """A forward derivative, in which each rule to be called knows the types of its residuals."""
-    noted = _noted_program(graph, CALLED, _with_residual_types)
+    noted = _noted_program(graph, CUSTOM_LIN, _with_residual_types)
     return graph if noted is graph.jaxpr else dataclasses.replace(graph, jaxpr=noted)
 
 

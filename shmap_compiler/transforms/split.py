@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from shmap_compiler.base.jax_compat import (
     replace_jaxpr,
 )
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.rewriting import named, renamed
 
 
 @dataclass(frozen=True)
@@ -263,16 +263,6 @@ def _with_residuals(
         eqns=[*narrow, *(renamed(eqn, names) for eqn in jaxpr.eqns)],
         outvars=[named(v, names) for v in jaxpr.outvars],
     )
-
-
-def renamed(eqn: Eqn, names: dict[Any, Any]) -> Any:
-    """The equation with other names for some of its operands."""
-    invars = [named(v, names) for v in eqn.invars]
-    return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
-
-
-def named(atom: Atom, names: dict[Any, Any]) -> Any:
-    return atom if isinstance(atom, jex_core.Literal) else names.get(atom, atom)
 
 
 def _vector(aval: Any) -> Any:

@@ -1,0 +1,118 @@
+"""Rewrites programs and the programs nested in them: the one walk that all rewrites share.
+
+A rewrite is a subclass of `Rewriter` that overrides `equation`, and `keeps` to skip most equations.
+`copy_equations` copies equations onto new variables, to inline a program or to instantiate one that
+was traced as a template.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any
+
+from jax.extend import core as jex_core
+
+from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
+    open_jaxpr,
+    replace_jaxpr,
+    replace_jaxprs_in,
+)
+from shmap_compiler.jaxprs.contents import holders
+
+Names = dict[Any, Atom]
+"""The atoms that take the place of variables."""
+
+
+class Rewriter:
+    """Rewrites the equations of a program and of the programs nested in it.
+
+    A program that several equations hold is rewritten once, so that they still share it. A program
+    in which nothing changes stays the same object, so that what is known of it stays known.
+    """
+
+    def __init__(self) -> None:
+        self._rewritten: dict[int, tuple[Jaxpr, Jaxpr]] = {}
+
+    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
+        """The rewritten program, open or closed as `jaxpr` is."""
+        known = self._rewritten.get(id(jaxpr))
+        if known is None:
+            # The original is kept, too, so that no other object gets its id.
+            known = self._rewritten[id(jaxpr)] = jaxpr, self.rewrite(jaxpr)
+        return known[1]
+
+    def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
+        """Rewrites a program that was not rewritten before."""
+        inner = open_jaxpr(jaxpr)
+        held = holders(inner)
+        names: Names = {}
+        eqns: list[Eqn] = []
+        for position, eqn in enumerate(inner.eqns):
+            if names:
+                eqn = renamed(eqn, names)
+            if position not in held and self.keeps(eqn):
+                eqns.append(eqn)
+            else:
+                eqns += self.equation(eqn, names)
+        effects = self.effects(inner.effects)
+        unchanged = len(eqns) == len(inner.eqns) and all(map(operator.is_, eqns, inner.eqns))
+        if unchanged and effects == inner.effects:
+            return jaxpr
+        outvars = [named(v, names) for v in inner.outvars] if names else inner.outvars
+        return replace_jaxpr(jaxpr, eqns=eqns, outvars=outvars, effects=effects)
+
+    def keeps(self, eqn: Eqn) -> bool:
+        """Whether an equation that holds no program stays as it is."""
+        return True
+
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        """The equations that take the place of `eqn`.
+
+        By default only the programs that it holds are rewritten. A rule may instead set in `names`
+        which atoms take the place of results.
+        """
+        params = replace_jaxprs_in(eqn.params, self.jaxpr)
+        if params is eqn.params:
+            return [eqn]
+        return [eqn.replace(params=params, effects=self.effects(eqn.effects))]
+
+    def effects(self, effects: Any) -> Any:
+        """The effects of a rewritten program or equation that had these effects."""
+        return effects
+
+
+def named(atom: Atom, names: Mapping[Any, Atom]) -> Atom:
+    """The atom that takes the place of `atom`."""
+    return atom if isinstance(atom, jex_core.Literal) else names.get(atom, atom)
+
+
+def renamed(eqn: Eqn, names: Mapping[Any, Atom]) -> Eqn:
+    """The equation on the atoms that take the place of its operands."""
+    invars = [named(v, names) for v in eqn.invars]
+    return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
+
+
+def copy_equations(
+    eqns: Iterable[Eqn], names: MutableMapping[Any, Atom], **fields: Any
+) -> list[Eqn]:
+    """Copies of equations with new variables as results.
+
+    Args:
+      eqns: the equations, in order.
+      names: the atoms that take the place of variables. A result that is in it already gets this
+        name; all other results are added to it.
+      fields: other fields that the copies get, such as `source_info`.
+    """
+    copies: list[Eqn] = []
+    for eqn in eqns:
+        invars = [named(v, names) for v in eqn.invars]
+        for var in eqn.outvars:
+            if var not in names:
+                names[var] = jex_core.Var(var.aval)
+        outvars = [names[v] for v in eqn.outvars]
+        copies.append(eqn.replace(invars=invars, outvars=outvars, **fields))
+    return copies
