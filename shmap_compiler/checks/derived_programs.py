@@ -24,8 +24,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.checks.hangs import check_hangs
-from shmap_compiler.checks.provenance import Place, history
-from shmap_compiler.checks.replicated_outputs import told
+from shmap_compiler.checks.provenance import ValueRef, format_provenance, provenance
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import all_equations, holds_graph, nested_graphs
 from shmap_compiler.jaxprs.contents import names_any
@@ -78,8 +77,8 @@ def _problems(kind: str, before: Graph, after: Graph, in_names: Sequence[str]) -
         missing = [a for a in after.manual_axes if a in axes - {*specs.varying_axes(spec)}]
         if not missing or 0 in out.aval.shape:
             continue
-        found = history(after.replication, Place((), out), missing[0])
-        lines = "".join(f"\n              {line}" for line in told(after, found, names))
+        found = provenance(after.replication, ValueRef((), out), missing[0])
+        lines = format_provenance(after, found, names)
         along = ", ".join(map(repr, missing))
         what = _output_name(kind, index, values)
         rules = " or ".join(_at_fault(kind, before))

@@ -18,8 +18,7 @@ from shmap_passes.ir.axis_set import AxisSet
 from shmap_compiler.base.errors import HangError, Problem
 from shmap_compiler.base.jax_compat import Eqn
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.checks.provenance import Path, Place, history
-from shmap_compiler.checks.replicated_outputs import told
+from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, provenance
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
@@ -51,13 +50,13 @@ class _Control:
     """An equation that decides who runs the programs it holds.
 
     Attributes:
-      place: what it decides by.
+      predicate: the value by which it decides.
       around: the equations that hold it, the innermost last.
     """
 
     eqn: Eqn
     mask: int
-    place: Place
+    predicate: ValueRef
     around: tuple[Any, ...]
 
 
@@ -118,12 +117,12 @@ def _controls(
         if isinstance(source, Out):
             inner = frames[source.program]
             var = inner.jaxpr.outvars[source.index]
-            place = Place((*path, (position, source.program)), var)
+            predicate = ValueRef((*path, (position, source.program)), var)
             mask = inner.mask(var)
         else:
-            mask, place = frame.mask(source), Place(path, source)
+            mask, predicate = frame.mask(source), ValueRef(path, source)
         if mask:
-            yield _Control(eqn, mask, place, around)
+            yield _Control(eqn, mask, predicate, around)
 
 
 def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequence[str]) -> Problem:
@@ -132,8 +131,8 @@ def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequen
     collective, control = meeting.eqn.primitive.name, meeting.control.eqn
     loop = control.primitive.name == "while"
     decides = "whose number of steps varies" if loop else "whose predicate varies"
-    found = history(replication, meeting.control.place, clash[0])
-    lines = "".join(f"\n              {line}" for line in told(graph, found, names))
+    found = provenance(replication, meeting.control.predicate, clash[0])
+    lines = format_provenance(graph, found, names)
     group = "all devices" if all_devices_wait(meeting.eqn) else f"all devices along {axes}"
     return Problem(
         f"{collective} over {', '.join(map(repr, communicates_over(meeting.eqn)))}"

@@ -1,27 +1,31 @@
-"""Why a value varies along an axis: the way back from it to where it last became varying."""
+"""Provenance: the path of a varying value back to the equation or input where it became varying."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax.extend import core as jex_core
 from shmap_passes.ir.axis_set import AxisSet
 
+from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import Atom, Eqn
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.replication.collective_rules import result_mask
 from shmap_compiler.replication.inference import Frame, Replication
 from shmap_compiler.replication.region_dataflow import Out, Source
 
+_MOST_STEPS = 5
+"""Messages leave out the middle of longer paths."""
+
 # A held program is found by the positions of the equations around it and its number in each.
 Path = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class ValueRef:
     """A variable of the program at `path`."""
 
     path: Path
@@ -29,52 +33,80 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Step:
-    """An equation on the way. `decides`: its value decides only which branch or step is taken."""
+class ProvenanceStep:
+    """An equation that a varying value passes through.
+
+    Attributes:
+      decides: whether the value only decides which branch or loop step runs.
+    """
 
     eqn: Eqn
     decides: bool = False
 
     def __str__(self) -> str:
         role = "the predicate of " if self.decides else ""
-        line = source_line(self.eqn)  # none if a derivative has put it in
+        line = source_line(self.eqn)  # empty for equations that a derivative inserted
         return f"{role}{self.eqn.primitive.name}" + (f" at {line}" if line else "")
 
 
 @dataclass(frozen=True)
-class History:
-    """The shortest way from where a value became varying to where it was asked about.
+class Provenance:
+    """The shortest path from where a value became varying to where it is used.
 
     Attributes:
-      input: the position of the program's input it started from; None if `steps[0]` made it vary.
-      steps: the equations on the way, in order.
+      input: the position of the program's input at which the path starts; None if it starts at
+        `steps[0]`.
+      steps: the equations on the path, in order.
     """
 
     input: int | None
-    steps: tuple[Step, ...]
+    steps: tuple[ProvenanceStep, ...]
 
 
-def history(replication: Replication, place: Place, axis: str) -> History:
-    """Why the value at `place`, which varies along `axis`, does so."""
+def provenance(replication: Replication, ref: ValueRef, axis: str) -> Provenance:
+    """Returns why a value varies along `axis`, which must be one of its varying axes."""
     finder = _Finder(replication.frame, replication.axes, replication.axes.mask([axis]))
     # Breadth first: the first start found is the nearest.
-    queue: deque[tuple[Place, tuple[Step, ...]]] = deque([(place, ())])
-    seen = {place}
-    longest: tuple[Step, ...] = ()
+    queue: deque[tuple[ValueRef, tuple[ProvenanceStep, ...]]] = deque([(ref, ())])
+    seen = {ref}
+    longest: tuple[ProvenanceStep, ...] = ()
     while queue:
-        place, after = queue.popleft()
+        ref, after = queue.popleft()
         longest = max(longest, after, key=len)
-        number = finder.input_of_graph(place)
+        number = finder.input_of_graph(ref)
         if number is not None:
-            return History(number, after)
-        before = list(finder.before(place))
+            return Provenance(number, after)
+        before = list(finder.before(ref))
         if not before:
-            return History(None, (*finder.maker(place), *after))
+            return Provenance(None, (finder.maker(ref), *after))
         for earlier, step in before:
             if earlier not in seen:
                 seen.add(earlier)
                 queue.append((earlier, (step, *after) if step else after))
-    return History(None, longest)
+    return Provenance(None, longest)
+
+
+def format_provenance(graph: Any, found: Provenance, names: Sequence[str]) -> str:
+    """The lines of a message that show the path, without the middle of a long one.
+
+    Args:
+      names: the inputs of the graph, as the user names them.
+    """
+    return "".join(f"\n              {line}" for line in _lines(graph, found, names))
+
+
+def _lines(graph: Any, found: Provenance, names: Sequence[str]) -> Iterator[str]:
+    if found.input is not None:
+        spec = graph.in_specs[found.input]
+        does = "splits or leaves unreduced" if spec.unreduced else "splits"
+        yield f"{names[found.input]}, which its spec {specs.show(spec)} {does}"
+    lines = list(dict.fromkeys(map(str, found.steps)))
+    if len(lines) > _MOST_STEPS:
+        yield from lines[:2]
+        yield f"... {len(lines) - 4} more operations ..."
+        yield from lines[-2:]
+    else:
+        yield from lines
 
 
 class _Finder:
@@ -90,41 +122,39 @@ class _Finder:
             frame = frame.nested[position][1][number]
         return frame
 
-    def definition(self, place: Place) -> tuple[int, int] | None:
+    def definition(self, ref: ValueRef) -> tuple[int, int] | None:
         """(position of the equation, number of the result); None for an input."""
-        frame = self.frame_at(place.path)
+        frame = self.frame_at(ref.path)
         if id(frame) not in self.definitions:
             self.definitions[id(frame)] = {
                 var: (position, k)
                 for position, eqn in enumerate(frame.jaxpr.eqns)
                 for k, var in enumerate(eqn.outvars)
             }
-        return self.definitions[id(frame)].get(place.var)
+        return self.definitions[id(frame)].get(ref.var)
 
-    def input_of_graph(self, place: Place) -> int | None:
-        if place.path or self.definition(place) is not None:
+    def input_of_graph(self, ref: ValueRef) -> int | None:
+        if ref.path or self.definition(ref) is not None:
             return None
-        return self.frame.jaxpr.invars.index(place.var)
+        return self.frame.jaxpr.invars.index(ref.var)
 
-    def maker(self, place: Place) -> Iterator[Step]:
+    def maker(self, ref: ValueRef) -> ProvenanceStep:
         """The equation that makes the value vary, though none of its operands does."""
-        definition = self.definition(place)
-        path = place.path
+        definition = self.definition(ref)
         if definition is None:  # an argument that a nested shard_map splits
-            *outer, (position, _) = path
-            yield Step(self.frame_at(tuple(outer)).jaxpr.eqns[position])
-        else:
-            yield Step(self.frame_at(path).jaxpr.eqns[definition[0]])
+            *outer, (position, _) = ref.path
+            return ProvenanceStep(self.frame_at(tuple(outer)).jaxpr.eqns[position])
+        return ProvenanceStep(self.frame_at(ref.path).jaxpr.eqns[definition[0]])
 
-    def before(self, place: Place) -> Iterator[tuple[Place, Step | None]]:
-        """The varying values that this one is made of, and the equation between."""
-        definition = self.definition(place)
-        path = place.path
+    def before(self, ref: ValueRef) -> Iterator[tuple[ValueRef, ProvenanceStep | None]]:
+        """The varying values that this one is computed from, and the equation between them."""
+        definition = self.definition(ref)
+        path = ref.path
         if definition is None:
             *outer, (position, number) = path
             frame = self.frame_at(tuple(outer))
             wiring, _ = frame.nested[position]
-            index = self.frame_at(path).jaxpr.invars.index(place.var)
+            index = self.frame_at(path).jaxpr.invars.index(ref.var)
             for source in wiring.programs[number].inputs[index]:
                 yield from self.source(source, tuple(outer), position, None)
             return
@@ -136,22 +166,23 @@ class _Finder:
             control = {id(s) for p in wiring.programs for s in p.control}
             for source in wiring.results[k]:
                 decides = id(source) in control
-                step = Step(eqn, decides) if decides or not isinstance(source, Out) else None
+                passes = isinstance(source, Out) and not decides
+                step = None if passes else ProvenanceStep(eqn, decides)
                 yield from self.source(source, path, position, step)
         elif not self.makes(eqn):
             for atom in eqn.invars:
-                yield from self.source(atom, path, position, Step(eqn))
+                yield from self.source(atom, path, position, ProvenanceStep(eqn))
 
     def makes(self, eqn: Eqn) -> bool:
         """Whether the result would vary even if the operand did not."""
         return bool((result_mask(eqn, 0, self.axes) or 0) & self.axis)
 
     def source(
-        self, source: Source, path: Path, position: int, step: Step | None
-    ) -> Iterator[tuple[Place, Step | None]]:
+        self, source: Source, path: Path, position: int, step: ProvenanceStep | None
+    ) -> Iterator[tuple[ValueRef, ProvenanceStep | None]]:
         if isinstance(source, Out):
             path = (*path, (position, source.program))
             source = self.frame_at(path).jaxpr.outvars[source.index]
         is_var = isinstance(source, jex_core.Var)
         if is_var and self.frame_at(path).mask(source) & self.axis:
-            yield Place(path, source), step
+            yield ValueRef(path, source), step

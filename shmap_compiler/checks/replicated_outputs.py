@@ -13,9 +13,12 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, ReplicationError
-from shmap_compiler.checks.provenance import History, Place, history
-
-_LONGEST_HISTORY = 5
+from shmap_compiler.checks.provenance import (
+    Provenance,
+    ValueRef,
+    format_provenance,
+    provenance,
+)
 
 
 def check_outputs(
@@ -39,21 +42,6 @@ def check_outputs(
         raise ReplicationError(who, problems)
 
 
-def told(graph: Any, found: History, names: Sequence[str]) -> Iterator[str]:
-    """A history in lines, the middle of a long one left out."""
-    if found.input is not None:
-        spec = graph.in_specs[found.input]
-        does = "splits or leaves unreduced" if spec.unreduced else "splits"
-        yield f"{names[found.input]}, which its spec {specs.show(spec)} {does}"
-    lines = list(dict.fromkeys(map(str, found.steps)))
-    if len(lines) > _LONGEST_HISTORY:
-        yield from lines[:2]
-        yield f"... {len(lines) - 4} more operations ..."
-        yield from lines[-2:]
-    else:
-        yield from lines
-
-
 def _problems(
     graph: Any, index: int, path: str, spec_path: str, names: Sequence[str]
 ) -> Iterator[Problem]:
@@ -67,9 +55,9 @@ def _problems(
     out = graph.jaxpr.jaxpr.outvars[index]
     if not missing or 0 in out.aval.shape:  # blocks without elements are equal
         return
-    found = history(replication, Place((), out), missing[0])
+    found = provenance(replication, ValueRef((), out), missing[0])
     axes = _named(missing)
-    lines = "".join(f"\n              {line}" for line in told(graph, found, names))
+    lines = format_provenance(graph, found, names)
     yield Problem(
         f"{path} with {spec_path}={specs.show(spec)}",
         f"a result {specs.show_type(out.aval)} that varies along {axes}; "
@@ -88,7 +76,7 @@ _EXTREMES = {"reduce_max": "pmax", "reduce_min": "pmin"}
 
 
 def _repair(
-    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: History
+    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: Provenance
 ) -> str:
     """The two shortest ways to make the program right, the likelier one first."""
     axes = repr(missing[0]) if len(missing) == 1 else repr(tuple(missing))
@@ -106,7 +94,7 @@ def _repair(
 
 
 def _keep(
-    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: History
+    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: Provenance
 ) -> str:
     spec = graph.out_specs[index]
     rank = len(graph.body_out_types[index].shape)
@@ -117,7 +105,7 @@ def _keep(
     return f"keep each device's own: {spec_path}={_spec(dims)}"
 
 
-def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: History) -> int:
+def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: Provenance) -> int:
     """Where the result is split if it is split as the input it was made from; or a free place."""
     if found.input is not None:
         shape = graph.body_in_types[found.input].shape
@@ -130,7 +118,7 @@ def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: His
     return next((d for d, axes in enumerate(dims) if not axes), 0)
 
 
-def _followed(d: int, shape: Any, found: History) -> int | None:
+def _followed(d: int, shape: Any, found: Provenance) -> int | None:
     """Where dimension `d` is after all steps, as far as transposes alone move dimensions."""
     for step in found.steps:
         after = getattr(step.eqn.outvars[-1].aval, "shape", None)

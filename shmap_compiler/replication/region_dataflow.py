@@ -1,7 +1,7 @@
 """How values flow through an equation that holds programs: loops, branches, calls (R9 to R14).
 
 A `Wiring` says from where each input of the held programs, and each result of the equation, may get
-its value. Inference, histories and the search for hangs all follow the same wires.
+its value. Inference, provenance and the search for deadlocks all follow the same wires.
 """
 
 from __future__ import annotations
