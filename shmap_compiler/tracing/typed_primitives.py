@@ -10,6 +10,7 @@ rule is the rule of the primitive, and from both the types are erased.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import jax
@@ -53,28 +54,28 @@ def as_custom_jvp(
     call = jax.custom_jvp(erased(apply, types))
 
     def rule(primals, tangents):
-        moves = [not isinstance(t, SymbolicZero) for t in tangents]
-        moving = [t for t, m in zip(tangents, moves, strict=True) if m]
-        smooth: list[bool] = []
+        nonzero_tangent = [not isinstance(t, SymbolicZero) for t in tangents]
+        inexact: list[bool] = []
 
         def with_tangents(*blocks):
-            values, rest = blocks[: len(moves)], iter(blocks[len(moves) :])
+            values, rest = blocks[: len(nonzero_tangent)], iter(blocks[len(nonzero_tangent) :])
 
-            def of_moving(*moving_values):
-                given = iter(moving_values)
-                return apply(*[next(given) if m else x for x, m in zip(values, moves, strict=True)])
+            def of_differentiated(*differentiated):
+                rows, given = zip(values, nonzero_tangent, strict=True), iter(differentiated)
+                return apply(*[next(given) if nonzero else x for x, nonzero in rows])
 
-            where_moving = [x for x, m in zip(values, moves, strict=True) if m]
-            outs, out_tangents = jax.jvp(of_moving, where_moving, list(rest))
-            smooth[:] = [t.dtype != jax.dtypes.float0 for t in out_tangents]
-            return [*outs, *[t for t, s in zip(out_tangents, smooth, strict=True) if s]]
+            differentiated = compress(values, nonzero_tangent)
+            outs, out_tangents = jax.jvp(of_differentiated, [*differentiated], [*rest])
+            inexact[:] = [t.dtype != jax.dtypes.float0 for t in out_tangents]
+            return [*outs, *compress(out_tangents, inexact)]
 
-        tangent_types = [t.to_tangent_aval() for t, m in zip(types, moves, strict=True) if m]
-        results = erased(with_tangents, [*types, *tangent_types])(*primals, *moving)
-        outs, found = results[: len(smooth)], iter(results[len(smooth) :])
+        tangent_types = [t.to_tangent_aval() for t in compress(types, nonzero_tangent)]
+        nonzero_tangents = compress(tangents, nonzero_tangent)
+        results = erased(with_tangents, [*types, *tangent_types])(*primals, *nonzero_tangents)
+        outs, found = results[: len(inexact)], iter(results[len(inexact) :])
         return outs, [
-            next(found) if s else np.zeros(x.shape, jax.dtypes.float0)
-            for x, s in zip(outs, smooth, strict=True)
+            next(found) if is_inexact else np.zeros(x.shape, jax.dtypes.float0)
+            for x, is_inexact in zip(outs, inexact, strict=True)
         ]
 
     call.defjvp(rule, symbolic_zeros=True)

@@ -45,19 +45,19 @@ class BackwardRule:
 
     @cached_property
     def _program(self) -> Any:
-        """From residuals and the cotangents of results to those of operands that move."""
+        """From residuals and the cotangents of results to those of differentiated operands."""
         eqn, count = self.eqn, self.eqn.params["num_res"]
 
-        smooth = [_has_tangent(v.aval) for v in eqn.outvars]
+        inexact = [_has_tangent(v.aval) for v in eqn.outvars]
 
         def backward(*blocks):
             residuals = self._with_literals(blocks[:count])
 
             def linear(*tangents):
-                return where(smooth, eqn.primitive.bind(*residuals, *tangents, **eqn.params))
+                return where(inexact, eqn.primitive.bind(*residuals, *tangents, **eqn.params))
 
             types = [v.aval for v in eqn.invars[count:]]
-            return jax.linear_transpose(linear, *types)(where(smooth, blocks[count:]))
+            return jax.linear_transpose(linear, *types)(where(inexact, blocks[count:]))
 
         return self._traced(backward)
 
@@ -106,16 +106,16 @@ class BackwardRule:
 
     @property
     def operands(self) -> list[Axes] | None:
-        """The axes along which the operands vary that move; None if that is not known."""
+        """The axes along which each differentiated operand varies; None if they are unknown."""
         typed = self._typed
         if typed is None:
             return None
-        still = self.eqn.params["in_zeros"]
-        return [axes for axes, zero in zip(typed.operands, still, strict=True) if not zero]
+        in_zeros = self.eqn.params["in_zeros"]
+        return [axes for axes, zero in zip(typed.operands, in_zeros, strict=True) if not zero]
 
     @property
     def results(self) -> list[Axes] | None:
-        """The axes along which the results vary; None if that is not known."""
+        """The axes along which each result varies; None if they are unknown."""
         return None if self._typed is None else list(self._typed.results)
 
     @property
@@ -152,7 +152,7 @@ class BackwardRule:
 
     @property
     def returns(self) -> list[Any]:
-        """The cotangents of operands that move, as variables of the rule."""
+        """The cotangents of differentiated operands, as variables of the rule."""
         return open_jaxpr(self._program).outvars
 
     def types(self, cotangents: Sequence[Axes]) -> Replication:

@@ -57,11 +57,11 @@ class Value:
     For a value without a tangent, `axes` are those along which it varies.
     """
 
-    live: bool
+    has_tangent: bool
     axes: Axes
 
 
-DEAD = Value(False, NONE)
+NO_TANGENT = Value(False, NONE)
 
 
 def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Any, list[Axes]]:
@@ -85,19 +85,19 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Any, lis
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _CommCost:
     """What the transposes of marks send: how many psums, and their bytes."""
 
     psums: int = 0
     bytes: float = 0
 
-    def __add__(self, other: _Sent) -> _Sent:
-        return _Sent(self.psums + other.psums, self.bytes + other.bytes)
+    def __add__(self, other: _CommCost) -> _CommCost:
+        return _CommCost(self.psums + other.psums, self.bytes + other.bytes)
 
-    def __mul__(self, steps: int) -> _Sent:
-        return _Sent(self.psums * steps, self.bytes * steps)
+    def __mul__(self, steps: int) -> _CommCost:
+        return _CommCost(self.psums * steps, self.bytes * steps)
 
-    def no_more_than(self, other: _Sent) -> bool:
+    def is_at_most(self, other: _CommCost) -> bool:
         return self.psums <= other.psums and self.bytes <= other.bytes
 
 
@@ -106,15 +106,16 @@ class _Typed:
     """A marked program.
 
     Attributes:
-      raised: by the position of an input, the axes by which it, or what is made of it, is raised.
-      sent: by the marks in one run of the program.
+      promoted: for each input, by its position, the axes that promotions add to its type, or to
+        that of a value computed from it.
+      comm_cost: what the transposes of the marks send in one run of the program.
     """
 
     jaxpr: Jaxpr
     inputs: list[Value]
     outputs: list[Value]
-    raised: dict[int, Axes]
-    sent: _Sent
+    promoted: dict[int, Axes]
+    comm_cost: _CommCost
 
 
 class _Typer:
@@ -139,10 +140,10 @@ class _Typer:
     def ordered(self, axes: Axes) -> tuple[str, ...]:
         return tuple(a for a in self.order if a in axes)
 
-    def sent(self, atom: Atom, axes: Axes) -> _Sent:
+    def comm_cost(self, atom: Atom, axes: Axes) -> _CommCost:
         """By the psum of a value over `axes`, as a share of twice its size."""
         devices = math.prod(self.sizes[a] for a in axes)
-        return _Sent(1, atom.aval.size * atom.aval.dtype.itemsize * (1 - 1 / devices))
+        return _CommCost(1, atom.aval.size * atom.aval.dtype.itemsize * (1 - 1 / devices))
 
     def program(
         self,
@@ -170,37 +171,37 @@ class _Program:
         self.inputs = list(inputs)
         self.control = control
         self.values: dict[Any, Value] = {}
-        self.raised_vars: dict[tuple[Any, Axes], Any] = {}
-        self.raised_inputs: dict[int, Axes] = {}
-        self.roots: dict[Any, frozenset[int]] = {}  # the inputs that a value is made of
-        self.sent = _Sent()
+        self.promoted_vars: dict[tuple[Any, Axes], Any] = {}
+        self.promoted_inputs: dict[int, Axes] = {}
+        self.source_inputs: dict[Any, frozenset[int]] = {}  # that a value is computed from
+        self.comm_cost = _CommCost()
         self.eqns: list[Any] = []
 
     def run(self, jaxpr: Jaxpr, wanted: Sequence[Axes | None]) -> _Typed:
         inner = open_jaxpr(jaxpr)
-        self.roots.update({v: frozenset({k}) for k, v in enumerate(inner.invars)})
+        self.source_inputs.update({v: frozenset({k}) for k, v in enumerate(inner.invars)})
         self.values.update(zip(inner.invars, self.inputs, strict=True))
         for position, eqn in enumerate(inner.eqns):
             operands = [self.value(v) for v in eqn.invars]
-            if not any(v.live for v in operands):
+            if not any(v.has_tangent for v in operands):
                 self.eqns.append(eqn)
                 continue
-            made_of = [v for v, value in zip(eqn.invars, operands, strict=True) if value.live]
-            roots = frozenset[int]().union(*(self.roots[v] for v in made_of))
-            self.roots.update(dict.fromkeys(eqn.outvars, roots))
+            rows = zip(eqn.invars, operands, strict=True)
+            sources = [self.source_inputs[v] for v, value in rows if value.has_tangent]
+            self.source_inputs.update(dict.fromkeys(eqn.outvars, frozenset[int]().union(*sources)))
             self.equation(position, eqn, operands)
         outvars = [
-            v if want is None else self.raised(v, want, inner.eqns)
+            v if want is None else self.promoted(v, want, inner.eqns)
             for v, want in zip(inner.outvars, wanted, strict=True)
         ]
         outputs = [self.value(v) for v in outvars]
         fields = {"eqns": self.eqns, "outvars": outvars}
         program = replace_jaxpr(jaxpr, **fields)
-        return _Typed(program, self.inputs, outputs, self.raised_inputs, self.sent)
+        return _Typed(program, self.inputs, outputs, self.promoted_inputs, self.comm_cost)
 
     def value(self, atom: Atom) -> Value:
         if isinstance(atom, jex_core.Literal):
-            return DEAD
+            return NO_TANGENT
         if atom in self.values:
             return self.values[atom]
         return Value(False, self.typer.names(self.frame.mask(atom)))
@@ -220,22 +221,22 @@ class _Program:
         elif (parameter := called_program(eqn)) is not None:
             self.call(position, eqn, operands, parameter)
         elif eqn.primitive is to_reduced_p:
-            self.together(eqn, operands[0].axes | self.typer.over(eqn))
+            self.join_types(eqn, operands[0].axes | self.typer.over(eqn))
         elif name == CUSTOM_LIN:
             self.custom_rule(eqn, operands)
         elif name == "shard_map":
-            self.together(eqn, frozenset(self.typer.graph.all_manual_axes))
+            self.join_types(eqn, frozenset(self.typer.graph.all_manual_axes))
         elif position in self.frame.nested:
             _, frames = self.frame.nested[position]
             inside = [self.typer.names(f.anything) for f in frames]
             inside += [self.typer.over(e) for p in jaxprs_in(eqn.params) for e in equations(p)]
-            self.together(eqn, NONE.union(*inside, *(v.axes for v in operands)))
+            self.join_types(eqn, NONE.union(*inside, *(v.axes for v in operands)))
         else:
-            self.together(eqn, NONE.union(*(v.axes for v in operands)))
+            self.join_types(eqn, NONE.union(*(v.axes for v in operands)))
 
-    def together(self, eqn: Eqn, axes: Axes) -> None:
+    def join_types(self, eqn: Eqn, axes: Axes) -> None:
         """An equation whose operands and results are all of one type."""
-        self.put(eqn.replace(invars=[self.raised(v, axes, [eqn]) for v in eqn.invars]))
+        self.put(eqn.replace(invars=[self.promoted(v, axes, [eqn]) for v in eqn.invars]))
         self.define(eqn.outvars, [Value(True, axes)] * len(eqn.outvars))
 
     def custom_rule(self, eqn: Eqn, operands: list[Value]) -> None:
@@ -259,11 +260,11 @@ class _Program:
         results = [axes | self.control for axes in rule.results]
         refuse_sums_of_whole(rule, results)
         returned = rule.returned(residuals, results)
-        moving = [
+        differentiated = [
             self.of_type(v, own | found | self.control, eqn)
             for v, own, found in zip(eqn.invars[count:], rule.operands, returned, strict=True)
         ]
-        self.put(eqn.replace(invars=[*eqn.invars[:count], *moving]))
+        self.put(eqn.replace(invars=[*eqn.invars[:count], *differentiated]))
         self.define(eqn.outvars, [Value(True, axes) for axes in results])
 
     def rule_of_shares(
@@ -278,7 +279,7 @@ class _Program:
         results = len(eqn.outvars)
         while not (found := NONE.union(*rule.returned(residuals, [axes] * results))) <= axes:
             axes |= found
-        self.together(eqn, axes)
+        self.join_types(eqn, axes)
 
     def result_axes(self, rule: BackwardRule) -> list[Axes]:
         """The axes along which results may vary."""
@@ -312,7 +313,7 @@ class _Program:
     def collective(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         """Its result belongs to each device on its own, unless only invariant values use it."""
         axes = NONE.union(*(v.axes for v in operands))
-        self.together(eqn, axes | self.typer.over(eqn))
+        self.join_types(eqn, axes | self.typer.over(eqn))
 
     def call(self, position: int, eqn: Eqn, operands: list[Value], parameter: str) -> None:
         _, (frame,) = self.frame.nested[position]
@@ -324,17 +325,17 @@ class _Program:
         if eqn.primitive.name in JITS:
             # Raise once for all uses of a value, rather than once in each call.
             typed = self.hoisted(eqn, operands, range(len(operands)), solve)
-            eqn = eqn.replace(invars=self.all_raised(eqn, [v.axes for v in typed.inputs]))
+            eqn = eqn.replace(invars=self.all_promoted(eqn, [v.axes for v in typed.inputs]))
         else:
             typed = solve(operands)
-        self.sent += typed.sent
+        self.comm_cost += typed.comm_cost
         self.put(eqn.replace(params={**eqn.params, parameter: typed.jaxpr}))
         self.define(eqn.outvars, typed.outputs)
 
     def cond(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         _, frames = self.frame.nested[position]
         branches = eqn.params["branches"]
-        invars = self.all_raised(eqn, [v.axes | operands[0].axes for v in operands])
+        invars = self.all_promoted(eqn, [v.axes | operands[0].axes for v in operands])
         inputs = [self.value(v) for v in invars[1:]]
 
         control = self.control | operands[0].axes
@@ -346,9 +347,9 @@ class _Program:
             ]
 
         outputs = _joined([t.outputs for t in typed([None] * len(eqn.outvars))])
-        outputs = [Value(v.live, v.axes | operands[0].axes) for v in outputs]
+        outputs = [Value(v.has_tangent, v.axes | operands[0].axes) for v in outputs]
         marked = typed([v.axes for v in outputs])
-        self.sent = sum((t.sent for t in marked), self.sent)
+        self.comm_cost = sum((t.comm_cost for t in marked), self.comm_cost)
         self.put(
             eqn.replace(
                 invars=invars,
@@ -376,8 +377,8 @@ class _Program:
 
         length = eqn.params["length"]
         typed = self.hoisted(eqn, operands, range(consts), solve, length)
-        self.sent += typed.sent * length
-        invars = self.all_raised(eqn, [v.axes for v in typed.inputs])
+        self.comm_cost += typed.comm_cost * length
+        invars = self.all_promoted(eqn, [v.axes for v in typed.inputs])
         self.put(eqn.replace(invars=invars, params={**eqn.params, "jaxpr": typed.jaxpr}))
         # A loop without steps gives what it got, even if a step would give no tangent.
         self.define(eqn.outvars, [*typed.inputs[loop], *typed.outputs[carries:]])
@@ -395,19 +396,19 @@ class _Program:
         plain = solve(operands)
         missing = {
             k: axes - operands[k].axes
-            for k, axes in plain.raised.items()
+            for k, axes in plain.promoted.items()
             if k in hoistable and axes - operands[k].axes
         }
         choices = [missing] if missing else []
         if len(missing) > 1:
             choices += [{k: axes} for k, axes in missing.items()]
         for chosen in choices:
-            before = [self.typer.sent(eqn.invars[k], axes) for k, axes in chosen.items()]
+            before = [self.typer.comm_cost(eqn.invars[k], axes) for k, axes in chosen.items()]
             typed = solve(
-                [Value(v.live, v.axes | chosen.get(k, NONE)) for k, v in enumerate(operands)]
+                [Value(v.has_tangent, v.axes | chosen.get(k, NONE)) for k, v in enumerate(operands)]
             )
-            sent = sum(before, typed.sent * steps)
-            if typed.outputs == plain.outputs and sent.no_more_than(plain.sent * steps):
+            cost = sum(before, typed.comm_cost * steps)
+            if typed.outputs == plain.outputs and cost.is_at_most(plain.comm_cost * steps):
                 return typed
         return plain
 
@@ -419,47 +420,47 @@ class _Program:
     def define(self, outvars: Sequence[Any], values: Sequence[Value]) -> None:
         self.values.update(zip(outvars, values, strict=True))
 
-    def all_raised(self, eqn: Eqn, wanted: Sequence[Axes]) -> list[Any]:
-        return [self.raised(v, w, [eqn]) for v, w in zip(eqn.invars, wanted, strict=True)]
+    def all_promoted(self, eqn: Eqn, wanted: Sequence[Axes]) -> list[Any]:
+        return [self.promoted(v, w, [eqn]) for v, w in zip(eqn.invars, wanted, strict=True)]
 
-    def raised(self, atom: Atom, wanted: Axes, near: Sequence[Any]) -> Any:
+    def promoted(self, atom: Atom, wanted: Axes, near: Sequence[Any]) -> Any:
         """The value with at least the type `wanted`, if it carries a tangent."""
         value = self.value(atom)
         missing = wanted - value.axes
-        if not value.live or not missing:
+        if not value.has_tangent or not missing:
             return atom
-        for position in self.roots[atom]:
-            self.raised_inputs[position] = self.raised_inputs.get(position, NONE) | missing
+        for position in self.source_inputs[atom]:
+            self.promoted_inputs[position] = self.promoted_inputs.get(position, NONE) | missing
         key = (atom, missing)
-        if key not in self.raised_vars:
+        if key not in self.promoted_vars:
             var = jex_core.Var(atom.aval)
             self.put(_mark(atom, self.typer.ordered(missing), var, near))
-            self.raised_vars[key] = var
-            self.roots[var] = self.roots[atom]
-            self.sent += self.typer.sent(atom, missing)
+            self.promoted_vars[key] = var
+            self.source_inputs[var] = self.source_inputs[atom]
+            self.comm_cost += self.typer.comm_cost(atom, missing)
             self.define([var], [Value(True, value.axes | missing)])
-        return self.raised_vars[key]
+        return self.promoted_vars[key]
 
     def of_type(self, atom: Atom, wanted: Axes, eqn: Eqn) -> Any:
         """The value with exactly the type `wanted`, if it carries a tangent."""
         value = self.value(atom)
         spare = value.axes - wanted
-        if value.live and spare:
+        if value.has_tangent and spare:
             # It is equal along them, and so is the mean; whose transpose cuts a whole into shares.
             summed, mean = jex_core.Var(atom.aval), jex_core.Var(atom.aval)
             axes = self.typer.ordered(spare)
             self.put(_sum_of_equals(atom, axes, summed, eqn))
             share = 1 / math.prod(self.typer.sizes[a] for a in axes)
             self.put(_times(summed, share, mean, eqn))
-            self.roots[summed] = self.roots[mean] = self.roots[atom]
+            self.source_inputs[summed] = self.source_inputs[mean] = self.source_inputs[atom]
             self.define([summed, mean], [Value(True, value.axes & wanted)] * 2)
             atom = mean
-        return self.raised(atom, wanted, [eqn])
+        return self.promoted(atom, wanted, [eqn])
 
 
 def _joined(rows: Sequence[Sequence[Value]]) -> list[Value]:
     return [
-        Value(any(v.live for v in column), NONE.union(*(v.axes for v in column)))
+        Value(any(v.has_tangent for v in column), NONE.union(*(v.axes for v in column)))
         for column in zip(*rows, strict=True)
     ]
 

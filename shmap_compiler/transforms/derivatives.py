@@ -38,60 +38,66 @@ from shmap_compiler.transforms.split import Split, halves, where
 
 
 def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
-    moves = [_is_nonzero(t) for t in tangents]
-    both, changes, constants = _with_tangents(graph, tuple(moves))
-    results = bind(both, *constants, *primals, *where(moves, tangents))
+    nonzero_tangent = tuple(map(_is_nonzero, tangents))
+    both, changes, constants = _with_tangents(graph, nonzero_tangent)
+    results = bind(both, *constants, *primals, *where(nonzero_tangent, tangents))
     outs = results[: len(graph.out_specs)]
     out_tangents = iter(results[len(graph.out_specs) :])
     return outs, [next(out_tangents) if c else _zero(x) for x, c in zip(outs, changes, strict=True)]
 
 
-def _with_tangents(graph: Graph, moves: tuple[bool, ...]) -> tuple[Graph, list[bool], list[Any]]:
-    """(the program with its derivative, which outputs change with inputs in `moves`, constants).
+def _with_tangents(
+    graph: Graph, nonzero_tangent: tuple[bool, ...]
+) -> tuple[Graph, list[bool], list[Any]]:
+    """(the program with its derivative, which outputs have nonzero tangents, constants).
 
     The constants are values for the leading inputs of the program, and tangents come last.
+
+    Args:
+      nonzero_tangent: which inputs have nonzero tangents.
     """
-    moving_specs = where(moves, graph.in_specs)
+    count = len(nonzero_tangent)
+    tangent_specs = where(nonzero_tangent, graph.in_specs)
     fun = in_scopes_of_its_own(rule_types.with_types(graph))
 
     def with_tangents(*blocks):
-        values, moving = blocks[: len(moves)], blocks[len(moves) :]
+        values, tangents = blocks[:count], blocks[count:]
 
-        def of_moving(*moving_values):
-            rest = iter(moving_values)
-            return fun(*[next(rest) if m else x for x, m in zip(values, moves, strict=True)])
+        def of_differentiated(*differentiated):
+            rows, given = zip(values, nonzero_tangent, strict=True), iter(differentiated)
+            return fun(*[next(given) if nonzero else x for x, nonzero in rows])
 
-        outs, out_tangents = jax.jvp(of_moving, where(moves, values), moving)
-        return [*outs, *where(smooth, out_tangents)]
+        outs, out_tangents = jax.jvp(of_differentiated, where(nonzero_tangent, values), tangents)
+        return [*outs, *where(inexact, out_tangents)]
 
-    smooth = [_has_tangent(t) for t in graph.body_out_types]
-    smooth_specs = where(smooth, graph.out_specs)
+    inexact = [_has_tangent(t) for t in graph.body_out_types]
+    inexact_specs = where(inexact, graph.out_specs)
     traced = retrace(
         graph,
         with_tangents,
-        [*graph.in_specs, *moving_specs],
-        [*graph.out_specs, *smooth_specs],
-        [*graph.in_types, *[_tangent_type(t) for t in where(moves, graph.in_types)]],
+        [*graph.in_specs, *tangent_specs],
+        [*graph.out_specs, *inexact_specs],
+        [*graph.in_types, *[_tangent_type(t) for t in where(nonzero_tangent, graph.in_types)]],
     )
     both = rule_types.with_residual_types(traced.graph)
-    names = [f"input [{k}]" for k in range(len(moves))]
-    moving_names = [f"the tangent of {name}" for name in where(moves, names)]
-    check_derived("jvp", graph, both, [*names, *moving_names])
-    unknown_in = (False,) * (len(traced.constants) + len(moves)) + (True,) * sum(moves)
+    names = [f"input [{k}]" for k in range(count)]
+    tangent_names = [f"the tangent of {name}" for name in where(nonzero_tangent, names)]
+    check_derived("jvp", graph, both, [*names, *tangent_names])
+    unknown_in = (False,) * (len(traced.constants) + count) + (True,) * sum(nonzero_tangent)
     parts = split_for_derivative(both.jaxpr, both.body_mesh, unknown_in)
-    count = len(graph.out_specs)
-    depend = parts.unknown_out[count:]
+    results = len(graph.out_specs)
+    depend = parts.unknown_out[results:]
     if all(depend):
         _SPLITS[both] = unknown_in, parts
     else:  # a tangent that does not depend on the others is zero
-        kept = [True] * count + depend
+        kept = [True] * results + depend
         both = dataclasses.replace(
             both,
             jaxpr=replace_jaxpr(both.jaxpr, outvars=list(where(kept, both.jaxpr.jaxpr.outvars))),
             out_specs=where(kept, both.out_specs),
         )
     rest = iter(depend)
-    return both, [next(rest) if s else False for s in smooth], traced.constants
+    return both, [next(rest) if s else False for s in inexact], traced.constants
 
 
 _SPLITS: weakref.WeakKeyDictionary[Graph, tuple[tuple[bool, ...], Split]] = (
