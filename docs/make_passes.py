@@ -32,7 +32,7 @@ place:
 ```python
 from dataclasses import dataclass
 
-from shmap_passes import Pass, PassRefused, Problem, find_ops
+from shmap_passes import Pass, PassRefused, Violation, find_ops
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LimitCollectives(Pass):
         found = find_ops(module.operation, ["stablehlo.all_reduce"])
         if len(found) > self.most:
             problem = f"{len(found)} all_reduces, more than {self.most}; merge some of them"
-            raise PassRefused([Problem(found[-1].location, problem)])
+            raise PassRefused([Violation(found[-1].location, problem)])
 ```
 
 `shmap-opt module.mlir --load-pass my_pass.py --my-limit-collectives=most=4` runs it on a file. In

@@ -2,19 +2,19 @@
 
 This table is what one needs to run the passes and to write one:
 
-    PassPrinting    between which passes `run` prints the module; TextForm: how;
+    PassPrinting    between which passes `run` prints the module; TextFormat: how;
                     bytecode: a module as MLIR bytecode
     make_context    an MLIR context with the dialects of our modules
     pipeline, run   the passes in order; running them on a module
     Partitioner     what the pipeline is for: "gspmd" or "shardy"
-    Groups          how collectives name their groups: "axes" or "ids"
+    GroupNaming     how collectives name their groups: "axes" or "ids"
     PASSES          every pass class
     parse_pipeline  passes from text, as in "builtin.module(shmap-verify,canonicalize)"
     Pass            base class of passes: a frozen dataclass with `name` and `run(module)`
     option_fields   the options of a pass class; option_types: their types;
                     option_text: a value as written
-    Problem         one reason to refuse a module, with its location
-    PassRefused         what a pass raises when it does not accept a module
+    Violation       one reason to refuse a module, with its location
+    PassRefused     what a pass raises when it does not accept a module
     PassFailure     what `run` raises then, with all diagnostics
     PipelineError   a pass, an option or a value that does not exist
     read_body_form  the mesh, the manual axes, arguments and results of a module in body form
@@ -35,7 +35,7 @@ from .base import (
     Pass,
     PassRefused,
     PipelineError,
-    Problem,
+    Violation,
     option_fields,
     option_text,
     option_types,
@@ -47,23 +47,23 @@ from .files.reproducer import write_reproducer
 from .ir.body_form import BodyForm, read_body_form
 from .ir.dialects import make_context
 from .ir.find_ops import find_ops
-from .ir.printing import PassPrinting, TextForm, bytecode
-from .pipeline import PASSES, Groups, Partitioner, PassFailure, pipeline, require_known, run
+from .ir.printing import PassPrinting, TextFormat, bytecode
+from .pipeline import PASSES, GroupNaming, Partitioner, PassFailure, pipeline, require_known, run
 from .pipeline_text import parse_pipeline
 
 __all__ = [
     "PASSES",
     "BodyForm",
     "Diagnostic",
-    "Groups",
+    "GroupNaming",
     "Partitioner",
     "Pass",
     "PassFailure",
     "PassPrinting",
     "PassRefused",
     "PipelineError",
-    "Problem",
-    "TextForm",
+    "TextFormat",
+    "Violation",
     "bytecode",
     "diagnostics_of",
     "find_ops",

@@ -26,21 +26,21 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
-    """One error: its location, and a message: what was found, what is needed, what to do."""
+class Violation:
+    """What a pass rejects in a module: a location, and what was found, needed, and what to do."""
 
     location: ir.Location
     message: str
-    notes: tuple[Problem, ...] = ()
+    notes: tuple[Violation, ...] = ()
     """Other locations that explain it, each with its own message."""
 
 
 class PassRefused(Exception):
-    """A pass rejects a module; `problems` lists every reason with its location."""
+    """A pass rejects a module; `violations` lists every reason with its location."""
 
-    def __init__(self, problems: Iterable[Problem]):
-        self.problems = tuple(problems)
-        super().__init__("\n".join(problem.message for problem in self.problems))
+    def __init__(self, violations: Iterable[Violation]):
+        self.violations = tuple(violations)
+        super().__init__("\n".join(violation.message for violation in self.violations))
 
 
 def reference(code: str) -> str:
@@ -91,12 +91,12 @@ class Pass:
     def add_to(
         self,
         manager: passmanager.PassManager,
-        refused: list[Problem],
+        refused: list[Violation],
         before: Pass | None = None,
     ) -> None:
         """Appends this pass to an MLIR pass manager that runs on modules.
 
-        The problems of a refusal are also appended to `refused`, because MLIR's Python bindings
+        The violations of a refusal are also appended to `refused`, because MLIR's Python bindings
         cannot attach notes to a diagnostic. The check `before`, if any, runs as a part of this
         pass.
         """
@@ -109,19 +109,19 @@ class Pass:
                         before.run(module)
                     self.run(module)
             except PassRefused as refusal:
-                problems = [_with_code(problem, self.code) for problem in refusal.problems]
-                refused.extend(problems)
-                for problem in problems:
-                    problem.location.emit_error(problem.message)
+                violations = [_with_code(violation, self.code) for violation in refusal.violations]
+                refused.extend(violations)
+                for violation in violations:
+                    violation.location.emit_error(violation.message)
                 pass_.signal_pass_failure()
 
         manager.add(run, name=self.name, argument=self.name, description=self.summary())
 
 
-def _with_code(problem: Problem, code: str) -> Problem:
+def _with_code(violation: Violation, code: str) -> Violation:
     if not code:
-        return problem
-    return dataclasses.replace(problem, message=f"{problem.message} {reference(code)}")
+        return violation
+    return dataclasses.replace(violation, message=f"{violation.message} {reference(code)}")
 
 
 def option_fields(pass_: Pass | type[Pass]) -> tuple[dataclasses.Field[Any], ...]:
@@ -153,6 +153,6 @@ def option_text(value: object) -> str:
 def _module_of(op: ir.Operation) -> ModuleOp:
     module = op.opview
     if not isinstance(module, ModuleOp):
-        problem = f"this pass runs on builtin.module, not on {op.name}; take it out of the nesting"
-        raise PassRefused([Problem(op.location, problem)])
+        text = f"this pass runs on builtin.module, not on {op.name}; take it out of the nesting"
+        raise PassRefused([Violation(op.location, text)])
     return module

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from .base import Problem
+from .base import Violation
 
 UNKNOWN = "<unknown>"
 
@@ -32,12 +32,12 @@ class Diagnostic:
         )
 
     @staticmethod
-    def of_problem(problem: Problem, severity: str = "error") -> Diagnostic:
+    def of_violation(violation: Violation, severity: str = "error") -> Diagnostic:
         return Diagnostic(
-            place=file_line_col(problem.location),
+            place=file_line_col(violation.location),
             severity=severity,
-            message=problem.message,
-            notes=tuple(Diagnostic.of_problem(note, "note") for note in problem.notes),
+            message=violation.message,
+            notes=tuple(Diagnostic.of_violation(note, "note") for note in violation.notes),
         )
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir, passmanager
 
-from .base import Pass, PipelineError, Problem
+from .base import Pass, PipelineError, Violation
 from .checks.check_replication import CheckReplication
 from .checks.verify import Verify
 from .diagnostics import Diagnostic, diagnostics_of
@@ -26,7 +26,7 @@ from .simplify.form_reduce_scatter import FormReduceScatter
 from .simplify.merge_equal_collectives import MergeEqualCollectives
 
 Partitioner = Literal["gspmd", "shardy"]
-Groups = Literal["axes", "ids"]
+GroupNaming = Literal["axes", "ids"]
 
 PASSES: tuple[type[Pass], ...] = (
     Verify,
@@ -46,7 +46,7 @@ PASSES: tuple[type[Pass], ...] = (
 `shard_map` checks replication on the Graph."""
 
 
-def pipeline(partitioner: Partitioner = "gspmd", groups: Groups = "axes") -> tuple[Pass, ...]:
+def pipeline(partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes") -> tuple[Pass, ...]:
     """The passes from body form to the module that XLA compiles."""
     return (
         # First: every later pass may then trust the module.
@@ -120,7 +120,7 @@ def run(
     printing = printing or PassPrinting()
     with module.context as context:
         manager = passmanager.PassManager("builtin.module")
-        refused: list[Problem] = []
+        refused: list[Violation] = []
         verified = False
         for pass_ in passes:
             printing.add_dump(manager, "Before", str(pass_))
@@ -141,7 +141,7 @@ def run(
             with memoizing():
                 manager.run(module.operation)
         except ir.MLIRError as error:
-            ours = [Diagnostic.of_problem(problem) for problem in refused]
+            ours = [Diagnostic.of_violation(violation) for violation in refused]
             raise PassFailure(ours or diagnostics_of(error)) from None
 
 

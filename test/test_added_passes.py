@@ -16,7 +16,7 @@ import shmap_passes
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from shmap_passes import Pass, PassFailure, PassRefused, Problem
+from shmap_passes import Pass, PassFailure, PassRefused, Violation
 
 import shmap_compiler
 from shmap_compiler import ShmapError, load, passes, shard_map
@@ -220,7 +220,7 @@ def test_a_pass_with_a_mistake_leaves_the_module_as_it_was_before(mapped):
 
 def test_a_failing_pass_of_our_own_leaves_a_reproducer(monkeypatch):
     def refuse(self, module):
-        raise PassRefused([Problem(module.operation.location, "a planted refusal")])
+        raise PassRefused([Violation(module.operation.location, "a planted refusal")])
 
     fold = next(cls for cls in shmap_passes.PASSES if cls.name == "shmap-fold-all-reduces")
     monkeypatch.setattr(fold, "run", refuse)

@@ -29,7 +29,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..analysis.provenance import origin
 from ..analysis.replication import Varying, infer
-from ..base import Pass, PassRefused, Problem
+from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.boundary import Boundary
 from ..ir.ops import defining_op, terminator
@@ -49,13 +49,13 @@ class CheckReplication(Pass):
         form = read_body_form(module)
         varying = infer(form, module)
         results = terminator(form.main.entry_block).operands
-        problems = [
-            _problem(boundary, value, axes, varying, module)
+        violations = [
+            _violation(boundary, value, axes, varying, module)
             for boundary, value in zip(form.outputs, results, strict=True)
             if (axes := _hidden(boundary, value, form, varying))
         ]
-        if problems:
-            raise PassRefused(problems)
+        if violations:
+            raise PassRefused(violations)
 
 
 def _hidden(boundary: Boundary, value: Value, form: BodyForm, varying: Varying) -> tuple[str, ...]:
@@ -67,16 +67,16 @@ def _hidden(boundary: Boundary, value: Value, form: BodyForm, varying: Varying) 
     )
 
 
-def _problem(
+def _violation(
     boundary: Boundary,
     value: Value,
     axes: tuple[str, ...],
     varying: Varying,
     module: ModuleOp,
-) -> Problem:
+) -> Violation:
     functions = {op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)}
     one = len(axes) == 1
-    return Problem(
+    return Violation(
         value.location,
         f"@main's {boundary.name}, {boundary.type}: may differ between devices along "
         f"{quoted(axes)}, which its sharding does not mention; mention "
@@ -88,10 +88,10 @@ def _problem(
 
 def _notes(
     value: Value, axes: tuple[str, ...], varying: Varying, functions: dict[str, func.FuncOp]
-) -> Iterator[Problem]:
+) -> Iterator[Violation]:
     for axis in axes:
         start = origin(value, axis, varying, functions)
-        yield Problem(start.location, f'it varies along "{axis}" {_because(start)}')
+        yield Violation(start.location, f'it varies along "{axis}" {_because(start)}')
 
 
 def _because(start: Value) -> str:

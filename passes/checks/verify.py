@@ -36,7 +36,7 @@ from math import prod
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass, PassRefused, Problem
+from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.boundary import Boundary, Dims
 from ..ir.collective_ops import axis_index_calls, body_collectives
@@ -63,9 +63,9 @@ class Verify(Pass):
 
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)
-        problems = [Problem(location, text) for location, text in _complaints(form, module)]
-        if problems:
-            raise PassRefused(problems)
+        violations = [Violation(location, text) for location, text in _complaints(form, module)]
+        if violations:
+            raise PassRefused(violations)
 
 
 def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location, str]]:

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass, PassRefused, Problem
+from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import read_mesh
 from ..ir.collective_ops import GROUPED, GROUPS, group_axes
 from ..ir.find_ops import find_ops
@@ -38,7 +38,7 @@ class InlineMeshes(Pass):
     def add_to(
         self,
         manager: passmanager.PassManager,
-        refused: list[Problem],
+        refused: list[Violation],
         before: Pass | None = None,
     ) -> None:
         """StableHLO's groups are written by `run`, and then the rest by Shardy's own pass."""
@@ -52,16 +52,16 @@ class InlineMeshes(Pass):
         grouped = [
             (op, symbol) for op in find_ops(module.operation, GROUPED) if (symbol := _symbol(op))
         ]
-        problems = [
-            Problem(
+        violations = [
+            Violation(
                 op.location,
                 f"the groups are on mesh @{symbol}, which the module lacks; {_have(meshes)}",
             )
             for op, symbol in grouped
             if symbol not in meshes
         ]
-        problems += [
-            Problem(
+        violations += [
+            Violation(
                 op.location,
                 f'the groups are over axis "{axis}", which @{symbol} lacks; name one of its axes',
             )
@@ -69,8 +69,8 @@ class InlineMeshes(Pass):
             for axis in (group_axes(op) or ())
             if symbol in axes_of and axis not in axes_of[symbol]
         ]
-        if problems:
-            raise PassRefused(problems)
+        if violations:
+            raise PassRefused(violations)
         for op, symbol in grouped:
             axes = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).axes
             op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(meshes[symbol], axes)

@@ -33,7 +33,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass, PassRefused, Problem
+from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import (
     CHANNEL_HANDLE,
@@ -75,7 +75,7 @@ class LegalizeCollectives(Pass):
                 f"groups=ids lists every device, and {form.mesh} has {form.mesh.size}, more than "
                 f"{MOST_LISTED}; use groups=axes"
             )
-            raise PassRefused([Problem(form.main.location, text)])
+            raise PassRefused([Violation(form.main.location, text)])
         for op in body_collectives(module.operation):
             _add_channel(op)
             if self.groups == "ids" and op.name in GROUPED:

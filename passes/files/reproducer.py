@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from jaxlib.mlir import ir
 
 from ..base import Pass
-from ..ir.printing import TextForm
+from ..ir.printing import TextFormat
 
 
 def write_reproducer(module: ir.Module, passes: Iterable[Pass | str]) -> str:
@@ -30,7 +30,7 @@ def write_reproducer(module: ir.Module, passes: Iterable[Pass | str]) -> str:
         pipeline = f"builtin.module({','.join(map(str, passes))})"
         files = (word for path in _files_of(passes) for word in ("--load-pass", path))
         command = shlex.join(["shmap-opt", file.name, *files, f"--pass-pipeline={pipeline}"])
-        file.write(f"// {command}\n{TextForm(debug_info=True).text(module.operation)}")
+        file.write(f"// {command}\n{TextFormat(debug_info=True).text(module.operation)}")
     return command
 
 

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import PassRefused, Problem
+from ..base import PassRefused, Violation
 from .boundary import Boundary, read_boundaries
 from .memoize import memoized
 from .mesh import Mesh
@@ -60,7 +60,7 @@ class BodyForm:
         arguments, results = (main.attributes.get(each) for each in ("arg_attrs", "res_attrs"))
         inputs, outputs, complaints = read_boundaries(main.type, arguments, results, self.mesh)
         if complaints:
-            raise PassRefused(Problem(main.location, text) for text in complaints)
+            raise PassRefused(Violation(main.location, text) for text in complaints)
         return inputs, outputs
 
     @cached_property
@@ -149,7 +149,7 @@ def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
         )
     if len(meshes) > 1:
         raise PassRefused(
-            Problem(
+            Violation(
                 mesh.location,
                 f"@{ir.StringAttr(mesh.sym_name).value} is one of {len(meshes)} meshes; a module "
                 "in body form runs on one: keep the one that @main's shardings name",
@@ -167,4 +167,4 @@ def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
 
 
 def _refusal(op: ir.OpView, message: str) -> PassRefused:
-    return PassRefused([Problem(op.location, message, notes=(Problem(op.location, _ORIGIN),))])
+    return PassRefused([Violation(op.location, message, notes=(Violation(op.location, _ORIGIN),))])

@@ -17,7 +17,7 @@ from jaxlib.mlir import ir, passmanager
 
 
 @dataclass(frozen=True)
-class TextForm:
+class TextFormat:
     """How a module is printed.
 
     Attributes:
@@ -48,7 +48,7 @@ class PassPrinting:
       before_all, after_all: before or after every pass.
       after_change: after every pass that changed the module.
       after_failure: after a pass that failed.
-      form: how the module is printed.
+      format: how the module is printed.
     """
 
     before: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class PassPrinting:
     after_all: bool = False
     after_change: bool = False
     after_failure: bool = False
-    form: TextForm = TextForm()
+    format: TextFormat = TextFormat()
 
     def enable_on(self, manager: passmanager.PassManager, context: ir.Context) -> None:
         """Enables the dumps that MLIR makes itself. Turns multithreading off in the context."""
@@ -71,8 +71,8 @@ class PassPrinting:
             print_module_scope=True,
             print_after_change=self.after_change and not self.after_all,
             print_after_failure=not (self.after_all or self.after_change),
-            enable_debug_info=self.form.debug_info,
-            print_generic_op_form=self.form.generic,
+            enable_debug_info=self.format.debug_info,
+            print_generic_op_form=self.format.generic,
         )
 
     def add_dump(self, manager: passmanager.PassManager, when: str, element: str) -> None:
@@ -86,7 +86,7 @@ class PassPrinting:
         name = element.partition("{")[0]
 
         def dump(op: ir.Operation, _: Any) -> None:
-            text = self.form.text(op)
+            text = self.format.text(op)
             print(f"// -----// IR Dump {when} {name} //----- //\n{text}", file=sys.stderr)
 
         manager.add(dump, name="print-module", argument="print-module", description="prints")

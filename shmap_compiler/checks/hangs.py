@@ -23,7 +23,7 @@ from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.inference import Frame, Replication
-from shmap_compiler.replication.region_dataflow import Out, Program
+from shmap_compiler.replication.region_dataflow import HeldProgram, Out
 
 
 def check_hangs(graph: Any, who: str, in_paths: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ def _meetings(
 
 def _controls(
     eqn: Eqn,
-    program: Program,
+    program: HeldProgram,
     frame: Frame,
     frames: tuple[Frame, ...],
     path: Path,

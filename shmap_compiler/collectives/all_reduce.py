@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.base import (
-    Groups,
+    DeviceGroups,
     define,
     fill_reduction,
     replica_groups,
@@ -36,15 +36,15 @@ pmax_p = Primitive("pmax")
 pmin_p = Primitive("pmin")
 
 
-def psum(x: Any, *, axes: tuple[str, ...], groups: Groups, size: int) -> Any:
+def psum(x: Any, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> Any:
     return psum_p.bind(x, axes=axes, groups=groups, size=size)
 
 
-def pmax(x: Any, *, axes: tuple[str, ...], groups: Groups, size: int) -> Any:
+def pmax(x: Any, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> Any:
     return pmax_p.bind(x, axes=axes, groups=groups, size=size)
 
 
-def pmin(x: Any, *, axes: tuple[str, ...], groups: Groups, size: int) -> Any:
+def pmin(x: Any, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> Any:
     return pmin_p.bind(x, axes=axes, groups=groups, size=size)
 
 

@@ -12,7 +12,13 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.collectives import rows, split_axes
-from shmap_compiler.collectives.base import Groups, define, past, replica_groups, with_dimension
+from shmap_compiler.collectives.base import (
+    DeviceGroups,
+    define,
+    past,
+    replica_groups,
+    with_dimension,
+)
 from shmap_compiler.collectives.jax_params import group_params
 from shmap_compiler.collectives.record import Collective, Combines, JaxForm, Result, Waits
 
@@ -20,7 +26,7 @@ all_to_all_p = Primitive("all_to_all")
 
 
 def all_to_all(
-    x: Any, *, axes: tuple[str, ...], split: int, concat: int, groups: Groups, size: int
+    x: Any, *, axes: tuple[str, ...], split: int, concat: int, groups: DeviceGroups, size: int
 ) -> Any:
     """Splits along dimension `split` (a multiple of `size`), concatenates along `concat`."""
     return all_to_all_p.bind(x, axes=axes, split=split, concat=concat, groups=groups, size=size)

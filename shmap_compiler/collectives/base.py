@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import AnyMesh, keep_unreduced, lowering_mesh
 
-Groups = tuple[tuple[int, ...], ...] | None
+DeviceGroups = tuple[tuple[int, ...], ...] | None
 
 MESH_SYMBOL = "mesh"
 """Name of the `sdy.mesh` that emission declares and every replica group refers to."""
@@ -78,7 +78,7 @@ def device_ids(mesh: AnyMesh, axes: Sequence[str]) -> np.ndarray:
     return np.ascontiguousarray(ids.transpose(order).reshape(-1, size))
 
 
-def replica_groups(ctx: Any, axes: Sequence[str], groups: Groups) -> ir.Attribute:
+def replica_groups(ctx: Any, axes: Sequence[str], groups: DeviceGroups) -> ir.Attribute:
     """Groups named by mesh axes; dense ones for `groups`, which StableHLO cannot name."""
     if groups is None:
         return hlo.ReplicaGroupMeshAxesAttr.get(

@@ -17,7 +17,7 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.base import (
-    Groups,
+    DeviceGroups,
     define,
     fill_reduction,
     past,
@@ -39,13 +39,15 @@ all_gather_p = Primitive("all_gather")
 psum_scatter_p = Primitive("psum_scatter")
 
 
-def all_gather(x: Any, *, axes: tuple[str, ...], dimension: int, groups: Groups, size: int) -> Any:
+def all_gather(
+    x: Any, *, axes: tuple[str, ...], dimension: int, groups: DeviceGroups, size: int
+) -> Any:
     """`[..., n, ...] -> [..., n * size, ...]`, along `dimension`, in the order of the group."""
     return all_gather_p.bind(x, axes=axes, dimension=dimension, groups=groups, size=size)
 
 
 def psum_scatter(
-    x: Any, *, axes: tuple[str, ...], dimension: int, groups: Groups, size: int
+    x: Any, *, axes: tuple[str, ...], dimension: int, groups: DeviceGroups, size: int
 ) -> Any:
     """`[..., n, ...] -> [..., n / size, ...]`, along `dimension`; `size` must divide n."""
     return psum_scatter_p.bind(x, axes=axes, dimension=dimension, groups=groups, size=size)

@@ -22,7 +22,7 @@ from shmap_compiler.base.jax_compat import lowering_mesh
 from shmap_compiler.collectives import split_axes
 from shmap_compiler.collectives.all_to_all import all_to_all
 from shmap_compiler.collectives.axis_index import axis_index
-from shmap_compiler.collectives.base import Groups, define, dense_ids, device_ids
+from shmap_compiler.collectives.base import DeviceGroups, define, dense_ids, device_ids
 from shmap_compiler.collectives.gather_scatter import all_gather
 from shmap_compiler.collectives.jax_params import group_params
 from shmap_compiler.collectives.record import (
@@ -46,7 +46,7 @@ def ragged_all_to_all(
     recv_sizes: Any,
     *,
     axes: tuple[str, ...],
-    groups: Groups,
+    groups: DeviceGroups,
     size: int,
 ) -> Any:
     """`[n, ...], [m, ...]` and four integer arrays `[size]` -> `[m, ...]`."""
@@ -93,7 +93,7 @@ def _by_gathering(
     return [jax.lax.scan(receive, output, (blocks, sources, targets, sizes))[0]]
 
 
-def _rank_in_group(axes: tuple[str, ...], groups: Groups) -> Any:
+def _rank_in_group(axes: tuple[str, ...], groups: DeviceGroups) -> Any:
     position = axis_index(axes=axes)
     if groups is None:
         return position

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AbstractMesh
 
-from shmap_compiler.collectives.base import Groups, device_ids
+from shmap_compiler.collectives.base import DeviceGroups, device_ids
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Members:
         return x[np.stack(self.ids)]
 
 
-def members(axis: DeviceAxis, axes: tuple[str, ...], groups: Groups) -> Members:
+def members(axis: DeviceAxis, axes: tuple[str, ...], groups: DeviceGroups) -> Members:
     rows = device_ids(axis.mesh, axes)
     whole = (tuple(range(rows.shape[1])),)
     ids = [row[list(group)] for group in groups or whole for row in rows]

@@ -54,7 +54,7 @@ class Operation:
     fun: Callable[..., Sequence[Any]]
 
 
-class Program:
+class EagerProgram:
     """A compiled operation: call it on the arrays of its operands.
 
     Attributes:
@@ -120,7 +120,7 @@ class Layout(ABC):
         """The full array that `rows` make up; the inverse of `enter`."""
 
     @abstractmethod
-    def compile(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+    def compile(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:
         """Compiles one operation, in its own one-op Graph."""
 
     def trace(

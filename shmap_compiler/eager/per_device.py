@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shmap_compiler.base.jax_compat import ahead_of_time, is_key_type
-from shmap_compiler.eager.layout import Layout, Operand, Operation, Program, stacked_type
+from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation, stacked_type
 from shmap_compiler.eager.placing import place
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.primitive import bind
@@ -35,7 +35,7 @@ class PerDevice(Layout):
     def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
         return _relabelled(self, rows.aval, self._rows_spec, spec, _drop_row)(rows)
 
-    def compile(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+    def compile(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:
         def fun(*blocks):
             blocks = [b if o.whole else b[0] for b, o in zip(blocks, operands, strict=True)]
             return [_add_row(b) for b in operation.fun(*blocks)]
@@ -56,7 +56,7 @@ class PerDevice(Layout):
             return jax.block_until_ready(results) if on_cpu else results
 
         types = [t.update(shape=t.shape[1:], sharding=None) for t in traced.graph.body_out_types]
-        return Program(run, types)
+        return EagerProgram(run, types)
 
     @property
     def _rows_spec(self) -> PartitionSpec:

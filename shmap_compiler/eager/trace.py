@@ -31,7 +31,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
-from shmap_compiler.eager.layout import Layout, Operand, Operation, Program
+from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.refs import Reference, concerns_references, process
 from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
@@ -46,7 +46,7 @@ from shmap_compiler.lowering.watchdog import is_watching
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, normalize
 from shmap_compiler.tracing.vma_typing import ManualType, trace_with_types
 
-PROGRAMS: Cache[Program] = Cache(maxsize=4096)
+PROGRAMS: Cache[EagerProgram] = Cache(maxsize=4096)
 """Compiled operations, by layout, primitive, parameters and types of operands."""
 
 VARYING: Cache[tuple[Axes, ...]] = Cache(maxsize=16384)

@@ -23,7 +23,7 @@ from shmap_compiler.base.jax_compat import Eqn, ahead_of_time, axis_of_effect, i
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
 from shmap_compiler.eager.callbacks import is_callback
-from shmap_compiler.eager.layout import Layout, Operand, Operation, Program
+from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.per_device import PerDevice
 from shmap_compiler.eager.vmapped_collectives import RULES
 from shmap_compiler.graph.graph import Graph
@@ -73,7 +73,7 @@ class Vmapped(Layout):
                 positions = np.broadcast_to(positions.take([0], dimension), self.sizes)
         return tuple(map(int, positions.flat))
 
-    def compile(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+    def compile(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:
         anywhere = [PartitionSpec()] * len(operands)
         traced = self.trace(operation, [o.type for o in operands], anywhere, PartitionSpec())
         if _needs_devices(traced.graph):
@@ -85,7 +85,7 @@ class Vmapped(Layout):
         except NotImplementedError:  # some primitive has no batching rule
             return self._compile_spread(operation, operands)
         run = functools.partial(compiled, *constants) if constants else compiled
-        return Program(run, traced.graph.body_out_types)
+        return EagerProgram(run, traced.graph.body_out_types)
 
     def _compiled(self, graph: Graph, dims: Sequence[int | None]) -> Any:
         program = jax.vmap(
@@ -105,7 +105,7 @@ class Vmapped(Layout):
         ]
         return ahead_of_time(jax.jit(program), types)
 
-    def _compile_spread(self, operation: Operation, operands: Sequence[Operand]) -> Program:
+    def _compile_spread(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:
         """The operation in the per-device layout, between moves of its operands and results."""
         layout = PerDevice(self.mesh, self.axes)
         program = layout.compile(operation, operands)
@@ -116,7 +116,7 @@ class Vmapped(Layout):
                 results = program.run(*jax.device_put(arrays, tuple(places)))
                 return jax.device_put(results, self.rows_sharding())
 
-        return Program(run, program.types)
+        return EagerProgram(run, program.types)
 
 
 # Operations whose meaning lies in the devices, or changes under vmap.

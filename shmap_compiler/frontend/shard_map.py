@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh
-from shmap_passes import Groups, Partitioner
+from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.caches import Cache
@@ -239,7 +239,7 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         return self._call(args).graph
 
     def lower(
-        self, *args: Any, partitioner: Partitioner | None = None, groups: Groups = "axes"
+        self, *args: Any, partitioner: Partitioner | None = None, groups: GroupNaming = "axes"
     ) -> Lowered:
         """Traces and lowers the function to StableHLO.
 

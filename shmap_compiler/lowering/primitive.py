@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
-from shmap_passes import Groups, Pass, PassFailure, PipelineError
+from shmap_passes import GroupNaming, Pass, PassFailure, PipelineError
 
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import (
@@ -128,7 +128,7 @@ class LoweringOptions:
         passes that will change it. Graphs nested in another come before it.
     """
 
-    groups: Groups | None = None
+    groups: GroupNaming | None = None
     observer: Callable[[ir.Module, Sequence[Pass | str]], None] | None = None
 
 

@@ -30,10 +30,10 @@ from shmap_compiler.replication.collective_rules import is_collective, result_ma
 from shmap_compiler.replication.region_dataflow import (
     HOLDERS,
     Anything,
+    BlockPosition,
+    HeldProgram,
     Out,
-    Program,
     Source,
-    Split,
     Wiring,
     wiring_of,
 )
@@ -325,19 +325,19 @@ class _Solver:
                 mask |= frames[source.program].outputs[source.index] if frames else 0
             elif isinstance(source, Anything):
                 mask |= frames[source.program].anything if frames else 0
-            elif isinstance(source, Split):
+            elif isinstance(source, BlockPosition):
                 mask |= self.axes.mask(source.axes)
             else:
                 mask |= read(source)
         return mask
 
-    def inside(self, program: Program, context: _Context, control: int) -> _Context:
+    def inside(self, program: HeldProgram, context: _Context, control: int) -> _Context:
         if program.manual_axes is None:
             return _Context(context.manual, control)
         return _Context(self.axes.mask(program.manual_axes), control)
 
     def bound_refs(
-        self, program: Program, read: Callable[[Any], int], refs: dict[Any, _Ref]
+        self, program: HeldProgram, read: Callable[[Any], int], refs: dict[Any, _Ref]
     ) -> dict[Any, _Ref]:
         """The references among a program's inputs: those handed in, or new ones."""
         bound = {}

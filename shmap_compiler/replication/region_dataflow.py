@@ -31,7 +31,7 @@ class Anything:
 
 
 @dataclass(frozen=True)
-class Split:
+class BlockPosition:
     """Source: the position along `axes`, over which a nested shard_map splits an argument."""
 
     axes: tuple[str, ...]
@@ -43,7 +43,7 @@ Sources = tuple[Source, ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class HeldProgram:
     """A program held by an equation.
 
     Attributes:
@@ -69,7 +69,7 @@ class Wiring:
       ends: axes that are manual inside only, so that results do not vary along them.
     """
 
-    programs: tuple[Program, ...]
+    programs: tuple[HeldProgram, ...]
     results: tuple[Sources, ...]
     ends: tuple[str, ...] = ()
 
@@ -90,7 +90,7 @@ def _call(eqn: Eqn, parameter: str) -> Wiring:
     """R9: inputs are the operands, results are the program's."""
     program = open_jaxpr(eqn.params[parameter])
     results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
-    return Wiring((Program(program, tuple((v,) for v in eqn.invars)),), results)
+    return Wiring((HeldProgram(program, tuple((v,) for v in eqn.invars)),), results)
 
 
 def _scan(eqn: Eqn) -> Wiring:
@@ -100,7 +100,7 @@ def _scan(eqn: Eqn) -> Wiring:
     results: list[Sources] = [(Out(0, k),) for k in range(len(eqn.outvars))]
     for k in range(carries):
         inputs[consts + k] = results[k] = (eqn.invars[consts + k], Out(0, k))
-    body = Program(open_jaxpr(eqn.params["jaxpr"]), tuple(inputs))
+    body = HeldProgram(open_jaxpr(eqn.params["jaxpr"]), tuple(inputs))
     return Wiring((body,), tuple(results))
 
 
@@ -124,8 +124,8 @@ def _while(eqn: Eqn) -> Wiring:
     ]
     return Wiring(
         (
-            Program(test, tuple(test_inputs), control=again),
-            Program(body, tuple(body_inputs), control=again),
+            HeldProgram(test, tuple(test_inputs), control=again),
+            HeldProgram(body, tuple(body_inputs), control=again),
         ),
         tuple(results),
     )
@@ -143,7 +143,7 @@ def _cond(eqn: Eqn) -> Wiring:
             results.append((operands[passed_on[0]],))
         else:
             results.append((*(Out(n, k) for n in range(len(branches))), predicate))
-    programs = tuple(Program(b, inputs, control=(predicate,)) for b in branches)
+    programs = tuple(HeldProgram(b, inputs, control=(predicate,)) for b in branches)
     return Wiring(programs, tuple(results))
 
 
@@ -160,9 +160,10 @@ def _shard_map(eqn: Eqn) -> Wiring:
     if graph is None:  # JAX's own
         return _unknown(eqn, [open_jaxpr(each) for each in jaxprs_in(eqn.params)])
     inputs = tuple(
-        (v, Split(specs.varying_axes(s))) for v, s in zip(eqn.invars, graph.in_specs, strict=True)
+        (v, BlockPosition(specs.varying_axes(s)))
+        for v, s in zip(eqn.invars, graph.in_specs, strict=True)
     )
-    program = Program(open_jaxpr(graph.jaxpr), inputs, manual_axes=graph.all_manual_axes)
+    program = HeldProgram(open_jaxpr(graph.jaxpr), inputs, manual_axes=graph.all_manual_axes)
     results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
     return Wiring((program,), results, ends=graph.manual_axes)
 
@@ -177,7 +178,7 @@ def _linear_solve(eqn: Eqn) -> Wiring:
     known = [tuple((v,) for v in itertools.islice(constants, n)) for n in lengths]
     sides = eqn.invars[sum(lengths) :]
     solve = programs._fields.index("solve")
-    held: list[Program] = []
+    held: list[HeldProgram] = []
     position = sum(program is not None for program in programs[:solve])
     for number, program in enumerate(programs):
         if program is None:  # the transpose of an operator that nobody transposes
@@ -186,7 +187,7 @@ def _linear_solve(eqn: Eqn) -> Wiring:
         if number != solve:
             vectors = [(v, Out(position, k)) for k, v in enumerate(sides)]
         inputs = (*known[number], *vectors)
-        held.append(Program(open_jaxpr(program), inputs, runs=number == solve))
+        held.append(HeldProgram(open_jaxpr(program), inputs, runs=number == solve))
     return Wiring(tuple(held), tuple((Out(position, k),) for k in range(len(eqn.outvars))))
 
 
@@ -197,7 +198,7 @@ def _unknown(eqn: Eqn, programs: list[Any]) -> Wiring:
     always = eqn.primitive.name in ALWAYS_RUN or eqn.primitive.name in KERNELS
     control = () if always else (*eqn.invars, *outs)
     return Wiring(
-        tuple(Program(p, (anything,) * len(p.invars), control) for p in programs),
+        tuple(HeldProgram(p, (anything,) * len(p.invars), control) for p in programs),
         (anything,) * len(eqn.outvars),
     )
 

@@ -10,7 +10,7 @@ from typing import Any, get_args, overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
-from shmap_passes import Groups, Partitioner
+from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
@@ -33,11 +33,11 @@ STAGES = ("graph", "body", "stablehlo", "hlo")
 PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
 """The partitioners a program can be lowered for: see `ShardMapped.lower`."""
 
-GROUPS: tuple[Groups, ...] = get_args(Groups)
+GROUPS: tuple[GroupNaming, ...] = get_args(GroupNaming)
 PLATFORMS = ("cpu", "tpu", "cuda")
 
 
-def lower(call: TracedCall, partitioner: Partitioner, groups: Groups) -> Lowered:
+def lower(call: TracedCall, partitioner: Partitioner, groups: GroupNaming) -> Lowered:
     """Lowers a traced call by itself, for the devices of its mesh.
 
     Raises:
@@ -55,7 +55,7 @@ def lower(call: TracedCall, partitioner: Partitioner, groups: Groups) -> Lowered
 def _lower(
     call: TracedCall,
     partitioner: Partitioner,
-    groups: Groups,
+    groups: GroupNaming,
     platform: str | None,
     keep_unused: bool = False,
 ) -> tuple[Any, Snapshots]:
@@ -113,7 +113,7 @@ class Lowered:
 
     call: TracedCall
     partitioner: Partitioner
-    groups: Groups
+    groups: GroupNaming
     jax_lowered: Any
     snapshots: Snapshots
     added: tuple[AddedPass, ...]

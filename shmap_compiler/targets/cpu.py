@@ -18,7 +18,7 @@ class CpuTarget(Target):
     count: int
 
     kind = "cpu"
-    form = "cpu:DEVICES"
+    syntax = "cpu:DEVICES"
 
     @classmethod
     def read(cls, text: str) -> CpuTarget | Problem:

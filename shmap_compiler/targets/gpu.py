@@ -88,7 +88,7 @@ class GpuTarget(Target):
     size: int
 
     kind = "gpu"
-    form = "gpu:MODEL:DEVICES or gpu:MODEL:NODESxDEVICES"
+    syntax = "gpu:MODEL:DEVICES or gpu:MODEL:NODESxDEVICES"
     module = "jax_cuda13_plugin"
     extra = "gpu"
 

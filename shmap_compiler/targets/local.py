@@ -17,7 +17,7 @@ class LocalTarget(Target):
     """All devices of JAX's default backend."""
 
     kind = "local"
-    form = "local"
+    syntax = "local"
 
     @classmethod
     def read(cls, text: str) -> LocalTarget | Problem:

@@ -26,7 +26,7 @@ class Target:
     Attributes:
       text: The text that describes the target, such as "tpu:v5e:2x4".
       kind: The first word of the texts of this kind.
-      form: The form of the texts of this kind.
+      syntax: How texts of this kind are written.
       module: The Python module that provides the compiler, "" if it comes with JAX.
       extra: The extra of this package that installs the module.
 
@@ -39,7 +39,7 @@ class Target:
     text: str
 
     kind: ClassVar[str]
-    form: ClassVar[str]
+    syntax: ClassVar[str]
     module: ClassVar[str] = ""
     extra: ClassVar[str] = ""
 
@@ -59,12 +59,12 @@ class Target:
             problem = Problem(
                 "target",
                 show_value(text),
-                f"a Target, or text as one of {', '.join(repr(kind.form) for kind in kinds)}",
+                f"a Target, or text as one of {', '.join(repr(kind.syntax) for kind in kinds)}",
                 "write what to compile for, e.g. 'cpu:8'",
             )
             raise TargetError(who, [problem])
         kind = next((k for k in kinds if k.kind == text.partition(":")[0]), None)
-        target = kind.read(text) if kind else _unknown(text, [k.form for k in kinds])
+        target = kind.read(text) if kind else _unknown(text, [k.syntax for k in kinds])
         if isinstance(target, Problem):
             raise TargetError(who, [target])
         return target

@@ -70,7 +70,7 @@ class TpuTarget(Target):
     shape: Shape
 
     kind = "tpu"
-    form = "tpu:GENERATION:AxB or tpu:GENERATION:AxBxC"
+    syntax = "tpu:GENERATION:AxB or tpu:GENERATION:AxBxC"
     module = "libtpu"
     extra = "tpu"
 

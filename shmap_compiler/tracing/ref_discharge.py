@@ -55,11 +55,11 @@ def discharge(closed: Jaxpr, mesh: AbstractMesh, who: str) -> tuple[Any, list[in
     if not any(map(is_ref_effect, closed.effects)) and not any(map(is_ref, closed.in_avals)):
         return closed, []
     with jax.sharding.use_abstract_mesh(mesh):
-        opened = _Program(who, closed)
+        opened = _Discharged(who, closed)
         return opened.closed(opened.written), opened.written
 
 
-class _Program:
+class _Discharged:
     """A program of values, before it is known which last values of references it returns."""
 
     def __init__(self, who: str, jaxpr: Jaxpr):
@@ -107,8 +107,8 @@ class _Program:
             debug_info=inner.debug_info.with_unknown_names(),
         )
 
-    def nested(self, jaxpr: Jaxpr) -> _Program:
-        return _Program(self.who, jaxpr)
+    def nested(self, jaxpr: Jaxpr) -> _Discharged:
+        return _Discharged(self.who, jaxpr)
 
     # ------------------------------------------------------------------------------ equations
 
@@ -188,33 +188,33 @@ class _Program:
 # ------------------------------------------------------------------------------------ references
 
 
-def _new_ref(program: _Program, eqn: Eqn) -> None:
+def _new_ref(program: _Discharged, eqn: Eqn) -> None:
     _refuse_memory_space(program, eqn)
     program.inline(eqn, lambda x: [x], [program.read(v) for v in eqn.invars], [], eqn.outvars)
 
 
-def _empty_ref(program: _Program, eqn: Eqn) -> None:
+def _empty_ref(program: _Discharged, eqn: Eqn) -> None:
     _refuse_memory_space(program, eqn)
     t = value_type(eqn.outvars[0].aval)
     program.inline(eqn, lambda: [jnp.zeros(t.shape, t.dtype)], [], [], eqn.outvars)
 
 
-def _free_ref(program: _Program, eqn: Eqn) -> None:
+def _free_ref(program: _Discharged, eqn: Eqn) -> None:
     """Nothing refers to the value any more."""
 
 
-def _freeze(program: _Program, eqn: Eqn) -> None:
+def _freeze(program: _Discharged, eqn: Eqn) -> None:
     (ref,), (out,) = eqn.invars, eqn.outvars
     program.atoms[out] = program.refs[ref]
 
 
-def _get(program: _Program, eqn: Eqn) -> None:
+def _get(program: _Discharged, eqn: Eqn) -> None:
     program.put_program(
         eqn, lambda x, *leaves: [ref_views.read(x, _steps(program, eqn, leaves))], []
     )
 
 
-def _swap(program: _Program, eqn: Eqn) -> None:
+def _swap(program: _Discharged, eqn: Eqn) -> None:
     def swapped(x, value, *leaves):
         steps = _steps(program, eqn, leaves)
         return [ref_views.read(x, steps), ref_views.written(x, steps, value)]
@@ -222,14 +222,14 @@ def _swap(program: _Program, eqn: Eqn) -> None:
     program.put_program(eqn, swapped, eqn.invars[:1])
 
 
-def _addupdate(program: _Program, eqn: Eqn) -> None:
+def _addupdate(program: _Discharged, eqn: Eqn) -> None:
     def added(x, value, *leaves):
         return [ref_views.added(x, _steps(program, eqn, leaves), value)]
 
     program.put_program(eqn, added, eqn.invars[:1])
 
 
-def _steps(program: _Program, eqn: Eqn, leaves: Sequence[Any]) -> list[ref_views.Step]:
+def _steps(program: _Discharged, eqn: Eqn, leaves: Sequence[Any]) -> list[ref_views.Step]:
     steps = ref_view(eqn.params["tree"], leaves)
     if steps is None:
         raise BodyError(program.who, [_unknown(eqn)])
@@ -239,7 +239,7 @@ def _steps(program: _Program, eqn: Eqn, leaves: Sequence[Any]) -> list[ref_views
 # ----------------------------------------------------------------------------- held programs
 
 
-def _call(program: _Program, eqn: Eqn) -> None:
+def _call(program: _Discharged, eqn: Eqn) -> None:
     parameter = called_program(eqn)
     assert parameter is not None
     inner = program.nested(eqn.params[parameter])
@@ -263,7 +263,7 @@ def _call(program: _Program, eqn: Eqn) -> None:
 _PER_RESULT = {"out_shardings": "in_shardings", "out_layouts": "in_layouts"}
 
 
-def _call_without_rule(program: _Program, eqn: Eqn, inner: _Program) -> None:
+def _call_without_rule(program: _Discharged, eqn: Eqn, inner: _Discharged) -> None:
     """A function with a derivative rule, which takes references: the rule is not for values.
 
     Derivatives taken inside the function that is mapped have used the rule already.
@@ -284,7 +284,7 @@ def _call_without_rule(program: _Program, eqn: Eqn, inner: _Program) -> None:
     program.put_program(eqn, without_rule, refs)
 
 
-def _cond(program: _Program, eqn: Eqn) -> None:
+def _cond(program: _Discharged, eqn: Eqn) -> None:
     branches = [program.nested(b) for b in eqn.params["branches"]]
     written = sorted({k for b in branches for k in b.written})
     refs = [eqn.invars[1 + k] for k in written]
@@ -294,7 +294,7 @@ def _cond(program: _Program, eqn: Eqn) -> None:
     program.refs.update(zip(refs, results, strict=True))
 
 
-def _scan(program: _Program, eqn: Eqn) -> None:
+def _scan(program: _Discharged, eqn: Eqn) -> None:
     body = program.nested(eqn.params["jaxpr"])
     written = body.written
     run = jex_core.jaxpr_as_fun(body.closed(written))
@@ -325,7 +325,7 @@ def _scan(program: _Program, eqn: Eqn) -> None:
     program.put_program(eqn, scanned, [eqn.invars[k] for k in (*loop, *sliced)])
 
 
-def _while(program: _Program, eqn: Eqn) -> None:
+def _while(program: _Discharged, eqn: Eqn) -> None:
     test = program.nested(eqn.params["cond_jaxpr"])
     body = program.nested(eqn.params["body_jaxpr"])
     test_consts, body_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
@@ -367,7 +367,7 @@ def _while(program: _Program, eqn: Eqn) -> None:
     program.put_program(eqn, looped, refs)
 
 
-def _optimization_barrier(program: _Program, eqn: Eqn) -> None:
+def _optimization_barrier(program: _Discharged, eqn: Eqn) -> None:
     """Its results are the operands that are no references; these pass it too."""
     operands = list(eqn.invars)
     refs = [v for v in operands if not isinstance(v, jex_core.Literal) and v in program.refs]
@@ -384,7 +384,7 @@ def _optimization_barrier(program: _Program, eqn: Eqn) -> None:
     program.put_program(eqn, barrier, refs)
 
 
-_RULES: dict[str, Callable[[_Program, Any], None]] = {
+_RULES: dict[str, Callable[[_Discharged, Any], None]] = {
     "new_ref": _new_ref,
     "empty_ref": _empty_ref,
     "free_ref": _free_ref,
@@ -412,7 +412,7 @@ def _of_type(x: Any, wanted: Any) -> Any:
     return lax.convert_element_type(x, wanted.dtype)
 
 
-def _refuse_memory_space(program: _Program, eqn: Eqn) -> None:
+def _refuse_memory_space(program: _Discharged, eqn: Eqn) -> None:
     if eqn.params.get("memory_space") is not None:
         raise BodyError(program.who, [_unknown(eqn)])
 

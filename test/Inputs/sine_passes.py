@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
-from shmap_passes import Pass, PassRefused, Problem, find_ops
+from shmap_passes import Pass, PassRefused, Violation, find_ops
 
 
 def sines(module):
@@ -50,7 +50,7 @@ class RejectSines(Pass):
 
     def run(self, module):
         if found := sines(module):
-            raise PassRefused([Problem(op.location, f"{self.word} sine, please") for op in found])
+            raise PassRefused([Violation(op.location, f"{self.word} sine, please") for op in found])
 
 
 @dataclass(frozen=True)

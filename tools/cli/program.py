@@ -17,11 +17,11 @@ from . import virtual_devices
 from .virtual_devices import DEFAULT_COUNT as DEFAULT_DEVICES
 
 if TYPE_CHECKING:
-    from shmap_passes import Groups, Partitioner
+    from shmap_passes import GroupNaming, Partitioner
 
     from shmap_compiler import Graph, Lowered, ShardMapped
 
-    from .program_files import Target
+    from .program_files import UserFunction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,11 +84,11 @@ def request_devices(options: argparse.Namespace) -> None:
 class Program:
     """A shard_mapped function with arguments, which may be types only."""
 
-    target: Target
+    function: UserFunction
     mapped: ShardMapped[..., Any]
     args: tuple[Any, ...]
 
-    def lower(self, partitioner: Partitioner, groups: Groups = "axes") -> Lowered:
+    def lower(self, partitioner: Partitioner, groups: GroupNaming = "axes") -> Lowered:
         """Traces and lowers. Raises UserCodeError if the function raises while it is traced."""
         return self._tracing(
             lambda: self.mapped.lower(*self.args, partitioner=partitioner, groups=groups)
@@ -103,7 +103,7 @@ class Program:
 
         from .program_files import guarded
 
-        return guarded(run, f"tracing {describe(self.mapped.fun)}", self.target.file)
+        return guarded(run, f"tracing {describe(self.mapped.fun)}", self.function.file)
 
 
 def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
@@ -129,11 +129,11 @@ def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
         lambda: mesh_text.parse(options.mesh) if options.mesh is not None else None,
         *[lambda text=text: array_type.parse(text) for text in texts],
     )
-    target = program_files.load(options.target)
+    function = program_files.load(options.target)
     # Only the file may have set JAX to 64 bits.
     pairs = zip(texts, types, strict=True)
     read_all(*[lambda pair=pair: array_type.require_enabled(*pair) for pair in pairs])
-    mapped = target.mapped
+    mapped = function.mapped
     if sizes is None and needs_devices and isinstance(mapped.mesh, AbstractMesh):
         sizes = dict(mapped.mesh.shape)
     if sizes is not None:
@@ -141,7 +141,7 @@ def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
             _check_devices(sizes, options.devices)
         mesh = mesh_text.make(sizes, mapped.mesh)
         mapped = mapped.replace(mesh=mesh)
-    return Program(target, mapped, _args(target, tuple(types)))
+    return Program(function, mapped, _args(function, tuple(types)))
 
 
 def _check_devices(sizes: dict[str, int], there: int) -> None:
@@ -158,9 +158,9 @@ def _check_devices(sizes: dict[str, int], there: int) -> None:
         )
 
 
-def _args(target: Target, types: tuple[Any, ...]) -> tuple[Any, ...]:
-    args, source = (types, "--arg") if types else (target.args, f"in {target.name}_args")
-    parameters = _parameters(target.mapped)
+def _args(function: UserFunction, types: tuple[Any, ...]) -> tuple[Any, ...]:
+    args, source = (types, "--arg") if types else (function.args, f"in {function.name}_args")
+    parameters = _parameters(function.mapped)
     if args is None and _takes(parameters, 0):
         return ()
     if args is not None and _takes(parameters, len(args)):
@@ -168,11 +168,11 @@ def _args(target: Target, types: tuple[Any, ...]) -> tuple[Any, ...]:
     found = f"{len(args)} {source}" if args is not None else "no --arg, and none in the file"
     raise UsageError(
         Mistake(
-            f"arguments of {target.name}",
+            f"arguments of {function.name}",
             found,
             f"one for each of: {listed(parameters.parameters)}",
             "give --arg once for each argument, e.g. --arg 'f32[8,16]', or set "
-            f"{target.name}_args in the file",
+            f"{function.name}_args in the file",
         )
     )
 

@@ -31,7 +31,7 @@ class UserCodeError(Exception):
 
 
 @dataclass(frozen=True)
-class Target:
+class UserFunction:
     """A shard_mapped function, and what its file gives with it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Target:
         )
 
 
-def load(text: str) -> Target:
+def load(text: str) -> UserFunction:
     """Imports the file of a target and looks the function up.
 
     Raises:
@@ -71,7 +71,7 @@ def load(text: str) -> Target:
     module = importer(place, text)
     file = module.__file__ or place
     mapped = _lookup(module, name, text)
-    return Target(
+    return UserFunction(
         text=text,
         file=file,
         name=name,

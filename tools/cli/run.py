@@ -82,11 +82,11 @@ def execute(options: argparse.Namespace) -> int:
             ("run", f"{show_seconds(running_s)}, median of {_RUNS}"),
         ],
     )
-    if work.target.reference is None:
-        print(f"\nreference: none ({work.target.name}_reference in the file would be compared)")
+    if work.function.reference is None:
+        print(f"\nreference: none ({work.function.name}_reference in the file would be compared)")
         return 0
-    agreements = agreement.compare(results, work.target.run_reference(args), options.tolerance)
-    return _print_agreements(f"{work.target.name}_reference", agreements)
+    agreements = agreement.compare(results, work.function.run_reference(args), options.tolerance)
+    return _print_agreements(f"{work.function.name}_reference", agreements)
 
 
 # ------------------------------------------------------------------------------------- running

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 import shmap_passes
-from shmap_passes import PASSES, Pass, PassPrinting, TextForm
+from shmap_passes import PASSES, Pass, PassPrinting, TextFormat
 
 from ..usage import Parser
 from .load_passes import load_passes
@@ -47,10 +47,10 @@ class Request:
     argv: tuple[str, ...]
 
     @property
-    def form(self) -> TextForm:
+    def text_format(self) -> TextFormat:
         """How modules are printed."""
         options = self.options
-        return TextForm(options.mlir_print_op_generic, options.mlir_print_debuginfo)
+        return TextFormat(options.mlir_print_op_generic, options.mlir_print_debuginfo)
 
     @property
     def printing(self) -> PassPrinting:
@@ -63,7 +63,7 @@ class Request:
             after_all=options.mlir_print_ir_after_all,
             after_change=options.mlir_print_ir_after_change,
             after_failure=options.mlir_print_ir_after_failure,
-            form=self.form,
+            format=self.text_format,
         )
 
 

@@ -114,7 +114,7 @@ def _run(source: str | bytes, request: Request) -> tuple[bytes | None, tuple[Dia
             return None, (Diagnostic("<unknown>", "error", text),)
         if request.options.emit_bytecode:
             return bytecode(module.operation), ()
-        return request.form.text(module.operation).encode(), ()
+        return request.text_format.text(module.operation).encode(), ()
 
 
 def _read(path: str) -> bytes:

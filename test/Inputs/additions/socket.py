@@ -18,7 +18,7 @@ class SocketTarget(Target):
     count: int
 
     kind = "socket"
-    form = "socket:COUNT"
+    syntax = "socket:COUNT"
 
     @classmethod
     def read(cls, text: str) -> SocketTarget | Problem:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shmap_passes import Pass, PassRefused, Problem, find_ops
+from shmap_passes import Pass, PassRefused, Violation, find_ops
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class CountReturns(Pass):
         if len(returns) > self.most:
             mark = "!" if self.loudly else ""
             raise PassRefused(
-                [Problem(returns[-1].location, f"return number {len(returns)}{mark}")]
+                [Violation(returns[-1].location, f"return number {len(returns)}{mark}")]
             )
 
 
