@@ -33,7 +33,7 @@ test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
 	PATH="$(BIN):$$PATH" $(BIN)/lit -v test
 
-RANDOM_TESTS := test/test_property.py test/test_library_programs.py
+RANDOM_TESTS := test/end_to_end/test_property.py test/end_to_end/test_library_programs.py
 
 test-random: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=2000 SHMAP_LIBRARY_EXAMPLES=1000 SHMAP_PROPERTY_SEED=0 \
@@ -55,13 +55,13 @@ fuzz: $(VENV)/.with-test
 test-gpu-compiler:
 	$(MAKE) VENV=$(VENV)-gpu $(VENV)-gpu/.with-gpu
 	$(VENV)-gpu/bin/python -m pip install --quiet 'pytest>=8'
-	$(VENV)-gpu/bin/python -m pytest -k gpu test/test_targets.py test/test_explain.py
+	$(VENV)-gpu/bin/python -m pytest -k gpu test/targets/test_targets.py test/explain/test_explain.py
 
 docs: $(VENV)/.with-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 first-hour:
-	$(PYTHON) test/first_hour.py
+	$(PYTHON) test/project/first_hour.py
 
 lint: $(VENV)/.with-test .typing/shmap_passes .typing/shmap_tools
 	$(BIN)/ruff check .

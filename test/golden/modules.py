@@ -9,15 +9,14 @@ tested line of JAX.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
+
+from example_programs import EXAMPLES, MODULES, arguments
 
 HERE = Path(__file__).parent
-EXAMPLES = HERE.parents[1] / "examples"
 LONGEST_KEPT = 2_500
 """In characters. Of a longer text only the digest is kept."""
 
@@ -32,7 +31,7 @@ def folder() -> Path:
 
 def modules() -> dict[str, str]:
     """The body form and what XLA receives of every example, for both partitioners."""
-    return dict(text for path in sorted(EXAMPLES.glob("*.py")) for text in _of_file(path))
+    return dict(text for file, name in EXAMPLES for text in _of(file, name))
 
 
 def contents() -> dict[str, str]:
@@ -61,28 +60,17 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _of_file(path: Path) -> Iterator[tuple[str, str]]:
-    module = _load(path)
-    for name in [key.removesuffix("_args") for key in vars(module) if key.endswith("_args")]:
-        args = getattr(module, f"{name}_args")
-        args = args() if callable(args) else args
-        by_partitioner = {
-            partitioner: getattr(module, name).lower(*args, partitioner=partitioner)
-            for partitioner in ("gspmd", "shardy")
-        }
-        for stage in ("body", "stablehlo"):
-            texts = {key: each.as_text(stage) for key, each in by_partitioner.items()}
-            if len(set(texts.values())) == 1:
-                yield f"{path.stem}.{name}.{stage}", texts["gspmd"]
-            else:
-                for partitioner, text in texts.items():
-                    yield f"{path.stem}.{name}.{stage}.{partitioner}", text
-
-
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"golden_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _of(file: str, name: str) -> Iterator[tuple[str, str]]:
+    by_partitioner = {
+        partitioner: getattr(MODULES[file], name).lower(
+            *arguments(file, name), partitioner=partitioner
+        )
+        for partitioner in ("gspmd", "shardy")
+    }
+    for stage in ("body", "stablehlo"):
+        texts = {key: each.as_text(stage) for key, each in by_partitioner.items()}
+        if len(set(texts.values())) == 1:
+            yield f"{file}.{name}.{stage}", texts["gspmd"]
+        else:
+            for partitioner, text in texts.items():
+                yield f"{file}.{name}.{stage}.{partitioner}", text

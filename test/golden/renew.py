@@ -6,12 +6,15 @@ python test/golden/renew.py     # on each tested line of JAX; review `git diff` 
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 # Before JAX starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-from modules import contents, folder
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from golden.modules import contents, folder
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 Everything here is reachable from public modules, but is either not documented (attributes of
 meshes, jaxprs and the lowering context) or differs between the JAX lines we support, 0.10 and 0.12.
-A new JAX release should break this folder and `test/test_compat.py`, and nothing else. Each file is
-a chapter; this is their table.
+A new JAX release should break this folder and `test/base/test_compat.py`, and nothing else. Each
+file is a chapter; this is their table.
 """
 
 from shmap_compiler.base.jax_compat.lowering import (

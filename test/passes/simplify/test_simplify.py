@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import shmap_passes
+from body_module import ADD, PARTIAL, Program, over
 from jax import lax
 from run_module import in_child, passed, run_and_count
 from shmap_passes import PASSES
-from test_executed import ADD, PARTIAL, Program, over
 
 BY_NAME = {cls.name: cls for cls in PASSES}
 CLEAN_UP = [

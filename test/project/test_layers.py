@@ -1,0 +1,151 @@
+"""Data goes down: a room of the house imports from the rooms below it, and from no other.
+
+The rooms of each package are listed from the lowest to the highest. There are no exceptions, and
+imports inside of functions or for types only, which would hide one, are not allowed either. Only
+the commands import late, because they start without JAX.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ROOMS = {
+    "shmap_compiler": (
+        "base",
+        "collectives",
+        "jaxprs",
+        "replication",
+        "graph",
+        "targets",
+        "records",
+        "tracing",
+        "checks",
+        "lowering",
+        "transforms",
+        "explain",
+        "artifacts",
+        "eager",
+        "stages",
+        "frontend",
+    ),
+    "shmap_passes": ("cost", "ir", "files", "analysis", "checks", "simplify", "export"),
+}
+ABOVE = {"shmap_compiler": ("shmap_tools",), "shmap_passes": ("shmap_compiler", "shmap_tools")}
+"""Packages that a package does not import."""
+
+FOLDERS = {"shmap_compiler": "shmap_compiler", "shmap_passes": "passes", "shmap_tools": "tools"}
+FLAT = 4
+"""So many modules at most are beside the rooms of a package."""
+
+
+def modules(package):
+    """The modules of a package: (name, path)."""
+    folder = ROOT / FOLDERS[package]
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        yield ".".join((package, *[p for p in parts if p != "__init__"])), path
+
+
+def imports(tree, package, late=False):
+    """The modules that a file imports: (name, name of what is taken from it, whether late).
+
+    Args:
+      package: the package of the file, from which relative imports count.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "", late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            yield from ((module, alias.name, late) for alias in node.names)
+        hides = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        hides |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        yield from imports(node, package, late or hides)
+
+
+def room(module):
+    return module.split(".")[1] if module.count(".") else ""
+
+
+def package_of(name, path):
+    return name if path.name == "__init__.py" else name.rpartition(".")[0]
+
+
+def violations(package, name, tree, path=Path("module.py")):
+    order = {r: floor for floor, r in enumerate(ROOMS.get(package, ()))}
+    here = room(name)
+    for module, taken, late in imports(tree, package_of(name, path)):
+        if module.split(".")[0] in ABOVE.get(package, ()):
+            yield f"{name} imports {module}, a package above"
+        if module.split(".")[0] != package:
+            continue
+        if late:
+            yield f"{name} hides an import of {module} in a function or behind TYPE_CHECKING"
+        there = room(f"{module}.{taken}")
+        if here in order and order.get(there, -1) > order[here]:
+            yield f"{name} imports {module}.{taken}: {there} is above {here}"
+
+
+def graph(package):
+    """The modules of a package that each of them imports."""
+    found = dict(modules(package))
+    return {
+        name: {
+            f"{module}.{taken}" if f"{module}.{taken}" in found else module
+            for module, taken, _ in imports(ast.parse(path.read_text()), package_of(name, path))
+        }
+        & found.keys()
+        for name, path in found.items()
+    }
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_room_is_on_one_floor(package):
+    folder = ROOT / FOLDERS[package]
+    rooms = {p.name for p in folder.iterdir() if (p / "__init__.py").exists()}
+    assert rooms == set(ROOMS[package])
+    assert len([p for p in folder.glob("*.py") if p.name != "__init__.py"]) <= FLAT
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_imports_go_down(package):
+    found = [
+        violation
+        for name, path in modules(package)
+        for violation in violations(package, name, ast.parse(path.read_text()), path)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_no_modules_import_each_other(package):
+    edges = {name: set(targets) - {name} for name, targets in graph(package).items()}
+    while True:
+        free = [name for name, targets in edges.items() if not targets & edges.keys()]
+        if not free:
+            break
+        for name in free:
+            del edges[name]
+    edges = {name: sorted(targets & edges.keys()) for name, targets in edges.items()}
+    assert not edges, f"among these is a cycle: {edges}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("base.errors", "from shmap_compiler.graph.graph import Graph", "graph is above base"),
+        ("base.errors", "from shmap_compiler.graph import graph", "graph is above base"),
+        ("graph.graph", "def f():\n    import shmap_compiler.base.errors", "hides an import"),
+        ("stages.lowered", "if TYPE_CHECKING:\n    from shmap_compiler.base import specs", "hides"),
+        ("stages.lowered", "import shmap_tools", "a package above"),
+        ("stages.lowered", "from shmap_compiler.base.errors import Problem", None),
+    ],
+)
+def test_of_this_test(name, text, found):
+    result = list(violations("shmap_compiler", f"shmap_compiler.{name}", ast.parse(text)))
+    assert len(result) == (found is not None)
+    assert found is None or found in result[0]
