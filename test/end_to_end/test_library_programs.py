@@ -24,11 +24,14 @@ from library_programs.program import Body, Program
 from library_programs.run import difference
 
 from shmap_compiler import BodyError, shard_map
+from shmap_compiler.tracing.vma_typing import refused_by_types
 
 EXAMPLES = int(os.environ.get("SHMAP_LIBRARY_EXAMPLES", "50"))
 CHECKPOINTED = max(10, EXAMPLES // 20)
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 BATCH = 10  # programs of one test
+
+_REFUSED_BY_TYPES = refused_by_types(ValueError("")).found  # how it begins, whatever the reason
 
 
 def complaint(program: Program) -> str | None:
@@ -50,7 +53,7 @@ def runs_nowhere(program: Program, error: Exception) -> bool:
     """
     if isinstance(error, jax.errors.JaxRuntimeError):
         return "fft_thunk" in str(error)
-    if not isinstance(error, BodyError) or "typing of varying values refuses" not in str(error):
+    if not isinstance(error, BodyError) or _REFUSED_BY_TYPES not in str(error):
         return False
     try:
         difference(program, jax.shard_map)

@@ -160,8 +160,10 @@ def activation(x, how):
 
 
 def attention(a):
-    heads = jnp.stack([a, a.T])[None]  # one batch, two positions, SIZE heads of SIZE
-    return jax.nn.dot_product_attention(heads, heads, heads)[0, 0]
+    # jax.nn.dot_product_attention computes its softmax in float32, whatever its operands are.
+    heads = jnp.stack([a, a.T])  # two positions, SIZE heads of SIZE
+    scores = jnp.einsum("tnh,snh->nts", heads, heads) / a.shape[-1] ** 0.5
+    return jnp.einsum("nts,snh->tnh", jax.nn.softmax(scores), heads)[0]
 
 
 def special(x, how):
