@@ -19,7 +19,8 @@ from shmap_compiler.base.errors import (
     UnreducedError,
     VaryingValueError,
 )
-from shmap_compiler.frontend.shard_map import ShardMapped, shard_map
+from shmap_compiler.frontend.shard_map import shard_map
+from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.frontend.smap import smap
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import passes

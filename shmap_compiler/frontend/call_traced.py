@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 from jax.core import ShapedArray
-from jax.sharding import AxisType
+from jax.sharding import AxisType, PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import describe, function_name
@@ -90,14 +90,14 @@ def _trace(
 
     refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
 
-    def flat_fun(*blocks):
-        blocks = list(blocks)
+    def flat_fun(*inputs_of_body: Any) -> list[Any]:
+        blocks = list(inputs_of_body)
         for k in refs:
             blocks[k] = jax.new_ref(blocks[k])
         leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
         return [*leaves, *(jax.freeze(blocks[k]) for k in refs)]
 
-    def out_specs(types):
+    def out_specs(types: Sequence[Any]) -> list[PartitionSpec]:
         count = len(types) - len(refs)
         return [*results.checked_specs(types[:count]), *(inputs.dynamic[k].spec for k in refs)]
 

@@ -10,7 +10,8 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.errors import Problem, TypeProblem, describe, show_value, spec_error
 from shmap_compiler.frontend.arguments import INFER
-from shmap_compiler.frontend.shard_map import ShardMapped, shard_map
+from shmap_compiler.frontend.shard_map import shard_map
+from shmap_compiler.frontend.shard_mapped import ShardMapped
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -69,7 +70,7 @@ def smap(
       [56. 64.]
     """
     problems = [
-        *([] if isinstance(axis_name, str) else [_not_one_axis(axis_name)]),
+        *_axis_name_problems(axis_name),
         *([] if in_axes is INFER else _axes_problems(in_axes, "in_axes")),
         *_axes_problems(out_axes, "out_axes"),
     ]
@@ -93,13 +94,17 @@ def _specs_of_axes(axes: Any, axis_name: str) -> Any:
 # ------------------------------------------------------------------------------------- mistakes
 
 
-def _not_one_axis(axis_name: Any) -> Problem:
-    return TypeProblem(
-        "axis_name of smap",
-        show_value(axis_name),
-        "the name of one mesh axis",
-        "nest smaps, one for each axis, or use shard_map",
-    )
+def _axis_name_problems(axis_name: object) -> list[Problem]:
+    if isinstance(axis_name, str):
+        return []
+    return [
+        TypeProblem(
+            "axis_name of smap",
+            show_value(axis_name),
+            "the name of one mesh axis",
+            "nest smaps, one for each axis, or use shard_map",
+        )
+    ]
 
 
 _MOST_DIMENSIONS = 1000
