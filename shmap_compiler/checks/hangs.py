@@ -16,17 +16,18 @@ from typing import Any
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base.errors import HangError, Problem
-from shmap_compiler.base.jax_compat import Eqn
+from shmap_compiler.base.jax_compat import Eqn, Jaxpr
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, provenance
 from shmap_compiler.collectives import ppermute_p
+from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.inference import Frame, Replication
 from shmap_compiler.replication.region_dataflow import HeldProgram, Out
 
 
-def check_hangs(graph: Any, who: str, in_paths: Sequence[str]) -> None:
+def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
     """Raises HangError for every collective that not all devices which talk in it would reach.
 
     Args:
@@ -57,7 +58,7 @@ class _Control:
     eqn: Eqn
     mask: int
     predicate: ValueRef
-    around: tuple[Any, ...]
+    around: tuple[Eqn, ...]
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ class _Meeting:
     eqn: Eqn
     control: _Control
     clash: int
-    around: tuple[Any, ...]
+    around: tuple[Eqn, ...]
 
 
 def _meetings(
     frame: Frame,
     path: Path,
-    around: tuple[Any, ...],
+    around: tuple[Eqn, ...],
     controls: tuple[_Control, ...],
     axes: AxisSet,
     everywhere: int,
@@ -111,7 +112,7 @@ def _controls(
     frames: tuple[Frame, ...],
     path: Path,
     position: int,
-    around: tuple[Any, ...],
+    around: tuple[Eqn, ...],
 ) -> Iterator[_Control]:
     for source in program.control:
         if isinstance(source, Out):
@@ -125,7 +126,9 @@ def _controls(
             yield _Control(eqn, mask, predicate, around)
 
 
-def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequence[str]) -> Problem:
+def _hang(
+    graph: Graph, replication: Replication, meeting: _Meeting, names: Sequence[str]
+) -> Problem:
     clash = replication.axes.names(meeting.clash)
     axes = ", ".join(map(repr, clash))
     collective, control = meeting.eqn.primitive.name, meeting.control.eqn
@@ -145,7 +148,7 @@ def _hang(graph: Any, replication: Replication, meeting: _Meeting, names: Sequen
     )
 
 
-def _line(eqn: Eqn, around: Sequence[Any]) -> str:
+def _line(eqn: Eqn, around: Sequence[Eqn]) -> str:
     """The user's line; for what a library makes later, that of the nearest equation around it."""
     lines = map(source_line, (eqn, *reversed(around)))
     return next(filter(None, lines), "an unknown line")
@@ -165,7 +168,7 @@ def _repair(collective: str, clash: Sequence[str], loop: bool) -> str:
 # ------------------------------------------------------------------------------------ warnings
 
 
-def warnings(graph: Any) -> list[Problem]:
+def warnings(graph: Graph) -> list[Problem]:
     """Returns communication that is legal but may be unintended; raises nothing."""
     found: dict[Any, Problem] = {}
     for eqn in equations(graph.jaxpr):
@@ -174,7 +177,7 @@ def warnings(graph: Any) -> list[Problem]:
     return list(found.values())
 
 
-def _without_data(eqn: Eqn, graph: Any) -> Iterator[Problem]:
+def _without_data(eqn: Eqn, graph: Graph) -> Iterator[Problem]:
     if eqn.primitive is not ppermute_p:
         return
     axes, perm = eqn.params["axes"], eqn.params["perm"]
@@ -207,7 +210,7 @@ def _other_order(eqn: Eqn) -> Iterator[Problem]:
             )
 
 
-def _talk(program: Any) -> list[tuple[str, tuple[str, ...]]]:
+def _talk(program: Jaxpr) -> list[tuple[str, tuple[str, ...]]]:
     """The collectives of a program, in order."""
     talking = [(e.primitive.name, communicates_over(e)) for e in equations(program)]
     return [(name, axes) for name, axes in talking if axes]

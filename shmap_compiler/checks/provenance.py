@@ -13,6 +13,7 @@ from shmap_passes.ir.axis_set import AxisSet
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import Atom, Eqn
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.graph.graph import Graph
 from shmap_compiler.replication.collective_rules import result_mask
 from shmap_compiler.replication.inference import Frame, Replication
 from shmap_compiler.replication.region_dataflow import Out, Source
@@ -86,7 +87,7 @@ def provenance(replication: Replication, ref: ValueRef, axis: str) -> Provenance
     return Provenance(None, longest)
 
 
-def format_provenance(graph: Any, found: Provenance, names: Sequence[str]) -> str:
+def format_provenance(graph: Graph, found: Provenance, names: Sequence[str]) -> str:
     """The lines of a message that show the path, without the middle of a long one.
 
     Args:
@@ -95,7 +96,7 @@ def format_provenance(graph: Any, found: Provenance, names: Sequence[str]) -> st
     return "".join(f"\n              {line}" for line in _lines(graph, found, names))
 
 
-def _lines(graph: Any, found: Provenance, names: Sequence[str]) -> Iterator[str]:
+def _lines(graph: Graph, found: Provenance, names: Sequence[str]) -> Iterator[str]:
     if found.input is not None:
         spec = graph.in_specs[found.input]
         does = "splits or leaves unreduced" if spec.unreduced else "splits"

@@ -19,10 +19,11 @@ from shmap_compiler.checks.provenance import (
     format_provenance,
     provenance,
 )
+from shmap_compiler.graph.graph import Graph
 
 
 def check_outputs(
-    graph: Any, who: str, in_paths: Sequence[str], out_paths: Sequence[tuple[str, str]]
+    graph: Graph, who: str, in_paths: Sequence[str], out_paths: Sequence[tuple[str, str]]
 ) -> None:
     """Raises ReplicationError for every output that varies along an axis its spec leaves out.
 
@@ -43,7 +44,7 @@ def check_outputs(
 
 
 def _problems(
-    graph: Any, index: int, path: str, spec_path: str, names: Sequence[str]
+    graph: Graph, index: int, path: str, spec_path: str, names: Sequence[str]
 ) -> Iterator[Problem]:
     replication, spec = graph.replication, graph.out_specs[index]
     mentioned = specs.varying_axes(spec)
@@ -76,7 +77,7 @@ _EXTREMES = {"reduce_max": "pmax", "reduce_min": "pmin"}
 
 
 def _repair(
-    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: Provenance
+    graph: Graph, index: int, path: str, spec_path: str, missing: list[str], found: Provenance
 ) -> str:
     """The two shortest ways to make the program right, the likelier one first."""
     axes = repr(missing[0]) if len(missing) == 1 else repr(tuple(missing))
@@ -94,7 +95,7 @@ def _repair(
 
 
 def _keep(
-    graph: Any, index: int, path: str, spec_path: str, missing: list[str], found: Provenance
+    graph: Graph, index: int, path: str, spec_path: str, missing: list[str], found: Provenance
 ) -> str:
     spec = graph.out_specs[index]
     rank = len(graph.body_out_types[index].shape)
@@ -105,7 +106,7 @@ def _keep(
     return f"keep each device's own: {spec_path}={_spec(dims)}"
 
 
-def _dimension(graph: Any, dims: list[list[str]], missing: list[str], found: Provenance) -> int:
+def _dimension(graph: Graph, dims: list[list[str]], missing: list[str], found: Provenance) -> int:
     """Where the result is split if it is split as the input it was made from; or a free place."""
     if found.input is not None:
         shape = graph.body_in_types[found.input].shape

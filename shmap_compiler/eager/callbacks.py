@@ -7,7 +7,6 @@ order of the program and, within one operation, in the order of the devices.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,6 @@ import jax
 import jax.numpy as jnp
 
 from shmap_compiler.eager.layout import Layout, Operand, Operation
-
-
-@functools.lru_cache(maxsize=4096)
-def is_callback(primitive: Any) -> bool:
-    return "callback" in primitive.name or primitive.name == "debug_print"
 
 
 def run_on_each_device(

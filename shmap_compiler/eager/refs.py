@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive
 from jax.ref import Ref
 
 from shmap_compiler.base.jax_compat import is_ref, value_type
@@ -52,7 +53,7 @@ class OnValues:
       types: their types.
     """
 
-    primitive: Any
+    primitive: Primitive
     refs: tuple[tuple[int, ...], ...]
     types: tuple[Any, ...]
 
@@ -86,7 +87,7 @@ class OnValues:
         return list(results) if self.primitive.multiple_results else [results]
 
 
-def concerns_references(primitive: Any, operands: Sequence[Any]) -> bool:
+def concerns_references(primitive: Primitive, operands: Sequence[Any]) -> bool:
     """Whether a primitive makes or takes references."""
     return primitive.name in MAKERS or any(type(x) is Reference or _is_of_jax(x) for x in operands)
 
@@ -96,7 +97,9 @@ def _is_of_jax(x: Any) -> bool:
     return not isinstance(x, EagerValue) and isinstance(x, Ref)
 
 
-def process(trace: Any, primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+def process(
+    trace: Any, primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+) -> Any:
     """Applies a primitive that makes or takes references."""
     name = primitive.name
     if name in MAKERS:
@@ -117,7 +120,9 @@ def process(trace: Any, primitive: Any, operands: Sequence[Any], params: dict[st
     return results[:count] if primitive.multiple_results else results[0]
 
 
-def _made(trace: Any, primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Reference:
+def _made(
+    trace: Any, primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+) -> Reference:
     aval, _ = primitive.abstract_eval(*map(jax.typeof, operands), **params)
     assert is_ref(aval)
     inner = value_type(aval)

@@ -30,11 +30,12 @@ from shmap_compiler.base.jax_compat import (
     with_manual_axes,
 )
 from shmap_compiler.base.source_lines import shown_source
-from shmap_compiler.eager.callbacks import Once, is_callback, run_on_each_device
+from shmap_compiler.eager.callbacks import Once, run_on_each_device
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.refs import Reference, concerns_references, process
 from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.eager.varying import Axes, infer_varying
+from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.structural_keys import (
     parameters_key,
     primitives_in,

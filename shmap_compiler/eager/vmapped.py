@@ -22,10 +22,10 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import Eqn, ahead_of_time, axis_of_effect, is_key_type, no_mesh
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
-from shmap_compiler.eager.callbacks import is_callback
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.per_device import PerDevice
 from shmap_compiler.eager.vmapped_collectives import RULES
+from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 

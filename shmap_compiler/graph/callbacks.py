@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+
+from jax.extend.core import Primitive
 
 from shmap_compiler.base.jax_compat import Jaxpr
 from shmap_compiler.base.source_lines import source_line
@@ -11,9 +13,10 @@ from shmap_compiler.jaxprs.contents import equations
 
 def callback_lines(jaxpr: Jaxpr) -> tuple[str, ...]:
     """The user's lines that do it: `debug_callback at model.py:12 (f)`."""
-    calls = [eqn for eqn in equations(jaxpr) if _is_callback(eqn.primitive)]
+    calls = [eqn for eqn in equations(jaxpr) if is_callback(eqn.primitive)]
     return tuple(f"{eqn.primitive.name} at {source_line(eqn)}" for eqn in calls)
 
 
-def _is_callback(primitive: Any) -> bool:
+@functools.lru_cache(maxsize=4096)
+def is_callback(primitive: Primitive) -> bool:
     return "callback" in primitive.name or primitive.name == "debug_print"

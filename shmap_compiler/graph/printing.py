@@ -19,7 +19,7 @@ from shmap_compiler.base.source_lines import source_line
 
 def print_program(
     heading: str,
-    program: Any,
+    program: Jaxpr,
     in_specs: Sequence[PartitionSpec],
     out_specs: Sequence[PartitionSpec],
     suffix: Callable[[Any], str],

@@ -66,7 +66,7 @@ class Identity:
         return isinstance(other, Identity) and self.object is other.object
 
 
-def parameters_key(primitive: Any, params: dict[str, Any]) -> Hashable:
+def parameters_key(primitive: jex_core.Primitive, params: dict[str, Any]) -> Hashable:
     """Key of the parameters of one equation."""
     ignored = _DERIVATIVE_RULES.get(primitive.name, ())
     return tuple((name, key(value)) for name, value in params.items() if name not in ignored)
@@ -162,7 +162,7 @@ def type_key_of_any(aval: Any) -> Hashable:
 # ------------------------------------------------------------- facts about parameters
 
 
-def primitives_in(params: dict[str, Any]) -> frozenset[Any]:
+def primitives_in(params: dict[str, Any]) -> frozenset[jex_core.Primitive]:
     """All primitives of the programs among the parameters of an equation."""
     return frozenset().union(*map(primitives, jaxprs_in(params)))
 

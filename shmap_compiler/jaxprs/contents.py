@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from jax.extend.core import Primitive
+
 from shmap_compiler.base.jax_compat import Eqn, Jaxpr, jaxprs_in, open_jaxpr
 
 T = TypeVar("T")
@@ -44,14 +46,14 @@ class _Contents:
     """
 
     holders: Mapping[int, Sequence[Jaxpr]]
-    primitives: frozenset[Any]
+    primitives: frozenset[Primitive]
 
 
 @once_per_jaxpr
 def _contents(program: Jaxpr) -> _Contents:
     """Walks an open jaxpr. Programs nested in it that were read before are not walked again."""
     holders: dict[int, Sequence[Jaxpr]] = {}
-    primitives: set[Any] = set()
+    primitives: set[Primitive] = set()
     for position, eqn in enumerate(program.eqns):
         primitives.add(eqn.primitive)
         if eqn.params and (held := jaxprs_in(eqn.params)):
@@ -66,7 +68,7 @@ def holders(jaxpr: Jaxpr) -> Mapping[int, Sequence[Jaxpr]]:
     return _contents(open_jaxpr(jaxpr)).holders
 
 
-def primitives(jaxpr: Jaxpr) -> frozenset[Any]:
+def primitives(jaxpr: Jaxpr) -> frozenset[Primitive]:
     """The primitives of `equations`."""
     return _contents(open_jaxpr(jaxpr)).primitives
 

@@ -23,7 +23,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.jaxprs.contents import holders
 
-Names = dict[Any, Atom]
+Names = dict[Atom, Atom]
 """The atoms that take the place of variables."""
 
 
@@ -85,19 +85,19 @@ class Rewriter:
         return effects
 
 
-def named(atom: Atom, names: Mapping[Any, Atom]) -> Atom:
+def named(atom: Atom, names: Mapping[Atom, Atom]) -> Atom:
     """The atom that takes the place of `atom`."""
     return atom if isinstance(atom, jex_core.Literal) else names.get(atom, atom)
 
 
-def renamed(eqn: Eqn, names: Mapping[Any, Atom]) -> Eqn:
+def renamed(eqn: Eqn, names: Mapping[Atom, Atom]) -> Eqn:
     """The equation on the atoms that take the place of its operands."""
     invars = [named(v, names) for v in eqn.invars]
     return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
 
 
 def copy_equations(
-    eqns: Iterable[Eqn], names: MutableMapping[Any, Atom], **fields: Any
+    eqns: Iterable[Eqn], names: MutableMapping[Atom, Atom], **fields: Any
 ) -> list[Eqn]:
     """Copies of equations with new variables as results.
 

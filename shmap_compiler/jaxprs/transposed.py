@@ -16,7 +16,7 @@ def transposes(jaxpr: Jaxpr) -> bool:
     """
     stacks: dict[int, Any] = {}
 
-    def collect(program: Any) -> None:
+    def collect(program: Jaxpr) -> None:
         eqns = open_jaxpr(program).eqns
         stacks.update((id(s), s) for s in [eqn.source_info.name_stack for eqn in eqns])
         for position in holders(program):

@@ -124,7 +124,7 @@ def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
     run_with_axes(run, graph.body_mesh, graph.all_manual_axes)
 
 
-def lowerable(graph: Graph) -> Any:
+def lowerable(graph: Graph) -> Jaxpr:
     """The program of a graph, without what stands for a program until JAX lowers it."""
     axes = graph.all_manual_axes
     jaxpr = without_high_primitives(graph.jaxpr, graph.body_mesh, axes)
@@ -133,7 +133,7 @@ def lowerable(graph: Graph) -> Any:
     return normalize(jaxpr, graph.body_mesh, axes, f"`{graph.name}`")
 
 
-def _named(jaxpr: Jaxpr, graph: Graph, ctx: Any) -> Any:
+def _named(jaxpr: Jaxpr, graph: Graph, ctx: Any) -> Jaxpr:
     """The program, with full names for operations where no call of it is left that XLA names.
 
     There is none on a mesh of one device, and Shardy removes a region whose axes have size one.

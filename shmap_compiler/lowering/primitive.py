@@ -23,6 +23,7 @@ from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
     Eqn,
+    Jaxpr,
     groups_among_other_meshes,
     keep_unreduced,
     print_equations_as,
@@ -77,7 +78,7 @@ def named_axes(graph: Graph) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=256)
-def mesh_witness(mesh: AnyMesh) -> Any:
+def mesh_witness(mesh: AnyMesh) -> Jaxpr:
     """A jaxpr that mentions the mesh and computes nothing of use.
 
     jit finds the devices it compiles for in sharding constraints, also in those of jaxprs that are

@@ -31,11 +31,11 @@ class _Collective:
 
     program: Watched
     number: int
-    primitive: Any
+    primitive: Primitive
     params: dict[str, Any]
 
 
-def watched(jaxpr: Jaxpr, program: Watched) -> Any:
+def watched(jaxpr: Jaxpr, program: Watched) -> Jaxpr:
     """The same program with callbacks around its collectives, which it adds to `program`."""
     return _Watching(program).jaxpr(jaxpr)
 

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
+from jax.extend.core import Primitive
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler import collectives as coll
@@ -27,7 +28,7 @@ RULED = {*coll.COLLECTIVES, assume_replicated_p, to_reduced_p}
 """The primitives `result_mask` knows by themselves."""
 
 
-def is_collective(primitive: Any) -> bool:
+def is_collective(primitive: Primitive) -> bool:
     """Whether the results of a primitive may vary along other axes than its operands do."""
     return primitive in RULED or primitive is typed_p or _is_in_jax_form(primitive)
 
@@ -97,7 +98,7 @@ def all_devices_wait(eqn: Eqn) -> bool:
     return record is not None and record.waits is Waits.PROGRAM
 
 
-def _is_in_jax_form(primitive: Any) -> bool:
+def _is_in_jax_form(primitive: Primitive) -> bool:
     name = primitive.name
     return coll.record_in_jax_form(name) is not None or name in coll.POINT_TO_POINT
 

@@ -38,7 +38,7 @@ from shmap_compiler.replication.region_dataflow import (
     wiring_of,
 )
 
-CollectiveRule = Callable[[Any, int, AxisSet], int | None]
+CollectiveRule = Callable[[Eqn, int, AxisSet], int | None]
 """From an equation and the set of its operand to that of its result; None for no collective."""
 
 # R3: result k is operand k.
@@ -52,7 +52,7 @@ _READS = {"get", "freeze", "new_ref"}
 class _Plain(dict[Any, bool]):
     """Of each primitive, whether R3 alone holds for its equations without programs and effects."""
 
-    def __missing__(self, primitive: Any) -> bool:
+    def __missing__(self, primitive: jex_core.Primitive) -> bool:
         ruled = HOLDERS | _ELEMENT_BY_ELEMENT | _UNREPEATABLE
         self[primitive] = primitive.name not in ruled and not is_collective(primitive)
         return self[primitive]
@@ -101,8 +101,8 @@ class Replication:
         return tuple(frozenset(self.axes.names(m)) for m in self.frame.outputs)
 
     @cached_property
-    def _masks(self) -> dict[Any, int]:
-        masks: dict[Any, int] = {}
+    def _masks(self) -> dict[Atom, int]:
+        masks: dict[Atom, int] = {}
         for frame in self.frame.walk():
             for var, mask in frame.masks.items():
                 masks[var] = masks.get(var, 0) | mask
@@ -120,7 +120,7 @@ class Frame:
     """
 
     jaxpr: Jaxpr
-    masks: dict[Any, int]
+    masks: dict[Atom, int]
     outputs: tuple[int, ...]
     nested: dict[int, tuple[Wiring, tuple[Frame, ...]]]
 
@@ -146,7 +146,7 @@ class Frame:
 
 def infer_program(
     region: ManualRegion,
-    program: Any,
+    program: Jaxpr,
     varying: Sequence[Iterable[str]],
     of_collective: CollectiveRule = result_mask,
 ) -> Replication:
@@ -186,7 +186,7 @@ class _Solver:
     solved: dict[Any, Frame] = field(default_factory=dict)
 
     def solve(
-        self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
+        self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Atom, _Ref], context: _Context
     ) -> Frame:
         """Solves a program. `refs` are the references among its inputs."""
         if not refs:  # control matters for writing to references from outside only
@@ -201,7 +201,7 @@ class _Solver:
         return frame
 
     def run(
-        self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Any, _Ref], context: _Context
+        self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Atom, _Ref], context: _Context
     ) -> Frame:
         masks = {v: m for v, m in zip(jaxpr.invars, inputs, strict=True) if m}
         nested: dict[int, tuple[Wiring, tuple[Frame, ...]]] = {}
@@ -238,7 +238,7 @@ class _Solver:
         return Frame(jaxpr, masks, outputs, nested)
 
     def leaf(
-        self, eqn: Eqn, operands: list[int], refs: dict[Any, _Ref], context: _Context
+        self, eqn: Eqn, operands: list[int], refs: dict[Atom, _Ref], context: _Context
     ) -> list[int]:
         """The sets of the results of an equation that holds no program."""
         joined = union(operands)
@@ -265,7 +265,7 @@ class _Solver:
                 mask |= context.manual
         return mask
 
-    def write(self, eqn: Eqn, mask: int, refs: dict[Any, _Ref], context: _Context) -> None:
+    def write(self, eqn: Eqn, mask: int, refs: dict[Atom, _Ref], context: _Context) -> None:
         for var in eqn.outvars:
             if is_ref(var.aval):
                 refs[var] = _Ref(mask)
@@ -281,8 +281,8 @@ class _Solver:
         self,
         eqn: Eqn,
         wiring: Wiring,
-        read: Callable[[Any], int],
-        refs: dict[Any, _Ref],
+        read: Callable[[Atom], int],
+        refs: dict[Atom, _Ref],
         context: _Context,
     ) -> tuple[Frame, ...]:
         """Solves the held programs together: the least sets that agree with the wires.
@@ -316,7 +316,7 @@ class _Solver:
         return frames
 
     def join(
-        self, sources: Sequence[Source], read: Callable[[Any], int], frames: Sequence[Frame]
+        self, sources: Sequence[Source], read: Callable[[Atom], int], frames: Sequence[Frame]
     ) -> int:
         """The union of the sets of all sources; programs not solved yet add nothing."""
         mask = 0
@@ -337,8 +337,8 @@ class _Solver:
         return _Context(self.axes.mask(program.manual_axes), control)
 
     def bound_refs(
-        self, program: HeldProgram, read: Callable[[Any], int], refs: dict[Any, _Ref]
-    ) -> dict[Any, _Ref]:
+        self, program: HeldProgram, read: Callable[[Atom], int], refs: dict[Atom, _Ref]
+    ) -> dict[Atom, _Ref]:
         """The references among a program's inputs: those handed in, or new ones."""
         bound = {}
         for var, sources in zip(program.jaxpr.invars, program.inputs, strict=True):
@@ -350,8 +350,8 @@ class _Solver:
     def write_back(
         self,
         eqn: Eqn,
-        inner_refs: list[dict[Any, _Ref]],
-        refs: dict[Any, _Ref],
+        inner_refs: list[dict[Atom, _Ref]],
+        refs: dict[Atom, _Ref],
         frames: tuple[Frame, ...],
         context: _Context,
     ) -> None:
@@ -369,5 +369,5 @@ def union(masks: Iterable[int]) -> int:
     return reduce(operator.or_, masks, 0)
 
 
-def _new_refs(variables: Sequence[Any], masks: Sequence[int]) -> dict[Any, _Ref]:
+def _new_refs(variables: Sequence[Atom], masks: Sequence[int]) -> dict[Atom, _Ref]:
     return {v: _Ref(m) for v, m in zip(variables, masks, strict=True) if is_ref(v.aval)}

@@ -191,7 +191,7 @@ def _linear_solve(eqn: Eqn) -> Wiring:
     return Wiring(tuple(held), tuple((Out(position, k),) for k in range(len(eqn.outvars))))
 
 
-def _unknown(eqn: Eqn, programs: list[Any]) -> Wiring:
+def _unknown(eqn: Eqn, programs: list[Jaxpr]) -> Wiring:
     """R14: everything may flow everywhere, and decide which programs run, and how often."""
     anything: Sources = (*eqn.invars, *(Anything(n) for n in range(len(programs))))
     outs = (Out(n, k) for n, program in enumerate(programs) for k in range(len(program.outvars)))

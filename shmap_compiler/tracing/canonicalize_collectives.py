@@ -36,7 +36,7 @@ from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, nam
 from shmap_compiler.replication.collective_rules import RULED
 
 
-def normalize(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Any:
+def normalize(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Jaxpr:
     """The closed `jaxpr` with its collectives over `axes` of `mesh` in our family.
 
     Raises BodyError if a collective cannot be carried out; `who` describes the user's function.
@@ -94,7 +94,7 @@ class _Canonicalizer(Rewriter):
         names = [a for a in named_axes(eqn.params) if not isinstance(a, int)]
         return all(name in self.axes for name in names)
 
-    def expand(self, eqn: Eqn) -> list[Any]:
+    def expand(self, eqn: Eqn) -> list[Eqn]:
         """The equations that stand for `eqn`, computing the same variables from the same."""
         params = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
         avals = tuple(v.aval for v in eqn.invars)
@@ -108,12 +108,12 @@ class _Canonicalizer(Rewriter):
 
 
 @functools.lru_cache(maxsize=4096)
-def _template(name, params, avals, mesh) -> Any:
+def _template(name: str, params: Any, avals: Any, mesh: AbstractMesh) -> Jaxpr:
     expansion = _EXPANSIONS[name](dict(params), dict(mesh.shape))
     return jax.make_jaxpr(expansion)(*avals)
 
 
-def _left_alone(eqn: Eqn) -> Any:
+def _left_alone(eqn: Eqn) -> Eqn:
     """A collective that also names an axis of an enclosing vmap."""
     if eqn.primitive.name == "all_to_all" and not eqn.params["tiled"]:
         # To the primitive both are one, but JAX's transpose of the untiled form has a wrong type.

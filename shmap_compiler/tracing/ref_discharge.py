@@ -40,7 +40,7 @@ _SEES_VALUES = {"debug_callback", "debug_print"}
 """Primitives that take a reference for the value it holds."""
 
 
-def discharge(closed: Jaxpr, mesh: AbstractMesh, who: str) -> tuple[Any, list[int]]:
+def discharge(closed: Jaxpr, mesh: AbstractMesh, who: str) -> tuple[Jaxpr, list[int]]:
     """(the program on values, the inputs that are references which it writes).
 
     The last values of these references are additional results, in this order.
@@ -66,21 +66,21 @@ class _Discharged:
         self.who = who
         self.jaxpr = jaxpr
         inner = open_jaxpr(jaxpr)
-        self.atoms: dict[Any, Any] = {}  # what stands for a variable, if it is another atom
-        self.refs: dict[Any, Any] = {}  # the value that each reference holds
-        self.eqns: list[Any] = []
+        self.atoms: dict[Atom, Atom] = {}  # what stands for a variable, if it is another atom
+        self.refs: dict[Atom, Atom] = {}  # the value that each reference holds
+        self.eqns: list[Eqn] = []
         self.invars = [self._input(v) for v in inner.invars]
         for eqn in inner.eqns:
             self.equation(eqn)
         self.outvars = [self._output(v) for v in inner.outvars]
 
-    def _input(self, var: Atom) -> Any:
+    def _input(self, var: Atom) -> Atom:
         if not is_ref(var.aval):
             return var
         self.refs[var] = jex_core.Var(value_type(var.aval))
         return self.refs[var]
 
-    def _output(self, atom: Atom) -> Any:
+    def _output(self, atom: Atom) -> Atom:
         if not isinstance(atom, jex_core.Literal) and atom in self.refs:
             raise BodyError(self.who, [_returned(atom.aval)])
         return self.read(atom)
@@ -95,7 +95,7 @@ class _Discharged:
             if var in self.refs and self.refs[var] is not self.invars[k]
         ]
 
-    def closed(self, returned: Sequence[int]) -> Any:
+    def closed(self, returned: Sequence[int]) -> Jaxpr:
         """The program, which returns the last values of the references at these inputs too."""
         inner = open_jaxpr(self.jaxpr)
         return replace_jaxpr(
@@ -112,7 +112,7 @@ class _Discharged:
 
     # ------------------------------------------------------------------------------ equations
 
-    def read(self, atom: Atom) -> Any:
+    def read(self, atom: Atom) -> Atom:
         """The atom of the new program: the value, for a reference."""
         if isinstance(atom, jex_core.Literal):
             return atom
@@ -139,7 +139,7 @@ class _Discharged:
         else:
             raise BodyError(self.who, [_unknown(eqn)])
 
-    def put(self, eqn: Eqn, outvars: Sequence[Any] = (), **fields: Any) -> None:
+    def put(self, eqn: Eqn, outvars: Sequence[Atom] = (), **fields: Any) -> None:
         """The equation on values, with more results."""
         for var in [v for v in eqn.invars if is_ref(v.aval)] if outvars else []:
             if eqn.invars.count(var) > 1:
@@ -149,7 +149,9 @@ class _Discharged:
             eqn = eqn.replace(invars=invars, outvars=[*eqn.outvars, *outvars], **fields)
         self.eqns.append(eqn)
 
-    def put_program(self, eqn: Eqn, fun: Callable[..., Sequence[Any]], refs: Sequence[Any]) -> None:
+    def put_program(
+        self, eqn: Eqn, fun: Callable[..., Sequence[Any]], refs: Sequence[Atom]
+    ) -> None:
         """The equations of `fun`, a function of the operands' values.
 
         Its results are those of the equation, then the new values of `refs`.
@@ -160,9 +162,9 @@ class _Discharged:
         self,
         eqn: Eqn,
         fun: Callable[..., Sequence[Any]],
-        operands: Sequence[Any],
-        outvars: Sequence[Any],
-        refs: Sequence[Any],
+        operands: Sequence[Atom],
+        outvars: Sequence[Atom],
+        refs: Sequence[Atom],
     ) -> None:
         if len(set(refs)) < len(refs):
             raise BodyError(self.who, [_unknown(eqn)])
@@ -384,7 +386,7 @@ def _optimization_barrier(program: _Discharged, eqn: Eqn) -> None:
     program.put_program(eqn, barrier, refs)
 
 
-_RULES: dict[str, Callable[[_Discharged, Any], None]] = {
+_RULES: dict[str, Callable[[_Discharged, Eqn], None]] = {
     "new_ref": _new_ref,
     "empty_ref": _empty_ref,
     "free_ref": _free_ref,

@@ -21,6 +21,7 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
     Eqn,
+    Jaxpr,
     trace_with_axes,
     varying_types,
     without_high_primitives,
@@ -29,8 +30,8 @@ from shmap_compiler.base.jax_compat import (
 
 
 def as_custom_jvp(
-    eqn: Eqn, erase: Callable[[Any], Any], mesh: AbstractMesh, axes: Sequence[str]
-) -> Any:
+    eqn: Eqn, erase: Callable[[Jaxpr], Jaxpr], mesh: AbstractMesh, axes: Sequence[str]
+) -> Eqn:
     """The equation of a `jax.custom_jvp` function that does what an equation does.
 
     Args:

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
 from shmap_compiler.base.jax_compat import (
+    Atom,
     Eqn,
     Jaxpr,
     described_alike,
@@ -61,8 +62,8 @@ def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
 
 
 def trace_by_need(
-    untyped: Callable[[], Any], typed: Callable[[], Any], fun: Callable[..., Any], who: str
-) -> Any:
+    untyped: Callable[[], Jaxpr], typed: Callable[[], Jaxpr], fun: Callable[..., Any], who: str
+) -> Jaxpr:
     """What `typed` traces if the user's function needs types, or else what `untyped` does.
 
     A function that only asks, or only casts, gets no types if they refuse it. One that closes over
@@ -98,7 +99,9 @@ def trace_by_need(
     raise BodyError(who, [refused_by_types(refusal)]) from refusal
 
 
-def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Any], fun: Callable[..., Any]) -> Any:
+def _with_types_that_matter(
+    jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Callable[..., Any]
+) -> Jaxpr:
     """What `typed` traces if types matter to derivatives that are taken later.
 
     They matter to a backward rule if the function casts, and to the transposed operator of a solver
@@ -121,7 +124,7 @@ _REFUSALS = (TypeError, ValueError, NotImplementedError)
 """What JAX's types raise about a function. Any other error of the second tracing is raised."""
 
 
-def trace_unreduced(typed: Callable[[], Any], who: str) -> Any:
+def trace_unreduced(typed: Callable[[], Jaxpr], who: str) -> Jaxpr:
     """What `typed` traces: a function of values that are unreduced or reduced.
 
     Few operations make sense on summands, and JAX's types know which.
@@ -161,7 +164,7 @@ def trace_with_types(
     axes: Sequence[str],
     types: Sequence[Any],
     manual_types: Sequence[ManualType],
-) -> Any:
+) -> Jaxpr:
     """ClosedJaxpr of `fun` under JAX's typing of varying values, from which the types are erased.
 
     Args:
@@ -255,7 +258,7 @@ class _Erasing(Rewriter):
         return lambda held: normalize(_erase(held, mesh, axes), mesh, axes, "a derivative rule")
 
 
-def _erased(var: Any, names: Names) -> Any:
+def _erased(var: Atom, names: Names) -> Atom:
     """The variable without its varying type."""
     aval = without_varying_type(var.aval)
     if aval is not var.aval:
@@ -273,7 +276,7 @@ def _own_cotangent_axes(aval: Any) -> frozenset[str]:
     return varies_along(aval) | reduces.unreduced | reduces.reduced
 
 
-def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Any:
+def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxpr:
     """The program of a `custom_vjp` function, whose results keep their types."""
     inner = open_jaxpr(jaxpr)
     marks = [

@@ -23,7 +23,14 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.base.jax_compat import Atom, Eqn, open_jaxpr, trace_with_axes, varying_types
+from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
+    open_jaxpr,
+    trace_with_axes,
+    varying_types,
+)
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
@@ -44,7 +51,7 @@ class BackwardRule:
     eqn: Eqn
 
     @cached_property
-    def _program(self) -> Any:
+    def _program(self) -> Jaxpr:
         """From residuals and the cotangents of results to those of differentiated operands."""
         eqn, count = self.eqn, self.eqn.params["num_res"]
 
@@ -89,7 +96,7 @@ class BackwardRule:
         rows = zip(self.eqn.invars, residuals, strict=False)
         return [v.val if isinstance(v, jex_core.Literal) else x for v, x in rows]
 
-    def _traced(self, backward: Callable[..., Any]) -> Any:
+    def _traced(self, backward: Callable[..., Any]) -> Jaxpr:
         """The program of a function of residuals and cotangents."""
         graph, count = self.graph, self.eqn.params["num_res"]
         types = [v.aval for v in (*self.eqn.invars[:count], *self.eqn.outvars)]
@@ -146,12 +153,12 @@ class BackwardRule:
         )
         return frozenset(axis for eqn in own for axis in eqn.params["axes"])
 
-    def equations(self) -> Iterator[Any]:
+    def equations(self) -> Iterator[Eqn]:
         """All equations of the rule."""
         return equations(self._program)
 
     @property
-    def returns(self) -> list[Any]:
+    def returns(self) -> list[Atom]:
         """The cotangents of differentiated operands, as variables of the rule."""
         return open_jaxpr(self._program).outvars
 
@@ -179,7 +186,7 @@ def _has_tangent(type_: Any) -> bool:
     return jnp.issubdtype(type_.dtype, jnp.inexact)
 
 
-def _collectives(program: Any) -> list[Any]:
+def _collectives(program: Jaxpr) -> list[Eqn]:
     return [eqn for eqn in equations(program) if eqn.primitive in coll.COLLECTIVES]
 
 

@@ -18,7 +18,9 @@ from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
 from shmap_compiler.base.jax_compat import (
+    Atom,
     Eqn,
+    Jaxpr,
     close_jaxpr,
     in_memory_space,
     open_jaxpr,
@@ -41,9 +43,9 @@ class _Branch:
       reads: which operands `staged` reads.
     """
 
-    known: Any
-    staged: Any
-    residuals: list[Any]
+    known: Jaxpr
+    staged: Jaxpr
+    residuals: list[Atom]
     reads: list[bool]
 
 
@@ -56,7 +58,7 @@ def _split_cond(
     whole = eqn.params["eqn"].replace(invars=eqn.invars, outvars=eqn.outvars)
     _, *unknown_ops = unknown_in
 
-    def missing(read: Sequence[bool]) -> list[Any]:
+    def missing(read: Sequence[bool]) -> list[Atom]:
         rows = zip(eqn.invars, read, instantiated_in, strict=True)
         return [v for v, r, there in rows if r and not there and isinstance(v, jex_core.Var)]
 
@@ -101,7 +103,7 @@ pe.partial_eval_jaxpr_custom_rules[cond_p] = _split_cond
 
 
 def _branch(
-    branch: Any, parts: Split, unknown_out: Sequence[bool], staged_out: Sequence[bool]
+    branch: Jaxpr, parts: Split, unknown_out: Sequence[bool], staged_out: Sequence[bool]
 ) -> _Branch:
     """The halves of a branch, whose results are unknown or staged as those of the `cond` are."""
     outvars = open_jaxpr(branch).outvars
@@ -148,7 +150,7 @@ def _shared(types: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[int]]]
     return all_types, places
 
 
-def _with_all(branch: _Branch, types: Sequence[Any], places: Sequence[int]) -> Any:
+def _with_all(branch: _Branch, types: Sequence[Any], places: Sequence[int]) -> Jaxpr:
     """The known half of a branch, with residuals of all branches as results."""
     results = branch.known.outvars[: len(branch.known.outvars) - len(places)]
     own = dict(zip(places, branch.residuals, strict=True))
@@ -172,7 +174,7 @@ def _zeros(type_: Any) -> Any:
 
 def _from_all(
     branch: _Branch, types: Sequence[Any], places: Sequence[int], reads: Sequence[bool]
-) -> Any:
+) -> Jaxpr:
     """The staged half of a branch, on residuals of all branches and operands that any reads."""
     own = dict(zip(places, branch.residuals, strict=True))
     residuals = [own[k] if k in own else jex_core.Var(t) for k, t in enumerate(types)]
@@ -181,8 +183,8 @@ def _from_all(
 
 
 def _with_branches(
-    whole: Any, branches: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]
-) -> Any:
+    whole: Eqn, branches: Sequence[Jaxpr], invars: Sequence[Atom], outvars: Sequence[Atom]
+) -> Eqn:
     return whole.replace(
         params={**whole.params, "branches": tuple(branches)},
         invars=list(invars),

@@ -149,7 +149,7 @@ pe.partial_eval_jaxpr_custom_rules[_region_p] = _split_region
 
 
 def _staged_parameters(
-    params: dict[str, Any], staged: Any, residuals: int, used_in: Sequence[bool]
+    params: dict[str, Any], staged: Jaxpr, residuals: int, used_in: Sequence[bool]
 ) -> dict[str, Any]:
     barriers = params["prevent_cse"]
     if isinstance(barriers, tuple):  # one for each operand
@@ -157,11 +157,11 @@ def _staged_parameters(
     return {**params, "jaxpr": staged, "prevent_cse": barriers, "differentiated": True}
 
 
-def _undropped(var: Atom) -> Any:
+def _undropped(var: Atom) -> Atom:
     return jex_core.Var(var.aval) if is_dropped(var) else var
 
 
-def _rounded(jaxpr: Jaxpr, residuals: Sequence[Any]) -> Any:
+def _rounded(jaxpr: Jaxpr, residuals: Sequence[Atom]) -> Jaxpr:
     """The program with residuals of 16 bits and less rounded where it goes on with them too.
 
     XLA may compute with more precision than types say, but what is stored is rounded: values that
@@ -181,7 +181,7 @@ def _is_narrow(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
-def _round(x: Any, out: Any, near: Any) -> Any:
+def _round(x: Atom, out: Atom, near: Eqn) -> Eqn:
     info = jnp.finfo(x.aval.dtype)
     params = {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
     primitive = lax.reduce_precision_p

@@ -19,7 +19,7 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import Jaxpr, open_jaxpr, replace_jaxpr
 from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own, without_transpose
 from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
@@ -182,7 +182,7 @@ def _branches(graph: Graph) -> bool:
 
 def _cotangent_types(
     graph: Graph, linear: Sequence[bool]
-) -> tuple[Any, list[frozenset[str]], list[frozenset[str]]]:
+) -> tuple[Jaxpr, list[frozenset[str]], list[frozenset[str]]]:
     """(the program to transpose; the axes along which the cotangent of each output, and of each
     linear input, is a share of each device's own).
 

@@ -92,7 +92,7 @@ def _of_branches(
 ) -> Sequence[Any]:
     index, *operands = known
 
-    def transposed(branch: Any):
+    def transposed(branch: Jaxpr):
         return lambda operands, cts: list(transpose(branch, linear[1:], operands, cts))
 
     return lax.switch(index, list(map(transposed, eqn.params["branches"])), operands, cotangents)

@@ -18,7 +18,15 @@ from typing import Any
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler.base.jax_compat import Eqn, close_jaxpr, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
+    close_jaxpr,
+    open_jaxpr,
+    replace_jaxpr,
+    scan_counts,
+)
 from shmap_compiler.jaxprs.rewriting import renamed
 from shmap_compiler.transforms.split import is_dropped, program, where
 
@@ -60,7 +68,7 @@ def _split_scan(
 pe.partial_eval_jaxpr_custom_rules[scan_p] = _split_scan
 
 
-def _with_computed_carry(step: Any, constants: int, carries: int) -> Any:
+def _with_computed_carry(step: Jaxpr, constants: int, carries: int) -> Jaxpr:
     """The step, which reads its carry through `carried_p`."""
     jaxpr = open_jaxpr(step)
     carry = jaxpr.invars[constants : constants + carries]
@@ -75,7 +83,7 @@ def _with_computed_carry(step: Any, constants: int, carries: int) -> Any:
     return replace_jaxpr(step, eqns=[*marks, *(renamed(eqn, copies) for eqn in jaxpr.eqns)])
 
 
-def _without_unused(step: Any, loop: Any, wanted: Set[Any]) -> Any:
+def _without_unused(step: Jaxpr, loop: Eqn, wanted: Set[Atom]) -> Eqn | None:
     """The loop without what no result in `wanted` needs; None if nothing is left."""
     invars = list(dict.fromkeys(v for v in loop.invars if isinstance(v, jex_core.Var)))
     outvars = [v for v in loop.outvars if v in wanted and not is_dropped(v)]
@@ -85,7 +93,7 @@ def _without_unused(step: Any, loop: Any, wanted: Set[Any]) -> Any:
     return jaxpr.eqns[0] if jaxpr.eqns else None
 
 
-def _call_without_unused(call: Any, wanted: Set[Any]) -> Any:
+def _call_without_unused(call: Eqn, wanted: Set[Atom]) -> Eqn | None:
     """The call, as one that is inlined, without what no result in `wanted` needs."""
     closed = call.params["call_jaxpr"]
     if closed.consts:

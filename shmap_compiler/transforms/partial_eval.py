@@ -10,7 +10,7 @@ import jax
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler.base.jax_compat import Eqn, close_jaxpr
+from shmap_compiler.base.jax_compat import Atom, Eqn, close_jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import is_all_alive
 from shmap_compiler.lowering.primitive import shmap_p
@@ -73,7 +73,7 @@ def _partial_eval(saveable, unknown_in, instantiated_in, eqn):
     return known_eqn, staged_eqn, parts.unknown_out, parts.instantiated_out, residual_vars
 
 
-def _with_graph(eqn: Eqn, graph: Graph, invars: list[Any], outvars: list[Any]) -> Any:
+def _with_graph(eqn: Eqn, graph: Graph, invars: list[Atom], outvars: list[Atom]) -> Eqn:
     return eqn.replace(
         invars=invars,
         outvars=outvars,

@@ -18,12 +18,20 @@ from jax.extend import core as jex_core
 from jax.extend import linear_util
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr, open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
+    open_jaxpr,
+    replace_jaxpr,
+    replace_jaxprs_in,
+)
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Frame, Replication, infer_program
+from shmap_compiler.replication.region_dataflow import Wiring
 
 Axes = frozenset[str]
 
@@ -53,11 +61,13 @@ def with_residual_types(graph: Graph) -> Graph:
     return graph if noted is graph.jaxpr else dataclasses.replace(graph, jaxpr=noted)
 
 
-def _with_operand_types(eqn: Eqn, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> TypedRule:
+def _with_operand_types(eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]) -> TypedRule:
     return TypedRule(eqn.params["bwd"], axes(eqn.invars), axes(eqn.outvars))
 
 
-def _with_residual_types(eqn: Eqn, axes: Callable[[Sequence[Any]], tuple[Axes, ...]]) -> Any:
+def _with_residual_types(
+    eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]
+) -> TypedRule | None:
     rule = eqn.params["bwd"].f
     if not isinstance(rule, TypedRule):
         return None
@@ -69,7 +79,7 @@ def _with_residual_types(eqn: Eqn, axes: Callable[[Sequence[Any]], tuple[Axes, .
 # -------------------------------------------------------------------------------- the programs
 
 
-def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule | None]) -> Any:
+def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule | None]) -> Jaxpr:
     """The program of a graph, in which equations of `primitive` have other rules.
 
     Args:
@@ -92,7 +102,7 @@ class _Noter:
         # By the identity of its frame, a program held by several equations alike.
         self.known: dict[int, Any] = {}
 
-    def program(self, jaxpr: Jaxpr, frame: Frame) -> Any:
+    def program(self, jaxpr: Jaxpr, frame: Frame) -> Jaxpr:
         if id(frame) not in self.known:
             eqns = [
                 self.equation(eqn, frame, *frame.nested.get(position, (None, ())))
@@ -101,7 +111,9 @@ class _Noter:
             self.known[id(frame)] = replace_jaxpr(jaxpr, eqns=eqns)
         return self.known[id(frame)]
 
-    def equation(self, eqn: Eqn, frame: Frame, wiring: Any, frames: Sequence[Frame]) -> Any:
+    def equation(
+        self, eqn: Eqn, frame: Frame, wiring: Wiring | None, frames: Sequence[Frame]
+    ) -> Eqn:
         if eqn.primitive.name == self.primitive:
             typed = self.note(eqn, lambda atoms: self.axes(atoms, frame))
             if typed is None:
@@ -112,11 +124,11 @@ class _Noter:
             return eqn
         inner = {id(p.jaxpr): f for p, f in zip(wiring.programs, frames, strict=True)}
 
-        def noted(held: Any) -> Any:
+        def noted(held: Jaxpr) -> Jaxpr:
             frame = inner.get(id(open_jaxpr(held)))
             return held if frame is None else self.program(held, frame)
 
         return eqn.replace(params=replace_jaxprs_in(eqn.params, noted))
 
-    def axes(self, atoms: Sequence[Any], frame: Frame) -> tuple[Axes, ...]:
+    def axes(self, atoms: Sequence[Atom], frame: Frame) -> tuple[Axes, ...]:
         return tuple(frozenset(self.types.axes.names(frame.mask(v))) for v in atoms)

@@ -28,7 +28,7 @@ def in_scopes_of_its_own(fun: Callable[..., Any]) -> Callable[..., Any]:
     return scoped
 
 
-def without_transpose(closed: Jaxpr) -> Any:
+def without_transpose(closed: Jaxpr) -> Jaxpr:
     """A traced program whose operations are not named after a transposition around them.
 
     `jax.linear_transpose` puts that name before all others.
@@ -36,7 +36,7 @@ def without_transpose(closed: Jaxpr) -> Any:
     return _renamed(closed, lambda stack: stack[1:] if stack[:1] == _TRANSPOSE else stack)
 
 
-def within_scope(closed: Jaxpr, scope: Any) -> Any:
+def within_scope(closed: Jaxpr, scope: Any) -> Jaxpr:
     """The program, with the names of its operations within those of a name stack."""
     return _renamed(closed, lambda stack: scope + stack)
 
@@ -44,11 +44,11 @@ def within_scope(closed: Jaxpr, scope: Any) -> Any:
 _TRANSPOSE = source_info_util.NameStack().transform("transpose")
 
 
-def _renamed(closed: Jaxpr, rename: Callable[[Any], Any]) -> Any:
+def _renamed(closed: Jaxpr, rename: Callable[[Any], Any]) -> Jaxpr:
     """The same program if no name changes. Programs that equations hold have names of their own."""
     known: dict[int, tuple[Any, Any]] = {}  # few stacks are different objects
 
-    def renamed(eqn: Eqn) -> Any:
+    def renamed(eqn: Eqn) -> Eqn:
         info = eqn.source_info
         old = info.name_stack
         if id(old) not in known:

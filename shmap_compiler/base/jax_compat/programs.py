@@ -46,7 +46,7 @@ class _Kinds(dict[type, int]):
 _kinds = _Kinds()
 
 
-def jaxprs_in(params: dict[str, Any]) -> Sequence[Any]:
+def jaxprs_in(params: dict[str, Any]) -> Sequence[Jaxpr]:
     """The programs that an equation holds: parameters that are one, or a list with some in it."""
     found: list[Any] | None = None
     for value in params.values():
@@ -60,7 +60,9 @@ def jaxprs_in(params: dict[str, Any]) -> Sequence[Any]:
     return found or ()
 
 
-def replace_jaxprs_in(params: dict[str, Any], replacement: Callable[[Any], Any]) -> dict[str, Any]:
+def replace_jaxprs_in(
+    params: dict[str, Any], replacement: Callable[[Jaxpr], Jaxpr]
+) -> dict[str, Any]:
     """The parameters of an equation, with a replacement for each program of `jaxprs_in`.
 
     Returns `params` itself if every program is its own replacement.
@@ -87,12 +89,12 @@ def is_closed(jaxpr: Jaxpr) -> bool:
     return isinstance(jaxpr, ClosedJaxpr)
 
 
-def open_jaxpr(jaxpr: Jaxpr) -> Any:
+def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     """The Jaxpr inside a ClosedJaxpr; an open Jaxpr as it is."""
     return jaxpr.jaxpr if is_closed(jaxpr) else jaxpr
 
 
-def replace_jaxpr(jaxpr: Jaxpr, **fields: Any) -> Any:
+def replace_jaxpr(jaxpr: Jaxpr, **fields: Any) -> Jaxpr:
     """Copy of an open or closed jaxpr with other equations, variables or effects."""
     if _CLOSED_IS_SEPARATE and is_closed(jaxpr):
         return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(**fields))
@@ -101,7 +103,7 @@ def replace_jaxpr(jaxpr: Jaxpr, **fields: Any) -> Any:
     return jaxpr.replace(**fields)
 
 
-def close_jaxpr(jaxpr: Jaxpr) -> Any:
+def close_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     """A ClosedJaxpr without constants around an open jaxpr that has none."""
     if _CLOSED_IS_SEPARATE and not is_closed(jaxpr):
         return ClosedJaxpr(jaxpr, ())
@@ -136,7 +138,7 @@ def transpose(
     return list(jax.linear_transpose(of_linear, *types)(list(cotangents)))
 
 
-def constants_to_inputs(closed: Jaxpr) -> tuple[Any, list[Any]]:
+def constants_to_inputs(closed: Jaxpr) -> tuple[Jaxpr, list[Any]]:
     """(closed jaxpr whose constants are its leading inputs, the constants)."""
     jaxpr, consts = closed.jaxpr, list(closed.consts)
     if not consts:
@@ -177,7 +179,9 @@ def equation_context(eqn: Eqn) -> Any:
     return eqn.ctx
 
 
-def print_equations_as(primitive: Any, shown: Callable[[Any], dict[str, Any]]) -> None:
+def print_equations_as(
+    primitive: jex_core.Primitive, shown: Callable[[Eqn], dict[str, Any]]
+) -> None:
     """JAX prints equations of `primitive` with these parameters, programs among them indented.
 
     JAX indents parameters that are jaxprs, and prints what stands for others on one line. The table

@@ -20,7 +20,7 @@ from shmap_compiler.base.jax_compat.settings import setting
 _T = TypeVar("_T")
 
 
-def without_high_primitives(closed: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Any:
+def without_high_primitives(closed: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Jaxpr:
     """The jaxpr as JAX lowers it: from 0.12 on some primitives stand for programs until then."""
     if not getattr(closed, "is_high", False):
         return closed
