@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
@@ -36,15 +37,15 @@ pmax_p = Primitive("pmax")
 pmin_p = Primitive("pmin")
 
 
-def psum(x: Any, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> Any:
+def psum(x: jax.Array, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> jax.Array:
     return psum_p.bind(x, axes=axes, groups=groups, size=size)
 
 
-def pmax(x: Any, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> Any:
+def pmax(x: jax.Array, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> jax.Array:
     return pmax_p.bind(x, axes=axes, groups=groups, size=size)
 
 
-def pmin(x: Any, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> Any:
+def pmin(x: jax.Array, *, axes: tuple[str, ...], groups: DeviceGroups, size: int) -> jax.Array:
     return pmin_p.bind(x, axes=axes, groups=groups, size=size)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
@@ -26,8 +25,8 @@ all_to_all_p = Primitive("all_to_all")
 
 
 def all_to_all(
-    x: Any, *, axes: tuple[str, ...], split: int, concat: int, groups: DeviceGroups, size: int
-) -> Any:
+    x: jax.Array, *, axes: tuple[str, ...], split: int, concat: int, groups: DeviceGroups, size: int
+) -> jax.Array:
     """Splits along dimension `split` (a multiple of `size`), concatenates along `concat`."""
     return all_to_all_p.bind(x, axes=axes, split=split, concat=concat, groups=groups, size=size)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
@@ -23,7 +24,7 @@ CALL_TARGET = "shmap.axis_index"
 """StableHLO has no op for it; `shmap-legalize-collectives` turns this call into arithmetic."""
 
 
-def axis_index(*, axes: tuple[str, ...]) -> Any:
+def axis_index(*, axes: tuple[str, ...]) -> jax.Array:
     """int32 scalar."""
     return axis_index_p.bind(axes=axes)
 

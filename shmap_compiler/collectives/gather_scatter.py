@@ -6,8 +6,7 @@ psum_scatter: the sum over a group, of which each device receives its own part o
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
@@ -40,15 +39,15 @@ psum_scatter_p = Primitive("psum_scatter")
 
 
 def all_gather(
-    x: Any, *, axes: tuple[str, ...], dimension: int, groups: DeviceGroups, size: int
-) -> Any:
+    x: jax.Array, *, axes: tuple[str, ...], dimension: int, groups: DeviceGroups, size: int
+) -> jax.Array:
     """`[..., n, ...] -> [..., n * size, ...]`, along `dimension`, in the order of the group."""
     return all_gather_p.bind(x, axes=axes, dimension=dimension, groups=groups, size=size)
 
 
 def psum_scatter(
-    x: Any, *, axes: tuple[str, ...], dimension: int, groups: DeviceGroups, size: int
-) -> Any:
+    x: jax.Array, *, axes: tuple[str, ...], dimension: int, groups: DeviceGroups, size: int
+) -> jax.Array:
     """`[..., n, ...] -> [..., n / size, ...]`, along `dimension`; `size` must divide n."""
     return psum_scatter_p.bind(x, axes=axes, dimension=dimension, groups=groups, size=size)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -24,7 +24,7 @@ from shmap_compiler.collectives.record import Collective, JaxForm, Refusal, Resu
 pbroadcast_p = Primitive("pbroadcast")
 
 
-def pbroadcast(x: Any, *, axes: tuple[str, ...], source: int, size: int) -> Any:
+def pbroadcast(x: jax.Array, *, axes: tuple[str, ...], source: int, size: int) -> jax.Array:
     """`source` is a position along `axes`."""
     return pbroadcast_p.bind(x, axes=axes, source=source, size=size)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
@@ -20,7 +20,9 @@ from shmap_compiler.collectives.record import Collective, JaxForm, Payload, Resu
 ppermute_p = Primitive("ppermute")
 
 
-def ppermute(x: Any, *, axes: tuple[str, ...], perm: tuple[tuple[int, int], ...]) -> Any:
+def ppermute(
+    x: jax.Array, *, axes: tuple[str, ...], perm: tuple[tuple[int, int], ...]
+) -> jax.Array:
     """`perm` holds (source, target) positions along `axes`, each source and target at most once."""
     return ppermute_p.bind(x, axes=axes, perm=perm)
 

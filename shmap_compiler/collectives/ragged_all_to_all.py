@@ -93,7 +93,7 @@ def _by_gathering(
     return [jax.lax.scan(receive, output, (blocks, sources, targets, sizes))[0]]
 
 
-def _rank_in_group(axes: tuple[str, ...], groups: DeviceGroups) -> Any:
+def _rank_in_group(axes: tuple[str, ...], groups: DeviceGroups) -> jax.Array:
     position = axis_index(axes=axes)
     if groups is None:
         return position

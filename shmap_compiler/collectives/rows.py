@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -40,7 +41,7 @@ class Members:
     group: np.ndarray
     place: np.ndarray
 
-    def gathered(self, x: Any) -> Any:
+    def gathered(self, x: jax.Array) -> jax.Array:
         """`[devices, ...] -> [groups, place, ...]`, for groups of one size."""
         return x[np.stack(self.ids)]
 
@@ -55,13 +56,13 @@ def members(axis: DeviceAxis, axes: tuple[str, ...], groups: DeviceGroups) -> Me
     return Members(ids, group, place)
 
 
-def split(x: Any, dimension: int, parts: int) -> Any:
+def split(x: jax.Array, dimension: int, parts: int) -> jax.Array:
     """`[..., parts * n, ...] -> [..., parts, n, ...]`."""
     shape = x.shape
     return x.reshape(*shape[:dimension], parts, shape[dimension] // parts, *shape[dimension + 1 :])
 
 
-def join(x: Any, dimension: int) -> Any:
+def join(x: jax.Array, dimension: int) -> jax.Array:
     """`[..., parts, n, ...] -> [..., parts * n, ...]`."""
     shape = x.shape
     return x.reshape(

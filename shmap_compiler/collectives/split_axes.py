@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -59,34 +60,34 @@ def _size(names: Sequence[Any]) -> int:
 # ------------------------------------------------- results that all slots share: `[...]`, no slots
 
 
-def psum(x: Any, axis: SplitAxis) -> Any:
+def psum(x: jax.Array, axis: SplitAxis) -> jax.Array:
     total = jnp.sum(x, 0, dtype=x.dtype)
     return lax.psum(total, axis.outside) if axis.outside else total
 
 
-def pmax(x: Any, axis: SplitAxis) -> Any:
+def pmax(x: jax.Array, axis: SplitAxis) -> jax.Array:
     largest = jnp.max(x, 0)
     return lax.pmax(largest, axis.outside) if axis.outside else largest
 
 
-def pmin(x: Any, axis: SplitAxis) -> Any:
+def pmin(x: jax.Array, axis: SplitAxis) -> jax.Array:
     smallest = jnp.min(x, 0)
     return lax.pmin(smallest, axis.outside) if axis.outside else smallest
 
 
-def all_gather(x: Any, axis: SplitAxis, dimension: int) -> Any:
+def all_gather(x: jax.Array, axis: SplitAxis, dimension: int) -> jax.Array:
     if axis.after:
         x = lax.all_gather(x, axis.after, axis=dimension + 1, tiled=True)
     x = _merge(jnp.moveaxis(x, 0, dimension), dimension, 2)
     return lax.all_gather(x, axis.before, axis=dimension, tiled=True) if axis.before else x
 
 
-def pbroadcast(x: Any, axis: SplitAxis, source: int) -> Any:
+def pbroadcast(x: jax.Array, axis: SplitAxis, source: int) -> jax.Array:
     index, slot = axis.place(source)
     return lax.pbroadcast(x[slot], axis.outside, index) if axis.outside else x[slot]
 
 
-def pbroadcast_dynamic(x: Any, axis: SplitAxis, source: Any) -> Any:
+def pbroadcast_dynamic(x: jax.Array, axis: SplitAxis, source: Any) -> jax.Array:
     """Like `pbroadcast`, from a position that is computed."""
     _, slots, minor = axis.shape
     mine = lax.dynamic_index_in_dim(x, source // minor % slots, 0, keepdims=False)
@@ -97,7 +98,7 @@ def pbroadcast_dynamic(x: Any, axis: SplitAxis, source: Any) -> Any:
 # -------------------------------------------------------- results of each slot: `[slots, ...]`
 
 
-def psum_scatter(x: Any, axis: SplitAxis, dimension: int) -> Any:
+def psum_scatter(x: jax.Array, axis: SplitAxis, dimension: int) -> jax.Array:
     total = _unmerge(jnp.sum(x, 0, dtype=x.dtype), dimension, axis.shape)
     if axis.before:
         total = lax.psum_scatter(total, axis.before, scatter_dimension=dimension, tiled=True)
@@ -107,7 +108,7 @@ def psum_scatter(x: Any, axis: SplitAxis, dimension: int) -> Any:
     return _merge(own, dimension + 1, 2)
 
 
-def all_to_all(x: Any, axis: SplitAxis, split: int, concat: int) -> Any:
+def all_to_all(x: jax.Array, axis: SplitAxis, split: int, concat: int) -> jax.Array:
     x = _unmerge(x, split + 1, axis.shape)  # [from slot, ..., before, to slot, after, part, ...]
     if axis.before:
         x = lax.all_to_all(x, axis.before, split + 1, split + 1, tiled=True)
@@ -119,7 +120,7 @@ def all_to_all(x: Any, axis: SplitAxis, split: int, concat: int) -> Any:
     return _merge(x, concat + 1, 4)
 
 
-def ppermute(x: Any, axis: SplitAxis, perm: Sequence[tuple[int, int]]) -> Any:
+def ppermute(x: jax.Array, axis: SplitAxis, perm: Sequence[tuple[int, int]]) -> jax.Array:
     """Sends what leaves a device, and no more: one ppermute per pair of slots that needs one."""
     rounds: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for source, target in perm:
@@ -128,7 +129,7 @@ def ppermute(x: Any, axis: SplitAxis, perm: Sequence[tuple[int, int]]) -> Any:
     return jnp.stack([_received(x, axis, rounds[slot]) for slot in range(axis.slots)])
 
 
-def _received(x: Any, axis: SplitAxis, rounds: dict[int, list[tuple[int, int]]]) -> Any:
+def _received(x: jax.Array, axis: SplitAxis, rounds: dict[int, list[tuple[int, int]]]) -> jax.Array:
     """What one slot receives: `rounds` holds, for each slot that sends, pairs of devices."""
     result = jnp.zeros_like(x[0])
     for slot, pairs in sorted(rounds.items()):
@@ -142,14 +143,14 @@ def _received(x: Any, axis: SplitAxis, rounds: dict[int, list[tuple[int, int]]])
     return result
 
 
-def _among(devices: Sequence[int], axis: SplitAxis) -> Any:
+def _among(devices: Sequence[int], axis: SplitAxis) -> jax.Array | bool:
     """Whether this device is one of `devices`, by their indices along the axes outside."""
     table = np.zeros(_size(axis.outside), bool)
     table[list(devices)] = True
     return True if table.all() else jnp.asarray(table)[lax.axis_index(axis.outside)]
 
 
-def axis_index(axis: SplitAxis) -> Any:
+def axis_index(axis: SplitAxis) -> jax.Array:
     """int32[slots]."""
     _, slots, minor = axis.shape
     index = jnp.arange(slots, dtype=np.int32) * minor
@@ -168,7 +169,7 @@ def ragged_all_to_all(operands: Sequence[Any], axis: SplitAxis, **params: Any) -
 
 
 def grouped(
-    collective: Callable[..., Any], x: Any, whole: SplitAxis, groups: Any, **params: Any
+    collective: Callable[..., Any], x: jax.Array, whole: SplitAxis, groups: Any, **params: Any
 ) -> tuple[Any, int]:
     """A collective within groups along an axis with one slot, which lies wholly outside."""
     result = collective(x[0], whole.outside, axis_index_groups=[list(g) for g in groups], **params)
@@ -178,14 +179,14 @@ def grouped(
 # ------------------------------------------------------------------------------------- dimensions
 
 
-def _merge(x: Any, dimension: int, count: int) -> Any:
+def _merge(x: jax.Array, dimension: int, count: int) -> jax.Array:
     """Makes one dimension of `count` of them."""
     shape = x.shape
     merged = math.prod(shape[dimension : dimension + count])
     return x.reshape(*shape[:dimension], merged, *shape[dimension + count :])
 
 
-def _unmerge(x: Any, dimension: int, sizes: Sequence[int]) -> Any:
+def _unmerge(x: jax.Array, dimension: int, sizes: Sequence[int]) -> jax.Array:
     """Makes a dimension into dimensions of these sizes and one for the rest."""
     shape = x.shape
     rest = shape[dimension] // math.prod(sizes)

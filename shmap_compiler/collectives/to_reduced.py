@@ -7,8 +7,7 @@ program is transposed (`transforms.cotangent_types`), a mark before it says so.
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
@@ -17,7 +16,7 @@ from shmap_compiler.collectives.base import define, same_dimension_batcher
 to_reduced_p = Primitive("to_reduced")
 
 
-def to_reduced(x: Any, *, axes: tuple[str, ...]) -> Any:
+def to_reduced(x: jax.Array, *, axes: tuple[str, ...]) -> jax.Array:
     return to_reduced_p.bind(x, axes=axes)
 
 

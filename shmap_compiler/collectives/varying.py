@@ -9,8 +9,7 @@ devices, and so is its cotangent: `psum_invariant` is the psum whose transpose i
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
@@ -18,11 +17,11 @@ pvary_p = Primitive("shmap_pvary")
 psum_invariant_p = Primitive("shmap_psum_invariant")
 
 
-def pvary(x: Any, *, axes: tuple[str, ...]) -> Any:
+def pvary(x: jax.Array, *, axes: tuple[str, ...]) -> jax.Array:
     return pvary_p.bind(x, axes=axes)
 
 
-def psum_invariant(x: Any, *, axes: tuple[str, ...]) -> Any:
+def psum_invariant(x: jax.Array, *, axes: tuple[str, ...]) -> jax.Array:
     return psum_invariant_p.bind(x, axes=axes)
 
 
