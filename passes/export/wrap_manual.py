@@ -1,7 +1,7 @@
 """Wraps the per-device body in a program on full arrays, which XLA's partitioner reads.
 
-Before this pass the module is the program of one device. XLA compiles programs on full arrays; this
-pass states how the full arrays are split for the body and how its results are assembled.
+The module is the program of one device, but XLA compiles programs on full arrays. This pass states
+how the full arrays are split for the body and how its results are assembled.
 
 Before:  func.func public @main(%arg0: tensor<2x8xf32> {sdy.sharding = <@mesh, [{"i"}, {}]>}) -> ...
              attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} { body }
