@@ -6,6 +6,8 @@ Sources, as they stand in the comments below:
   [v5p]     https://cloud.google.com/tpu/docs/v5p
   [v6e]     https://cloud.google.com/tpu/docs/v6e
   [book]    https://jax-ml.github.io/scaling-book/tpus, "Key Takeaways"
+  [tpu7x]   https://docs.cloud.google.com/tpu/docs/tpu7x; it gives figures of a chip, which is two
+            devices of JAX's
   [h100]    https://www.nvidia.com/en-us/data-center/h100, column "H100 SXM"; it gives the speed of
             Tensor Cores with sparsity, which is twice the dense speed given here
 """
@@ -30,7 +32,11 @@ class Chip:
       clock: cycles per second, for the estimates of a compiler that counts cycles; None for others.
         It is `flops` divided by what the matrix units do in a cycle: 2 * 128 * 128 operations each,
         4 units on v5e, 8 on v5p [book]; for v6e we take 2**19, with which the cycles that libtpu
-        estimates for large products of matrices come to 88% of `flops` (97% on the others).
+        estimates for large products of matrices come to 88% of `flops` (97% on the others), and the
+        same number for one of the two devices of a TPU7x (80%).
+      flops_share, hbm_share: how much of `flops` and `hbm_bandwidth` a kernel reaches, for chips
+        whose compiler makes no estimate.
+      kernel_seconds: the shortest time of a kernel on such chips.
     """
 
     name: str
@@ -39,6 +45,9 @@ class Chip:
     hbm_bytes: int
     hbm_bandwidth: float
     clock: float | None = None
+    flops_share: float = 1.0
+    hbm_share: float = 1.0
+    kernel_seconds: float = 0.0
 
 
 GIB = 2**30
@@ -67,6 +76,14 @@ TPU_V6E = Chip(
     hbm_bandwidth=1600e9,  # [v6e]
     clock=1.75e9,
 )
+TPU_7X = Chip(
+    name="TPU7x",
+    device_kind="TPU7x",
+    flops={"bf16": 2307e12 / 2, "f8": 4614e12 / 2},  # [tpu7x]
+    hbm_bytes=192 * GIB // 2,  # [tpu7x]
+    hbm_bandwidth=7380e9 / 2,  # [tpu7x]
+    clock=2.2e9,
+)
 H100_SXM = Chip(
     name="NVIDIA H100 SXM",
     device_kind="NVIDIA H100 80GB HBM3",
@@ -80,6 +97,11 @@ H100_SXM = Chip(
     },
     hbm_bytes=80 * 10**9,  # [h100]
     hbm_bandwidth=3.35e12,  # [h100]
+    # Not published: what we take large products, and copies, to reach, and a kernel to take at
+    # least. Products alone reach 60 to 80% in public benchmarks, depending on power and on shapes.
+    flops_share=0.7,
+    hbm_share=0.85,
+    kernel_seconds=3e-6,
 )
 
-CHIPS = (TPU_V5E, TPU_V5P, TPU_V6E, H100_SXM)
+CHIPS = (TPU_V5E, TPU_V5P, TPU_V6E, TPU_7X, H100_SXM)

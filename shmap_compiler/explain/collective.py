@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from shmap_passes.cost.collective_time import (
 from shmap_passes.cost.networks import Network
 
 from shmap_compiler.collectives import RECORDS, Payload
+from shmap_compiler.explain import hlo
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
 from shmap_compiler.explain.replica_groups import (
     Groups,
@@ -34,7 +36,10 @@ if _unpriced := set(KINDS) - set(SENT_SHARES):
     raise NotImplementedError(f"shmap_passes.cost.collective_time does not know {_unpriced}")
 
 _STARTS = {f"{kind}-start": kind for kind in KINDS}
-_DONES = {f"{kind}-done" for kind in KINDS} | {"async-done"}
+_DONES = {f"{kind}-done" for kind in KINDS} | {"async-done", "call-done"}
+_WRAPPERS = ("async-start", "call-update", "fusion")
+_WAITING = "AsyncCollectiveDone"
+"""The custom call at the end of a fusion of libtpu's that waits for a collective."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,10 @@ class Collective:
       groups: the devices that work together; none for a permute.
       pairs: (from, to) of a permute; none for others.
       starts: whether the device goes on while it runs, and waits for it in another instruction.
+      channel: its number in the program, which the parts of a collective in several fusions share;
+        "" if it has none.
+      rings: over how many rings, each in one direction, the compiler sends it; None if it does not
+        say.
     """
 
     name: str
@@ -57,6 +66,8 @@ class Collective:
     groups: Groups
     pairs: Pairs
     starts: bool
+    channel: str = ""
+    rings: int | None = None
 
     @property
     def size(self) -> int:
@@ -75,31 +86,61 @@ class Collective:
     def cost(self, places: Sequence[Coordinates], network: Network) -> Cost:
         if self.kind == "collective-permute":
             return cost_of_pairs(self.payload, self.pairs, places, network)
-        return cost_of_groups(self.kind, self.payload, self.groups, places, network)
+        return cost_of_groups(self.kind, self.payload, self.groups, places, network, self.rings)
 
 
-def is_done(instruction: Instruction) -> bool:
+def is_done(module: Module, instruction: Instruction) -> bool:
     """Whether the device waits here for something that was started, perhaps a collective."""
-    return instruction.opcode in _DONES
+    return instruction.opcode in _DONES or _ends_with(module, instruction) == _WAITING
+
+
+def start_of(
+    module: Module,
+    computation: Computation,
+    done: Instruction,
+    started: Mapping[str, Collective],
+) -> str | None:
+    """The name of the collective, of those `started`, that an instruction waits for."""
+    if done.opcode == "fusion":
+        found = next(_within(module, done), None)
+        channel = found[1].channel if found else ""
+        return next((name for name, c in started.items() if channel and c.channel == channel), None)
+    name = done.operands[0] if done.operands else ""
+    while name in computation.instructions and computation[name].opcode == "async-update":
+        name = computation[name].operands[0]
+    return name if name in started else None
 
 
 def read_collective(
     module: Module, computation: Computation, instruction: Instruction, device_count: int
 ) -> Collective | None:
-    """The collective that an instruction is, starts, or has inside; None if it is none."""
+    """The collective that an instruction is, starts, or has inside; None if it is none.
+
+    libtpu writes some collectives in several pieces: a fusion that starts one, products that run
+    beside it and carry it on, and a fusion that waits for it. The first one counts. Collectives on
+    the SparseCore are a `call-start`, which launches a program there, a `call-update`, which begins
+    it, and a `call-done`.
+    """
     opcode = instruction.opcode
     if opcode in KINDS or opcode in _STARTS:
         where, inner = computation, instruction
-    elif opcode in ("async-start", "fusion"):
-        found = next(_within(module, instruction), None)
+    elif opcode in _WRAPPERS:
+        holder = computation[instruction.operands[0]] if opcode == "call-update" else instruction
+        found = next(_within(module, holder), None)
         if found is None:
             return None
         where, inner = found
     else:
         return None
+    starting = _ends_with(module, instruction) == hlo.STARTING
+    if opcode == "fusion" and not starting and inner.channel in module.started_channels:
+        return None
     kind = _STARTS.get(inner.opcode, inner.opcode)
+    if kind == "all-reduce" and _is_scattered(where, inner):
+        kind = "reduce-scatter"
     permutes = kind == "collective-permute"
     groups = () if permutes else read_groups(inner, device_count)
+    apart = opcode in _STARTS or opcode in ("async-start", "call-update") or starting
     return Collective(
         name=instruction.name,
         kind=kind,
@@ -107,21 +148,57 @@ def read_collective(
         payload=_payload(where, inner, kind, max(map(len, groups), default=1)),
         groups=groups,
         pairs=read_pairs(inner) if permutes else (),
-        starts=opcode in _STARTS or opcode == "async-start",
+        starts=apart and '"is_sync":true' not in instruction.attributes,
+        channel=inner.channel,
+        rings=_rings(instruction.attributes + inner.attributes),
     )
+
+
+def _ends_with(module: Module, instruction: Instruction) -> str | None:
+    """The target of the custom call with which a fusion ends."""
+    if instruction.opcode != "fusion":
+        return None
+    return module.computations[instruction.called[0]].result.call_target
+
+
+def _is_scattered(computation: Computation, sum_: Instruction) -> bool:
+    """Whether each device keeps a slice of a sum and no more: how libtpu fuses a reduce-scatter."""
+    users = [i for i in computation if sum_.name in i.operands]
+    slices = [i for i in users if i.opcode == "dynamic-slice" and i.bytes < sum_.bytes]
+    return bool(users) and len(slices) == len(users) and sum_.name != computation.root
+
+
+def _rings(attributes: str) -> int | None:
+    """Over how many rings libtpu sends a collective, if it tells the algorithm.
+
+    Gathers "1D" and "StrategyRing" go both ways round one ring. Each color of a unidirectional
+    strategy, and each of a SparseCore's, is a ring in one direction.
+    """
+    if colors := attributes.count('"phase_rings"'):
+        return colors * (2 if "ICI_RING_TYPE_BIDIR" in attributes else 1)
+    emitter = re.search(r'"emitter":"(\w+)"', attributes)
+    strategy = re.search(r'"strategy":"(\w+)".*?colors:(\d+)', attributes)
+    if strategy is not None:
+        return int(strategy[2]) * (1 if strategy[1].startswith("UniDirection") else 2)
+    return 2 if emitter is not None and emitter[1].startswith("1D") else None
 
 
 def _within(module: Module, instruction: Instruction) -> Iterator[tuple[Computation, Instruction]]:
     for name in instruction.called:
         called = module.computations[name]
         for inner in called:
-            if inner.opcode in KINDS:
+            if inner.opcode in KINDS or inner.opcode in _STARTS:
                 yield called, inner
             yield from _within(module, inner)
 
 
 def _payload(computation: Computation, instruction: Instruction, kind: str, size: int) -> int:
     operands = [computation[name].bytes for name in instruction.operands]
+    if kind == "collective-permute":
+        # A tuple of results, each of an operand: several permutes, combined. Otherwise operands
+        # after the first are a place for the result, and offsets in it.
+        combined = instruction.type.startswith("(" if instruction.opcode in KINDS else "((")
+        return sum(operands) if combined else operands[0]
     if _PAYLOADS[kind] is Payload.FIRST_OPERAND:
         return operands[0]
     return sum(operands) * (size if _PAYLOADS[kind] is Payload.GATHERED else 1)

@@ -15,10 +15,12 @@ import numpy as np
 from shmap_compiler.base import specs
 from shmap_compiler.explain import hlo
 from shmap_compiler.explain.figures import CollectiveCost, Figures, Layout, Memory, Totals
+from shmap_compiler.explain.links import fullest
 from shmap_compiler.explain.page import page
 from shmap_compiler.explain.schedule import Occurrence, Schedule, run
 from shmap_compiler.explain.text import text
 from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
+from shmap_compiler.targets import Torus
 
 
 class Explanation(Figures):
@@ -93,7 +95,9 @@ def _sum(key: tuple[Any, ...], alike: Sequence[Occurrence]) -> CollectiveCost:
 
 def _totals(compiled: CompiledProgram, schedule: Schedule, timed: bool) -> Totals:
     costs = compiled.cost_analysis() or {}
-    times = (schedule.computing, schedule.sending)
+    network = compiled.target.network if compiled.target is not None else None
+    link = fullest(schedule.usage, network) if network is not None else 0.0
+    times = (schedule.computing, link)
     return Totals(
         flops=schedule.flops,
         compiler_flops=costs.get("flops"),
@@ -102,6 +106,8 @@ def _totals(compiled: CompiledProgram, schedule: Schedule, timed: bool) -> Total
         compute_seconds=schedule.computing if timed else None,
         wire_seconds=schedule.sending if timed else None,
         exposed_seconds=sum(o.trips * o.exposed for o in schedule.occurrences) if timed else None,
+        unestimated_seconds=schedule.unestimated if timed else None,
+        link_seconds=link if timed else None,
         step_seconds=schedule.seconds if timed else None,
         bound=("compute" if times[0] >= times[1] else "wire") if timed else None,
         bound_seconds=max(times) if timed else None,
@@ -183,8 +189,24 @@ def _notes(compiled: CompiledProgram, schedule: Schedule) -> tuple[str, ...]:
     ]
     if target is None or target.chip is None:
         notes.append("no times: the target has no published figures; use e.g. tpu:v5e:2x4")
-    elif target.chip.clock is None:
+        return tuple(notes)
+    network = target.network
+    if isinstance(network, Torus) and network.other_link_bandwidth and schedule.sending:
+        rates = (network.link_bandwidth, network.other_link_bandwidth)
+        first, second = (f"{rate / 1e9:g}" for rate in rates)
+        notes.append(
+            f"a link is taken to carry {first} GB/s, as Google publishes; the scaling book gives "
+            f"{second}, with which the wire takes {100 * (rates[0] / rates[1] - 1):.0f}% longer"
+        )
+    if target.chip.clock is None:
         notes.append("compute time is a roofline: this compiler makes no estimate of its own")
+    if target.kind == "gpu":
+        notes.append("without a GPU its compiler cannot choose the fastest kernel for each product")
+    kernels = {w.source for w in schedule.works if w.opcode == "custom-call" and w.unestimated}
+    notes += [
+        f"the kernel at {_short(line) or '?'} has no estimate: it counts as taking no time"
+        for line in sorted(kernels)
+    ]
     return tuple(notes)
 
 

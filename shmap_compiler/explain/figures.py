@@ -50,7 +50,10 @@ class Totals:
       wire_seconds: in which at least one collective runs.
       exposed_seconds: in which the device waits for collectives.
       step_seconds: from begin to end.
-      bound: what takes longer if everything overlapped: "compute" or "wire".
+      unestimated_seconds: memory traffic of instructions, such as copies, for which the compiler
+        gives no estimate. No other figure includes it.
+      link_seconds: for which the link is in use that is in use for longest.
+      bound: what takes longer if everything overlapped: "compute" or "wire", which is that link.
       bound_seconds: how long that takes: no order of the same work makes the run shorter.
     """
 
@@ -61,6 +64,8 @@ class Totals:
     compute_seconds: float | None
     wire_seconds: float | None
     exposed_seconds: float | None
+    unestimated_seconds: float | None
+    link_seconds: float | None
     step_seconds: float | None
     bound: str | None
     bound_seconds: float | None

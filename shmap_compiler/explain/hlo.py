@@ -35,10 +35,30 @@ class Instruction:
         """Bytes of the result."""
         return type_bytes(self.type)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the result in the memory of the device: without those in a TPU's VMEM."""
+        return type_bytes(_ELSEWHERE.sub("", self.type))
+
     def attribute(self, pattern: str) -> str | None:
         """What the first group of `pattern` matches in the attributes."""
         match = re.search(pattern, self.attributes)
         return match[1] if match else None
+
+    @property
+    def call_target(self) -> str:
+        """What a custom call calls; "" for other instructions."""
+        return self.attribute(r'\bcustom_call_target="([^"]+)"') or ""
+
+    @property
+    def channel(self) -> str:
+        """The channel of a collective, "" if it has none."""
+        return self.attribute(r"\bchannel_id=(\d+)") or ""
+
+    @property
+    def scope(self) -> str:
+        """The name of the operation that it comes from, with the named scopes around it."""
+        return self.attribute(r'\bop_name="((?:[^"\\]|\\.)*)"') or ""
 
     @cached_property
     def called(self) -> tuple[str, ...]:
@@ -86,6 +106,17 @@ class Module:
     entry: Computation
     frames: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def started_channels(self) -> frozenset[str]:
+        """The channels of collectives that one fusion starts and others carry on."""
+        return frozenset(
+            instruction.channel
+            for computation in self.computations.values()
+            if computation.result.call_target == STARTING
+            for instruction in computation
+            if instruction.channel
+        )
+
     def source(self, instruction: Instruction) -> str:
         """The user's line that an instruction comes from, "" where XLA kept none."""
         frame = instruction.attribute(r"\bstack_frame_id=(\d+)")
@@ -99,6 +130,9 @@ class Module:
                 yield from self.within(inner)
 
 
+STARTING = "AsyncCollectiveStart"
+"""The custom call at the end of a fusion of libtpu's that starts a collective."""
+
 _CALLS = re.compile(
     r"\b(?:calls|to_apply|condition|body|branch_computations|true_computation|false_computation)"
     r"=(\{[^}]*\}|%[\w.\-]+)"
@@ -107,7 +141,10 @@ _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(?P<root>ROOT )?%(?P<name>[\w.\-]+) = (?P<rest>.*)")
 _FILE = re.compile(r'(\d+) "(.*)"$')
 _LOCATION = re.compile(r"(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
-_FRAME = re.compile(r"(\d+) \{file_location_id=(\d+)")
+_FRAME = re.compile(r"(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?")
+_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_ELSEWHERE = re.compile(r"\w+\[[^\]]*\]\{[^}]*T\([^}]*S\([1-9]\)[^}]*\}")
+"""An array with a tiled layout, as on TPUs, and a memory space other than the usual one."""
 _ARRAY = re.compile(r"\b(?P<element>[a-z]+(?P<bits>\d*)\w*)\[(?P<sizes>[\d,<=]*)\]")
 
 
@@ -182,11 +219,27 @@ def _read_frames(text: str) -> dict[str, str]:
         for key, (file, line) in read("FileLocations", _LOCATION).items()
         if file in files
     }
-    return {
-        key: places[place]
-        for key, (place,) in read("StackFrames", _FRAME).items()
-        if place in places
-    }
+    frames = read("StackFrames", _FRAME)
+    return {key: _users_line(key, frames, places) for key in frames}
+
+
+def _users_line(
+    frame: str, frames: Mapping[str, tuple[str, ...]], places: Mapping[str, str]
+) -> str:
+    """The innermost line of a stack that is no line of an installed library; else the innermost.
+
+    XLA counts parents from one more than frames.
+    """
+    line = ""
+    key, seen = frame, 0
+    while key in frames and seen <= len(frames):
+        place, parent = frames[key]
+        here = places.get(place, "")
+        line = line or here
+        if here and not _LIBRARY.search(here):
+            return here
+        key, seen = str(int(parent or 0) - 1), seen + 1
+    return line
 
 
 def type_bytes(type_: str) -> int:

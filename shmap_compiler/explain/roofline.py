@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from shmap_passes.cost.chips import Chip
 
@@ -32,21 +34,23 @@ _FREE = {
     "while",
 }
 
+_ASYNCHRONOUS = re.compile(r"-(start|done|update)$")
+"""Copies and slices beside other instructions; what they wait for is not modelled."""
+
+_FREE_CALLS = {"AllocateBuffer", "ConcatBitcast", "Sharding"}
+"""Custom calls that move nothing."""
+
 
 def flops(module: Module, computation: Computation, instruction: Instruction) -> int:
     """Operations of an instruction and of what it fuses; a multiply-add is two."""
-    total = _own_flops(computation, instruction)
-    for name in instruction.called if instruction.opcode == "fusion" else ():
-        called = module.computations[name]
-        total += sum(flops(module, called, inner) for inner in called)
-    return total
+    return sum(_own_flops(*inside) for inside in _fused(module, computation, instruction))
 
 
 def _own_flops(computation: Computation, instruction: Instruction) -> int:
     if instruction.opcode == "convolution":
         return _convolution_flops(computation, instruction)
     contracted = instruction.attribute(r"\blhs_contracting_dims=\{([\d,]+)\}")
-    if "gemm" in (instruction.attribute(r'custom_call_target="([^"]+)"') or ""):
+    if any(word in instruction.call_target for word in ("gemm", "matmul")):
         dims = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]+)\]') or ""
         contracted = dims.replace('"', "")
     if not contracted:
@@ -64,21 +68,102 @@ def _convolution_flops(computation: Computation, instruction: Instruction) -> in
     return 2 * math.prod(hlo.shape(instruction.type)) * used
 
 
-def seconds(
+@dataclass(frozen=True)
+class Work:
+    """An instruction that is not a collective, and what it costs.
+
+    Attributes:
+      name, opcode: of the instruction.
+      source: the user's line, "" if XLA kept none.
+      scope: the operation it comes from, with the named scopes around it.
+      element: the element type of the factors of its matrix products, "" if it has none.
+      trips: how often it runs, counting all loops around it.
+      flops, traffic, seconds: of one run; operations, bytes in memory, time.
+      unestimated: seconds that its memory traffic would take, if its compiler estimates times and
+        gives none for it. `seconds` is zero then.
+    """
+
+    name: str
+    opcode: str
+    source: str
+    scope: str
+    element: str
+    trips: int
+    flops: int
+    traffic: int
+    seconds: float
+    unestimated: float
+
+
+def work(
     module: Module, computation: Computation, instruction: Instruction, chip: Chip | None
-) -> float:
-    """Time of an instruction that is no collective; zero where it is not known."""
-    if chip is None or instruction.opcode in _FREE:
-        return 0.0
-    cycles = instruction.attribute(r'"estimated_cycles":"(\d+)"')
+) -> Work | None:
+    """What an instruction that is not a collective costs; None if it takes no time of its own."""
+    if instruction.opcode in _FREE or _ASYNCHRONOUS.search(instruction.opcode):
+        return None
+    if instruction.call_target in _FREE_CALLS:
+        return None
+    main = _main(module, computation, instruction)
+    count = flops(module, computation, instruction)
+    moved = traffic(module, computation, instruction)
+    seconds, unestimated = _seconds(instruction, count, moved, main.element, chip)
+    return Work(
+        name=instruction.name,
+        opcode=instruction.opcode,
+        source=main.source,
+        scope=main.scope,
+        element=main.element if count else "",
+        trips=1,
+        flops=count,
+        traffic=moved,
+        seconds=seconds,
+        unestimated=unestimated,
+    )
+
+
+def _seconds(
+    instruction: Instruction, count: int, moved: int, element: str, chip: Chip | None
+) -> tuple[float, float]:
+    """The time of an instruction, and that which its compiler should have estimated."""
+    if chip is None:
+        return 0.0, 0.0
+    in_memory = moved / (chip.hbm_bandwidth * chip.hbm_share)
     if chip.clock is not None:
-        return int(cycles) / chip.clock if cycles else 0.0
-    if re.search(r"-(start|done|update)$", instruction.opcode):
-        return 0.0
-    first = computation[instruction.operands[0]].type if instruction.operands else ""
-    speed = _speed(chip, hlo.element(first))
-    computing = flops(module, computation, instruction) / speed if speed else 0.0
-    return max(computing, traffic(module, computation, instruction) / chip.hbm_bandwidth)
+        cycles = instruction.attribute(r'"estimated_cycles":"(\d+)"')
+        return (int(cycles) / chip.clock, 0.0) if cycles else (0.0, in_memory)
+    speed = _speed(chip, element)
+    computing = count / (speed * chip.flops_share) if speed else 0.0
+    return chip.kernel_seconds + max(computing, in_memory), 0.0
+
+
+@dataclass(frozen=True)
+class _Main:
+    """What most of an instruction's time goes to: the largest product that it fuses, or itself."""
+
+    source: str
+    scope: str
+    element: str
+
+
+def _main(module: Module, computation: Computation, instruction: Instruction) -> _Main:
+    inside = [*_fused(module, computation, instruction)]
+    where, largest = max(inside, key=lambda pair: _own_flops(*pair))
+    factor = hlo.element(where[largest.operands[0]].type) if largest.operands else ""
+    near = [largest, instruction, *(inner for _, inner in inside)]
+    source = next(filter(None, map(module.source, near)), "")
+    scope = next((i.scope for i in near if i.scope), "")
+    return _Main(source, scope, factor)
+
+
+def _fused(
+    module: Module, computation: Computation, instruction: Instruction
+) -> Iterator[tuple[Computation, Instruction]]:
+    """An instruction, and those that it fuses at any depth, each with its computation."""
+    yield computation, instruction
+    for name in instruction.called if instruction.opcode == "fusion" else ():
+        called = module.computations[name]
+        for inner in called:
+            yield from _fused(module, called, inner)
 
 
 def traffic(module: Module, computation: Computation, instruction: Instruction) -> int:
@@ -89,10 +174,10 @@ def traffic(module: Module, computation: Computation, instruction: Instruction) 
     if instruction.opcode != "fusion":
         operands = [computation[name] for name in instruction.operands]
         if instruction.opcode == "dynamic-update-slice":
-            return 2 * operands[1].bytes
+            return 2 * operands[1].memory_bytes
         if instruction.opcode in _SLICES:
-            return 2 * instruction.bytes
-        return instruction.bytes + sum(operand.bytes for operand in operands)
+            return 2 * instruction.memory_bytes
+        return instruction.memory_bytes + sum(operand.memory_bytes for operand in operands)
     fused = module.computations[instruction.called[0]]
     return _written(fused, fused.result) + sum(_read(fused, name) for name in fused.parameters)
 
@@ -104,17 +189,17 @@ def _written(fused: Computation, result: Instruction) -> int:
     if result.opcode == "tuple":
         return sum(_written(fused, fused[name]) for name in result.operands)
     if result.opcode == "dynamic-update-slice":
-        return fused[result.operands[1]].bytes
-    return result.bytes
+        return fused[result.operands[1]].memory_bytes
+    return result.memory_bytes
 
 
 def _read(fused: Computation, parameter: str) -> int:
     """Bytes that a fused computation reads of a parameter."""
     users = [i for i in fused if parameter in i.operands]
     if all(i.opcode in _SLICES and i.operands[0] == parameter for i in users):
-        return sum(i.bytes for i in users)
+        return sum(i.memory_bytes for i in users)
     replaced = [i.opcode == "dynamic-update-slice" and i.operands[0] == parameter for i in users]
-    return 0 if all(replaced) else fused[parameter].bytes
+    return 0 if all(replaced) else fused[parameter].memory_bytes
 
 
 def _speed(chip: Chip, element: str) -> float | None:

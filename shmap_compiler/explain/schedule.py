@@ -1,20 +1,25 @@
 """Runs through the schedule of a program: when it computes, when it sends, and when it waits.
 
 A device works off its instructions in their order. A collective that is one instruction keeps it
-waiting to the end. One that is two, `-start` and `-done`, runs beside what stands between them, and
-the device waits in `-done` for what is left of it. Collectives share links only one after another.
+waiting to the end. One that is two, a start and a done, runs beside what stands between them, and
+the device waits in the done for what is left of it. On each link of the network, transfers run one
+after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shmap_passes.cost.collective_time import Coordinates, Cost, Link
+from shmap_passes.cost.collective_time import Coordinates, Cost
+from shmap_passes.cost.networks import Network
 
 from shmap_compiler.explain import roofline
-from shmap_compiler.explain.collective import Collective, is_done, read_collective
+from shmap_compiler.explain.collective import Collective, is_done, read_collective, start_of
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
+from shmap_compiler.explain.links import Links
+from shmap_compiler.explain.roofline import Work
 from shmap_compiler.explain.trip_count import Carried, trips
 from shmap_compiler.targets.target import Target
 
@@ -65,19 +70,32 @@ class Schedule:
     """One run of the program on one device.
 
     Attributes:
+      works: what the device does itself; an instruction in a loop has one entry for all trips.
       seconds: from the first instruction to the last.
       computing: seconds in which it computes.
       sending: seconds in which at least one collective runs.
+      usage: seconds for which each link is in use; see `Links`.
       unknown_loops: the lines of loops of which the number of trips is not known; they count once.
     """
 
     occurrences: list[Occurrence] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     seconds: float = 0.0
     computing: float = 0.0
     sending: float = 0.0
-    flops: int = 0
+    usage: dict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
     unknown_loops: list[str] = field(default_factory=list)
+
+    @property
+    def flops(self) -> int:
+        """Operations of matrix products and convolutions."""
+        return sum(work.flops * work.trips for work in self.works)
+
+    @property
+    def unestimated(self) -> float:
+        """Seconds of memory traffic of instructions without an estimate, which no time includes."""
+        return sum(work.unestimated * work.trips for work in self.works)
 
 
 def run(
@@ -94,22 +112,24 @@ class _Runner:
     places: Sequence[Coordinates] | None
     device_count: int
 
+    @property
+    def _network(self) -> Network | None:
+        return self.target.network if self.target and self.places is not None else None
+
     def run(self, computation: Computation, carried: Carried) -> Schedule:
         """A computation by itself, beginning at time zero with all links free."""
-        schedule, links = Schedule(), _Links()
+        schedule, network = Schedule(), self._network
+        links = Links(network) if network is not None else None
         started: dict[str, tuple[Collective, Cost | None, float]] = {}
         for instruction in computation:
             collective = read_collective(self.module, computation, instruction, self.device_count)
-            if is_done(instruction):
-                start = _start_of(computation, instruction, started)
+            if is_done(self.module, instruction):
+                under_way = {name: c for name, (c, _, _) in started.items()}
+                start = start_of(self.module, computation, instruction, under_way)
                 if start is not None:
                     self._finish(schedule, *started.pop(start))
             elif collective is not None:
-                cost = self._cost(collective)
-                until = links.take(cost, schedule.seconds) if cost else schedule.seconds
-                if cost is not None:
-                    begin = until - cost.seconds
-                    schedule.events.append(_event("wire", begin, cost.seconds, collective))
+                cost, until = self._begin(schedule, links, collective)
                 if collective.starts:
                     started[instruction.name] = collective, cost, until
                 else:
@@ -125,27 +145,38 @@ class _Runner:
                 _append(schedule, max(branches, key=lambda s: s.seconds), 1)
             else:
                 self._work(schedule, computation, instruction)
-        schedule.sending += links.busy
+        for unfinished in started.values():
+            self._finish(schedule, *unfinished)
+        if links is not None:
+            schedule.sending += links.busy
+            _add(schedule.usage, links.usage, 1)
         return schedule
 
-    def _cost(self, collective: Collective) -> Cost | None:
-        network = self.target.network if self.target else None
-        if network is None or self.places is None:
-            return None
-        return collective.cost(self.places, network)
+    def _begin(
+        self, schedule: Schedule, links: Links | None, collective: Collective
+    ) -> tuple[Cost | None, float]:
+        """The cost of a collective that is reached now, and when it ends."""
+        if links is None or self.places is None:
+            return None, schedule.seconds
+        cost = collective.cost(self.places, links.network)
+        begin, end = links.take(cost, schedule.seconds)
+        schedule.events.append(_event("wire", begin, end - begin, collective))
+        return cost, end
 
     def _work(self, schedule: Schedule, computation: Computation, instruction: Instruction) -> None:
         chip = self.target.chip if self.target else None
-        seconds = roofline.seconds(self.module, computation, instruction, chip)
-        schedule.flops += roofline.flops(self.module, computation, instruction)
-        if seconds:
-            source = self.module.source(instruction)
-            what = instruction.opcode
+        work = roofline.work(self.module, computation, instruction, chip)
+        if work is None:
+            return
+        schedule.works.append(work)
+        if work.seconds:
             schedule.events.append(
-                Event("compute", schedule.seconds, seconds, instruction.name, what, source)
+                Event(
+                    "compute", schedule.seconds, work.seconds, work.name, work.opcode, work.source
+                )
             )
-            schedule.seconds += seconds
-            schedule.computing += seconds
+            schedule.seconds += work.seconds
+            schedule.computing += work.seconds
 
     @staticmethod
     def _finish(
@@ -173,54 +204,23 @@ class _Runner:
         _append(schedule, self.run(body, found.carried), count)
 
 
-class _Links:
-    """Until when the links of the network are taken.
-
-    Attributes:
-      busy: seconds in which at least one was.
-    """
-
-    def __init__(self) -> None:
-        self.busy = 0.0
-        self._last = 0.0
-        self._all = 0.0
-        self._each: dict[Link, float] = {}
-
-    def take(self, cost: Cost, now: float) -> float:
-        """When a collective ends that could begin now; it waits for those that use its links."""
-        links = self._each if cost.links is None else cost.links
-        begin = max([now, self._all, *(self._each.get(link, 0.0) for link in links)])
-        end = begin + cost.seconds
-        if cost.links is None:
-            self._all = end
-        else:
-            self._each.update(dict.fromkeys(cost.links, end))
-        self.busy += max(0.0, end - max(begin, self._last))
-        self._last = max(self._last, end)
-        return end
-
-
-def _start_of(
-    computation: Computation, done: Instruction, started: Mapping[str, object]
-) -> str | None:
-    """The collective that an instruction waits for, perhaps through `async-update`s."""
-    name = done.operands[0] if done.operands else ""
-    while name in computation.instructions and computation[name].opcode == "async-update":
-        name = computation[name].operands[0]
-    return name if name in started else None
-
-
 def _append(schedule: Schedule, part: Schedule, times: int) -> None:
     """Lets `part` run so many times after what is in `schedule`."""
     for k in range(min(times, DRAWN_TRIPS)):
         schedule.events += _later(part.events, schedule.seconds + k * part.seconds)
     if times:
         schedule.occurrences += [replace(o, trips=o.trips * times) for o in part.occurrences]
+        schedule.works += [replace(work, trips=work.trips * times) for work in part.works]
     schedule.seconds += times * part.seconds
     schedule.computing += times * part.computing
     schedule.sending += times * part.sending
-    schedule.flops += times * part.flops
+    _add(schedule.usage, part.usage, times)
     schedule.unknown_loops += part.unknown_loops
+
+
+def _add(total: dict[Hashable, float], part: Mapping[Hashable, float], times: int) -> None:
+    for key, seconds in part.items():
+        total[key] += times * seconds
 
 
 def _later(events: Sequence[Event], by: float) -> Iterator[Event]:

@@ -78,6 +78,8 @@ def totals_rows(explanation: Figures) -> Iterator[Row]:
     yield "wire in use", _time(totals.wire_seconds)
     yield "waiting for the wire", _time(totals.exposed_seconds)
     yield "from begin to end", _time(totals.step_seconds)
+    if totals.unestimated_seconds:
+        yield "  not counted", f"{_time(totals.unestimated_seconds)} of copies without an estimate"
     beyond = totals.step_seconds / totals.bound_seconds - 1 if totals.bound_seconds else 0.0
     bound = f"{totals.bound}, {_time(totals.bound_seconds)}"
     yield "bound", f"{bound}: the run takes {100 * beyond:.0f}% longer"

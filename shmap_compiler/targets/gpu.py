@@ -26,6 +26,7 @@ class GpuModel:
     Attributes:
       node_size: GPUs in a node.
       device_bandwidth, node_bandwidth: see `Nodes`.
+      measured: whether the times of collectives in a node are; see `Nodes`.
       description: what XLA's GPU compiler wants to know, in the fields of its GpuTargetConfigProto.
     """
 
@@ -33,6 +34,7 @@ class GpuModel:
     node_size: int
     device_bandwidth: float
     node_bandwidth: float
+    measured: bool
     description: str
 
 
@@ -74,6 +76,7 @@ MODELS = {
         # data-center/h100). Network: one 400 Gb/s adapter per GPU (NVIDIA DGX H100 data sheet).
         device_bandwidth=450e9,
         node_bandwidth=8 * 50e9,
+        measured=True,
         description=_H100_DESCRIPTION,
     )
 }
@@ -130,7 +133,9 @@ class GpuTarget(Target):
         kind = self._model
         # Each GPU comes with its own adapter to other nodes.
         bandwidth = kind.node_bandwidth * self.size / kind.node_size
-        return Nodes(self.nodes, self.size, kind.device_bandwidth, bandwidth)
+        return Nodes(
+            self.nodes, self.size, kind.device_bandwidth, bandwidth, measured=kind.measured
+        )
 
     @property
     def device_count(self) -> int:

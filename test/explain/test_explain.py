@@ -15,7 +15,7 @@ from compilers import needs_gpu_compiler, needs_tpu_compiler
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
-from shmap_passes.cost import collective_time
+from shmap_passes.cost import collective_time, nccl
 from shmap_passes.cost.chips import H100_SXM, TPU_V5E
 
 from shmap_compiler import PARTITIONERS, Target, shard_map
@@ -296,11 +296,15 @@ def test_time_of_compute_is_the_compilers_estimate_or_a_roofline():
 }"""
     )
     negate = parsed.entry["b"]
-    assert roofline.seconds(parsed, parsed.entry, negate, TPU_V5E) == 3000 / 1.5e9
+
+    def work(chip, instruction=negate):
+        return roofline.work(parsed, parsed.entry, instruction, chip)
+
+    assert work(TPU_V5E).seconds == 3000 / 1.5e9
     moved = 2 * 8 * 16 * 2
-    assert roofline.seconds(parsed, parsed.entry, negate, H100_SXM) == moved / 3.35e12
-    assert roofline.seconds(parsed, parsed.entry, negate, None) == 0
-    assert roofline.seconds(parsed, parsed.entry, parsed.entry["a"], H100_SXM) == 0
+    assert work(H100_SXM).seconds == pytest.approx(3e-6 + moved / (0.85 * 3.35e12))
+    assert work(None).seconds == 0
+    assert work(H100_SXM, parsed.entry["a"]) is None
 
 
 def test_slices_cost_what_they_move():
@@ -458,6 +462,85 @@ def test_collectives_share_no_links():
     assert both(LEFT).seconds == pytest.approx(EIGHT_MIB)
     assert both(LEFT).sending == pytest.approx(EIGHT_MIB)
     assert both(RIGHT).seconds == pytest.approx(2 * EIGHT_MIB)
+
+
+def test_transfers_wait_for_their_own_links_only():
+    """Two of the first permute share a link; the second needs another, which is free earlier."""
+    found = scheduled(
+        [
+            P_LINE,
+            "%s = (bf16[4096,1024], bf16[4096,1024]) collective-permute-start(%p), "
+            "source_target_pairs={{0,2},{1,3}}",
+            f"%t = (bf16[4096,1024], bf16[4096,1024]) collective-permute-start(%p), {RIGHT}",
+            "%d = bf16[4096,1024] collective-permute-done(%s)",
+            "ROOT %e = bf16[4096,1024] collective-permute-done(%t)",
+        ]
+    )
+    assert found.seconds == pytest.approx(2 * EIGHT_MIB)
+
+
+def test_combined_permutes_count_all_operands():
+    combined = (
+        "%c = (bf16[4096,1024], bf16[4096,1024]) collective-permute(%p, %p), "
+        "source_target_pairs={{0,1}}"
+    )
+    (found,) = scheduled([P_LINE, combined]).occurrences
+    assert found.collective.payload == 2 * 8 * MIB
+    started = (
+        "%s = ((bf16[4096,1024], bf16[4096,1024]), (bf16[4096,1024], bf16[4096,1024])) "
+        "collective-permute-start(%p, %p), source_target_pairs={{0,1}}"
+    )
+    (found,) = scheduled([P_LINE, started]).occurrences
+    assert found.collective.payload == 2 * 8 * MIB
+    # A place for the result, and offsets in it, are not sent.
+    placed = "%d = bf16[4096,1024] collective-permute(%p, %p), source_target_pairs={{0,1}}"
+    (found,) = scheduled([P_LINE, placed]).occurrences
+    assert found.collective.payload == 8 * MIB
+
+
+def test_a_start_that_is_synchronous_is_exposed():
+    found = scheduled(
+        [
+            P_LINE,
+            f"%s = (bf16[4096,1024], bf16[4096,1024]) collective-permute-start(%p), {RIGHT}, "
+            'backend_config={"is_sync":true}',
+            f"%w = bf16[4096,1024] {WORK}",
+            "ROOT %d = bf16[4096,1024] collective-permute-done(%s)",
+        ]
+    )
+    (occurrence,) = found.occurrences
+    assert not occurrence.overlapped
+    assert found.seconds == pytest.approx(EIGHT_MIB + 1e-4)
+
+
+def test_devices_of_one_chip_share_its_links():
+    network = Torus((2, 2, 1), (False,) * 3, W, 0.0, cores=2, core_bandwidth=6 * W)
+    places = [(x, y, 0, c) for x in range(2) for y in range(2) for c in range(2)]
+
+    def gather(*groups):
+        return collective_time.cost_of_groups("all-gather", MIB, groups, places, network).seconds
+
+    everyone = gather(tuple(range(8)))
+    assert everyone == pytest.approx(7 / 8 * MIB / (2 * W))
+    # One device of each chip: two groups share the links.
+    assert gather((0, 2, 4, 6), (1, 3, 5, 7)) == pytest.approx(2 * 3 / 4 * MIB / (2 * W))
+    assert gather((0, 1), (2, 3)) == pytest.approx(1 / 2 * MIB / (6 * W))
+    # Both devices of a chip send to the same neighbor, then one to the other.
+    across = collective_time.cost_of_pairs(MIB, ((0, 4), (1, 5)), places, network)
+    assert across.seconds == pytest.approx(2 * MIB / W)
+    beside = collective_time.cost_of_pairs(MIB, ((0, 1), (2, 3)), places, network)
+    assert beside.seconds == pytest.approx(MIB / (6 * W))
+
+
+def test_measured_times_of_gpus():
+    # 256 MiB among eight at 368 GB/s; half way between two sizes, half the way between their times.
+    assert nccl.seconds("all-gather", 2**28, 8) == pytest.approx(2**28 / 368e9)
+    middle = (nccl.seconds("all-gather", 2**27, 8) + nccl.seconds("all-gather", 2**28, 8)) / 2
+    assert nccl.seconds("all-gather", 1.5 * 2**27, 8) == pytest.approx(middle)
+    # The smallest is the shortest, and the largest sets the rate of all larger ones.
+    assert nccl.seconds("all-reduce", 1, 8) == nccl.seconds("all-reduce", 1024, 8)
+    assert nccl.seconds("all-reduce", 2**33, 8) == pytest.approx(4 * 2**31 / 230e9)
+    assert nccl.seconds("collective-broadcast", 2**28, 3) == nccl.seconds("all-to-all", 2**28, 4)
 
 
 def test_asynchronous_wrappers_and_fusions_of_collectives_are_read():
@@ -674,7 +757,7 @@ def test_the_wire_of_a_ring_of_neighbours_hides_behind_compute(partitioner):
     # The matrix units are busy for at least the time that the product needs at full speed.
     assert (totals.compute_seconds or 0) > FLOPS / 197e12
     assert ring.memory.capacity == 16 * 2**30
-    assert not ring.notes
+    assert not [note for note in ring.notes if "neighbors" in note]
 
 
 @needs_tpu_compiler

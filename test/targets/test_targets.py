@@ -53,18 +53,28 @@ def refused(where, found, needed, fix):
 # ---------------------------------------------------------------------------------------- texts
 
 
+def torus(shape, wraps, link, other, **more):
+    return Torus(shape, wraps, link, other_link_bandwidth=other, **more)
+
+
 @pytest.mark.parametrize(
     ("text", "count", "chip", "network"),
     [
         ("cpu:8", 8, None, None),
         ("local", 8, None, None),
-        ("tpu:v5e:2x4", 8, "TPU v5e", Torus((2, 4), (False, False), 50e9)),
-        ("tpu:v5e:8x16", 128, "TPU v5e", Torus((8, 16), (False, True), 50e9)),
-        ("tpu:v6e:16x16", 256, "TPU v6e", Torus((16, 16), (True, True), 100e9)),
-        ("tpu:v5p:2x2x4", 16, "TPU v5p", Torus((2, 2, 4), (False,) * 3, 100e9)),
-        ("tpu:v5p:4x4x8", 128, "TPU v5p", Torus((4, 4, 8), (True,) * 3, 100e9)),
-        ("gpu:h100:8", 8, "NVIDIA H100 SXM", Nodes(1, 8, 450e9, 400e9)),
-        ("gpu:h100:2x4", 8, "NVIDIA H100 SXM", Nodes(2, 4, 450e9, 200e9)),
+        ("tpu:v5e:2x4", 8, "TPU v5e", torus((2, 4), (False, False), 50e9, 45e9)),
+        ("tpu:v5e:8x16", 128, "TPU v5e", torus((8, 16), (False, True), 50e9, 45e9)),
+        ("tpu:v6e:16x16", 256, "TPU v6e", torus((16, 16), (True, True), 100e9, 90e9)),
+        ("tpu:v5p:2x2x4", 16, "TPU v5p", torus((2, 2, 4), (False,) * 3, 100e9, 90e9)),
+        ("tpu:v5p:4x4x8", 128, "TPU v5p", torus((4, 4, 8), (True,) * 3, 100e9, 90e9)),
+        (
+            "tpu:tpu7x:2x2x1",
+            8,
+            "TPU7x",
+            torus((2, 2, 1), (False,) * 3, 100e9, 90e9, cores=2, core_bandwidth=600e9),
+        ),
+        ("gpu:h100:8", 8, "NVIDIA H100 SXM", Nodes(1, 8, 450e9, 400e9, measured=True)),
+        ("gpu:h100:2x4", 8, "NVIDIA H100 SXM", Nodes(2, 4, 450e9, 200e9, measured=True)),
     ],
 )
 def test_text_is_read(text, count, chip, network):
@@ -116,10 +126,10 @@ def test_what_the_compiler_of_gpus_is_asked_for(text, topology, monkeypatch):
         (
             "tpu:v5e",
             "'v5e' after 'tpu:'",
-            "a generation, one of v5e, v5p, v6e",
+            "a generation, one of v5e, v5p, v6e, tpu7x",
             "write e.g. 'tpu:v5e:2x4'",
         ),
-        ("tpu:v9:2x4", "'v9:2x4' after", "a generation, one of v5e, v5p, v6e", "write e.g."),
+        ("tpu:v9:2x4", "'v9:2x4' after", "a generation, one of v5e, v5p, v6e, tpu7x", "write e.g."),
         ("tpu:v5e:2x", "'v5e:2x' after", "a generation, one of v5e", "write e.g."),
         ("tpu:v5e:2x2x2", "8 chips as 2x2x2", "2 dimensions", "use one of tpu:v5e:2x2"),
         ("tpu:v5p:4x4", "16 chips as 4x4", "3 dimensions", "use one of tpu:v5p:2x2x2"),
@@ -231,7 +241,7 @@ def test_missing_compiler_names_the_command(text, kind, monkeypatch):
 
 @needs_tpu_compiler
 @for_both_partitioners
-@pytest.mark.parametrize("text", ["tpu:v5e:2x4", "tpu:v5p:2x2x2", "tpu:v6e:2x4"])
+@pytest.mark.parametrize("text", ["tpu:v5e:2x4", "tpu:v5p:2x2x2", "tpu:v6e:2x4", "tpu:tpu7x:2x2x1"])
 def test_tpu(text, partitioner):
     compiled = mapped().lower(*types((512, 256), (256, 128)), partitioner=partitioner).compile(text)
     assert isinstance(compiled, CompiledForTarget)
