@@ -12,6 +12,7 @@ from shmap_compiler.base.errors import (
     ReplicationError,
     ResultTypeError,
     ShmapError,
+    SimulationError,
     SpecError,
     SpecTypeError,
     TargetError,
@@ -26,6 +27,7 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import passes
 from shmap_compiler.lowering.watchdog import watch_collectives
 from shmap_compiler.replication import Replication, assume_replicated
+from shmap_compiler.simulate.simulation import Simulation, simulate_module
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.loading import load
@@ -54,6 +56,8 @@ __all__ = [
     "ResultTypeError",
     "ShardMapped",
     "ShmapError",
+    "Simulation",
+    "SimulationError",
     "SpecError",
     "SpecTypeError",
     "Target",
@@ -66,6 +70,7 @@ __all__ = [
     "load",
     "passes",
     "shard_map",
+    "simulate_module",
     "smap",
     "watch_collectives",
 ]

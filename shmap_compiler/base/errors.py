@@ -262,6 +262,24 @@ class ArtifactError(ShmapError, ValueError):
     code = "SHM-E501"
 
 
+class SimulationError(ShmapError, ValueError):
+    """A program cannot be simulated, or has no results because its devices deadlock.
+
+    Examples:
+      >>> def f(block):
+      ...     jax.debug.print("{}", block)
+      ...     return block
+      >>> lowered = shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i")).lower(x)
+      >>> try:
+      ...     lowered.simulate(x)
+      ... except SimulationError as error:
+      ...     print(error.problems[0].found)
+      a call back into Python, whose function the module does not contain
+    """
+
+    code = "SHM-E601"
+
+
 def spec_error(who: str, problems: Sequence[Problem]) -> SpecError:
     """The error for mesh and specs that do not fit: a TypeError if all mistakes are about types."""
     only_types = all(isinstance(problem, TypeProblem) for problem in problems)

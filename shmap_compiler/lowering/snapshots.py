@@ -6,7 +6,7 @@ never looked at. Passes are deterministic: a copy of the emitted module is enoug
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,9 +34,20 @@ class Snapshots:
     @cached_property
     def texts(self) -> tuple[tuple[str, str], ...]:
         """The module at "body" and after each pass, as (name, text). MLIR verifies each."""
-        texts = [("body", self.body)]
+        return tuple((name, str(module)) for name, module in self._stages())
+
+    @cached_property
+    def texts_with_lines(self) -> tuple[tuple[str, str], ...]:
+        """The same with the source line of every operation."""
+        return tuple(
+            (name, module.operation.get_asm(enable_debug_info=True))
+            for name, module in self._stages()
+        )
+
+    def _stages(self) -> Iterator[tuple[str, Any]]:
+        """One module, in each of its states."""
         module = self._emitted.operation.clone(ip=False)
+        yield "body", module
         for each in self._passes:
             shmap_passes.run(module, (each,))
-            texts.append((str(each).partition("{")[0], str(module)))
-        return tuple(texts)
+            yield str(each).partition("{")[0], module

@@ -21,6 +21,8 @@ from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.traced_call import TracedCall
+from shmap_compiler.simulate.arguments import simulate
+from shmap_compiler.simulate.simulation import Simulation
 from shmap_compiler.stages.compile_for_target import check_target, compile_for_target, target_mesh
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
@@ -216,6 +218,35 @@ class Lowered:
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with partitioner_is(self.partitioner):
             return Executable(self.call.signature, self.jax_lowered.compile())
+
+    def simulate(self, *args: Any, stage: str | None = None) -> Simulation:
+        """Runs the program device by device, on StableHLO's reference interpreter.
+
+        No device of the mesh is needed. Reports the collectives, deadlocks, blocks that differ
+        though they should be copies, and where NaN and infinities come from.
+
+        Args:
+          *args: The arguments of the function: arrays of the types it was lowered for.
+          stage: Which state of the module: "body", or the name of a pass in `passes` for the
+            module after it. Defaults to the last one, which XLA receives.
+
+        Returns:
+          A `Simulation`.
+
+        Raises:
+          SimulationError: An argument has another type, or an operation cannot be simulated.
+          TargetError: There is no such stage.
+
+        Examples:
+          >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+          >>> f.lower(x).simulate(x).results
+          array([56., 64.], dtype=float32)
+        """
+        stages = dict(self.snapshots.texts_with_lines)
+        if stage is not None and stage not in stages:
+            raise _no_such_choice(self.call, "stage", stage, tuple(stages))
+        text = stages[stage] if stage is not None else self.snapshots.texts_with_lines[-1][1]
+        return simulate(self.call.signature, text, args)
 
     def portable(self, platform: str) -> Portable:
         """Returns the program without its Python source, for devices of one platform.

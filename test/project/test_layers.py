@@ -27,6 +27,7 @@ ROOMS = {
         "transforms",
         "explain",
         "artifacts",
+        "simulate",
         "eager",
         "stages",
         "frontend",

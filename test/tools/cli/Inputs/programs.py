@@ -117,3 +117,11 @@ def open_ring(x):
 
 
 open_ring_args = (jnp.arange(8.0),)
+
+
+@partial(on_mesh, in_specs=P("i"), out_specs=P("i"), check_hangs=False)
+def deadlocks(x):
+    return lax.cond(lax.axis_index("i") == 3, lambda b: lax.psum(b, "i"), lambda b: b, x)
+
+
+deadlocks_args = (jnp.arange(8.0),)

@@ -1,0 +1,42 @@
+"""The arguments of a user's function as those of its module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.simulate.simulation import Simulation, simulate_module
+
+
+def simulate(signature: Signature, text: str, args: Sequence[Any]) -> Simulation:
+    """Simulates a module of a program on the arguments of the user's function.
+
+    Raises:
+      SimulationError: they are not those of the program, or it cannot be simulated.
+    """
+    inputs = flat_inputs(signature, args)
+    axes = dict(signature.mesh.shape)
+    tree = signature.out_tree
+    return simulate_module(text, inputs, axes=axes, who=signature.who, out_tree=tree)
+
+
+def flat_inputs(signature: Signature, args: Sequence[Any]) -> list[Any]:
+    """The inputs of a program: what the function closed over, then its arguments.
+
+    Raises:
+      SimulationError: the arguments have another structure.
+    """
+    leaves, tree = jax.tree.flatten(tuple(args))
+    if tree != signature.in_tree:
+        problem = Problem(
+            "args",
+            f"arguments with the structure {tree}",
+            f"{signature.in_tree}, for which the program was lowered",
+            "pass the arguments given to lower(), or lower again",
+        )
+        raise SimulationError(signature.who, [problem])
+    return [*signature.constants, *signature.select(leaves)]

@@ -1,0 +1,104 @@
+"""Reads how full arrays are cut into blocks: from shardings of Shardy's and texts of GSPMD's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from math import prod
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+from shmap_passes.ir.mesh import Mesh
+
+from shmap_compiler.simulate.cuts import Cut, Window
+
+_V2 = re.compile(
+    r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))"
+    r"(?: (last_tile_dim_replicate)| last_tile_dims=\{([^}]*)\})?\}"
+)
+
+
+class UnreadableSharding(Exception):
+    """A sharding in a form that is not known."""
+
+
+def by_axes(
+    mesh: Mesh,
+    dims: Sequence[Sequence[str]],
+    shape: Sequence[int],
+    region: Sequence[str],
+    unreduced: Sequence[str] = (),
+) -> Cut:
+    """A cut along mesh axes.
+
+    Args:
+      shape: of the full array.
+      region: the axes that become manual at this border.
+    """
+    windows: list[Window] = []
+    for device in range(mesh.size):
+        at = mesh.coordinates(device)
+        window = []
+        for size, axes in zip(shape, dims, strict=True):
+            index, parts = 0, 1
+            for axis in axes:
+                index, parts = index * mesh.sizes[axis] + at[axis], parts * mesh.sizes[axis]
+            block = size // parts
+            window.append((index * block, (index + 1) * block))
+        windows.append(tuple(window))
+    groups = tuple(map(tuple, mesh.groups([a for a in mesh.names if a in region])))
+    return Cut(tuple(windows), groups, bool(unreduced))
+
+
+def read_sdy(
+    attribute: ir.Attribute, mesh: Mesh, shape: Sequence[int], region: Collection[str]
+) -> Cut:
+    """The cut that a `#sdy.sharding` describes, along those of its axes that are in `region`."""
+    sharding = sdy.TensorShardingAttr(attribute)
+    dims = []
+    for dim in sharding.dimension_shardings:
+        refs = [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dim).axes]
+        if any(ref.sub_axis_info is not None and ref.name in region for ref in refs):
+            raise UnreadableSharding(
+                f"{attribute}, which splits a dimension over a part of an axis"
+            )
+        dims.append([ref.name for ref in refs if ref.name in region])
+    unreduced = [sdy.AxisRefAttr(axis).name for axis in sharding.unreduced_axes]
+    return by_axes(mesh, dims, shape, tuple(region), [axis for axis in unreduced if axis in region])
+
+
+def read_text(text: str, shape: Sequence[int], count: int) -> Cut:
+    """The cut that a text of GSPMD describes, for `count` devices."""
+    everyone = (tuple(range(count)),)
+    whole = tuple((0, size) for size in shape)
+    if text in ("{replicated}", "{unreduced}"):
+        return Cut((whole,) * count, everyone, text == "{unreduced}")
+    if text == "{manual}":
+        return Cut((whole,) * count, tuple((d,) for d in range(count)))
+    match = _V2.fullmatch(text)
+    if match is None:
+        raise UnreadableSharding(text)
+    tile = _numbers(match[1])
+    if match[2]:
+        sizes = _numbers(match[2])
+        ids = np.arange(prod(sizes)).reshape(sizes)
+        ids = ids.transpose(_numbers(match[3])) if match[3] else ids
+    else:
+        ids = np.array(_numbers(match[4]))
+    ids = ids.reshape(tile)
+    kinds = ["replicated"] if match[5] else [k.strip() for k in (match[6] or "").split(",") if k]
+    where = {int(device): index for index, device in np.ndenumerate(ids)}
+    rank = len(shape)
+    windows, groups = [], {}
+    for device in range(count):
+        index = where[device]
+        manual = tuple(k for k, kind in zip(index[rank:], kinds, strict=True) if kind == "manual")
+        groups.setdefault(manual, []).append(device)
+        blocks = zip(index, shape, tile, strict=False)
+        windows.append(tuple((k * (n // t), (k + 1) * (n // t)) for k, n, t in blocks))
+    return Cut(tuple(windows), tuple(map(tuple, groups.values())), "unreduced" in kinds)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))

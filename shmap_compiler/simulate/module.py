@@ -1,0 +1,115 @@
+"""A module as the simulator sees it: its functions, its mesh, its entry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import func, sdy, stablehlo
+from jaxlib.mlir.dialects.builtin import ModuleOp
+from shmap_passes.ir.body_form import read_mesh
+from shmap_passes.ir.collective_ops import GROUPED, GROUPS
+from shmap_passes.ir.dialects import register_mlir_passes
+from shmap_passes.ir.mesh import Mesh
+from shmap_passes.ir.ops import walk
+
+_TILES = re.compile(r'mhlo\.sharding = "\{devices=\[([\d,]+)\]')
+
+
+@dataclass(frozen=True)
+class ReadModule:
+    """A parsed module.
+
+    Attributes:
+      module: the module, in a context of its own.
+      functions: by name.
+      meshes: by symbol; "" is the one that devices are numbered by.
+    """
+
+    module: ModuleOp
+    functions: Mapping[str, func.FuncOp]
+    meshes: Mapping[str, Mesh]
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh whose row-major positions number the devices."""
+        return self.meshes[""]
+
+    def mesh_of(self, attribute: ir.Attribute) -> Mesh:
+        """The mesh that an attribute names or is."""
+        if isinstance(attribute, ir.FlatSymbolRefAttr):
+            return self.meshes[attribute.value]
+        return _inline_mesh(attribute) or self.mesh
+
+
+def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) -> ReadModule:
+    """Parses a module and finds its mesh.
+
+    Args:
+      axes: names and sizes of the axes of the mesh, where the module does not tell.
+
+    Raises:
+      ir.MLIRError: the text is not a module.
+    """
+    with context, ir.Location.unknown():
+        parsed = ir.Module.parse(text)
+        register_mlir_passes()
+        legalize = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
+        passmanager.PassManager.parse(legalize).run(parsed.operation)
+        module = parsed.operation.opview
+        assert isinstance(module, ModuleOp), "Module.parse returns modules only"
+        functions = {
+            op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)
+        }
+        meshes = [read_mesh(op) for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+        named = {mesh.symbol: mesh for mesh in meshes}
+        given = None if axes is None else Mesh("mesh", tuple(axes.items()))
+        mesh = given or (meshes[0] if meshes else _mesh_in_use(module))
+        return ReadModule(module, functions, {**named, "": mesh})
+
+
+def _mesh_in_use(module: ModuleOp) -> Mesh:
+    """The mesh that the ops of a module name; one axis of all devices where they name none."""
+    for op in walk(module.operation):
+        if op.name == "sdy.manual_computation":
+            shardings = sdy.TensorShardingPerValueAttr(op.attributes["in_shardings"]).shardings
+            outs = sdy.TensorShardingPerValueAttr(op.attributes["out_shardings"]).shardings
+            for sharding in (*shardings, *outs):
+                mesh = _inline_mesh(sdy.TensorShardingAttr(sharding).mesh_or_ref)
+                if mesh is not None:
+                    return mesh
+        if op.name in GROUPED and stablehlo.ReplicaGroupMeshAxesAttr.isinstance(
+            op.attributes[GROUPS]
+        ):
+            mesh = _inline_mesh(stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).mesh)
+            if mesh is not None:
+                return mesh
+    return Mesh("mesh", (("devices", _device_count(module)),))
+
+
+def _device_count(module: ModuleOp) -> int:
+    """The number of devices of a module that names no mesh axes."""
+    count = module.operation.attributes.get("mhlo.num_partitions")
+    if count is not None:
+        return ir.IntegerAttr(count).value
+    tiles = (match[1].split(",") for match in _TILES.finditer(str(module)))
+    return max((prod(map(int, tile)) for tile in tiles), default=1)
+
+
+def _inline_mesh(attribute: ir.Attribute) -> Mesh | None:
+    if isinstance(attribute, ir.FlatSymbolRefAttr):
+        return None
+    if stablehlo.MeshAttr.isinstance(attribute):
+        listed = (
+            stablehlo.MeshAxisAttr(axis)
+            for axis in ir.ArrayAttr(stablehlo.MeshAttr(attribute).axes)
+        )
+        return Mesh("mesh", tuple((axis.name, axis.size) for axis in listed))
+    try:
+        axes = (sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(attribute).axes)
+        return Mesh("mesh", tuple((axis.name, axis.size) for axis in axes))
+    except ValueError:
+        return None

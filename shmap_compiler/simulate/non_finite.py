@@ -1,0 +1,37 @@
+"""Finds the operation that made the first NaN or infinity of finite numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shmap_compiler.simulate.report import NonFinite
+from shmap_compiler.simulate.steps import Step
+
+
+def has_non_finite(array: Any) -> bool:
+    """Whether an array contains a NaN or an infinity."""
+    return _has(array, np.isnan) or _has(array, np.isinf)
+
+
+class FirstNonFinite:
+    """An observer of a program that is played op by op."""
+
+    found: NonFinite | None = None
+
+    def see(self, device: int, step: Step, operands: Sequence[Any], results: Sequence[Any]) -> None:
+        """Looks at one step of one device."""
+        if self.found is not None or step.place.op == "stablehlo.constant":
+            return
+        for kind, test in (("NaN", np.isnan), ("infinity", np.isinf)):
+            if any(_has(x, test) for x in results) and not any(map(has_non_finite, operands)):
+                self.found = NonFinite(kind, step.place, device)
+                return
+
+
+def _has(array: Any, test: Any) -> bool:
+    if array.dtype.kind in "biu" or not array.size:
+        return False
+    return bool(np.any(test(array)))

@@ -1,0 +1,205 @@
+"""Programs in the simulator: equal to what XLA computes, in every form, with every exchange."""
+
+import importlib.util
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import Simulation, shard_map, simulate_module
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+on_mesh = partial(shard_map, mesh=mesh)
+x = jnp.arange(64.0).reshape(8, 8) / 7
+
+
+def with_lines(lowered):
+    return lowered.as_text(debug_info=True)
+
+
+def assert_close(found, expected):
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        wide = np.asarray(theirs).astype(np.complex128)
+        largest = np.abs(wide).max(initial=0.0)
+        eps = 4 * float(ml_dtypes.finfo(theirs.dtype).eps) if theirs.dtype.kind in "fcV" else 0
+        difference = np.abs(np.asarray(ours).astype(np.complex128) - wide).max(initial=0.0)
+        assert difference <= eps * largest, difference / largest
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"simulated_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("matmul", "matmul_reduce_scatter_bf16"),
+        ("fft_by_all_to_all", "poisson"),
+        ("mixture_of_experts", "mixture"),
+        ("pipeline", "pipeline"),
+        ("ring_attention", "causal_attention"),
+        ("transformer_2d", "transformer_layer"),
+    ],
+)
+def test_examples_equal_the_compiled_program_in_every_form(file, name):
+    module = example(file)
+    f, args = getattr(module, name), getattr(module, f"{name}_args")
+    args = args() if callable(args) else args
+    lowered = f.lower(*args, partitioner="shardy")
+    body = lowered.simulate(*args, stage="body")
+    assert_close(body.results, lowered.compile()(*args))
+    for partitioner in ("gspmd", "shardy"):
+        for groups in ("axes", "ids"):
+            last = f.lower(*args, partitioner=partitioner, groups=groups).simulate(*args)
+            assert last.hang is None
+            assert not last.unequal
+            for ours, theirs in zip(last.arrays, body.arrays, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+
+@jax.jit
+def summed(b):
+    return lax.psum(b, "j")
+
+
+COLLECTIVES = {
+    "psum": lambda b: lax.psum(b, "i"),
+    "pmax over both": lambda b: lax.pmax(b, ("j", "i")),
+    "psum of groups": lambda b: lax.psum(b, "i", axis_index_groups=[[0, 2], [1, 3]]),
+    "all_gather": lambda b: lax.all_gather(b, ("i", "j"), axis=1, tiled=True)[:, :4],
+    "psum_scatter": lambda b: jnp.tile(lax.psum_scatter(b, "j", tiled=True), (2, 1)),
+    "all_to_all": lambda b: lax.all_to_all(b, "j", 0, 1, tiled=True).reshape(2, 4),
+    "ppermute": lambda b: lax.ppermute(b, "i", [(0, 3), (2, 1)]),
+    "axis_index": lambda b: b + lax.axis_index(("j", "i")),
+    "loop": lambda b: lax.fori_loop(0, 3, lambda k, c: lax.ppermute(c, "j", [(0, 1)]) + k, b),
+    "branch": lambda b: lax.cond(
+        lax.psum(b, ("i", "j"))[0, 0] > 1, lambda c: lax.psum(c, "i"), jnp.sin, b
+    ),
+    "call": lambda b: summed(b) + summed(2 * b),
+    "booleans": lambda b: lax.pmax(b > 3, "i").astype(b.dtype),
+    "bfloat16": lambda b: lax.psum(jnp.round(b).astype(jnp.bfloat16) * 3, "i").astype(b.dtype),
+    "float8": lambda b: lax.all_gather(b.astype(jnp.float8_e4m3fn), "i")[2].astype(b.dtype),
+    "int4": lambda b: lax.ppermute(b.astype(jnp.int4), "i", [(0, 1)]).astype(b.dtype),
+    "complex": lambda b: jnp.abs(lax.psum(jnp.exp(1j * b), "i")),
+    "random": lambda b: b + jax.random.normal(jax.random.key(3), b.shape),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_operations_equal_those_of_xla_in_modules_of_ours_and_of_jax(name):
+    specs = {"mesh": mesh, "in_specs": P("i", "j"), "out_specs": P("i", "j")}
+    ours = shard_map(COLLECTIVES[name], **specs)
+    theirs = jax.jit(jax.shard_map(COLLECTIVES[name], check_vma=False, **specs))
+    expected = theirs(x)
+    simulated = simulate_module(with_lines(theirs.lower(x)), [x])
+    assert simulated.axes == {"i": 4, "j": 2}
+    assert_close(simulated.results[0], expected)
+    for partitioner in ("gspmd", "shardy"):
+        lowered = ours.lower(x, partitioner=partitioner)
+        assert_close(lowered.simulate(x).results, expected)
+        whole = simulate_module(with_lines(lowered.jax_lowered), [x], axes=dict(mesh.shape))
+        assert_close(whole.results[0], expected)
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("stage", ["body", None])
+def test_regions_that_are_manual_over_some_axes(partitioner, stage):
+    def f(b):
+        return lax.psum(b * lax.axis_index("i"), "i")
+
+    mapped = on_mesh(f, in_specs=P("i"), out_specs=P(), axis_names={"i"})
+    lowered = mapped.lower(x, partitioner=partitioner)
+    assert_close(lowered.simulate(x, stage=stage).results, lowered.compile()(x))
+
+
+def test_regions_in_regions_and_what_is_around_them():
+    def inner(b):
+        return lax.psum(b * lax.axis_index("j"), ("i", "j"))
+
+    def outer(b):
+        inside = jax.shard_map(inner, in_specs=P(None, "j"), out_specs=P(), axis_names={"j"})
+        return inside(jnp.sin(b))
+
+    mapped = jax.shard_map(outer, mesh=mesh, in_specs=P("i"), out_specs=P(), axis_names={"i"})
+    jitted = jax.jit(lambda x: mapped(x + 1) * 2)
+    simulated = simulate_module(with_lines(jitted.lower(x)), [x])
+    assert_close(simulated.results[0], jitted(x))
+    assert [e.group for e in simulated.exchanges] == [tuple(range(8))]
+
+
+def test_every_exchange_is_recorded():
+    def f(b):
+        return lax.fori_loop(0, 2, lambda _, c: lax.psum(c, "j") / 2, b)
+
+    lowered = on_mesh(f, in_specs=P("i", "j"), out_specs=P("i", "j")).lower(x)
+    exchanges = lowered.simulate(x).exchanges
+    assert len(exchanges) == 2 * 4
+    first = exchanges[0]
+    assert (first.kind, first.axes, first.group) == ("all_reduce", ("j",), (0, 1))
+    assert (first.shapes, first.dtypes, first.bytes) == (((2, 4),), ("float32",), 32)
+    assert first.line.startswith("test/simulate/test_simulated_programs.py:")
+    assert [e.rounds for e in exchanges if e.group == (0, 1)] == [(0,), (1,)]
+
+
+def test_results_of_each_device():
+    def f(b):
+        return {"rank": lax.axis_index("i") + jnp.zeros(1, jnp.int32), "sum": lax.psum(b, "j")}
+
+    mapped = on_mesh(f, in_specs=P("i", "j"), out_specs={"rank": P("i"), "sum": P("i")})
+    simulation = mapped.lower(x).simulate(x)
+    assert isinstance(simulation, Simulation)
+    assert [simulation.on_device(d)["rank"].item() for d in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert simulation.results["rank"].tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(simulation.on_device(5)["sum"], x[4:6, :4] + x[4:6, 4:])
+
+
+def test_a_reduction_that_is_more_than_one_operation():
+    module = """
+    func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+        -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+        attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+      %0 = "stablehlo.all_reduce"(%arg0) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %1 = stablehlo.add %a, %b : tensor<f32>
+        %2 = stablehlo.multiply %1, %b : tensor<f32>
+        stablehlo.return %2 : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+    sdy.mesh @mesh = <["i"=2]>
+    """
+    full = np.arange(8, dtype=np.float32)
+    found = simulate_module(module, [full]).results[0]
+    np.testing.assert_array_equal(found, (full[:4] + full[4:]) * full[4:])
+
+
+def test_operations_that_the_interpreter_lacks():
+    def f(b):
+        square = b[:, :2] @ b[:, :2].T + 9 * jnp.eye(2)
+        return jnp.linalg.cholesky(square), jnp.linalg.cholesky(square, upper=True)
+
+    mapped = jax.shard_map(f, mesh=mesh, in_specs=P("i", "j"), out_specs=P("i", "j"))
+    # On a TPU, there are no custom calls of LAPACK.
+    lowered = jax.jit(mapped).trace(x).lower(lowering_platforms=("tpu",))
+    assert_close(simulate_module(with_lines(lowered), [x]).results, list(jax.jit(mapped)(x)))
+
+
+def test_what_devices_share_is_computed_once_and_memory_is_bounded(monkeypatch):
+    """Results are the same where nothing is kept."""
+    from shmap_compiler.simulate import device
+
+    lowered = on_mesh(COLLECTIVES["loop"], in_specs=P("i", "j"), out_specs=P("i", "j")).lower(x)
+    expected = lowered.simulate(x).results
+    monkeypatch.setattr(device, "_KEPT_BYTES", 0)
+    np.testing.assert_array_equal(lowered.simulate(x).results, expected)

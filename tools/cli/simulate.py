@@ -1,0 +1,75 @@
+"""`shmap simulate`: plays a program device by device, and reports what each device does."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import program
+from .tables import print_table
+
+NAME = "simulate"
+SUMMARY = "run a program device by device, on StableHLO's interpreter"
+DESCRIPTION = """\
+Simulates a shard_mapped function on all devices of its mesh, of which none has to be here. Prints
+each collective with its source line, mesh axes, operands and bytes, and reports
+
+  deadlocks            where each device waits, or that it has returned
+  unequal copies       blocks of a result that differ between devices, though its spec says that
+                       they are equal
+  NaN and infinities   the operation, line and device that made the first one
+
+Types without data (--arg, or jax.ShapeDtypeStructs in NAME_args) are filled with random data. Exits
+with status 1 for deadlocks and unequal copies.
+"""
+EPILOG = """\
+examples:
+  shmap simulate examples/ring_attention.py:attention
+  shmap simulate examples/matmul.py:matmul_basic --mesh i=8,j=4 --stage body --trace
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    program.add_arguments(parser)
+    parser.add_argument(
+        "--stage",
+        metavar="PASS",
+        help='simulate the module after this pass, or "body", the emitted one (default: the module '
+        "that XLA receives)",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help="seed of the data (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="also list every exchange in the order of completion, with its devices",
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    from . import random_data
+
+    work = program.load(options, needs_devices=False)
+    args = random_data.fill(work.args, options.seed)
+    simulation = work.lower(options.partitioner).simulate(*args, stage=options.stage)
+    if options.trace:
+        print_table(
+            ("exchange", "line", "round", "devices", "operands"),
+            [
+                (
+                    each.kind,
+                    each.line or "unknown",
+                    ", ".join(str(count + 1) for count in each.rounds),
+                    " ".join(map(str, each.group)),
+                    each.operands,
+                )
+                for each in simulation.exchanges
+            ],
+        )
+        print()
+    print(simulation)
+    return 1 if simulation.hang is not None or simulation.unequal else 0
