@@ -19,8 +19,8 @@ from jax.interpreters.mlir import ir
 from jax.sharding import Mesh
 from jaxlib.mlir.dialects import stablehlo
 
+from shmap_compiler.base.jax_compat import compiling_for, shaped_array
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
-from shmap_compiler.base.jax_compat import shaped_array
 from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.lowering.primitive import mesh_witness
 from shmap_compiler.records.portable_program import PortableProgram
@@ -51,7 +51,7 @@ def lower_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Lowered:
 def compile_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Compiled:
     """Compiles a program for the devices of `mesh`, as a function of the flat inputs."""
     lowered = lower_portable(program, mesh)
-    with partitioner_is(program.partitioner):
+    with compiling_for(program.partitioner):
         return lowered.compile()
 
 

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
+from shmap_compiler.base.jax_compat import compiling_for
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.graph.graph import Graph
@@ -216,7 +217,7 @@ class Lowered:
     def _executable(self) -> Executable:
         if isinstance(self.graph.mesh, AbstractMesh):
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
-        with partitioner_is(self.partitioner):
+        with compiling_for(self.partitioner):
             return Executable(self.call.signature, self.jax_lowered.compile())
 
     def simulate(self, *args: Any, stage: str | None = None) -> Simulation:

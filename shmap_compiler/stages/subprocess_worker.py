@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 
 from shmap_compiler.artifacts import write_executable
-from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.base.jax_compat import compiling_for
 from shmap_compiler.lowering.portable_module import lower_portable
 from shmap_compiler.records.loaded_program import LoadedProgram
 from shmap_compiler.stages.loading import load
@@ -43,7 +43,7 @@ def _compiled(program: Portable, target: Target) -> bytes:
     _report(phase="lowering")
     lowered = lower_portable(program, mesh)
     _report(phase="compiling")
-    with partitioner_is(program.partitioner):
+    with compiling_for(program.partitioner):
         compiled = lowered.compile()
     _report(phase="saving")
     return write_executable(LoadedProgram(signature.on(mesh), compiled, target))

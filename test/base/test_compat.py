@@ -454,7 +454,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_logging_level", sys.argv[1])
 logging.getLogger("jax").setLevel(logging.CRITICAL)
 sharding = NamedSharding(jax.make_mesh((2,), ("i",)), P("i"))
-with jax_compat.partitioner("gspmd"):
+with jax_compat.compiling_for("gspmd"):
     jax.jit(lambda x: x, in_shardings=sharding).lower(np.zeros(2)).compile()
 assert logging.getLogger("jax").level == logging.CRITICAL
 assert jax.config.jax_logging_level == sys.argv[1]
@@ -462,7 +462,9 @@ assert jax.config.jax_logging_level == sys.argv[1]
 
 
 @pytest.mark.parametrize(("level", "warns"), [("NOTSET", False), ("WARNING", True)])
-def test_partitioner__shows_the_deprecation_of_gspmd_only_at_a_log_level_of_the_user(level, warns):
+def test_compiling_for__shows_the_deprecation_of_gspmd_only_at_a_log_level_of_the_user(
+    level, warns
+):
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", COMPILES_FOR_GSPMD, level]
     stderr = subprocess.run(

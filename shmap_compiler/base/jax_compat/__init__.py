@@ -59,6 +59,7 @@ from shmap_compiler.base.jax_compat.refs import (
 )
 from shmap_compiler.base.jax_compat.runtime_checks import checkify_rules, special_value
 from shmap_compiler.base.jax_compat.settings import (
+    compiling_for,
     lowering_config,
     partitioner,
     setting,
@@ -112,6 +113,7 @@ __all__ = [
     "call_subfunction",
     "checkify_rules",
     "close_jaxpr",
+    "compiling_for",
     "concrete_mesh_in_scope",
     "constants_to_inputs",
     "described_alike",

@@ -52,14 +52,25 @@ def setting(name: str) -> Any:
 @contextlib.contextmanager
 def partitioner(name: str) -> Iterator[None]:
     """JAX lowers and compiles for partitioner `name` ("gspmd" or "shardy") inside this context."""
-    quiet = _without_gspmd_deprecation() if name == "gspmd" else contextlib.nullcontext()
-    with _partitioner_lock, quiet:
+    with _partitioner_lock:
         before = shardy_is_on()
         jax.config.update("jax_use_shardy_partitioner", name == "shardy")
         try:
             yield
         finally:
             jax.config.update("jax_use_shardy_partitioner", before)
+
+
+@contextlib.contextmanager
+def compiling_for(name: str) -> Iterator[None]:
+    """As `partitioner`, without XLA's warning that GSPMD is deprecated.
+
+    It is for compilation only: lowering does not warn, and to set the level of the log takes long
+    where a process has hundreds of loggers.
+    """
+    quiet = _without_gspmd_deprecation() if name == "gspmd" else contextlib.nullcontext()
+    with partitioner(name), quiet:
+        yield
 
 
 @contextlib.contextmanager
