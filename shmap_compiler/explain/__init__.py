@@ -7,11 +7,12 @@ hlo        the text of the module, as instructions
   +-- groups       which devices a collective joins, along which mesh axes
   +-- collective   the collectives, and what they move
   |     wire       their time on a network
-  +-- work         the time of everything else
+  +-- roofline     the time of everything else
   v
 schedule       one run: when a device computes, sends and waits
   v
-explanation    figures as data;  text and page show them
+explanation    figures as data;  text, page and trace show them;  conditions and
+               comparison judge them
 ```
 """
 

@@ -29,6 +29,9 @@ from shmap_compiler.explain.replica_groups import (
 )
 
 _PAYLOADS = {record.hlo: record.payload for record in RECORDS if record.hlo}
+_PRIMITIVES = {record.primitive.name for record in RECORDS} | {
+    form.name for record in RECORDS for form in record.forms
+}
 KINDS = tuple(sorted(_PAYLOADS))
 """The HLO instructions that collectives become."""
 
@@ -49,6 +52,7 @@ class Collective:
     Attributes:
       name: of the instruction.
       source: the user's line, "" if XLA kept none.
+      scope: the operation that it comes from, with the named scopes around it.
       payload: bytes on one device of the operand or of the result, whichever is larger.
       groups: the devices that work together; none for a permute.
       pairs: (from, to) of a permute; none for others.
@@ -62,12 +66,21 @@ class Collective:
     name: str
     kind: str
     source: str
+    scope: str
     payload: int
     groups: Groups
     pairs: Pairs
     starts: bool
     channel: str = ""
     rings: int | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether it comes from a collective in the user's program.
+
+        Others were added by the partitioner, which names them after the operation that needs them.
+        """
+        return self.scope.rpartition("/")[2].partition("[")[0] in _PRIMITIVES
 
     @property
     def size(self) -> int:
@@ -145,6 +158,7 @@ def read_collective(
         name=instruction.name,
         kind=kind,
         source=_source(module, where, inner) or module.source(instruction),
+        scope=_scope(module, inner) or instruction.scope,
         payload=_payload(where, inner, kind, max(map(len, groups), default=1)),
         groups=groups,
         pairs=read_pairs(inner) if permutes else (),
@@ -202,6 +216,12 @@ def _payload(computation: Computation, instruction: Instruction, kind: str, size
     if _PAYLOADS[kind] is Payload.FIRST_OPERAND:
         return operands[0]
     return sum(operands) * (size if _PAYLOADS[kind] is Payload.GATHERED else 1)
+
+
+def _scope(module: Module, instruction: Instruction) -> str:
+    """The operation of a collective; XLA drops it from some, but not from how they add."""
+    near = (instruction, *module.within(instruction))
+    return next((i.scope for i in near if i.scope), "")
 
 
 def _source(module: Module, computation: Computation, instruction: Instruction) -> str:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shmap_compiler.base import specs
 from shmap_compiler.explain import hlo
+from shmap_compiler.explain.compute import compute_costs, short
 from shmap_compiler.explain.figures import CollectiveCost, Figures, Layout, Memory, Totals
 from shmap_compiler.explain.links import fullest
 from shmap_compiler.explain.page import page
 from shmap_compiler.explain.schedule import Occurrence, Schedule, run
 from shmap_compiler.explain.text import text
+from shmap_compiler.explain.trace import trace
 from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
 from shmap_compiler.targets import Torus
+
+SCHEMA = 2
+"""Counts changes to what `to_json` gives; see `docs/explain.md`."""
 
 
 class Explanation(Figures):
@@ -31,7 +34,11 @@ class Explanation(Figures):
 
     def to_json(self) -> str:
         """All figures: seconds and bytes."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, indent=1)
+
+    def to_trace(self) -> str:
+        """The modelled run as JSON for Perfetto and `chrome://tracing`."""
+        return trace(self)
 
     def to_html(self) -> str:
         """One page without references to others."""
@@ -55,10 +62,12 @@ def explain(compiled: CompiledProgram) -> Explanation:
         chip=chip.name if chip is not None else None,
         mesh=mesh,
         collectives=_collectives(schedule.occurrences, mesh),
+        compute=compute_costs(schedule.works, chip),
         totals=_totals(compiled, schedule, timed),
         memory=_memory(compiled),
         layouts=_layouts(compiled, mesh),
         timeline=tuple(schedule.events),
+        transfers=tuple(schedule.transfers),
         notes=_notes(compiled, schedule),
     )
 
@@ -69,17 +78,18 @@ def _collectives(
     alike: dict[tuple[Any, ...], list[Occurrence]] = {}
     for o in occurrences:
         c = o.collective
-        key = (c.source, c.kind, c.axes(mesh), c.size, c.payload, o.overlapped)
+        key = (c.source, c.written, c.kind, c.axes(mesh), c.size, c.payload, o.overlapped)
         alike.setdefault(key, []).append(o)
     return tuple(_sum(key, group) for key, group in alike.items())
 
 
 def _sum(key: tuple[Any, ...], alike: Sequence[Occurrence]) -> CollectiveCost:
-    source, kind, axes, size, payload, overlapped = key
+    source, written, kind, axes, size, payload, overlapped = key
     costs = [o.cost for o in alike]
     timed = None not in costs
     return CollectiveCost(
-        source=_short(source),
+        source=short(source),
+        written=written,
         kind=kind,
         axes=axes,
         group_size=size,
@@ -174,13 +184,13 @@ def _holds(rank: int, spec: Any, mesh: Mapping[str, int]) -> tuple[tuple[int, ..
 def _notes(compiled: CompiledProgram, schedule: Schedule) -> tuple[str, ...]:
     target = compiled.target
     notes = [
-        f"the loop at {_short(line) or '?'} counts as one trip: how often it runs is not known"
+        f"the loop at {short(line) or '?'} counts as one trip: how often it runs is not known"
         for line in schedule.unknown_loops
     ]
     hops: dict[str, int] = {}
     for o in schedule.occurrences:
         if o.cost is not None and o.cost.hops > 1:
-            line = _short(o.collective.source) or "?"
+            line = short(o.collective.source) or "?"
             hops[line] = max(hops.get(line, 0), o.cost.hops)
     notes += [
         f"{line}: transfers go over up to {count} links, which other transfers use, too; they "
@@ -204,18 +214,7 @@ def _notes(compiled: CompiledProgram, schedule: Schedule) -> tuple[str, ...]:
         notes.append("without a GPU its compiler cannot choose the fastest kernel for each product")
     kernels = {w.source for w in schedule.works if w.opcode == "custom-call" and w.unestimated}
     notes += [
-        f"the kernel at {_short(line) or '?'} has no estimate: it counts as taking no time"
+        f"the kernel at {short(line) or '?'} has no estimate: it counts as taking no time"
         for line in sorted(kernels)
     ]
     return tuple(notes)
-
-
-def _short(source: str) -> str:
-    """A line of source with its path from here, if it is below."""
-    path, colon, line = source.rpartition(":")
-    if not colon:
-        return source
-    try:
-        return f"{Path(path).resolve().relative_to(os.getcwd())}:{line}"
-    except ValueError:
-        return source

@@ -14,6 +14,8 @@ class CollectiveCost:
 
     Attributes:
       source: the user's line, "file:line"; "" if XLA kept none.
+      written: whether they come from a collective in the user's program; others were added by the
+        partitioner.
       axes: the mesh axes along which they communicate; None if no whole axes.
       group_size: devices that work together; of a permute, those that send.
       instructions: names in the program.
@@ -26,6 +28,7 @@ class CollectiveCost:
     """
 
     source: str
+    written: bool
     kind: str
     axes: tuple[str, ...] | None
     group_size: int
@@ -72,6 +75,36 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class ComputeCost:
+    """What a line of the user's program makes a device do itself, in one named scope.
+
+    Of several lines in one kernel, the one with the largest matrix product counts.
+
+    Attributes:
+      source: the user's line, "file:line"; "" if XLA kept none.
+      scope: the named scopes around it, such as those of `jax.named_scope` and of layers of flax.
+      count: kernels that run in one run of the program, loops counted in.
+      seconds: of all of them; None if not modelled.
+      flops: of matrix products and convolutions.
+      peak_share: of the speed of the chip's matrix units; None without products or times.
+      traffic_bytes: read and written in the memory of the device.
+      bound: what the time is close to: "compute", "memory", or "other" if it is more than twice
+        both; None without times.
+      unestimated_seconds: of traffic for which the compiler gives no estimate; not in `seconds`.
+    """
+
+    source: str
+    scope: str
+    count: int
+    seconds: float | None
+    flops: int
+    peak_share: float | None
+    traffic_bytes: int
+    bound: str | None
+    unestimated_seconds: float | None
+
+
+@dataclass(frozen=True)
 class Memory:
     """Bytes of one device; `capacity` is None where it is not known."""
 
@@ -113,6 +146,8 @@ class Figures:
       program: the user's function.
       target: the text of the target; None if it was compiled for the devices of its mesh.
       mesh: sizes by axis.
+      compute: by line and scope, the most expensive first.
+      transfers: what each link of the network carries when, as far as the timeline goes.
       timeline: what happens when on one device; later trips of long loops are left out.
       notes: what these figures leave out.
     """
@@ -122,8 +157,10 @@ class Figures:
     chip: str | None
     mesh: Mapping[str, int]
     collectives: tuple[CollectiveCost, ...]
+    compute: tuple[ComputeCost, ...]
     totals: Totals
     memory: Memory
     layouts: tuple[Layout, ...]
     timeline: tuple[Event, ...]
+    transfers: tuple[Event, ...]
     notes: tuple[str, ...]

@@ -20,11 +20,14 @@ class Links:
 
     Attributes:
       spans: when collectives ran: (begin, end).
+      transfers: what each link, or dimension, carried when: (link, begin, end), of the latest
+        collective.
       usage: seconds for which each link, or dimension, was in use.
     """
 
     network: Network
     spans: list[tuple[float, float]] = field(default_factory=list)
+    transfers: list[tuple[Hashable, float, float]] = field(default_factory=list)
     usage: dict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
     _all: float = 0.0
     _last: float = 0.0
@@ -34,6 +37,7 @@ class Links:
 
     def take(self, cost: Cost, now: float) -> tuple[float, float]:
         """When a collective that could begin now begins, and when it ends."""
+        self.transfers.clear()
         span = self._take_links(cost, now) if cost.links is not None else self._take(cost, now)
         self.spans.append(span)
         self._last = max(self._last, span[1])
@@ -48,6 +52,7 @@ class Links:
             self._each[link] = begin + seconds
             self._last_in[along] = max(self._last_in.get(along, 0.0), begin + seconds)
             self.usage[link] += seconds
+            self.transfers.append((link, begin, begin + seconds))
             begins.append(begin)
             end = max(end, begin + seconds)
         begin = min(begins, default=now)
@@ -59,6 +64,7 @@ class Links:
             begin = max(now, self._last)
             self._all = end = begin + cost.seconds
             self.usage[None] += cost.seconds
+            self.transfers.append((None, begin, end))
             return begin, end
         ends = (
             max(self._dimensions.get(d, 0.0), self._last_in.get(d, 0.0)) for d in cost.dimensions
@@ -68,6 +74,7 @@ class Links:
         for d in cost.dimensions:
             self._dimensions[d] = end
             self.usage[d] += cost.seconds
+            self.transfers.append((d, begin, end))
         return begin, end
 
     @property
@@ -92,3 +99,17 @@ def fullest(usage: Mapping[Hashable, float], network: Network) -> float:
         elif key is not None and isinstance(key, int):
             rests[key] = max(rests[key], seconds)
     return everything + max(rests.values(), default=0.0)
+
+
+def show_link(link: Hashable) -> str:
+    """A link, dimension or port in words."""
+    if link is None:
+        return "all links"
+    if isinstance(link, int):
+        return f"all links along dimension {link}"
+    assert isinstance(link, tuple)
+    start, end = link
+    place = ",".join(map(str, end))
+    if isinstance(start, str):
+        return f"GPU {place} {start}"
+    return f"{','.join(map(str, start))} to {place}"

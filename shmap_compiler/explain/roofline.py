@@ -131,7 +131,7 @@ def _seconds(
     if chip.clock is not None:
         cycles = instruction.attribute(r'"estimated_cycles":"(\d+)"')
         return (int(cycles) / chip.clock, 0.0) if cycles else (0.0, in_memory)
-    speed = _speed(chip, element)
+    speed = peak(chip, element)
     computing = count / (speed * chip.flops_share) if speed else 0.0
     return chip.kernel_seconds + max(computing, in_memory), 0.0
 
@@ -202,7 +202,7 @@ def _read(fused: Computation, parameter: str) -> int:
     return 0 if all(replaced) else fused[parameter].memory_bytes
 
 
-def _speed(chip: Chip, element: str) -> float | None:
+def peak(chip: Chip, element: str) -> float | None:
     """Operations per second on factors of an element type, as HLO calls it."""
     key = {"s8": "int8", "u8": "int8"}.get(element, "f8" if element.startswith("f8") else element)
     return chip.flops.get(key)

@@ -18,7 +18,7 @@ from shmap_passes.cost.networks import Network
 from shmap_compiler.explain import roofline
 from shmap_compiler.explain.collective import Collective, is_done, read_collective, start_of
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
-from shmap_compiler.explain.links import Links
+from shmap_compiler.explain.links import Links, show_link
 from shmap_compiler.explain.roofline import Work
 from shmap_compiler.explain.trip_count import Carried, trips
 from shmap_compiler.targets.target import Target
@@ -71,6 +71,7 @@ class Schedule:
 
     Attributes:
       works: what the device does itself; an instruction in a loop has one entry for all trips.
+      transfers: what each link carries when; their lane names the link.
       seconds: from the first instruction to the last.
       computing: seconds in which it computes.
       sending: seconds in which at least one collective runs.
@@ -81,6 +82,7 @@ class Schedule:
     occurrences: list[Occurrence] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    transfers: list[Event] = field(default_factory=list)
     seconds: float = 0.0
     computing: float = 0.0
     sending: float = 0.0
@@ -161,6 +163,10 @@ class _Runner:
         cost = collective.cost(self.places, links.network)
         begin, end = links.take(cost, schedule.seconds)
         schedule.events.append(_event("wire", begin, end - begin, collective))
+        schedule.transfers += [
+            _event(show_link(link), first, last - first, collective)
+            for link, first, last in links.transfers
+        ]
         return cost, end
 
     def _work(self, schedule: Schedule, computation: Computation, instruction: Instruction) -> None:
@@ -208,6 +214,7 @@ def _append(schedule: Schedule, part: Schedule, times: int) -> None:
     """Lets `part` run so many times after what is in `schedule`."""
     for k in range(min(times, DRAWN_TRIPS)):
         schedule.events += _later(part.events, schedule.seconds + k * part.seconds)
+        schedule.transfers += _later(part.transfers, schedule.seconds + k * part.seconds)
     if times:
         schedule.occurrences += [replace(o, trips=o.trips * times) for o in part.occurrences]
         schedule.works += [replace(work, trips=work.trips * times) for work in part.works]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shmap_compiler.base.text_tables import show_bytes, show_flops, show_seconds, table
-from shmap_compiler.explain.figures import CollectiveCost, Figures
+from shmap_compiler.explain.figures import CollectiveCost, ComputeCost, Figures
 
 Row = tuple[str, ...]
 
@@ -22,6 +22,21 @@ HEADER = (
     "exposed",
 )
 
+COMPUTE = (
+    "compute",
+    "scope",
+    "kernels",
+    "time",
+    "operations",
+    "of peak",
+    "memory traffic",
+    "bound",
+)
+"""Columns of the table of compute by line."""
+
+LINES = 10
+"""Lines of the table of compute that are shown."""
+
 _NONE = ("none", *[""] * (len(HEADER) - 1))
 
 
@@ -32,6 +47,8 @@ def text(explanation: Figures) -> str:
     parts = [
         f"{explanation.program} on mesh({mesh}), target {target}",
         table(HEADER, [*map(collective_cells, explanation.collectives)] or [_NONE]),
+        *_added(explanation),
+        *_compute(explanation),
         table(("one run on one device", ""), totals_rows(explanation)),
         table(("memory of one device", ""), memory_rows(explanation)),
         *(f"note: {note}" for note in explanation.notes),
@@ -42,7 +59,7 @@ def text(explanation: Figures) -> str:
 def collective_cells(cost: CollectiveCost) -> Row:
     one = None if cost.seconds is None else cost.seconds / max(cost.count, 1)
     return (
-        cost.kind,
+        cost.kind if cost.written else f"{cost.kind} *",
         cost.source or "?",
         ",".join(cost.axes) if cost.axes is not None else "?",
         str(cost.group_size),
@@ -52,6 +69,39 @@ def collective_cells(cost: CollectiveCost) -> Row:
         _time(cost.seconds),
         _hidden(cost),
         _time(cost.exposed_seconds),
+    )
+
+
+def _added(explanation: Figures) -> Iterator[str]:
+    added = [cost for cost in explanation.collectives if not cost.written]
+    if added:
+        sent = show_bytes(sum(cost.sent_bytes for cost in added))
+        names = ", ".join(sorted({cost.kind for cost in added}))
+        yield f"* added by the partitioner: {names}; {sent} of the bytes sent"
+
+
+def _compute(explanation: Figures) -> Iterator[str]:
+    """The table of compute; one line for the rest of it."""
+    costs = explanation.compute
+    if not costs or explanation.totals.compute_seconds is None:
+        return
+    rows = [compute_cells(cost) for cost in costs[:LINES]]
+    if rest := costs[LINES:]:
+        seconds = sum(cost.seconds or 0.0 for cost in rest)
+        rows.append((f"{len(rest)} more", "", "", _time(seconds), "", "", "", ""))
+    yield table(COMPUTE, rows)
+
+
+def compute_cells(cost: ComputeCost) -> Row:
+    return (
+        cost.source or "?",
+        cost.scope,
+        str(cost.count),
+        _time(cost.seconds),
+        show_flops(cost.flops) if cost.flops else "-",
+        f"{100 * cost.peak_share:.0f}%" if cost.peak_share is not None else "-",
+        show_bytes(cost.traffic_bytes),
+        cost.bound or "-",
     )
 
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from shmap_compiler import shard_map
 from shmap_compiler.explain.collective import KINDS
 from shmap_compiler.explain.explanation import Explanation
-from shmap_compiler.explain.figures import CollectiveCost, Layout, Memory, Totals
+from shmap_compiler.explain.figures import CollectiveCost, ComputeCost, Layout, Memory, Totals
 from shmap_compiler.explain.page import holders, page, timeline
 from shmap_compiler.explain.schedule import Event
 
@@ -65,7 +65,7 @@ HIDDEN = {"script", "style", "title"}
 
 def gather(exposed=2e-3, source="model.py:7"):
     return CollectiveCost(
-        source, "all-gather", ("i",), 4, ("ag.1",), 1, 2**20, 3 * 2**18, 2e-3, True, exposed
+        source, True, "all-gather", ("i",), 4, ("ag.1",), 1, 2**20, 3 * 2**18, 2e-3, True, exposed
     )
 
 
@@ -78,7 +78,23 @@ def made(**changes):
         chip="TPU v5e",
         mesh={"i": 4, "j": 2},
         collectives=(gather(),),
-        totals=Totals(10**9, 9e8, 1e6, 3 * 2**18, 3e-3, 2e-3, 2e-3, 5e-3, "compute", 3e-3),
+        compute=(
+            ComputeCost("model.py:8", "block/mlp", 1, 3e-3, 10**9, 0.5, 2**20, "compute", 0.0),
+        ),
+        totals=Totals(
+            flops=10**9,
+            compiler_flops=9e8,
+            compiler_bytes=1e6,
+            sent_bytes=3 * 2**18,
+            compute_seconds=3e-3,
+            wire_seconds=2e-3,
+            exposed_seconds=2e-3,
+            unestimated_seconds=0.0,
+            link_seconds=2e-3,
+            step_seconds=5e-3,
+            bound="compute",
+            bound_seconds=3e-3,
+        ),
         memory=Memory(2**30, 2**29, 0, 2**28, 2**20, 2**30 + 2**29 + 2**28 + 2**20, 2**34),
         layouts=(layout,),
         timeline=(
@@ -86,6 +102,7 @@ def made(**changes):
             Event("wait", 0.0, 2e-3, "ag.1", "all-gather", "model.py:7"),
             Event("compute", 2e-3, 3e-3, "fusion.1", "fusion", "model.py:8"),
         ),
+        transfers=(Event("0,0 to 1,0", 0.0, 2e-3, "ag.1", "all-gather", "model.py:7"),),
         notes=("a note",),
     )
     return dataclasses.replace(explanation, **changes)

@@ -64,6 +64,7 @@ def kinds(run):
 
 def test_at_least_forty_schedules_are_stored():
     assert len(STORED) >= 40
+    assert {path.name[:4] for path in STORED} == {"0.10", "0.12"}
 
 
 @pytest.mark.parametrize("path", STORED, ids=name)
@@ -77,6 +78,7 @@ PADDED_ROWS = {
     "tpu-v5e-2x4/0.12_two_layers_gradient": 2088,
     "tpu-v6e-2x4/0.12_sums_scattered": 2088,
     "tpu-v6e-2x4/0.12_two_layers": 2128,
+    "tpu-v6e-2x4/0.12_two_layers_gradient": 2128,
 }
 
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from ..usage import Mistake, UsageError, read_all
 from . import output, program
 from .progress import Progress
+
+if TYPE_CHECKING:
+    from shmap_compiler import Target
+    from shmap_compiler.explain import Explanation
+    from shmap_compiler.explain.conditions import Condition
 
 NAME = "explain"
 SUMMARY = "show what a program costs on a target: wire, compute, memory"
@@ -20,6 +29,8 @@ examples:
   shmap explain examples/collective_matmul.py:two_way --target tpu:v5e:2x4 \\
       --arg 'bf16[16384,8192]' --arg 'bf16[8192,2048]'
   shmap explain examples/transformer_2d.py:transformer_layer --target tpu:v5p:2x2x2 --html page.html
+  shmap explain examples/matmul.py:matmul_basic --target tpu:v5e:2x4 --against tpu:v6e:2x4 \\
+      --trace trace.json --fail-if 'exposed > 1ms'
 """
 
 
@@ -36,18 +47,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a page with the mesh, the blocks and a timeline",
     )
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write the modelled run for Perfetto (ui.perfetto.dev)"
+    )
+    parser.add_argument(
+        "--against", metavar="TARGET", help="compile for a second target, too, and compare"
+    )
+    parser.add_argument(
+        "--fail-if",
+        metavar="CONDITION",
+        action="append",
+        dest="conditions",
+        help="end with status 1 if a condition holds, e.g. 'exposed > 1ms' or 'memory > 12GiB'; "
+        "can be given several times",
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
     from shmap_compiler import Target
+    from shmap_compiler.explain.comparison import compare
 
+    conditions = read_all(
+        *[lambda text=text: _condition(text) for text in options.conditions or ()]
+    )
     output.require_writable("--html", options.html)
+    output.require_writable("--trace", options.trace)
     target = Target.parse(options.explain_for)
-    lowered = program.load(options, needs_devices=False).lower(options.partitioner)
-    with Progress(f"compiling for {target}") as progress:
-        compiled = lowered.compile(target, progress.phase)
-    explanation = compiled.explain()
+    other = Target.parse(options.against) if options.against is not None else None
+    work = program.load(options, needs_devices=False)
+    explanation = _explained(options, work, target)
     print(explanation.to_json() if options.json else explanation)
+    if other is not None:
+        print(f"\n{compare(explanation, _explained(options, work, other))}")
     if options.html is not None:
         output.write("--html", options.html, explanation.to_html())
-    return 0
+    if options.trace is not None:
+        output.write("--trace", options.trace, explanation.to_trace())
+    return _judge(explanation, conditions)
+
+
+def _explained(options: argparse.Namespace, work: program.Program, target: Target) -> Explanation:
+    with Progress(f"compiling for {target}") as progress:
+        return work.lower(options.partitioner).compile(target, progress.phase).explain()
+
+
+def _condition(text: str) -> Condition:
+    from shmap_compiler.explain.conditions import parse_condition
+
+    try:
+        return parse_condition(text)
+    except ValueError as error:
+        fix = "write e.g. --fail-if 'exposed > 1ms'"
+        raise UsageError(Mistake("--fail-if", repr(text), str(error), fix)) from None
+
+
+def _judge(explanation: Explanation, conditions: Sequence[Condition]) -> int:
+    """The exit status: 1 if a condition holds."""
+    status = 0
+    for condition in conditions:
+        try:
+            found = condition.holds(explanation)
+        except ValueError as error:
+            fix = "use a target with published figures, e.g. tpu:v5e:2x4"
+            needed = "a figure of this target"
+            raise UsageError(Mistake("--fail-if", str(error), needed, fix)) from None
+        if found is not None:
+            print(f"shmap explain: {found}", file=sys.stderr)
+            status = 1
+    return status

@@ -1,0 +1,94 @@
+"""`--fail-if`, `--against` and `--trace` on explanations made by hand."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+from test_explain_page import gather, made
+
+from shmap_compiler.explain.comparison import compare
+from shmap_compiler.explain.conditions import FIGURES, parse_condition
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("exposed > 1ms", "exposed is 2 ms, and 'exposed > 1ms' holds"),
+        ("exposed>=2000us", "exposed is 2 ms"),
+        ("exposed > 2ms", None),
+        ("exposed < 2.5e-3s", "exposed is 2 ms"),
+        ("memory > 1GiB", "memory is 1.75 GiB"),
+        ("memory > 2GB", None),
+        ("collectives > 0", "collectives is 1"),
+        ("added-collectives > 0", None),
+        ("operations >= 1GFLOP", "operations is 1 GFLOP"),
+    ],
+)
+def test_conditions(text, found):
+    holds = parse_condition(text).holds(made())
+    assert holds is None if found is None else found in (holds or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("exposed", "FIGURE > NUMBER UNIT"),
+        ("exposed == 1ms", "FIGURE > NUMBER UNIT"),
+        ("speed > 1ms", f"a figure, one of {', '.join(FIGURES)}"),
+        ("exposed > 1", "a unit of 'exposed', one of s, ms, us, ns"),
+        ("memory > 1ms", "a unit of 'memory', one of B, KiB"),
+        ("exposed > 1.2.3ms", "a number before the unit, found '1.2.3'"),
+    ],
+)
+def test_mistakes_in_conditions(text, needed):
+    with pytest.raises(ValueError, match=re.escape(needed)):
+        parse_condition(text)
+
+
+def test_a_time_that_is_not_known_is_no_verdict():
+    unknown = made(totals=dataclasses.replace(made().totals, exposed_seconds=None))
+    with pytest.raises(ValueError, match="exposed is not known for this target"):
+        parse_condition("exposed > 1ms").holds(unknown)
+
+
+def test_two_explanations_side_by_side():
+    faster = dataclasses.replace(made().totals, step_seconds=4e-3, exposed_seconds=None)
+    lines = compare(made(), made(totals=faster, target="tpu:v6e:4x2")).splitlines()
+    assert "tpu:v5e:4x2" in lines[0]
+    assert "tpu:v6e:4x2" in lines[0]
+    (total,) = [line.split() for line in lines if "total" in line]
+    assert total == ["total", "5", "ms", "4", "ms", "-20.0%"]
+    (exposed,) = [line.split() for line in lines if "exposed" in line]
+    assert exposed == ["exposed", "2", "ms", "-"]
+
+
+def test_the_trace_reads_back():
+    """Slices per thread, in microseconds, and no two of a thread at one time."""
+    events = json.loads(made().to_trace())["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert list(names.values()) == ["compute", "wait", "collectives 1", "0,0 to 1,0"]
+    slices = [e for e in events if e["ph"] == "X"]
+    assert [(names[e["pid"], e["tid"]], e["ts"], e["dur"]) for e in slices] == [
+        ("compute", 2000.0, 3000.0),
+        ("wait", 0.0, 2000.0),
+        ("collectives 1", 0.0, 2000.0),
+        ("0,0 to 1,0", 0.0, 2000.0),
+    ]
+    assert slices[0]["args"]["source"] == "model.py:8"
+
+
+def test_collectives_at_one_time_have_threads_of_their_own():
+    first, *rest = made().timeline
+    both = (first, dataclasses.replace(first, start=1e-3), *rest)
+    events = json.loads(made(timeline=both).to_trace())["traceEvents"]
+    wire = [e for e in events if e["ph"] == "X" and e["pid"] == 1]
+    assert len({e["tid"] for e in wire}) == 2
+
+
+def test_collectives_of_the_partitioner_are_marked():
+    added = dataclasses.replace(gather(), written=False)
+    text = str(made(collectives=(gather(), added)))
+    assert "all-gather *" in text
+    assert "* added by the partitioner: all-gather; 768.00 KiB of the bytes sent" in text
+    assert "partitioner" not in str(made())
