@@ -26,6 +26,7 @@ from shmap_compiler.frontend.smap import smap
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import passes
 from shmap_compiler.lowering.watchdog import watch_collectives
+from shmap_compiler.pmap.pmap import Pmapped, pmap
 from shmap_compiler.replication import Replication, assume_replicated
 from shmap_compiler.simulate.simulation import Simulation, simulate_module
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
@@ -49,6 +50,7 @@ __all__ = [
     "Graph",
     "HangError",
     "Lowered",
+    "Pmapped",
     "Portable",
     "Problem",
     "Replication",
@@ -69,6 +71,7 @@ __all__ = [
     "assume_replicated",
     "load",
     "passes",
+    "pmap",
     "shard_map",
     "simulate_module",
     "smap",

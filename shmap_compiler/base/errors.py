@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,6 +49,19 @@ class TypeProblem(Problem):
     """A mistake in the type of an argument, rather than in its value."""
 
 
+_front_end: ContextVar[str] = ContextVar("front_end", default="shard_map")
+
+
+@contextlib.contextmanager
+def errors_of(front_end: str) -> Iterator[None]:
+    """Errors raised inside this context begin with the name of what the user called."""
+    token = _front_end.set(front_end)
+    try:
+        yield
+    finally:
+        _front_end.reset(token)
+
+
 class ShmapError(Exception):
     """The base class of all errors of this package.
 
@@ -75,7 +90,7 @@ class ShmapError(Exception):
             lines = [*map(str, self.problems), reference(self.code)]
         else:
             count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
-            lines = [f"shard_map of {who}{count}:", *(f"  {p}" for p in self.problems)]
+            lines = [f"{_front_end.get()} of {who}{count}:", *(f"  {p}" for p in self.problems)]
             lines.append(f"  {reference(self.code)}")
         super().__init__("\n".join(lines))
 

@@ -130,20 +130,22 @@ def show_split(aval: Any) -> str:
 
 
 def broadcast_specs(
-    specs: Any, tree: Any, spec_root: str, tree_root: str
+    specs: Any, tree: Any, spec_root: str, tree_root: str, noun: str = "spec"
 ) -> tuple[list[tuple[str, Any, str, Any]], list[Problem]]:
     """Matches a tree of specs, as a prefix, with a tree of arguments or results.
+
+    The leaves may be other values that describe arrays; messages call each of them a `noun`.
 
     Returns one `(path in tree, leaf, path in specs, spec)` for each leaf of `tree`, in flattening
     order, and a problem for each place where the two trees part.
     """
     leaves: list[tuple[str, Any, str, Any]] = []
     problems: list[Problem] = []
-    _match(specs, tree, spec_root, tree_root, leaves, problems)
+    _match(specs, tree, spec_root, tree_root, leaves, problems, noun)
     return leaves, problems
 
 
-def _match(spec, tree, spec_path, tree_path, leaves, problems) -> None:
+def _match(spec, tree, spec_path, tree_path, leaves, problems, noun) -> None:
     if _is_spec_leaf(spec):
         leaves += [
             (tree_path + jax.tree_util.keystr(path), leaf, spec_path, spec)
@@ -154,27 +156,30 @@ def _match(spec, tree, spec_path, tree_path, leaves, problems) -> None:
     tree_children, tree_node = _children(tree)
     if spec_node == tree_node:
         for (key, sub_spec), (_, sub_tree) in zip(spec_children, tree_children, strict=True):
-            _match(sub_spec, sub_tree, spec_path + key, tree_path + key, leaves, problems)
+            _match(sub_spec, sub_tree, spec_path + key, tree_path + key, leaves, problems, noun)
         return
-    problems.append(_tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children))
+    problems.append(
+        _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children, noun)
+    )
 
 
-def _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children) -> Problem:
-    fix = f"give {spec_path} the structure of {tree_path}, or one spec for all of it"
+def _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children, noun) -> Problem:
+    fix = f"give {spec_path} the structure of {tree_path}, or one {noun} for all of it"
+    single = "a single PartitionSpec" if noun == "spec" else f"a single {noun}"
     if type(spec) is not type(tree):
         return Problem(
             f"{spec_path} against {tree_path}",
-            f"a {type(spec).__name__} of specs for {_kind(tree)}",
-            "a single PartitionSpec"
+            f"a {type(spec).__name__} of {noun}s for {_kind(tree)}",
+            single
             if jax.tree_util.all_leaves([tree])
-            else f"a {type(tree).__name__} of specs, or a single PartitionSpec",
+            else f"a {type(tree).__name__} of {noun}s, or {single}",
             fix,
         )
     spec_keys, tree_keys = [k for k, _ in spec_children], [k for k, _ in tree_children]
     missing = [k for k in tree_keys if k not in spec_keys]
     surplus = [k for k in spec_keys if k not in tree_keys]
-    details = [f"no spec for {tree_path}{k}" for k in missing]
-    details += [f"a spec {spec_path}{k} for which there is no {tree_path}{k}" for k in surplus]
+    details = [f"no {noun} for {tree_path}{k}" for k in missing]
+    details += [f"a {noun} {spec_path}{k} for which there is no {tree_path}{k}" for k in surplus]
     return Problem(
         f"{spec_path} against {tree_path}",
         "; ".join(details) or f"other metadata in the {type(spec).__name__}",

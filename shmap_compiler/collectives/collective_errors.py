@@ -124,8 +124,21 @@ def refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
         *_wrong_groups(use),
         *_wrong_perm(use),
         *_wrong_source(use),
+        *_dimensions_from_the_end(use),
         *_refused_types(use, dtypes),
     ]
+
+
+def _dimensions_from_the_end(use: Use) -> Iterator[Problem]:
+    """JAX 0.10 inserts the dimension of an untiled all_to_all as if both were counted from 0."""
+    split, concat = (use.arguments.get(name, 0) for name in ("split_axis", "concat_axis"))
+    if not use.arguments.get("tiled", True) and min(split, concat) < 0 and split != concat:
+        yield Problem(
+            use.where,
+            "a split_axis or concat_axis counted from the end, without tiled=True",
+            "dimensions counted from the first: JAX 0.10 exchanges others",
+            "write x.ndim - 1 for -1",
+        )
 
 
 def _refused_types(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:

@@ -1,8 +1,9 @@
-"""Turns one call of a shard_mapped function into a traced TracedCall."""
+"""Turns one call of a shard_mapped function into a TracedCall, and applies it."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from shmap_compiler.frontend.results import Results
 from shmap_compiler.graph import structural_keys
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.emit_module import lowerable
+from shmap_compiler.lowering.primitive import bind
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.tracing.trace import trace
 
@@ -53,6 +55,15 @@ def trace_call(
             call = mapped.calls.get(key, lambda: traced)
             trace_cache.keep(mapped)
     return call, [leaves[i.position] for i in inputs.dynamic]
+
+
+def apply_call(call: TracedCall, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The results of a traced call; references are read before and written after."""
+    run = functools.partial(bind, call.graph)
+    operands = (*call.constants, *inputs)
+    if call.references:
+        return ref_arguments.apply(run, operands, call.written)
+    return run(*operands)
 
 
 def _key(mapped: MappedFunction, region: ManualRegion, in_tree: Any, inputs: Inputs) -> Hashable:

@@ -30,12 +30,11 @@ from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import reduces, refuse_types
 from shmap_compiler.frontend.call_eagerly import call_eagerly
-from shmap_compiler.frontend.call_traced import trace_call
+from shmap_compiler.frontend.call_traced import apply_call, trace_call
 from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
 from shmap_compiler.lowering.added_passes import added_passes
-from shmap_compiler.lowering.primitive import bind
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.stages import lowered
 from shmap_compiler.stages.lowered import Lowered
@@ -111,22 +110,14 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
     def _placed(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
         """The result with the shardings that out_specs say, word for word."""
         call, inputs = trace_call(self, region, args)
-        outs = self._applied(call, inputs)
+        outs = apply_call(call, inputs)
         placed = zip(outs, call.signature.out_shardings[: len(outs)], strict=True)
         return jax.tree.unflatten(call.out_tree, [jax.device_put(x, s) for x, s in placed])
-
-    def _applied(self, call: TracedCall, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The results; references among the operands are read before and written after."""
-        run = functools.partial(bind, call.graph)
-        operands = (*call.constants, *inputs)
-        if call.references:
-            return ref_arguments.apply(run, operands, call.written)
-        return run(*operands)
 
     def _bound(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
         call, inputs = trace_call(self, region, args)
         refuse_types(describe(self.fun), call.in_paths, inputs)
-        outs = self._applied(call, inputs)
+        outs = apply_call(call, inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 
     def _region(self, leaves: Sequence[Any]) -> ManualRegion:

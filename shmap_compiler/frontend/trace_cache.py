@@ -13,16 +13,26 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterator
 from types import CellType, CodeType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.values import is_hashable
-from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.graph import structural_keys
 
-_Mapped = TypeVar("_Mapped", bound=MappedFunction)
+
+class Mapped(Protocol):
+    """A function and how it is mapped: a `MappedFunction`, or a `Pmapped`."""
+
+    @property
+    def fun(self) -> Any: ...
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+
+_Mapped = TypeVar("_Mapped", bound=Mapped)
 _ATTRIBUTE = "__shard_mapped__"
 
 
@@ -58,12 +68,15 @@ def find(kind: type[_Mapped], fun: Any, options: dict[str, Any]) -> _Mapped | No
     return mapped if key(fun, mapped.options) == wanted else None
 
 
-def keep(mapped: MappedFunction) -> None:
-    """Keeps `mapped`, whose key is not None, with its function."""
+def keep(mapped: Mapped) -> None:
+    """Keeps `mapped` with its function, if it can be known again."""
+    found = key(mapped.fun, mapped.options)
+    if found is None:
+        return
     made = _made_of(mapped.fun)
     if made is None:
         made = mapped.fun.__dict__[_ATTRIBUTE] = _Made(mapped.fun)
-    made.mapped.get((type(mapped), key(mapped.fun, mapped.options)), lambda: mapped)
+    made.mapped.get((type(mapped), found), lambda: mapped)
 
 
 class _Made:
@@ -71,7 +84,7 @@ class _Made:
 
     def __init__(self, fun: FunctionType):
         self.of = weakref.ref(fun)
-        self.mapped: Cache[MappedFunction] = Cache(maxsize=64)
+        self.mapped: Cache[Mapped] = Cache(maxsize=64)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled function comes without it."""

@@ -22,6 +22,14 @@ CHECKS = [
     "eager_print",
     "stages",
     "saved_programs",
+    "pmap_of_own_rows",
+    "pmap_arguments",
+    "pmap_of_gradients",
+    "pmap_nested",
+    "pmap_on_own_devices",
+    "pmap_on_interleaved_devices",
+    "pmap_stages",
+    "pmap_errors",
 ]
 SECONDS = 240
 """After which processes that wait for each other are killed."""

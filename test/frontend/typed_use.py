@@ -6,7 +6,7 @@ from typing import Any, assert_type
 import jax
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import Executable, Graph, Lowered, shard_map, smap
+from shmap_compiler import Executable, Graph, Lowered, pmap, shard_map, smap
 
 
 def body(x: jax.Array, scale: float) -> dict[str, jax.Array]:
@@ -37,3 +37,11 @@ def uses_decorated(x: jax.Array) -> None:
     assert_type(decorated_by_smap(x), tuple[jax.Array, jax.Array])
     plain: Callable[[jax.Array], Any] = decorated
     jax.jit(plain)(x)
+
+
+def uses_pmap(x: jax.Array) -> None:
+    mapped = pmap(body, "i", in_axes=(0, None))
+    assert_type(mapped(x, 2.0), dict[str, jax.Array])
+    mapped(x, "2")  # pyright: ignore[reportArgumentType]
+    assert_type(mapped.trace(x, 2.0), Graph)
+    assert_type(mapped.lower(x, 2.0), jax.stages.Lowered)

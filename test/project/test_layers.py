@@ -31,6 +31,7 @@ ROOMS = {
         "eager",
         "stages",
         "frontend",
+        "pmap",
     ),
     "shmap_passes": ("cost", "ir", "files", "analysis", "checks", "simplify", "export"),
 }

@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import load, shard_map  # before JAX knows of other processes
+from shmap_compiler import SpecError, load, pmap, shard_map  # before JAX knows of other processes
 from shmap_compiler.base.errors import VaryingValueError
 
 RANK, COUNT, PORT = map(int, sys.argv[1:4])
@@ -143,6 +143,98 @@ def saved_programs():
     assert_equal(load(path).compile()(XS), EXPECTED)
 
 
+ROWS = X.reshape(COUNT * 2, 4)
+OWN = ROWS[2 * RANK : 2 * RANK + 2]  # of the two devices of this process
+
+
+def assert_own(found, expected):
+    """A result of pmap has the rows of this process, on its devices."""
+    assert found.is_fully_addressable
+    assert [s.device for s in found.addressable_shards] == jax.local_devices()[
+        : len(found.devices())
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def pmap_of_own_rows():
+    f = pmap(lambda x: (x + lax.axis_index("i"), lax.psum(x, "i")), "i", out_axes=(-1, None))
+    for rows in (OWN, f(OWN)[0].T - (np.arange(2.0)[:, None] + 2 * RANK)):
+        found, total = f(rows)
+        assert_own(found.T, OWN + np.arange(2.0)[:, None] + 2 * RANK)
+        assert_own(total, ROWS.sum(0))
+    first, total = f(OWN[:1])
+    assert_own(first.T, OWN[:1] + RANK)
+    assert_own(total, ROWS[::2].sum(0))
+
+
+def pmap_arguments():
+    f = pmap(
+        lambda x, s, n, *, y: x * s * n + y,
+        in_axes=(1, None, None),
+        static_broadcasted_argnums=2,
+    )
+    assert_own(f(OWN.T, 3, 2, y=OWN), OWN * 7)
+    assert_own(
+        pmap(lambda: lax.axis_index("i"), "i", axis_size=2 * COUNT)(), 2 * RANK + np.arange(2)
+    )
+    keys = jax.random.split(jax.random.key(RANK), 2)
+    assert_own(pmap(jax.random.bits)(keys), jax.vmap(jax.random.bits)(keys))
+    own = pmap(lambda k: jax.random.fold_in(k, 1))(keys)
+    assert_own(
+        jax.random.key_data(own),
+        jax.random.key_data(jax.vmap(jax.random.fold_in, (0, None))(keys, 1)),
+    )
+    assert pmap(lambda x: x)(np.zeros((2, 3), jax.dtypes.float0)).shape == (2, 3)
+    given = pmap(lambda x: x * 2)(OWN)
+    assert_own(pmap(lambda x: x * 2, donate_argnums=0)(given), OWN * 4)
+    assert given.is_deleted()
+
+
+def pmap_of_gradients():
+    step = pmap(jax.grad(lambda x: lax.pmean(jnp.sum(x**2), "i")), "i")
+    assert_own(step(OWN), 2 * OWN)
+
+
+def pmap_nested():
+    inner = pmap(lambda x: lax.psum(x, ("i", "j")), "j")
+    for _ in range(2):
+        assert_own(pmap(inner, "i")(OWN[None, :, 0]), np.full((1, 2), ROWS[:, 0].sum()))
+    with jax.disable_jit():
+        assert_own(pmap(lambda x: lax.psum(x, "i"), "i")(OWN), np.tile(ROWS.sum(0), (2, 1)))
+
+
+def pmap_on_own_devices():
+    f = pmap(lambda x: lax.psum(x, "i"), "i", devices=jax.local_devices(), out_axes=None)
+    assert_own(f(OWN), OWN.sum(0))
+    assert_own(jax.jit(f)(OWN), OWN.sum(0))
+    assert_own(jax.grad(lambda x: f(x).sum())(OWN), np.ones_like(OWN))
+
+
+def pmap_on_interleaved_devices():
+    devices = [d for pair in zip(*map(jax.local_devices, range(COUNT)), strict=True) for d in pair]
+    f = pmap(lambda x: x * 0 + lax.axis_index("i"), "i", devices=devices)
+    assert_own(f(OWN), np.array([[RANK], [COUNT + RANK]]) + np.zeros(4))
+
+
+def pmap_stages():
+    f = pmap(lambda x: {"x": x, "sum": lax.psum(x, "i")}, "i", out_axes={"x": 1, "sum": None})
+    assert {k: t.shape for k, t in f.eval_shape(OWN).items()} == {"x": (4, 2), "sum": (4,)}
+    assert dict(f.trace(OWN).mesh.shape) == {"i": 2 * COUNT}
+    assert f.lower(OWN).args_info[0][0].shape == (2 * COUNT, 4)
+
+
+def pmap_errors():
+    f = pmap(lambda x: lax.psum(x, "i"), "i")
+    with pytest.raises(
+        SpecError, match=r"(?s)3 rows in args\[0\].*at most 2 rows.*of each process"
+    ):
+        f(np.ones((3, 4)))
+    with pytest.raises(SpecError, match="values that a transformation traces"):
+        jax.jit(f)(OWN)
+    with pytest.raises(SpecError, match="an array on devices of several processes"):
+        f(on_mesh(X, P(("i", "j"))))
+
+
 CHECKS = [
     compiled,
     gradient,
@@ -155,6 +247,14 @@ CHECKS = [
     eager_print,
     stages,
     saved_programs,
+    pmap_of_own_rows,
+    pmap_arguments,
+    pmap_of_gradients,
+    pmap_nested,
+    pmap_on_own_devices,
+    pmap_on_interleaved_devices,
+    pmap_stages,
+    pmap_errors,
 ]
 
 if __name__ == "__main__":

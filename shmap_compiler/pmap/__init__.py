@@ -1,0 +1,1 @@
+"""The front end `pmap`: one row of the arguments for each device."""

@@ -1,0 +1,359 @@
+"""The public surface: `pmap` maps a function over the rows of its arguments, one per device."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import jax
+
+from shmap_compiler.base.errors import (
+    Problem,
+    ShmapError,
+    TypeProblem,
+    describe,
+    errors_of,
+    show_value,
+    spec_error,
+)
+from shmap_compiler.frontend import trace_cache
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.pmap import processes
+from shmap_compiler.pmap.program import Program
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def pmap(
+    fun: Callable[_P, _R],
+    axis_name: str | None = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Iterable[int] = (),
+    devices: Sequence[Any] | None = None,
+    backend: str | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Iterable[int] = (),
+) -> Pmapped[_P, _R]:
+    """Maps a function over the rows of its arguments: one row on each device, compiled.
+
+    The interface is that of `jax.pmap`. The first `n` devices take the `n` rows of an array, in
+    order. On several processes each passes the rows of its own devices and gets back their results,
+    while collectives communicate among the devices of all processes.
+
+    Args:
+      fun: The function of one row, of arrays and pytrees of arrays.
+      axis_name: A name for collectives in `fun`, e.g. `jax.lax.psum(x, axis_name)`.
+      in_axes: For each positional argument, the dimension that has the rows, or None if all devices
+        get the whole: a prefix of the tuple of arguments. Arguments passed by keyword are mapped
+        over dimension 0.
+      out_axes: For each result, the dimension that gets the rows, or None if it is the same for all
+        rows: a prefix of the result.
+      static_broadcasted_argnums: The positions of arguments that `fun` gets unchanged. They must
+        be hashable; `fun` is compiled for each of their values.
+      devices: The devices that take the rows, those of other processes included. Defaults to all.
+      backend: The platform whose devices are used, e.g. "cpu".
+      axis_size: The number of rows, on all processes together. Needed if no argument is mapped.
+      donate_argnums: The positions of arguments whose memory results may reuse.
+
+    Returns:
+      A `Pmapped`, a function that may be called in `jax.jit`, under other transformations, and in
+      other functions that are pmapped.
+
+    Raises:
+      SpecError: The arguments, results, axes and devices do not fit together. Raised by calls, as
+        are `BodyError`, `HangError` and `ReplicationError` for mistakes in `fun`.
+
+    Examples:
+      >>> def normalize(row):  # f32[2] on each of eight devices
+      ...     return row / lax.psum(jnp.sum(row), "i")
+      >>> rows = x.reshape(8, 2)
+      >>> f = pmap(normalize, axis_name="i")
+      >>> f(rows).shape, jnp.allclose(f(rows), rows / rows.sum()).item()
+      ((8, 2), True)
+    """
+    options = {
+        "axis_name": axis_name,
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "static_broadcasted_argnums": _positions(static_broadcasted_argnums),
+        "devices": None if devices is None else tuple(devices),
+        "backend": backend,
+        "axis_size": axis_size,
+        "donate_argnums": _positions(donate_argnums),
+    }
+    return trace_cache.find(Pmapped, fun, options) or Pmapped(fun, **options)
+
+
+@dataclass(eq=False, repr=False)
+class Pmapped(Generic[_P, _R]):
+    """A function mapped over the rows of its arguments: a callable with the stages of `jax.jit`.
+
+    Made by `pmap`.
+
+    Attributes:
+      fun: The function of one row.
+      axis_name: As given to `pmap`.
+      in_axes: As given to `pmap`.
+      out_axes: As given to `pmap`.
+      static_broadcasted_argnums: As given to `pmap`, as a tuple.
+      devices: As given to `pmap`, as a tuple.
+      backend: As given to `pmap`.
+      axis_size: As given to `pmap`.
+      donate_argnums: As given to `pmap`, as a tuple.
+
+    Examples:
+      >>> f = pmap(jnp.sin, axis_name="i")
+      >>> f.axis_name, f(jnp.ones((4, 3))).shape
+      ('i', (4, 3))
+    """
+
+    fun: Callable[_P, _R]
+    axis_name: str | None
+    in_axes: Any
+    out_axes: Any
+    static_broadcasted_argnums: tuple[int, ...]
+    devices: tuple[Any, ...] | None
+    backend: str | None
+    axis_size: int | None
+    donate_argnums: tuple[int, ...]
+    _program: Program = field(init=False)
+
+    def __post_init__(self) -> None:
+        with errors_of("pmap"):
+            problems = _problems(self)
+            if problems:
+                who = describe(self.fun) if callable(self.fun) else repr(self.fun)
+                raise spec_error(who, problems)
+            functools.update_wrapper(self, self.fun, updated=())
+            self._program = Program(
+                self.fun, **self.options, on_traced=lambda: trace_cache.keep(self)
+            )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `pmap` besides the function, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "fun"}
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return self._run(*args, **kwargs)
+        except ShmapError:
+            raise
+        except (TypeError, ValueError):
+            moved = self._program.moved(args, kwargs)
+            if moved is None:
+                raise
+        moved_args, moved_kwargs = moved
+        return self._run(*moved_args, **moved_kwargs)
+
+    @functools.cached_property
+    def _run(self) -> Callable[..., Any]:
+        """What a call does. On one process it is one call of what `jax.jit` made."""
+        program = self._program
+        one = program.process_count == 1
+        return program.jitted if one else functools.partial(processes.call, program)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Graph:
+        """Traces the function.
+
+        Args:
+          *args: Arrays, or `jax.ShapeDtypeStruct`s: the rows of this process.
+          **kwargs: The same, mapped over dimension 0.
+
+        Returns:
+          The `Graph` of the program of one device.
+
+        Examples:
+          >>> f = pmap(jnp.sin)
+          >>> [str(t) for t in f.trace(x.reshape(8, 2)).body_in_types]
+          ['float32[1,2]']
+        """
+        args, kwargs = self._of_all(args, kwargs)
+        return self._program.on_rows(lambda call: call.trace().graph, args, kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Traces and lowers the function, as the `lower` of a `jax.jit` function does.
+
+        On several processes the program is lowered for the rows of all of them.
+
+        Args:
+          *args: Arrays, or `jax.ShapeDtypeStruct`s: the rows of this process.
+          **kwargs: The same, mapped over dimension 0.
+
+        Returns:
+          A `jax.stages.Lowered`.
+
+        Examples:
+          >>> f = pmap(jnp.sin)
+          >>> rows = x.reshape(8, 2)
+          >>> "stablehlo.sine" in f.lower(rows).as_text(), f.lower(rows).compile()(rows).shape
+          (True, (8, 2))
+        """
+        return self._staged(self._program.jitted.lower, args, kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the types of the results without compiling or running anything.
+
+        Args:
+          *args: Arrays, or `jax.ShapeDtypeStruct`s: the rows of this process.
+          **kwargs: The same, mapped over dimension 0.
+
+        Returns:
+          A pytree of `jax.ShapeDtypeStruct`, the rows of this process.
+
+        Examples:
+          >>> pmap(jnp.sin).eval_shape(x.reshape(8, 2)).shape
+          (8, 2)
+        """
+        found = self._staged(self._program.jitted.eval_shape, args, kwargs)
+        if self._program.process_count == 1:
+            return found
+        return processes.types_of_own_rows(self._program, found)
+
+    def _staged(self, stage: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        args, kwargs = self._of_all(args, kwargs)
+        try:
+            return stage(*args, **kwargs)
+        except ShmapError:
+            raise
+        except (TypeError, ValueError):
+            self._program.rows(args, kwargs)  # explains what jit does not take
+            raise
+
+    def _of_all(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._program.process_count == 1:
+            return args, kwargs
+        return processes.types_of_all_rows(self._program, args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<pmap of {describe(self.fun)}>"
+
+
+def _positions(argnums: Any) -> Any:
+    """Positions as a tuple; what is none stays as it is, to be refused."""
+    if isinstance(argnums, int):
+        return (argnums,)
+    return tuple(argnums) if isinstance(argnums, Iterable) else argnums
+
+
+# ------------------------------------------------------------------------------------- mistakes
+
+
+def _problems(mapped: Pmapped[..., Any]) -> list[Problem]:
+    if not callable(mapped.fun):
+        return [_not_a_function(mapped.fun)]
+    problems = []
+    name = mapped.axis_name
+    if name is not None and not (isinstance(name, str) and name):
+        problems.append(_not_a_name(name))
+    for where, axes in (("in_axes", mapped.in_axes), ("out_axes", mapped.out_axes)):
+        leaves, _ = jax.tree_util.tree_flatten_with_path(axes)
+        problems += [
+            _not_a_dimension(where + jax.tree_util.keystr(path), axis)
+            for path, axis in leaves
+            if type(axis) is not int
+        ]
+    for where in ("static_broadcasted_argnums", "donate_argnums"):
+        positions = getattr(mapped, where)
+        if not isinstance(positions, tuple) or not all(type(k) is int for k in positions):
+            problems.append(_not_positions(where, positions))
+    if not problems:
+        both = set(mapped.static_broadcasted_argnums) & set(mapped.donate_argnums)
+        problems += [_static_and_donated(sorted(both))] if both else []
+    if mapped.devices is not None:
+        problems += _device_problems(mapped.devices)
+    size = mapped.axis_size
+    if size is not None and not (isinstance(size, int) and size > 0):
+        problems.append(
+            TypeProblem("axis_size", show_value(size), "a number of rows, 1 or more", "omit it")
+        )
+    return problems
+
+
+def _not_a_function(fun: Any) -> Problem:
+    return TypeProblem(
+        "the first argument of pmap",
+        show_value(fun),
+        "a function of one row of its arguments",
+        "pass the function itself: pmap(f, axis_name='i', ...)",
+    )
+
+
+def _not_a_name(name: Any) -> Problem:
+    return TypeProblem(
+        "axis_name",
+        show_value(name),
+        "a string that is not empty, or None",
+        "write axis_name='i', and the same name in the collectives of the function",
+    )
+
+
+def _not_a_dimension(where: str, axis: Any) -> Problem:
+    return TypeProblem(
+        where,
+        show_value(axis),
+        "a dimension, or None",
+        "write 0 for the first dimension, or None for what is the same on all devices",
+    )
+
+
+def _not_positions(where: str, positions: Any) -> Problem:
+    return TypeProblem(
+        where,
+        show_value(positions),
+        "a position of an argument, or a sequence of them",
+        f"write {where}=0 for the first argument",
+    )
+
+
+def _static_and_donated(positions: Sequence[int]) -> Problem:
+    listed = ", ".join(map(str, positions))
+    return Problem(
+        "donate_argnums",
+        f"{listed}, which static_broadcasted_argnums lists, too",
+        "positions of arrays: static arguments have no memory to donate",
+        f"remove {listed} from donate_argnums",
+    )
+
+
+def _device_problems(devices: Sequence[Any]) -> list[Problem]:
+    if not devices:
+        return [
+            Problem(
+                "devices",
+                "an empty sequence",
+                "one device or more, or None",
+                "omit devices, to use the first ones of all",
+            )
+        ]
+    wrong = [d for d in devices if not isinstance(d, jax.Device)]
+    if wrong:
+        return [
+            TypeProblem(
+                "devices",
+                show_value(wrong[0]),
+                "devices only, each a jax.Device",
+                "choose some of jax.devices()",
+            )
+        ]
+    repeated = sorted({d for d in devices if devices.count(d) > 1}, key=str)
+    return [
+        Problem(
+            "devices",
+            f"{device} {devices.count(device)} times",
+            "different devices: each takes one row",
+            "list each device once",
+        )
+        for device in repeated
+    ]
