@@ -5,6 +5,7 @@
 #     make lint        style and types only
 #     make test-random 2,000 random programs, and 1,000 of library calls; the same every time
 #     make test-long   all tests, with tens of thousands of new random programs
+#     make validate    every pass on every example, 2,000 programs and 200 wrong modules, simulated
 #     make fuzz        shmap-opt on 10,000 mutated modules; prints the seed
 #     make mutants     which of the mistakes listed in test/mutants the tests notice
 #     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
@@ -21,7 +22,7 @@ JAX ?=
 
 BIN := $(abspath $(VENV))/bin
 
-.PHONY: demo test lint test-random test-long fuzz mutants test-gpu-compiler docs first-hour clean
+.PHONY: demo test lint test-random test-long validate fuzz mutants test-gpu-compiler docs first-hour clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -41,6 +42,10 @@ test-random: $(VENV)/.with-test
 
 test-long: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=20000 SHMAP_LIBRARY_EXAMPLES=20000 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Every pass on every example; the check for hangs on random programs; wrong modules.
+validate: $(VENV)/.with-test
+	$(BIN)/python -m pytest -n auto --dist worksteal -m long test/simulate
 
 # Plants the mistakes of test/mutants/*.toml one by one and reports those that no test notices.
 mutants: $(VENV)/.with-test

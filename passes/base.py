@@ -63,6 +63,8 @@ class Pass:
     """Whether it needs what shmap-verify accepts, which `run` in pipeline.py then checks."""
     ends_body_form: ClassVar[bool] = False
     """Whether the pass takes the module out of body form."""
+    keeps_bits: ClassVar[bool] = False
+    """Whether it promises bitwise equal results; otherwise sums may be added in another order."""
 
     def __post_init__(self) -> None:
         for option, values in _choices(type(self)).items():

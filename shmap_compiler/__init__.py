@@ -29,6 +29,7 @@ from shmap_compiler.lowering.watchdog import watch_collectives
 from shmap_compiler.pmap.pmap import Pmapped, pmap
 from shmap_compiler.replication import Replication, assume_replicated
 from shmap_compiler.simulate.simulation import Simulation, simulate_module
+from shmap_compiler.simulate.validation import Validation
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.loading import load
@@ -66,6 +67,7 @@ __all__ = [
     "TargetError",
     "UnknownAxisError",
     "UnreducedError",
+    "Validation",
     "VaryingValueError",
     "__version__",
     "assume_replicated",

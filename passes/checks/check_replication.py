@@ -43,6 +43,7 @@ class CheckReplication(Pass):
 
     name = "shmap-check-replication"
     code = "SHM-P02"
+    keeps_bits = True
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

@@ -60,6 +60,7 @@ class Verify(Pass):
 
     name = "shmap-verify"
     code = "SHM-P01"
+    keeps_bits = True
 
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)

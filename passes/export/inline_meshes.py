@@ -33,6 +33,7 @@ class InlineMeshes(Pass):
 
     name = "shmap-inline-meshes"
     code = "SHM-P12"
+    keeps_bits = True
     ends_body_form = True
 
     def add_to(

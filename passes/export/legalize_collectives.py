@@ -63,6 +63,7 @@ class LegalizeCollectives(Pass):
 
     name = "shmap-legalize-collectives"
     code = "SHM-P10"
+    keeps_bits = True
     needs_body_form = True
 
     groups: Literal["axes", "ids"] = "axes"

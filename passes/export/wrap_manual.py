@@ -45,6 +45,7 @@ class WrapManual(Pass):
 
     name = "shmap-wrap-manual"
     code = "SHM-P11"
+    keeps_bits = True
     needs_body_form = True
     ends_body_form = True
 

@@ -68,6 +68,7 @@ class CombineAllReduces(Pass):
 
     name = "shmap-combine-all-reduces"
     code = "SHM-P09"
+    keeps_bits = True
     needs_body_form = True
 
     limit: int = 1024

@@ -33,6 +33,7 @@ class ElideGatheredSlices(Pass):
 
     name = "shmap-elide-gathered-slices"
     code = "SHM-P06"
+    keeps_bits = True
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

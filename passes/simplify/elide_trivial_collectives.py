@@ -29,6 +29,7 @@ class ElideTrivialCollectives(Pass):
 
     name = "shmap-elide-trivial-collectives"
     code = "SHM-P03"
+    keeps_bits = True
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

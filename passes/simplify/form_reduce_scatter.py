@@ -42,6 +42,7 @@ class FormReduceScatter(Pass):
 
     name = "shmap-form-reduce-scatter"
     code = "SHM-P07"
+    keeps_bits = True
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

@@ -32,6 +32,7 @@ class MergeEqualCollectives(Pass):
 
     name = "shmap-merge-equal-collectives"
     code = "SHM-P05"
+    keeps_bits = True
     needs_body_form = True
 
     def run(self, module: ModuleOp) -> None:

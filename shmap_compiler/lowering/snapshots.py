@@ -7,12 +7,28 @@ never looked at. Passes are deterministic: a copy of the emitted module is enoug
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import shmap_passes
 from jax.interpreters.mlir import ir
 from shmap_passes import Pass
+
+
+@dataclass(frozen=True)
+class ModuleState:
+    """A module between two passes.
+
+    Attributes:
+      name: the pass before it, or "body".
+      text: the module with source lines.
+      keeps_bits: whether that pass promises bitwise equal results.
+    """
+
+    name: str
+    text: str
+    keeps_bits: bool
 
 
 class Snapshots:
@@ -26,6 +42,15 @@ class Snapshots:
         """Takes a copy of a module in body form, before the passes run over it."""
         self._emitted, self._passes = module.operation.clone(ip=False), tuple(passes)
 
+    @property
+    def input_count(self) -> int:
+        """The number of arrays that the emitted module takes."""
+        functions = self._emitted.regions[0].blocks[0].operations
+        main = next(f for f in functions if str(f.attributes["sym_name"]) == '"main"')
+        return sum(
+            isinstance(a.type, ir.RankedTensorType) for a in main.regions[0].blocks[0].arguments
+        )
+
     @cached_property
     def body(self) -> str:
         """The text of the emitted module."""
@@ -34,20 +59,21 @@ class Snapshots:
     @cached_property
     def texts(self) -> tuple[tuple[str, str], ...]:
         """The module at "body" and after each pass, as (name, text). MLIR verifies each."""
-        return tuple((name, str(module)) for name, module in self._stages())
+        return tuple((name, str(module)) for name, module, _ in self._stages())
 
     @cached_property
-    def texts_with_lines(self) -> tuple[tuple[str, str], ...]:
+    def stages(self) -> tuple[ModuleState, ...]:
         """The same with the source line of every operation."""
         return tuple(
-            (name, module.operation.get_asm(enable_debug_info=True))
-            for name, module in self._stages()
+            ModuleState(name, module.operation.get_asm(enable_debug_info=True), keeps_bits)
+            for name, module, keeps_bits in self._stages()
         )
 
-    def _stages(self) -> Iterator[tuple[str, Any]]:
+    def _stages(self) -> Iterator[tuple[str, Any, bool]]:
         """One module, in each of its states."""
         module = self._emitted.operation.clone(ip=False)
-        yield "body", module
+        yield "body", module, True
         for each in self._passes:
             shmap_passes.run(module, (each,))
-            yield str(each).partition("{")[0], module
+            keeps_bits = isinstance(each, Pass) and each.keeps_bits
+            yield str(each).partition("{")[0], module, keeps_bits

@@ -20,10 +20,11 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
-from shmap_compiler.lowering.snapshots import Snapshots
+from shmap_compiler.lowering.snapshots import ModuleState, Snapshots
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.simulate.arguments import simulate
 from shmap_compiler.simulate.simulation import Simulation
+from shmap_compiler.simulate.validation import Validation, validate
 from shmap_compiler.stages.compile_for_target import check_target, compile_for_target, target_mesh
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
@@ -243,11 +244,56 @@ class Lowered:
           >>> f.lower(x).simulate(x).results
           array([56., 64.], dtype=float32)
         """
-        stages = dict(self.snapshots.texts_with_lines)
-        if stage is not None and stage not in stages:
-            raise _no_such_choice(self.call, "stage", stage, tuple(stages))
-        text = stages[stage] if stage is not None else self.snapshots.texts_with_lines[-1][1]
+        states = self._states_with_all_inputs
+        texts = {state.name: state.text for state in states}
+        if stage is not None and stage not in texts:
+            raise _no_such_choice(self.call, "stage", stage, tuple(texts))
+        text = texts[stage] if stage is not None else states[-1].text
         return simulate(self.call.signature, text, args)
+
+    def validate(
+        self,
+        *args: Any,
+        reference: Callable[..., Any] | None = None,
+        seeds: int = 1,
+        xla: bool = True,
+    ) -> Validation:
+        """Compares the program after each pass with the program before it, by simulation.
+
+        Results are compared bitwise where a pass promises it (`Pass.keeps_bits`), else up to the
+        order of additions. The last module is also compared with the compiled program and with
+        `reference`.
+
+        Args:
+          *args: The arguments of the function: arrays of the types it was lowered for.
+          reference: An unsharded function of the same arguments.
+          seeds: How many times; after the first time, arrays of floats are replaced by random ones.
+          xla: Whether to compare with the compiled program, if the mesh has devices.
+
+        Returns:
+          A `Validation`.
+
+        Raises:
+          SimulationError: An argument has another type, or an operation cannot be simulated.
+
+        Examples:
+          >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+          >>> f.lower(x).validate(x).holds
+          True
+        """
+        is_abstract = isinstance(self.graph.mesh, AbstractMesh)
+        compiled = self.compile() if xla and not is_abstract else None
+        states = self._states_with_all_inputs
+        return validate(self.call.signature, states, args, compiled, reference, seeds)
+
+    @cached_property
+    def _states_with_all_inputs(self) -> tuple[ModuleState, ...]:
+        """The module after emission and each pass. `jit` leaves out inputs that it does not use."""
+        if self.snapshots.input_count == len(self.call.signature.in_types):
+            return self.snapshots.stages
+        with using(self.added):
+            _, snapshots = _lower(self.call, self.partitioner, self.groups, "cpu", True)
+        return snapshots.stages
 
     def portable(self, platform: str) -> Portable:
         """Returns the program without its Python source, for devices of one platform.

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
     from shmap_compiler import Executable, Lowered
-
-    from .agreement import Agreement
+    from shmap_compiler.simulate.agreement import Agreement
 
 NAME = "run"
 SUMMARY = "compile a program for virtual CPU devices, run it and check it"
@@ -66,8 +65,9 @@ def execute(options: argparse.Namespace) -> int:
     work = program.load(options, needs_devices=True)
 
     from shmap_compiler.base.text_tables import show_seconds
+    from shmap_compiler.simulate import agreement
 
-    from . import agreement, random_data
+    from . import random_data
 
     args = random_data.fill(work.args, options.seed)
     lowered, lowering_s = _timed(lambda: replace(work, args=args).lower(options.partitioner))

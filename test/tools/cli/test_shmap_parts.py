@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shmap_tools.cli import agreement, array_type, random_data
+from shmap_tools.cli import array_type, random_data
 from shmap_tools.cli.hlo_collectives import Collectives, collectives
 from shmap_tools.usage import UsageError
+
+from shmap_compiler.simulate import agreement
 
 
 @pytest.mark.parametrize(

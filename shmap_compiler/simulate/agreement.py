@@ -52,6 +52,12 @@ def compare(results: Any, references: Any, tolerance: float | None = None) -> li
     ]
 
 
+def as_data(array: Any) -> Any:
+    """The data of an array of random keys; any other array as it is."""
+    is_key = hasattr(array, "dtype") and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(array) if is_key else array
+
+
 def default_tolerance(dtype: Any) -> float:
     """The error to allow in a result of this type, in units of its largest magnitude.
 

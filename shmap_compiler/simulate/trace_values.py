@@ -1,0 +1,79 @@
+"""Finds the first operation whose values differ between two modules of one program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shmap_compiler.simulate.places import SourcePlace
+from shmap_compiler.simulate.steps import Step
+
+
+@dataclass(frozen=True)
+class ValueDifference:
+    """The first operation that makes other values than before.
+
+    Attributes:
+      place: the operation.
+      device: the first device where it does.
+    """
+
+    place: SourcePlace
+    device: int
+
+
+class ValueTrace:
+    """An observer of a program that is played op by op.
+
+    A value is known by its device, the line, name and type of its operation, and its number among
+    those. Passes move operations and remove some, but keep their lines.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[Any] = Counter()
+        self.values: dict[Any, Any] = {}
+        self.places: dict[Any, SourcePlace] = {}
+
+    def see(self, device: int, step: Step, operands: Sequence[Any], results: Sequence[Any]) -> None:
+        """Notes the results of one step of one device."""
+        if not step.place.line:
+            return
+        for result in results:
+            kind = (device, step.place.line, step.place.op, result.shape, result.dtype.name)
+            key = (*kind, self._counts[kind])
+            self._counts[kind] += 1
+            self.values[key] = result
+            self.places[key] = step.place
+
+
+def first_difference(
+    before: ValueTrace, after: ValueTrace, tolerance: float | None
+) -> ValueDifference | None:
+    """The first value of `after` that `before` has with other contents.
+
+    Args:
+      tolerance: how far values may be apart, in units of the largest magnitude; None for bitwise.
+    """
+    for key, value in after.values.items():
+        if key in before.values and distance(value, before.values[key]) > (tolerance or 0.0):
+            return ValueDifference(after.places[key], key[0])
+    return None
+
+
+def distance(found: np.ndarray, expected: np.ndarray) -> float:
+    """How far two arrays are apart, in units of the largest magnitude; NaN equals NaN."""
+    if found is expected or found.tobytes() == expected.tobytes():
+        return 0.0
+    kind = np.complex128 if found.dtype.kind == "c" else np.float64
+    ours, theirs = found.astype(kind), expected.astype(kind)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    with np.errstate(invalid="ignore"):
+        differences = np.where(same, 0.0, np.abs(ours - theirs))
+    apart = float(np.nan_to_num(differences, nan=np.inf).max(initial=0.0))
+    magnitudes = np.abs(theirs)
+    largest = float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
+    return apart / largest if largest else (np.inf if apart else 0.0)
