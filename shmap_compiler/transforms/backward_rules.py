@@ -33,12 +33,12 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import Replication, infer_program
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.transforms.rule_types import TypedRule
-from shmap_compiler.transforms.split import where
 
 Axes = frozenset[str]
 

@@ -26,8 +26,9 @@ from shmap_compiler.base.jax_compat import (
     open_jaxpr,
     replace_jaxpr,
 )
+from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.rewriting import Names, copy_equations, named
-from shmap_compiler.transforms.split import Split, save_everything, split, where
+from shmap_compiler.transforms.split import Split, save_everything, split
 
 cond_p = jex_core.Primitive("marked_cond")
 """Stands for the `cond` equation `eqn`; `branches` are its branches, marked in the same way."""

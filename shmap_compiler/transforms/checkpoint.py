@@ -27,18 +27,13 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, close_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.jaxprs.building import is_dropped, where
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
-from shmap_compiler.transforms.split import (
-    Split,
-    is_dropped,
-    save_everything,
-    split,
-    where,
-)
+from shmap_compiler.transforms.split import Split, save_everything, split
 
 _region_p = jex_core.Primitive("checkpoint_region")
 """Stands for the `jax.checkpoint` equation that is its parameter `eqn`."""

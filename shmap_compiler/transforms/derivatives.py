@@ -26,6 +26,7 @@ from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import nested_graphs
+from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations, names_any
 from shmap_compiler.lowering.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
@@ -33,8 +34,9 @@ from shmap_compiler.tracing.trace import retrace
 from shmap_compiler.transforms import rule_types
 from shmap_compiler.transforms.checkpoint import split_for_derivative
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
+from shmap_compiler.transforms.halves import halves
 from shmap_compiler.transforms.linear_regions import transpose
-from shmap_compiler.transforms.split import Split, halves, where
+from shmap_compiler.transforms.split import Split
 
 
 def _jvp(primals, tangents, *, graph: Graph, mesh_witness):

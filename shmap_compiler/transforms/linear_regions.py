@@ -17,10 +17,10 @@ from jax.interpreters import ad
 
 from shmap_compiler.base import jax_compat
 from shmap_compiler.base.jax_compat import Eqn, Jaxpr, close_jaxpr, constants_to_inputs, open_jaxpr
+from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
 from shmap_compiler.transforms.checkpoint import split_in_scope
-from shmap_compiler.transforms.split import where
 
 
 def transpose(

@@ -27,8 +27,8 @@ from shmap_compiler.base.jax_compat import (
     replace_jaxpr,
     scan_counts,
 )
+from shmap_compiler.jaxprs.building import is_dropped, where, with_equations
 from shmap_compiler.jaxprs.rewriting import renamed
-from shmap_compiler.transforms.split import is_dropped, program, where
 
 scan_p = jex_core.Primitive("marked_scan")
 """Stands for the `scan` equation `eqn`, all of whose residuals are saved; `jaxpr` is its step,
@@ -88,7 +88,7 @@ def _without_unused(step: Jaxpr, loop: Eqn, wanted: Set[Atom]) -> Eqn | None:
     invars = list(dict.fromkeys(v for v in loop.invars if isinstance(v, jex_core.Var)))
     outvars = [v for v in loop.outvars if v in wanted and not is_dropped(v)]
     jaxpr, _ = pe.dce_jaxpr(
-        open_jaxpr(program(step, invars, outvars, [loop])), [True] * len(outvars)
+        open_jaxpr(with_equations(step, invars, outvars, [loop])), [True] * len(outvars)
     )
     return jaxpr.eqns[0] if jaxpr.eqns else None
 
