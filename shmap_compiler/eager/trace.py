@@ -45,7 +45,7 @@ from shmap_compiler.graph.structural_keys import (
 from shmap_compiler.lowering.added_passes import added_passes
 from shmap_compiler.lowering.watchdog import is_watching
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, normalize
-from shmap_compiler.tracing.vma_typing import ManualType, trace_with_types
+from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
 
 PROGRAMS: Cache[EagerProgram] = Cache(maxsize=4096)
 """Compiled operations, by layout, primitive, parameters and types of operands."""

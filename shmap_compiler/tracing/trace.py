@@ -36,13 +36,8 @@ from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.ref_discharge import discharge
-from shmap_compiler.tracing.vma_typing import (
-    ManualType,
-    trace_by_need,
-    trace_unreduced,
-    trace_with_types,
-    varies_outside,
-)
+from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
+from shmap_compiler.tracing.vma_typing import trace_by_need, trace_unreduced, varies_outside
 
 source_info_util.register_exclusion(str(Path(__file__).parents[1]))
 

@@ -1,0 +1,230 @@
+"""Traces a function with JAX's types of varying values, and erases the types from its program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core as jex_core
+from jax.extend import linear_util
+from jax.interpreters import ad
+from jax.sharding import AbstractMesh
+
+from shmap_compiler.base.jax_compat import (
+    Atom,
+    Eqn,
+    Jaxpr,
+    described_alike,
+    holds_functions,
+    manual_type_reductions,
+    needs_varying_types,
+    open_jaxpr,
+    replace_jaxpr,
+    replace_jaxprs_in,
+    trace_with_axes,
+    unchecked_backward_rules,
+    varies_along,
+    varying_types,
+    without_varying_type,
+)
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
+from shmap_compiler.replication.typed import typed_p
+from shmap_compiler.tracing.canonicalize_collectives import normalize
+from shmap_compiler.tracing.typed_primitives import as_custom_jvp
+
+
+@dataclass(frozen=True)
+class ManualType:
+    """The axes along which a block varies, and those along which it is unreduced or reduced."""
+
+    varying: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+    def cast(self, block: Any) -> Any:
+        """Casts a block that is invariant by its type to this type."""
+        for axes, to in (
+            (self.varying + self.unreduced, "varying"),
+            (self.unreduced, "unreduced"),
+            (self.reduced, "reduced"),
+        ):
+            block = lax.pcast(block, axes, to=to) if axes else block
+        return block
+
+
+def trace_with_types(
+    fun: Callable[..., Any],
+    mesh: AbstractMesh,
+    axes: Sequence[str],
+    types: Sequence[Any],
+    manual_types: Sequence[ManualType],
+) -> Jaxpr:
+    """Traces a function with JAX's types of varying values, and erases these types.
+
+    Args:
+      types, manual_types: of the inputs.
+    """
+
+    def typed(*blocks):
+        return fun(*[m.cast(x) for x, m in zip(blocks, manual_types, strict=True)])
+
+    with varying_types():
+        jaxpr = trace_with_axes(described_alike(typed, fun), mesh, axes, types)
+    return _erase(jaxpr, mesh, axes)
+
+
+def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Jaxpr:
+    """The same program on variables whose types do not say along which axes they vary.
+
+    Casts of these types are removed, too: where JAX evaluates the program once more (a derivative
+    rule), they would bring the types back.
+
+    Args:
+      mesh, axes: the mesh as the program sees it, and the axes that are manual there.
+    """
+    return _Erasing(mesh, axes).jaxpr(jaxpr)
+
+
+class _Erasing(Rewriter):
+    """Gives new variables to programs, and so rewrites every equation."""
+
+    def __init__(self, mesh: AbstractMesh, axes: Sequence[str]):
+        super().__init__()
+        self.mesh = mesh
+        self.axes = axes
+
+    def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
+        inner = open_jaxpr(jaxpr)
+        names: Names = {}
+        constvars = [_erased(v, names) for v in inner.constvars]
+        invars = [_erased(v, names) for v in inner.invars]
+        eqns = [new for eqn in inner.eqns for new in self.equation(eqn, names)]
+        outvars = [named(v, names) for v in inner.outvars]
+        return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        invars = [named(v, names) for v in eqn.invars]
+        if eqn.primitive.name == _CAST:
+            names.update(zip(eqn.outvars, invars, strict=True))
+            return []
+        if holds_functions(eqn):
+            call = as_custom_jvp(eqn, self.of_rule(), self.mesh, self.axes)
+            primitive, params = call.primitive, call.params
+        else:
+            primitive, params = eqn.primitive, self.parameters(eqn)
+        outvars = [_erased(v, names) for v in eqn.outvars]
+        return [eqn.replace(primitive=primitive, params=params, invars=invars, outvars=outvars)]
+
+    def parameters(self, eqn: Eqn) -> dict[str, Any]:
+        params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
+        params.update((k, rule(params[k])) for k, rule in _RULES.items() if k in params)
+        if eqn.primitive.name == CUSTOM_VJP:
+            own = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
+            params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
+        return params
+
+    def of_rule(self) -> Callable[[Jaxpr], Jaxpr]:
+        """Erases and normalizes programs of derivative rules, which are traced later."""
+        mesh, axes = self.mesh, self.axes  # without what this object remembers
+        return lambda held: normalize(_erase(held, mesh, axes), mesh, axes, "a derivative rule")
+
+
+def _erased(var: Atom, names: Names) -> Atom:
+    """The variable without its varying type."""
+    aval = without_varying_type(var.aval)
+    if aval is not var.aval:
+        names[var] = type(var)(aval)
+    return named(var, names)
+
+
+_CAST = "pvary"
+"""JAX's primitive that casts a value to a varying type."""
+
+
+def _own_cotangent_axes(aval: Any) -> frozenset[str]:
+    """The axes along which a value of this type has a cotangent of each device's own."""
+    reduces = manual_type_reductions(aval)
+    return varies_along(aval) | reduces.unreduced | reduces.reduced
+
+
+def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxpr:
+    """The program of a `custom_vjp` function, with marks that keep the types of its results."""
+    inner = open_jaxpr(jaxpr)
+    marks = [
+        jex_core.new_jaxpr_eqn(
+            [atom], [jex_core.Var(atom.aval)], typed_p, {"along": tuple(sorted(varying))}, set()
+        )
+        for atom, varying in zip(inner.outvars, axes, strict=True)
+    ]
+    return replace_jaxpr(
+        jaxpr, eqns=[*inner.eqns, *marks], outvars=[mark.outvars[0] for mark in marks]
+    )
+
+
+def _erase_late(rule: Any) -> Any:
+    """A rule that JAX traces with the types with which it traced the function."""
+
+    def trace(*args):
+        with varying_types():
+            jaxpr, *rest = rule.call_wrapped(*args)
+        # JAX evaluates the program, and its casts would bring the types back.
+        mesh = jax.sharding.get_abstract_mesh()
+        program = _erase(jaxpr, mesh, mesh.manual_axes)
+        return normalize(program, mesh, mesh.manual_axes, "a derivative rule"), *rest
+
+    return linear_util.wrap_init(trace, debug_info=rule.debug_info)
+
+
+def _unchecked(rule: Any) -> Any:
+    """A backward rule for which JAX does not check the types of cotangents.
+
+    Zeros that the rule returns for None have the types of the operands.
+    """
+
+    def erased(found: Any) -> Any:
+        if isinstance(found, (tuple, list)):
+            return type(found)(map(erased, found))
+        return ad.Zero(without_varying_type(found.aval)) if _is_zero(found) else found
+
+    def run(*args):
+        with unchecked_backward_rules():
+            try:
+                return erased(rule.call_wrapped(*args))
+            except ValueError as error:
+                if not needs_varying_types(error):
+                    raise
+            return erased(_call_with_types(rule, args))
+
+    return linear_util.wrap_init(run, debug_info=rule.debug_info)
+
+
+def _call_with_types(rule: Any, args: Sequence[Any]) -> Any:
+    """Calls a rule that casts varying values to unreduced ones; all its arguments vary."""
+    mesh = jax.sharding.get_abstract_mesh()
+    found: list[Any] = []
+
+    def arrays_of(*blocks):
+        varying = [lax.pcast(x, mesh.manual_axes, to="varying") for x in blocks]
+        found[:], tree = jax.tree.flatten(rule.call_wrapped(*varying), is_leaf=_is_zero)
+        found.append(tree)
+        return [x for x in found[:-1] if not _is_zero(x)]
+
+    with varying_types():
+        jaxpr = trace_with_axes(arrays_of, mesh, mesh.manual_axes, [jax.typeof(x) for x in args])
+    *leaves, tree = found
+    erased = _erase(jaxpr, mesh, mesh.manual_axes)
+    program = normalize(erased, mesh, mesh.manual_axes, "a derivative rule")
+    arrays = iter(jex_core.jaxpr_as_fun(program)(*args))
+    return jax.tree.unflatten(tree, [x if _is_zero(x) else next(arrays) for x in leaves])
+
+
+def _is_zero(cotangent: Any) -> bool:
+    return type(cotangent) is ad.Zero
+
+
+_RULES = {"jvp_jaxpr_fun": _erase_late, "fwd_jaxpr_thunk": _erase_late, "bwd": _unchecked}
+"""Parameters that are derivative rules of the user's, which JAX calls after types are erased."""
