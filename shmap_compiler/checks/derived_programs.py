@@ -29,7 +29,8 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import all_equations, holds_graph, nested_graphs
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_LIN, CUSTOM_VMAP
-from shmap_compiler.replication.inference import Frame, infer_program
+from shmap_compiler.replication.frames import Frame
+from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 
 _RULED = {

@@ -1,8 +1,8 @@
-"""Collectives that only some of the devices would reach (R18), and other doubtful communication.
+"""Finds collectives that could deadlock (R18), and other suspicious communication.
 
-Devices meet in a collective. One inside a branch or loop that some of them do not enter, or do not
-enter as often, leaves the others waiting for ever, or pairs one device's first round with another's
-second.
+Devices synchronize at a collective. If it is inside a branch or loop that some devices do not
+enter, or enter less often, the other devices wait forever, or the first round of one device is
+combined with the second round of another.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
-from shmap_compiler.replication.inference import Frame, Replication
+from shmap_compiler.replication.frames import Frame, Replication
 from shmap_compiler.replication.region_dataflow import HeldProgram, Out
 
 
 def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
-    """Raises HangError for every collective that not all devices which talk in it would reach.
+    """Raises HangError for every collective that only some of its devices would reach.
 
     Args:
       who: the user's function.
@@ -37,9 +37,9 @@ def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
     names = ["an array closed over"] * (len(graph.in_specs) - len(in_paths)) + list(in_paths)
     replication = graph.replication
     everywhere = replication.axes.mask(graph.all_manual_axes)
-    meetings = _meetings(replication.frame, (), (), (), replication.axes, everywhere)
+    suspects = _suspects(replication.frame, (), (), (), replication.axes, everywhere)
     own = replication.axes.mask(graph.manual_axes)
-    found = {(id(m.eqn), id(m.control.eqn)): m for m in meetings if m.clash & own}
+    found = {(id(m.eqn), id(m.control.eqn)): m for m in suspects if m.clash & own}
     # A program that several equations hold gives the same lines for each.
     problems = {str(p): p for p in (_hang(graph, replication, m, names) for m in found.values())}
     if problems:
@@ -48,7 +48,7 @@ def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Control:
-    """An equation that decides who runs the programs it holds.
+    """An equation that decides which devices run the programs that it holds.
 
     Attributes:
       predicate: the value by which it decides.
@@ -62,11 +62,11 @@ class _Control:
 
 
 @dataclass(frozen=True)
-class _Meeting:
-    """A collective under a control that varies between devices that meet in it.
+class _Suspect:
+    """A collective under a control that varies between devices that synchronize at it.
 
     Attributes:
-      clash: the axes along which the control varies and devices meet.
+      clash: the axes along which the control varies and devices synchronize.
       around: the equations that hold it, the innermost last.
     """
 
@@ -76,24 +76,24 @@ class _Meeting:
     around: tuple[Eqn, ...]
 
 
-def _meetings(
+def _suspects(
     frame: Frame,
     path: Path,
     around: tuple[Eqn, ...],
     controls: tuple[_Control, ...],
     axes: AxisSet,
     everywhere: int,
-) -> Iterator[_Meeting]:
-    # Without controls all devices meet here, and what counts is deeper.
+) -> Iterator[_Suspect]:
+    # Without controls, all devices reach these equations; only nested programs matter.
     positions = range(len(frame.jaxpr.eqns)) if controls else sorted(frame.nested)
     for position in positions:
         eqn = frame.jaxpr.eqns[position]
-        talking = communicates_over(eqn)
-        if talking:
-            meeting = everywhere if all_devices_wait(eqn) else axes.mask(talking)
+        over = communicates_over(eqn)
+        if over:
+            synchronized = everywhere if all_devices_wait(eqn) else axes.mask(over)
             for control in controls:
-                if control.mask & meeting:
-                    yield _Meeting(eqn, control, control.mask & meeting, around)
+                if clash := control.mask & synchronized:
+                    yield _Suspect(eqn, control, clash, around)
         if position in frame.nested:
             wiring, frames = frame.nested[position]
             for number, (program, inner) in enumerate(zip(wiring.programs, frames, strict=True)):
@@ -102,7 +102,7 @@ def _meetings(
                 inner_path = (*path, (position, number))
                 new = _controls(eqn, program, frame, frames, path, position, around)
                 held = (*around, eqn)
-                yield from _meetings(inner, inner_path, held, (*controls, *new), axes, everywhere)
+                yield from _suspects(inner, inner_path, held, (*controls, *new), axes, everywhere)
 
 
 def _controls(
@@ -127,21 +127,21 @@ def _controls(
 
 
 def _hang(
-    graph: Graph, replication: Replication, meeting: _Meeting, names: Sequence[str]
+    graph: Graph, replication: Replication, suspect: _Suspect, names: Sequence[str]
 ) -> Problem:
-    clash = replication.axes.names(meeting.clash)
+    clash = replication.axes.names(suspect.clash)
     axes = ", ".join(map(repr, clash))
-    collective, control = meeting.eqn.primitive.name, meeting.control.eqn
+    collective, control = suspect.eqn.primitive.name, suspect.control.eqn
     loop = control.primitive.name == "while"
     decides = "whose number of steps varies" if loop else "whose predicate varies"
-    found = provenance(replication, meeting.control.predicate, clash[0])
+    found = provenance(replication, suspect.control.predicate, clash[0])
     lines = format_provenance(graph, found, names)
-    group = "all devices" if all_devices_wait(meeting.eqn) else f"all devices along {axes}"
+    group = "all devices" if all_devices_wait(suspect.eqn) else f"all devices along {axes}"
     return Problem(
-        f"{collective} over {', '.join(map(repr, communicates_over(meeting.eqn)))}"
-        f" at {_line(meeting.eqn, meeting.around)}",
+        f"{collective} over {', '.join(map(repr, communicates_over(suspect.eqn)))}"
+        f" at {_line(suspect.eqn, suspect.around)}",
         f"it is inside the {control.primitive.name} at"
-        f" {_line(control, meeting.control.around)}, {decides} along"
+        f" {_line(control, suspect.control.around)}, {decides} along"
         f" {axes}; this last became varying along {clash[0]!r} at{lines}",
         f"{group} to execute it the same number of times; otherwise the program deadlocks",
         _repair(collective, clash, loop),
@@ -149,7 +149,7 @@ def _hang(
 
 
 def _line(eqn: Eqn, around: Sequence[Eqn]) -> str:
-    """The user's line; for what a library makes later, that of the nearest equation around it."""
+    """The user's line of an equation, or of the nearest equation around it that has one."""
     lines = map(source_line, (eqn, *reversed(around)))
     return next(filter(None, lines), "an unknown line")
 
@@ -197,10 +197,10 @@ def _without_data(eqn: Eqn, graph: Graph) -> Iterator[Problem]:
 def _other_order(eqn: Eqn) -> Iterator[Problem]:
     if eqn.primitive.name != "cond":
         return
-    talks = [_talk(branch) for branch in eqn.params["branches"]]
-    for number, talk in enumerate(talks[1:], start=1):
-        common = Counter(talks[0]) & Counter(talk)
-        one, other = _shared(talks[0], common), _shared(talk, common)
+    sequences = [_collectives(branch) for branch in eqn.params["branches"]]
+    for number, sequence in enumerate(sequences[1:], start=1):
+        common = Counter(sequences[0]) & Counter(sequence)
+        one, other = _shared(sequences[0], common), _shared(sequence, common)
         if one != other:
             yield Problem(
                 f"cond at {source_line(eqn)}",
@@ -210,22 +210,22 @@ def _other_order(eqn: Eqn) -> Iterator[Problem]:
             )
 
 
-def _talk(program: Jaxpr) -> list[tuple[str, tuple[str, ...]]]:
+def _collectives(program: Jaxpr) -> list[tuple[str, tuple[str, ...]]]:
     """The collectives of a program, in order."""
-    talking = [(e.primitive.name, communicates_over(e)) for e in equations(program)]
-    return [(name, axes) for name, axes in talking if axes]
+    found = [(e.primitive.name, communicates_over(e)) for e in equations(program)]
+    return [(name, axes) for name, axes in found if axes]
 
 
-def _shared(talk: list[Any], common: Counter) -> list[Any]:
-    """The collectives of `talk` that both branches have, each as often as both have it."""
+def _shared(sequence: list[Any], common: Counter) -> list[Any]:
+    """The collectives of a sequence that both branches have, each as often as both have it."""
     left = Counter(common)
     kept = []
-    for each in talk:
+    for each in sequence:
         if left[each] > 0:
             left[each] -= 1
             kept.append(each)
     return kept
 
 
-def _listed(talk: list[Any]) -> str:
-    return ", ".join(f"{name} over {', '.join(map(repr, axes))}" for name, axes in talk)
+def _listed(sequence: list[Any]) -> str:
+    return ", ".join(f"{name} over {', '.join(map(repr, axes))}" for name, axes in sequence)

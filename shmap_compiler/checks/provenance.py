@@ -15,7 +15,7 @@ from shmap_compiler.base.jax_compat import Atom, Eqn
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.replication.collective_rules import result_mask
-from shmap_compiler.replication.inference import Frame, Replication
+from shmap_compiler.replication.frames import Frame, Replication
 from shmap_compiler.replication.region_dataflow import Out, Source
 
 _MOST_STEPS = 5

@@ -33,7 +33,8 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.graph.printing import print_program
 from shmap_compiler.jaxprs.contents import holders
-from shmap_compiler.replication.inference import Replication, infer_program
+from shmap_compiler.replication.frames import Replication
+from shmap_compiler.replication.inference import infer_program
 
 
 class GraphError(Exception):

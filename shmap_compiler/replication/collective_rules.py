@@ -1,8 +1,9 @@
 """Along which axes the result of a collective varies (rules R4 to R8 of `docs/replication.md`).
 
-One idea gives all rules: a device's result is a function of the blocks that reach it and, for some
-collectives, of its rank. Devices reached by equal blocks in equal order have equal results. A block
-is known by the coordinates of its device along the axes over which the operand varies.
+All rules follow from one observation: a device's result is a function of the blocks that it
+receives and, for some collectives, of its rank. Devices that receive equal blocks in equal order
+have equal results. A block is identified by the coordinates of its device along the axes along
+which the operand varies.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from shmap_compiler.replication.typed import typed_p
 _INVARIANT_IN_JAX = {r.primitive for r in coll.RECORDS if r.invariant_in_jax}
 
 RULED = {*coll.COLLECTIVES, assume_replicated_p, to_reduced_p}
-"""The primitives `result_mask` knows by themselves."""
+"""The primitives for which `result_mask` has rules of its own."""
 
 
 def is_collective(primitive: Primitive) -> bool:
@@ -68,7 +69,7 @@ def result_mask(eqn: Eqn, operand: int, axes: AxisSet) -> int | None:
 
 
 def mask_of_type(eqn: Eqn, operand: int, axes: AxisSet) -> int | None:
-    """The same as JAX's types of varying values have it, which know sums and extrema only."""
+    """Like `result_mask`, by JAX's types, for which only sums and extrema are invariant."""
     primitive = eqn.primitive
     if primitive is typed_p:
         return axes.mask(eqn.params["along"])
@@ -85,7 +86,7 @@ def mask_of_type(eqn: Eqn, operand: int, axes: AxisSet) -> int | None:
 
 
 def communicates_over(eqn: Eqn) -> tuple[str, ...]:
-    """The axes over which devices wait for each other at this equation."""
+    """The axes over which devices synchronize at this equation."""
     record = coll.record_of(eqn.primitive)
     if record is None:
         return jax_axes(eqn) if eqn.primitive.name in coll.POINT_TO_POINT else ()
@@ -93,7 +94,7 @@ def communicates_over(eqn: Eqn) -> tuple[str, ...]:
 
 
 def all_devices_wait(eqn: Eqn) -> bool:
-    """Whether all devices of the program wait for each other at this equation."""
+    """Whether all devices of the program synchronize at this equation."""
     record = coll.record_of(eqn.primitive)
     return record is not None and record.waits is Waits.PROGRAM
 
@@ -104,8 +105,13 @@ def _is_in_jax_form(primitive: Primitive) -> bool:
 
 
 def _jax_collective(eqn: Eqn, operand: int, axes: AxisSet, same: set[Result]) -> int | None:
-    """For a collective in JAX's own form: those that also name an axis of an enclosing vmap, and
-    those that our family lacks. Kinds of results in `same` are equal on all devices.
+    """The rule for a collective in JAX's own form; None if `eqn` is not a collective.
+
+    These are collectives that also name an axis of an enclosing vmap, and those that
+    `collectives/` lacks.
+
+    Args:
+      same: the kinds of results that are equal on all devices.
     """
     if not _is_in_jax_form(eqn.primitive):
         return None

@@ -6,10 +6,8 @@ that is not in it, the value is bitwise equal on all devices that compute it tog
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -27,6 +25,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.replication.collective_rules import is_collective, result_mask
+from shmap_compiler.replication.frames import Frame, Replication, union
 from shmap_compiler.replication.region_dataflow import (
     HOLDERS,
     Anything,
@@ -39,7 +38,8 @@ from shmap_compiler.replication.region_dataflow import (
 )
 
 CollectiveRule = Callable[[Eqn, int, AxisSet], int | None]
-"""From an equation and the set of its operand to that of its result; None for no collective."""
+"""From an equation and the set of its operand to the set of its result; None if the equation is not
+a collective."""
 
 # R3: result k is operand k.
 _ELEMENT_BY_ELEMENT = {"optimization_barrier", "device_put"}
@@ -50,7 +50,7 @@ _READS = {"get", "freeze", "new_ref"}
 
 
 class _Plain(dict[Any, bool]):
-    """Of each primitive, whether R3 alone holds for its equations without programs and effects."""
+    """Whether R3 alone applies to equations of a primitive that hold no programs or effects."""
 
     def __missing__(self, primitive: jex_core.Primitive) -> bool:
         ruled = HOLDERS | _ELEMENT_BY_ELEMENT | _UNREPEATABLE
@@ -58,90 +58,8 @@ class _Plain(dict[Any, bool]):
         return self[primitive]
 
 
-# Nearly all equations are plain. They take this way, which is the shortest.
+# Nearly all equations are plain, and are solved by the shortest code.
 _PLAIN = _Plain()
-
-
-@dataclass(frozen=True, eq=False)
-class Replication:
-    """The varying axes of every value of a Graph.
-
-    Made by `Graph.replication`.
-
-    Attributes:
-      axes: Translates the masks in `frame` to names of axes.
-      frame: The solved program, for code that follows values through it.
-
-    Examples:
-      >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
-      >>> graph = f.trace(x)
-      >>> graph.replication.of(graph.jaxpr.jaxpr.invars[0]), graph.replication.outputs
-      (frozenset({'i'}), (frozenset(),))
-    """
-
-    axes: AxisSet
-    frame: Frame
-
-    def of(self, atom: Atom) -> frozenset[str]:
-        """Returns the axes along which a value may differ between devices.
-
-        A program that is called by several equations is solved for each of them; its variables have
-        the union.
-
-        Args:
-          atom: A variable or literal of the Graph's jaxpr, or of a jaxpr nested in it.
-        """
-        if isinstance(atom, jex_core.Literal):
-            return frozenset()
-        return frozenset(self.axes.names(self._masks.get(atom, 0)))
-
-    @property
-    def outputs(self) -> tuple[frozenset[str], ...]:
-        """The axes along which each output may differ between devices."""
-        return tuple(frozenset(self.axes.names(m)) for m in self.frame.outputs)
-
-    @cached_property
-    def _masks(self) -> dict[Atom, int]:
-        masks: dict[Atom, int] = {}
-        for frame in self.frame.walk():
-            for var, mask in frame.masks.items():
-                masks[var] = masks.get(var, 0) | mask
-        return masks
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """A program solved for given sets of its inputs.
-
-    Attributes:
-      masks: the set of each variable; the empty set if it is not there.
-      outputs: the set of each output.
-      nested: by the position of an equation, its wiring and its programs, solved.
-    """
-
-    jaxpr: Jaxpr
-    masks: dict[Atom, int]
-    outputs: tuple[int, ...]
-    nested: dict[int, tuple[Wiring, tuple[Frame, ...]]]
-
-    def mask(self, atom: Atom) -> int:
-        return 0 if isinstance(atom, jex_core.Literal) else self.masks.get(atom, 0)
-
-    @cached_property
-    def anything(self) -> int:
-        """The union of all sets in the program and the programs it holds."""
-        return union(m for f in self.walk() for m in f.masks.values())
-
-    def walk(self) -> Iterator[Frame]:
-        """This frame and those it holds, each once."""
-        seen: set[int] = set()
-        stack: list[Frame] = [self]
-        while stack:
-            frame = stack.pop()
-            if id(frame) not in seen:
-                seen.add(id(frame))
-                yield frame
-                stack.extend(f for _, frames in frame.nested.values() for f in frames)
 
 
 def infer_program(
@@ -166,14 +84,14 @@ def infer_program(
 
 @dataclass
 class _Ref:
-    """R16: the set of a mutable reference: all that was ever written to it, and where."""
+    """R16: the set of a mutable reference, which grows with everything that is written to it."""
 
     mask: int
 
 
 @dataclass(frozen=True)
 class _Context:
-    """What holds for a whole program: its manual axes, and the set of what controls it."""
+    """The manual axes of a whole program, and the set of what controls whether it runs."""
 
     manual: int
     control: int
@@ -189,14 +107,14 @@ class _Solver:
         self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Atom, _Ref], context: _Context
     ) -> Frame:
         """Solves a program. `refs` are the references among its inputs."""
-        if not refs:  # control matters for writing to references from outside only
+        if not refs:  # control only matters where references from outside are written
             context = _Context(context.manual, 0)
         masks = [ref.mask for ref in refs.values()]
         key = (id(jaxpr), tuple(inputs), tuple(masks), context)
         frame = self.solved.get(key)
         if frame is None:
             frame = self.run(jaxpr, inputs, dict(refs), context)
-            if masks == [ref.mask for ref in refs.values()]:  # else a second run may differ
+            if masks == [ref.mask for ref in refs.values()]:  # otherwise a second run may differ
                 self.solved[key] = frame
         return frame
 
@@ -285,11 +203,11 @@ class _Solver:
         refs: dict[Atom, _Ref],
         context: _Context,
     ) -> tuple[Frame, ...]:
-        """Solves the held programs together: the least sets that agree with the wires.
+        """Solves the held programs together: finds the least sets that agree with the wiring.
 
-        The sets of their inputs and of the references handed to them only grow from one round to
-        the next. References that a program makes itself start anew in each round, and count by what
-        they give to these.
+        The sets of their inputs, and of the references passed to them, only grow from one round to
+        the next. References that a program makes itself start from the empty set in each round, and
+        matter only through what they add to these.
         """
         inner_refs = [self.bound_refs(p, read, refs) for p in wiring.programs]
         frames: tuple[Frame, ...] = ()
@@ -339,12 +257,12 @@ class _Solver:
     def bound_refs(
         self, program: HeldProgram, read: Callable[[Atom], int], refs: dict[Atom, _Ref]
     ) -> dict[Atom, _Ref]:
-        """The references among a program's inputs: those handed in, or new ones."""
+        """The references among a program's inputs: those passed to it, or new ones."""
         bound = {}
         for var, sources in zip(program.jaxpr.invars, program.inputs, strict=True):
             if is_ref(var.aval):
-                handed_in = refs.get(sources[0]) if len(sources) == 1 else None
-                bound[var] = handed_in or _Ref(self.join(sources, read, ()))
+                passed = refs.get(sources[0]) if len(sources) == 1 else None
+                bound[var] = passed or _Ref(self.join(sources, read, ()))
         return bound
 
     def write_back(
@@ -355,7 +273,7 @@ class _Solver:
         frames: tuple[Frame, ...],
         context: _Context,
     ) -> None:
-        """R14: a program that was not handed a reference itself may write anything to it."""
+        """R14: a program may write anything to references that were not passed to it one by one."""
         if not refs:
             return
         known = {id(ref) for inner in inner_refs for ref in inner.values()}
@@ -363,10 +281,6 @@ class _Solver:
             ref = None if isinstance(var, jex_core.Literal) else refs.get(var)
             if ref is not None and id(ref) not in known:
                 self.grow(ref, context.control | union(f.anything for f in frames))
-
-
-def union(masks: Iterable[int]) -> int:
-    return reduce(operator.or_, masks, 0)
 
 
 def _new_refs(variables: Sequence[Atom], masks: Sequence[int]) -> dict[Atom, _Ref]:

@@ -1,7 +1,7 @@
 """How values flow through an equation that holds programs: loops, branches, calls (R9 to R14).
 
-A `Wiring` says from where each input of the held programs, and each result of the equation, may get
-its value. Inference, provenance and the search for deadlocks all follow the same wires.
+A `Wiring` lists the sources from which each input of the held programs, and each result of the
+equation, may get its value. Inference, provenance and the search for deadlocks all follow it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class HeldProgram:
 
     Attributes:
       inputs: for each input, the sources of its value.
-      control: the sources of what decides whether, or how often, a device runs it.
-      runs: whether the equation runs it; if not, derivatives of the equation do.
-      manual_axes: the manual axes inside, if they are not those outside.
+      control: the sources of what decides whether, or how often, a device runs the program.
+      runs: whether the equation runs it; otherwise derivatives of the equation do.
+      manual_axes: the manual axes inside, if they differ from those outside.
     """
 
     jaxpr: Jaxpr
@@ -94,7 +94,7 @@ def _call(eqn: Eqn, parameter: str) -> Wiring:
 
 
 def _scan(eqn: Eqn) -> Wiring:
-    """R10: a carry comes from outside or from the step before; all devices make equal steps."""
+    """R10: a carry comes from outside or from the previous step; all devices run equal steps."""
     consts, carries = scan_counts(eqn.params)
     inputs: list[Sources] = [(v,) for v in eqn.invars]
     results: list[Sources] = [(Out(0, k),) for k in range(len(eqn.outvars))]
@@ -107,8 +107,8 @@ def _scan(eqn: Eqn) -> Wiring:
 def _while(eqn: Eqn) -> Wiring:
     """R11: the condition decides the number of steps, and so which step's carry is the result.
 
-    Devices that are in the same step have gone through the same conditions, so inside the loop a
-    carry does not vary because of them. A carry that no step changes is what it was at first.
+    Devices in the same step have evaluated the same conditions, so inside the loop these do not
+    make a carry vary. A carry that no step changes keeps its initial value.
     """
     test, body = open_jaxpr(eqn.params["cond_jaxpr"]), open_jaxpr(eqn.params["body_jaxpr"])
     test_consts, body_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
@@ -132,7 +132,7 @@ def _while(eqn: Eqn) -> Wiring:
 
 
 def _cond(eqn: Eqn) -> Wiring:
-    """R12: a result comes from any branch, and depends on which; unless all return one operand."""
+    """R12: a result depends on all branches and on the predicate, unless all return one operand."""
     predicate, *operands = eqn.invars
     inputs = tuple((v,) for v in operands)
     branches = [open_jaxpr(b) for b in eqn.params["branches"]]
@@ -152,9 +152,9 @@ def _passes_on(jaxpr: Jaxpr, k_in: int, k_out: int) -> bool:
 
 
 def _shard_map(eqn: Eqn) -> Wiring:
-    """R13: inside, arguments also vary along the axes that split them; outside, no axis of it does.
+    """R13: inside, arguments also vary along the axes that split them; results do not outside.
 
-    The inner program's results are full arrays over its own axes.
+    The results of the inner program are full arrays over its own axes.
     """
     graph = eqn.params.get("graph")
     if graph is None:  # JAX's own
@@ -171,7 +171,7 @@ def _shard_map(eqn: Eqn) -> Wiring:
 def _linear_solve(eqn: Eqn) -> Wiring:
     """R9: the results are those of `solve`, given its constants and the right-hand sides.
 
-    Derivatives apply the other programs to what is as long as these: solutions and their tangents.
+    Derivatives apply the other programs to values of the same types: solutions and their tangents.
     """
     lengths, programs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     constants = iter(eqn.invars[: sum(lengths)])
@@ -181,7 +181,7 @@ def _linear_solve(eqn: Eqn) -> Wiring:
     held: list[HeldProgram] = []
     position = sum(program is not None for program in programs[:solve])
     for number, program in enumerate(programs):
-        if program is None:  # the transpose of an operator that nobody transposes
+        if program is None:  # the transpose of an operator that is not transposed
             continue
         vectors: list[Sources] = [(v,) for v in sides]
         if number != solve:
@@ -192,7 +192,7 @@ def _linear_solve(eqn: Eqn) -> Wiring:
 
 
 def _unknown(eqn: Eqn, programs: list[Jaxpr]) -> Wiring:
-    """R14: everything may flow everywhere, and decide which programs run, and how often."""
+    """R14: any value may flow anywhere, and decide which programs run, and how often."""
     anything: Sources = (*eqn.invars, *(Anything(n) for n in range(len(programs))))
     outs = (Out(n, k) for n, program in enumerate(programs) for k in range(len(program.outvars)))
     always = eqn.primitive.name in ALWAYS_RUN or eqn.primitive.name in KERNELS

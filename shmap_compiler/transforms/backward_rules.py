@@ -36,7 +36,8 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import mask_of_type
-from shmap_compiler.replication.inference import Replication, infer_program
+from shmap_compiler.replication.frames import Replication
+from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.transforms.rule_types import TypedRule
 

@@ -34,7 +34,7 @@ from shmap_compiler.collectives.varying import psum_invariant_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, JITS, called_program
-from shmap_compiler.replication.inference import Frame
+from shmap_compiler.replication.frames import Frame
 from shmap_compiler.transforms.called_rules import put_rule
 from shmap_compiler.transforms.promotion import (
     NONE,

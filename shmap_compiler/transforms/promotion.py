@@ -21,7 +21,7 @@ from shmap_compiler.base.jax_compat import Atom, Eqn, open_jaxpr
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.replication.collective_rules import jax_axes
-from shmap_compiler.replication.inference import Frame
+from shmap_compiler.replication.frames import Frame
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()

@@ -30,7 +30,8 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
 from shmap_compiler.replication.collective_rules import mask_of_type
-from shmap_compiler.replication.inference import Frame, Replication, infer_program
+from shmap_compiler.replication.frames import Frame, Replication
+from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.replication.region_dataflow import Wiring
 
 Axes = frozenset[str]
