@@ -23,8 +23,9 @@ from jax.interpreters import batching
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.collectives import COLLECTIVES, JAX_FORMS, JaxForm
-from shmap_compiler.collectives.collective_errors import Use, refusals
+from shmap_compiler.collectives.collective_errors import refusals
 from shmap_compiler.collectives.split_axes import SplitAxis
+from shmap_compiler.collectives.use import Use
 
 
 class SplitName:
