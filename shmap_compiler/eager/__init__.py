@@ -5,7 +5,7 @@ of one operation, which is compiled once for its types and parameters, and kept.
 """
 
 import shmap_compiler.eager.outside_jit  # noqa: F401, it gives the primitive its rule
-from shmap_compiler.eager.trace import PROGRAMS
+from shmap_compiler.eager.operations import PROGRAMS
 from shmap_compiler.eager.value import EagerValue
 
 __all__ = ["PROGRAMS", "EagerValue"]

@@ -16,8 +16,8 @@ from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.base.mesh_context import has_devices, region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
+from shmap_compiler.eager.operations import Rules
 from shmap_compiler.eager.run import run_on_mesh
-from shmap_compiler.eager.trace import Rules
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import key
 from shmap_compiler.lowering.primitive import bind, shmap_p

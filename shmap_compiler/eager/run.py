@@ -21,8 +21,9 @@ from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
+from shmap_compiler.eager.operations import Rules
 from shmap_compiler.eager.per_device import PerDevice
-from shmap_compiler.eager.trace import EagerTrace, Rules
+from shmap_compiler.eager.trace import EagerTrace
 from shmap_compiler.eager.value import Blocks
 from shmap_compiler.eager.vmapped import Vmapped
 

@@ -16,9 +16,10 @@ from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, Shm
 from shmap_compiler.base.jax_compat import no_devices_in_scope
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.eager.callbacks import Once
+from shmap_compiler.eager.operations import Rules
 from shmap_compiler.eager.run import layout_for, run_body
 from shmap_compiler.eager.show import show_axes, show_names
-from shmap_compiler.eager.trace import Differentiates, EagerTrace, Rules
+from shmap_compiler.eager.trace import Differentiates, EagerTrace
 from shmap_compiler.eager.value import Blocks
 from shmap_compiler.frontend import ref_arguments
 from shmap_compiler.frontend.arguments import read_inputs, refuse_types
