@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from shmap_compiler.base import specs
+from shmap_compiler.base import spec_errors, specs
 from shmap_compiler.base.errors import Problem, SpecError, TypeProblem, show_value, spec_error
 from shmap_compiler.base.jax_compat import (
     PARTLY_MANUAL_REDUCTIONS,
@@ -84,10 +84,12 @@ def read_inputs(
     on_mesh = region.mesh, region.manual_axes
     infers = in_specs is INFER
     problems = list(
-        _cannot_infer(region) if infers else specs.tree_problems(in_specs, "in_specs", *on_mesh)
+        _cannot_infer(region)
+        if infers
+        else spec_errors.tree_problems(in_specs, "in_specs", *on_mesh)
     )
     specs_are_good = not infers and not problems
-    problems += specs.tree_problems(out_specs, "out_specs", *on_mesh)
+    problems += spec_errors.tree_problems(out_specs, "out_specs", *on_mesh)
     matched, mismatches = _matched(in_specs, args)
     problems += mismatches
     dynamic, static = [], []
@@ -108,15 +110,15 @@ def read_inputs(
         elif aval is None:
             problems.append(_not_an_array(path, leaf, spec_path))
         elif _reduces_elsewhere(aval, region):
-            problems.append(specs.only_fully_manual(path, specs.show_split(aval)))
+            problems.append(spec_errors.only_fully_manual(path, specs.show_split(aval)))
         elif spec is INFER:
             split = _inferred(aval, region.manual_axes)
             if split is None:
                 problems.append(_not_inferable(path, aval, region))
             else:
                 dynamic.append(Input(position, path, split, aval, ref))
-        elif specs_are_good or not any(specs.spec_problems(spec, spec_path, *on_mesh)):
-            wrong = list(specs.input_problems(aval.shape, path, spec, spec_path, region.mesh))
+        elif specs_are_good or not any(spec_errors.spec_problems(spec, spec_path, *on_mesh)):
+            wrong = list(spec_errors.input_problems(aval.shape, path, spec, spec_path, region.mesh))
             wrong = wrong or list(_not_as_typed(aval, path, spec, spec_path, region))
             problems += wrong
             dynamic.append(Input(position, path, spec, aval, ref))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from shmap_compiler.base import specs
+from shmap_compiler.base import spec_errors, specs
 from shmap_compiler.base.errors import Problem, ResultTypeError, SpecError, show_value, spec_error
 from shmap_compiler.base.jax_compat import (
     Reductions,
@@ -49,7 +49,7 @@ class Results:
         matched, problems = specs.broadcast_specs(self._out_specs, result, "out_specs", "result")
         without_spec = {path: spec for _, _, path, spec in matched if spec is None}
         for path, spec in without_spec.items():
-            problems.append(specs.no_spec(spec, path, self._region.manual_axes))
+            problems.append(spec_errors.no_spec(spec, path, self._region.manual_axes))
         if problems:
             raise spec_error(self._who, problems)
         references = [
@@ -89,7 +89,7 @@ class Results:
         problems = [
             problem
             for t, (path, spec_path, spec) in zip(types, self.matched, strict=True)
-            for problem in specs.output_problems(t.shape, path, spec, spec_path)
+            for problem in spec_errors.output_problems(t.shape, path, spec, spec_path)
         ]
         if problems:
             raise SpecError(self._who, problems)
