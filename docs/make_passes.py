@@ -18,11 +18,20 @@ HEAD = '''\
 
 <!-- Made by docs/make_passes.py from the docstrings of the passes. -->
 
-Each pass is one file of `passes/checks/`, `passes/simplify/` or `passes/export/`, and one flag of
-`shmap-opt`. Passes work on the *body form*, which `passes/ir/body_form.py` describes: StableHLO on
-per-device types, before wrapping. They are listed in the order of the pipeline, which leaves out
-`shmap-check-replication`; `passes/pipeline.py` explains the order. The flag `--shmap-pipeline` of
-`shmap-opt` runs the whole pipeline.
+Each pass is one file of `passes/import_/`, `passes/checks/`, `passes/simplify/` or
+`passes/export/`, and one flag of `shmap-opt`. Passes work on the *body form*, which
+`passes/ir/body_form.py` describes: StableHLO on per-device types, before wrapping. They are listed
+in the order of the pipeline, which leaves out
+`shmap-import-...` and `shmap-check-replication`; `passes/pipeline.py` explains the order. The flag
+`--shmap-pipeline` of `shmap-opt` runs the whole pipeline.
+
+Modules of other producers are brought into body form by `shmap-import-...`. So `shmap-opt` checks
+and simplifies what `jax.shard_map` lowers to, and converts it to the form of the other partitioner:
+
+```sh
+shmap-opt shardy.mlir --shmap-import-manual-computation --shmap-pipeline=partitioner=gspmd
+shmap-opt gspmd.mlir --shmap-import-custom-calls=mesh=i=4,j=2 --shmap-pipeline=partitioner=shardy
+```
 
 ## Your own pass
 

@@ -14,6 +14,8 @@ from .diagnostics import Diagnostic, diagnostics_of
 from .export.inline_meshes import InlineMeshes
 from .export.legalize_collectives import LegalizeCollectives
 from .export.wrap_manual import WrapManual
+from .import_.import_custom_calls import ImportCustomCalls
+from .import_.import_manual_computation import ImportManualComputation
 from .ir.dialects import make_context, register_mlir_passes
 from .ir.memoize import memoizing
 from .ir.printing import PassPrinting
@@ -29,6 +31,8 @@ Partitioner = Literal["gspmd", "shardy"]
 GroupNaming = Literal["axes", "ids"]
 
 PASSES: tuple[type[Pass], ...] = (
+    ImportManualComputation,
+    ImportCustomCalls,
     Verify,
     CheckReplication,
     ElideTrivialCollectives,
@@ -42,8 +46,8 @@ PASSES: tuple[type[Pass], ...] = (
     WrapManual,
     InlineMeshes,
 )
-"""Every pass of this project, in the order of the pipeline. It leaves out shmap-check-replication:
-`shard_map` checks replication on the Graph."""
+"""Every pass of this project, in the order of the pipeline. It leaves out shmap-import-..., as
+`shard_map` emits body form, and shmap-check-replication, as it checks replication on the Graph."""
 
 
 def pipeline(partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes") -> tuple[Pass, ...]:

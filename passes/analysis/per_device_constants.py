@@ -1,8 +1,9 @@
 """Evaluates scalar integers for every device, and finds which block a slice takes on each.
 
 An index such as `axis_index * size`, with the additions that front-ends emit for negative indices,
-is a compile-time constant on each device. Arrays in this file have one dimension per mesh axis, of
-size one if the value does not depend on the axis.
+is a compile-time constant on each device. So is what XLA's partitioner looks up in a table at
+`partition_id`. Arrays in this file have one dimension per mesh axis, of size one if the value does
+not depend on the axis.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ def takes_own_block(
     if list(sizes) != wanted or whole[dimension] % count:
         return False
     # Starts are clamped: that of a dimension taken whole is always zero.
-    start = _evaluate(slice_.operands[1 + dimension], form, {}, 0)
+    start = evaluate(slice_.operands[1 + dimension], form.mesh, {})
     return start is not None and bool(
-        np.all(start == _index_along(axes, form.mesh) * sizes[dimension])
+        np.all(start == index_along(axes, form.mesh) * sizes[dimension])
     )
 
 
-def _index_along(axes: Sequence[str], mesh: Mesh) -> np.ndarray:
+def index_along(axes: Sequence[str], mesh: Mesh) -> np.ndarray:
+    """The row-major index of each device along `axes`, first axis major."""
     index = np.zeros([1] * len(mesh.axes), np.int64)
     for axis in axes:
         shape = [size if name == axis else 1 for name, size in mesh.axes]
@@ -62,24 +64,33 @@ def _index_along(axes: Sequence[str], mesh: Mesh) -> np.ndarray:
     return index
 
 
-def _evaluate(
-    value: Value, form: BodyForm, known: dict[Value, np.ndarray | None], depth: int
+def evaluate(
+    value: Value, mesh: Mesh, known: dict[Value, np.ndarray | None], depth: int = 0
 ) -> np.ndarray | None:
-    """Returns the value on every device; None if it is unknown."""
+    """Returns the value on every device; None if it is unknown.
+
+    Args:
+      value: a tensor with one element.
+      mesh: the devices; at most `MOST_LISTED`.
+      known: what is known already. It is extended.
+      depth: the number of ops between `value` and the one that is asked for.
+    """
     if value not in known:
         op = defining_op(value)
         dtype = _dtype(value.type)
         known[value] = None
         if op is not None and dtype is not None and depth < _DEEPEST:
-            found = _result(op, form, lambda operand: _evaluate(operand, form, known, depth + 1))
+            found = _result(op, mesh, lambda operand: evaluate(operand, mesh, known, depth + 1))
             known[value] = None if found is None else found.astype(dtype)
     return known[value]
 
 
 def _dtype(type_: ir.Type) -> np.dtype | None:
-    """The type of a scalar integer or boolean."""
-    element = ir.RankedTensorType(type_).element_type
-    if ir.RankedTensorType(type_).rank or not isinstance(element, ir.IntegerType):
+    """The type of one integer or boolean, alone or in a tensor of one element."""
+    if not isinstance(type_, ir.RankedTensorType) or any(size != 1 for size in type_.shape):
+        return None
+    element = type_.element_type
+    if not isinstance(element, ir.IntegerType):
         return None
     if element.width == 1:
         return np.dtype(bool)
@@ -89,20 +100,49 @@ def _dtype(type_: ir.Type) -> np.dtype | None:
 
 
 def _result(
-    op: ir.Operation, form: BodyForm, of: Callable[[Value], np.ndarray | None]
+    op: ir.Operation, mesh: Mesh, of: Callable[[Value], np.ndarray | None]
 ) -> np.ndarray | None:
     if is_axis_index(op):
-        return _index_along(indexed_axes(op), form.mesh)
+        return index_along(indexed_axes(op), mesh)
+    if op.name == "stablehlo.partition_id":
+        return index_along(mesh.names, mesh)
     if op.name == "stablehlo.constant":
         return np.array(ir.DenseIntElementsAttr(op.attributes["value"])).reshape(
-            [1] * len(form.mesh.axes)
+            [1] * len(mesh.axes)
         )
+    if op.name == DYNAMIC_SLICE:
+        return _looked_up(op, of)
     compute = _COMPUTE.get(op.name)
     if compute is None:
         return None
     operands = [of(operand) for operand in op.operands]
     known = [operand for operand in operands if operand is not None]
     return compute(op, *known) if len(known) == len(operands) else None
+
+
+def _looked_up(op: ir.Operation, of: Callable[[Value], np.ndarray | None]) -> np.ndarray | None:
+    """An element of a constant list."""
+    table = defining_op(op.operands[0])
+    if table is None or table.name != "stablehlo.constant" or len(op.operands) != 2:
+        return None
+    index = of(op.operands[1])
+    if index is None:
+        return None
+    values = np.array(ir.DenseIntElementsAttr(table.attributes["value"]))
+    return values[np.clip(index, 0, len(values) - 1)]
+
+
+def _divide(op: ir.Operation, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    return left // right if _is_natural(left, right) else None
+
+
+def _remainder(op: ir.Operation, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    return left % right if _is_natural(left, right) else None
+
+
+def _is_natural(left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether NumPy divides as StableHLO does, which rounds toward zero."""
+    return bool(np.all(left >= 0) and np.all(right > 0))
 
 
 def _compare(op: ir.Operation, left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -118,16 +158,19 @@ _COMPARISONS = {
     "GT": np.greater,
     "GE": np.greater_equal,
 }
-_COMPUTE: dict[str, Callable[..., np.ndarray]] = {
+_COMPUTE: dict[str, Callable[..., np.ndarray | None]] = {
     "stablehlo.add": lambda op, a, b: a + b,
     "stablehlo.and": lambda op, a, b: a & b,
     "stablehlo.clamp": lambda op, low, a, high: np.minimum(np.maximum(low, a), high),
     "stablehlo.compare": _compare,
     "stablehlo.convert": lambda op, a: a,
+    "stablehlo.divide": _divide,
     "stablehlo.maximum": lambda op, a, b: np.maximum(a, b),
     "stablehlo.minimum": lambda op, a, b: np.minimum(a, b),
     "stablehlo.multiply": lambda op, a, b: a * b,
     "stablehlo.or": lambda op, a, b: a | b,
+    "stablehlo.remainder": _remainder,
+    "stablehlo.reshape": lambda op, a: a,
     "stablehlo.select": lambda op, test, a, b: np.where(test, a, b),
     "stablehlo.subtract": lambda op, a, b: a - b,
 }

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
@@ -94,6 +95,8 @@ def _have(meshes: Mapping[str, ir.Attribute]) -> str:
 def _stablehlo_mesh(mesh: ir.Attribute) -> ir.Attribute:
     """Converts a mesh of Shardy's to StableHLO's attribute."""
     axes = (sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(mesh).axes)
+    ids = np.array(list(sdy.MeshAttr(mesh).device_ids), np.int64)
     return stablehlo.MeshAttr.get(
-        ir.ArrayAttr.get([stablehlo.MeshAxisAttr.get(axis.name, axis.size) for axis in axes])
+        ir.ArrayAttr.get([stablehlo.MeshAxisAttr.get(axis.name, axis.size) for axis in axes]),
+        ir.DenseElementsAttr.get(ids.data) if len(ids) else None,
     )

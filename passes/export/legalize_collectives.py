@@ -19,7 +19,10 @@ all_to_all whose split and concat dimensions differ into reshapes, to which it c
 of the all_to_all, whose rank is wrong for them. This pass therefore concatenates such an all_to_all
 along its split dimension, and emits the reshapes itself.
 
-Needs:   body form.
+Modules that were imported may hold hints about automatic axes for the other partitioner, which are
+rewritten (see hints.py).
+
+Needs:   body form; no region inside that is written for the other partitioner.
 Leaves:  a channel on every collective; no axis index.
 """
 
@@ -48,6 +51,7 @@ from ..ir.collective_ops import (
 from ..ir.mesh import MOST_LISTED
 from ..ir.sharding_text import region_sharding
 from .axis_index import axis_index
+from .hints import convert_hints, regions_of_other
 
 # The older partitioner needs the region's sharding on these when some axes are automatic.
 _CARRY_REGION_SHARDING = frozenset(
@@ -77,12 +81,15 @@ class LegalizeCollectives(Pass):
                 f"{MOST_LISTED}; use groups=axes"
             )
             raise PassRefused([Violation(form.main.location, text)])
+        if regions := regions_of_other(module.operation, self.partitioner):
+            raise PassRefused(regions)
         for op in body_collectives(module.operation):
             _add_channel(op)
             if self.groups == "ids" and op.name in GROUPED:
                 _list_device_ids(op, form)
             if self.partitioner == "gspmd" and form.is_partly_manual:
                 _carry_region_sharding(op, form)
+        convert_hints(module.operation, form, self.partitioner)
         for op in axis_index_calls(module.operation):
             index = op.results[0]
             with ir.InsertionPoint(op), op.location:

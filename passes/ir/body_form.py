@@ -31,8 +31,9 @@ MANUAL_AXES = "sdy.manual_axes"
 OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
 
 _ORIGIN = (
-    "body form is what `shmap lower --stage body` prints and what this pass needs; passes that "
-    "bring other modules into it (shmap-import-...) are planned"
+    "body form is what `shmap lower --stage body` prints and what this pass needs; "
+    "shmap-import-manual-computation brings modules with sdy.manual_computation into it, and "
+    "shmap-import-custom-calls those with @SPMDFullToShardShape"
 )
 
 

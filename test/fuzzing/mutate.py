@@ -31,11 +31,17 @@ _PASSES = (
     *("--shmap-legalize-collectives", "--shmap-legalize-collectives=groups=ids"),
     *("--shmap-legalize-collectives=partitioner=shardy", "--shmap-wrap-manual"),
     *("--shmap-wrap-manual=partitioner=shardy", "--shmap-inline-meshes"),
+    *("--shmap-import-manual-computation", "--shmap-import-custom-calls"),
+    "--shmap-import-custom-calls=mesh=i=4,j=2",
 )
 _PIPELINES = (
     (*_PASSES[:11], "--shmap-wrap-manual", "--shmap-inline-meshes"),
     (*_PASSES[:9], _PASSES[12], _PASSES[14], _PASSES[15]),
     (*_PASSES[:1], *_PASSES[2:9], _PASSES[11], _PASSES[13], _PASSES[15]),
+    ("--shmap-import-manual-computation",),
+    ("--shmap-import-manual-computation", "--shmap-pipeline"),
+    ("--shmap-import-custom-calls",),
+    ("--shmap-import-custom-calls", "--shmap-pipeline"),
 )
 
 

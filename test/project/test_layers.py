@@ -33,7 +33,7 @@ ROOMS = {
         "frontend",
         "pmap",
     ),
-    "shmap_passes": ("cost", "ir", "files", "analysis", "checks", "simplify", "export"),
+    "shmap_passes": ("cost", "ir", "files", "analysis", "checks", "simplify", "export", "import_"),
 }
 ABOVE = {"shmap_compiler": ("shmap_tools",), "shmap_passes": ("shmap_compiler", "shmap_tools")}
 """Packages that a package does not import."""

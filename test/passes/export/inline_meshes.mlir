@@ -5,6 +5,7 @@
 module {
   sdy.mesh @mesh = <["i"=2, "j"=2]>
   sdy.mesh @other = <["k"=4]>
+  sdy.mesh @moved = <["k"=4], device_ids=[1, 0, 3, 2]>
 
   // CHECK-LABEL: func.func private @shardings_of_arguments_and_results
   // CHECK-SAME: sdy.sharding = #sdy.sharding<mesh<["i"=2, "j"=2]>, [{"i", ?}], replicated={"j"}>
@@ -26,6 +27,13 @@ module {
   func.func private @groups_that_list_device_ids(%x: tensor<4xf32>) -> tensor<4xf32> {
     // CHECK{LITERAL}: replica_groups = dense<[[0, 1, 2, 3]]>
     %0 = "stablehlo.collective_broadcast"(%x) <{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+
+  // CHECK-LABEL: func.func private @groups_on_a_mesh_with_device_ids
+  func.func private @groups_on_a_mesh_with_device_ids(%x: tensor<4xf32>) -> tensor<4xf32> {
+    // CHECK{LITERAL}: mesh = #stablehlo.mesh<axes=[<name = "k", size = 4>], device_ids=dense<[1, 0, 3, 2]>
+    %0 = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @moved, axes = [#stablehlo.axis_ref<name = "k">]>}> : (tensor<4xf32>) -> tensor<4xf32>
     return %0 : tensor<4xf32>
   }
 

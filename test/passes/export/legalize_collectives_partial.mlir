@@ -68,4 +68,25 @@ module {
     %0 = "stablehlo.all_to_all"(%x) <{split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x3xf32>) -> tensor<4x3xf32>
     return %0 : tensor<4x3xf32>
   }
+
+  // GSPMD-LABEL: func.func private @hints_for_shardy
+  // SHARDY-LABEL: func.func private @hints_for_shardy
+  func.func private @hints_for_shardy(%x: tensor<4x3xf32>) -> tensor<4x3xf32> {
+    // GSPMD: %[[SPLIT:.*]] = stablehlo.custom_call @Sharding(%arg0) {backend_config = "unspecified_dims=[1]", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dims={manual}}"}
+    // GSPMD-NEXT: stablehlo.custom_call @Sharding(%[[SPLIT]]) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"}
+    // GSPMD-NEXT: return
+    // SHARDY-COUNT-2: sdy.sharding_constraint
+    %0 = sdy.sharding_constraint %x <mesh<["i"=2, "k"=4]>, [{"k"}, {?}]> : tensor<4x3xf32>
+    %1 = sdy.sharding_constraint %0 <mesh<["i"=2, "k"=4]>, [{?}, {?}]> : tensor<4x3xf32>
+    return %1 : tensor<4x3xf32>
+  }
+
+  // GSPMD-LABEL: func.func private @hints_for_gspmd
+  // SHARDY-LABEL: func.func private @hints_for_gspmd
+  func.func private @hints_for_gspmd(%x: tensor<4x3xf32>) -> tensor<4x3xf32> {
+    // SHARDY-NEXT: sdy.sharding_constraint %arg0 <@mesh, [{?}, {?}]>
+    // GSPMD-NEXT: stablehlo.custom_call @Sharding(%arg0)
+    %0 = stablehlo.custom_call @Sharding(%x) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<4x3xf32>) -> tensor<4x3xf32>
+    return %0 : tensor<4x3xf32>
+  }
 }

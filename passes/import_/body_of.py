@@ -1,0 +1,62 @@
+"""The module that an import pass works on: a copy, which replaces the module at the end."""
+
+from __future__ import annotations
+
+import itertools
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, sdy
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import PassRefused, Violation
+from ..ir.body_form import MANUAL_AXES
+from .inline_calls import functions_of
+
+
+def main_of(module: ModuleOp, what: str) -> func.FuncOp:
+    """The entry of a module that is not in body form yet.
+
+    Raises:
+      PassRefused: the module has no @main with one block, or it is in body form.
+    """
+    functions = functions_of(module)
+    if "main" not in functions:
+        have = ", ".join(f"@{name}" for name in functions) or "none"
+        text = (
+            f"the module has no function @main with a body; its functions: {have}; name the one "
+            f"that holds {what} @main"
+        )
+        raise PassRefused([Violation(module.operation.location, text)])
+    main = functions["main"]
+    if MANUAL_AXES in main.attributes:
+        text = "@main is in body form already; leave this pass out"
+        raise PassRefused([Violation(main.location, text)])
+    unlike = [op for op in functions.values() if len(list(op.operation.regions[0].blocks)) != 1]
+    if unlike:
+        text = "has several blocks; StableHLO's functions have one: turn branches into stablehlo.if"
+        raise PassRefused(Violation(op.location, f"@{op.name.value} {text}") for op in unlike)
+    return main
+
+
+def free_symbol(module: ModuleOp, wanted: str) -> str:
+    """`wanted`, or with a number if a function of the module has that name."""
+    taken = {
+        ir.StringAttr(op.operation.attributes["sym_name"]).value
+        for op in module.body.operations
+        if "sym_name" in op.operation.attributes and not isinstance(op, sdy.MeshOp)
+    }
+    names = itertools.chain([wanted], (f"{wanted}_{k}" for k in itertools.count()))
+    return next(name for name in names if name not in taken)
+
+
+def replace_module(module: ModuleOp, copy: ModuleOp) -> None:
+    """Makes `module` what `copy` is."""
+    for op in list(module.body.operations):
+        op.operation.erase()
+    for op in list(copy.body.operations):
+        module.body.append(op.operation)
+    attributes = module.operation.attributes
+    for name in [attributes[k].name for k in range(len(attributes))]:
+        if name not in copy.operation.attributes:
+            del attributes[name]
+    copy.operation.erase()

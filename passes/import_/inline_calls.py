@@ -1,0 +1,109 @@
+"""Inlines the calls through which @main reaches manual regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import PassRefused, Violation
+from ..ir.find_ops import find_ops
+from ..ir.ops import terminator, walk
+
+# A module calls its functions a few times; more is a recursion.
+_MOST_INLINED = 1000
+
+
+def functions_of(module: ModuleOp) -> dict[str, func.FuncOp]:
+    """The functions of a module that have a body, by name."""
+    return {
+        op.name.value: op
+        for op in module.body.operations
+        if isinstance(op, func.FuncOp) and not op.is_external
+    }
+
+
+def callee(call: ir.Operation) -> str:
+    return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+
+
+def inline_calls(
+    module: ModuleOp, main: func.FuncOp, must_inline: Callable[[ir.Operation], bool]
+) -> None:
+    """Inlines calls in @main, and in what is inlined, until `must_inline` holds for none.
+
+    Raises:
+      PassRefused: the functions call one another.
+    """
+    inlined = 0
+    while True:
+        functions = functions_of(module)
+        calls = [
+            call
+            for call in find_ops(main.operation, ["func.call"])
+            if callee(call) in functions and must_inline(call)
+        ]
+        if not calls:
+            return
+        for call in calls:
+            inlined += 1
+            if inlined > _MOST_INLINED:
+                text = (
+                    f"more than {_MOST_INLINED} calls lead to manual regions; do the functions "
+                    "call themselves? Inline them first"
+                )
+                raise PassRefused([Violation(call.location, text)])
+            inline(call, functions[callee(call)])
+
+
+def inline(call: ir.Operation, function: func.FuncOp) -> list[ir.Operation]:
+    """Replaces a call by a copy of what it calls; returns the ops that are in its place now."""
+    copy = function.operation.clone()
+    block = copy.regions[0].blocks[0]
+    for argument, operand in zip(list(block.arguments), list(call.operands), strict=True):
+        argument.replace_all_uses_with(operand)
+    end = terminator(block)
+    ops = [op.operation for op in block.operations if op.operation != end]
+    for op in ops:
+        op.move_before(call)
+    for result, value in zip(list(call.results), list(end.operands), strict=True):
+        result.replace_all_uses_with(value)
+    call.erase()
+    copy.erase()
+    return ops
+
+
+def reaches(module: ModuleOp, names: set[str]) -> set[str]:
+    """The functions that call one of `names`, in some steps, and `names` themselves."""
+    calls = {
+        name: {callee(call) for call in find_ops(function.operation, ["func.call"])}
+        for name, function in functions_of(module).items()
+    }
+    found = set(names)
+    while more := {name for name, called in calls.items() if called & found} - found:
+        found |= more
+    return found
+
+
+def erase_uncalled(module: ModuleOp, before: set[str]) -> None:
+    """Erases the private functions of `before` that nothing refers to any more."""
+    while True:
+        used = {
+            ir.FlatSymbolRefAttr(named.attr).value
+            for op in walk(module.operation)
+            for named in (op.attributes[k] for k in range(len(op.attributes)))
+            if isinstance(named.attr, ir.FlatSymbolRefAttr)
+        }
+        dead = [
+            function
+            for name, function in functions_of(module).items()
+            if name in before - used
+            and "sym_visibility" in function.attributes
+            and ir.StringAttr(function.attributes["sym_visibility"]).value == "private"
+        ]
+        if not dead:
+            return
+        for function in dead:
+            function.operation.erase()

@@ -1,0 +1,201 @@
+// RUN: shmap-opt %s --shmap-import-manual-computation --split-input-file --verify-diagnostics
+
+module @no_region {
+  // expected-error @+1 {{the module has no sdy.manual_computation, so there is no region to import; modules with @SPMDFullToShardShape are for shmap-import-custom-calls}}
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    return %x : tensor<8xf32>
+  }
+}
+
+// -----
+
+// expected-error @+1 {{the module has no function @main with a body; its functions: @f; name the one that holds the region @main}}
+module @no_main {
+  func.func public @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+    return %x : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @body_form_already {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{@main is in body form already; leave this pass out}}
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+}
+
+// -----
+
+module @a_region_that_main_does_not_reach {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{the regions are in @layer, which @main does not call}}
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    return %x : tensor<8xf32>
+  }
+  func.func public @layer(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @functions_that_call_themselves {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = call @f(%x) : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+  func.func private @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    // expected-error @+1 {{more than 1000 calls lead to manual regions; do the functions call themselves? Inline them first}}
+    %1 = call @f(%0) : (tensor<8xf32>) -> tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @regions_on_two_meshes {
+  sdy.mesh @mesh = <["i"=4]>
+  sdy.mesh @other = <["k"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    // expected-error @+1 {{the region is on @mesh [k=4] with manual axes "k", and another on @mesh [i=4] with "i"; a module in body form has one mesh}}
+    %1 = sdy.manual_computation(%0) in_shardings=[<@other, [{"k"}]>] out_shardings=[<@other, [{"k"}]>] manual_axes={"k"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @device_ids {
+  sdy.mesh @mesh = <["i"=4], device_ids=[3, 2, 1, 0]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    // expected-error @+1 {{lists device ids; devices are positions in the mesh in body form: leave the ids to whoever places the program}}
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @a_mesh_without_axes {
+  sdy.mesh @one = <[]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    // expected-error @+1 {{a mesh without axes: it runs on one device, and nothing of it is per device; take it out of the region}}
+    %0 = sdy.manual_computation(%x) in_shardings=[<@one, [{}]>] out_shardings=[<@one, [{}]>] manual_axes={} (%b: tensor<8xf32>) {
+      sdy.return %b : tensor<8xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @resharding_between_regions {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    // expected-note @+1 {{the array leaves a manual region here, split as [{"i"}, {}]}}
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+      sdy.return %b : tensor<2x8xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    // expected-error @+2 {{an array tensor<8x8xf32> outside of the manual regions is wanted split as [{"i"}, {}] and as [{}, {"i"}], which takes communication that the module does not spell out}}
+    // expected-note @+1 {{the array enters a manual region here, split as [{}, {"i"}]}}
+    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{}, {"i"}]>] out_shardings=[<@mesh, [{}, {"i"}]>] manual_axes={"i"} (%b: tensor<8x2xf32>) {
+      sdy.return %b : tensor<8x2xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    return %1 : tensor<8x8xf32>
+  }
+}
+
+// -----
+
+module @operations_on_split_arrays {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    // expected-note @+1 {{the array leaves a manual region here, split as [{"i"}, {}]}}
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+      sdy.return %b : tensor<2x8xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    // expected-error @+2 {{wanted split as [{"i"}, {}] and as [{}, {}]}}
+    // expected-note @+1 {{the array is used by stablehlo.transpose, which works on whole arrays here, split as [{}, {}]}}
+    %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    return %1 : tensor<8x8xf32>
+  }
+}
+
+// -----
+
+module @effects_and_positions_outside_of_regions {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    // expected-error @+1 {{stablehlo.custom_call outside of the manual regions has an effect, or communicates, once for all devices; in body form each device would do it}}
+    stablehlo.custom_call @tell(%0) {has_side_effect = true} : (tensor<8xf32>) -> ()
+    // expected-error @+1 {{stablehlo.partition_id outside of the manual regions has an effect, or communicates}}
+    %p = stablehlo.partition_id : tensor<ui32>
+    return %0 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @constants_that_differ_between_blocks {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main() -> tensor<4xf32> {
+    %0 = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+    // expected-error @+1 {{tensor<4xf32> outside of the manual regions is computed from constants, and wanted split as [{"i"}]; compute it in the region, from the index of the device}}
+    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<1xf32>) {
+      sdy.return %b : tensor<1xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+}
+
+// -----
+
+module @positions_along_automatic_axes {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<i32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, []>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      // expected-error @+1 {{stablehlo.partition_id depends on the position of the device along "j", which the region does not make manual; use positions along manual axes only}}
+      %p = stablehlo.partition_id : tensor<ui32>
+      %c = stablehlo.convert %p : (tensor<ui32>) -> tensor<i32>
+      sdy.return %c : tensor<i32>
+    } : (tensor<8xf32>) -> tensor<i32>
+    return %0 : tensor<i32>
+  }
+}
+
+// -----
+
+module @groups_over_part_of_an_axis {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      // expected-error @+1 {{they must be whole axes of a mesh without device ids; list the devices of each group instead}}
+      %1 = "stablehlo.all_reduce"(%b) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i", sub_axis_info = (1)2>]>, use_global_device_ids}> ({
+      ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+        %s = stablehlo.add %l, %r : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<2xf32>) -> tensor<2xf32>
+      sdy.return %1 : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
