@@ -1,8 +1,17 @@
-"""Marks for tests that compile with what the extras `tpu` and `gpu` install."""
+"""Compiling in tests: quickly, and with the compilers of the extras `tpu` and `gpu`."""
 
 import importlib.util
 
+import jax
 import pytest
+
+# Programs that run once take longer to compile than to run. XLA's own passes run as always; only
+# LLVM optimizes less, so results may differ in the last bit.
+FAST = {"xla_backend_optimization_level": 0}
+
+
+def fast_jit(function, **options):
+    return jax.jit(function, compiler_options=FAST, **options)
 
 
 def needs(module, extra):
@@ -13,5 +22,9 @@ def needs(module, extra):
     )
 
 
-needs_tpu_compiler = needs("libtpu", "tpu")
-needs_gpu_compiler = needs("jax_cuda13_plugin", "gpu")
+def needs_tpu_compiler(test):
+    return pytest.mark.tpu(pytest.mark.subprocess(needs("libtpu", "tpu")(test)))
+
+
+def needs_gpu_compiler(test):
+    return pytest.mark.subprocess(needs("jax_cuda13_plugin", "gpu")(test))

@@ -72,6 +72,7 @@ def in_new_process(code, *arguments):
 # --------------------------------------------------------------------------- in a new process
 
 
+@pytest.mark.subprocess
 @for_both_partitioners
 @for_both_kinds
 def test_runs_in_a_new_process(saved, partitioner, tmp_path):
@@ -103,6 +104,7 @@ def test_results_without_elements(saved, partitioner, tmp_path):
     assert result.sharding == NamedSharding(MESH, P("i"))
 
 
+@pytest.mark.subprocess
 def test_runs_in_a_new_process_through_jax_export(tmp_path):
     shardings = NamedSharding(MESH, P("i", "j")), NamedSharding(MESH, P("j"))
     exported = jax.export.export(jax.jit(MATMUL, in_shardings=shardings))(A, B)

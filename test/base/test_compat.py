@@ -461,6 +461,7 @@ assert jax.config.jax_logging_level == sys.argv[1]
 """
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize(("level", "warns"), [("NOTSET", False), ("WARNING", True)])
 def test_compiling_for__shows_the_deprecation_of_gspmd_only_at_a_log_level_of_the_user(
     level, warns
@@ -479,6 +480,7 @@ def test_compiling_for__shows_the_deprecation_of_gspmd_only_at_a_log_level_of_th
     assert warns or not stderr
 
 
+@pytest.mark.subprocess
 def test_importing_the_passes_before_jax_leaves_its_log_level():
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", "import shmap_passes, jax; jax.devices()"]
@@ -874,6 +876,7 @@ def test_import_check_sees_violations(text):
     assert list(violations(text, ROOT / "passes" / "any.py"))
 
 
+@pytest.mark.subprocess
 def test_passes_run_without_jax():
     """What the imports promise, seen in a fresh interpreter."""
     program = "import sys, shmap_passes; shmap_passes.pipeline(); print('jax' in sys.modules)"

@@ -96,6 +96,7 @@ def run_child(**variables: str) -> dict[str, str]:
 DTYPES = ["float32", "bfloat16", "int32", "uint8", "bool", "complex64"]
 
 
+@pytest.mark.subprocess
 def test_assume_replicated_is_checked_bit_for_bit_on_request():
     outcomes = run_child(SHMAP_CHECK_ASSUMPTIONS="1")
     assert len(outcomes) == 2 * len(DTYPES) + 2
@@ -106,6 +107,7 @@ def test_assume_replicated_is_checked_bit_for_bit_on_request():
         assert "the value differs between devices along ('i',)" in outcomes[case]
 
 
+@pytest.mark.subprocess
 def test_assume_replicated_is_not_checked_by_default():
     outcomes = run_child(SHMAP_CHECK_ASSUMPTIONS="0")
     assert set(outcomes.values()) == {"passes"}

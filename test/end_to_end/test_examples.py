@@ -97,6 +97,7 @@ def test_requests_its_devices_before_jax_starts_and_has_a_main_program(file):
     assert text.endswith('\n\nif __name__ == "__main__":\n    main()\n')
 
 
+@pytest.mark.subprocess
 @pytest.mark.long  # test/project/first_hour.py does the same in CI, in an environment of a new user
 @pytest.mark.parametrize("file", MODULES)
 def test_runs_as_a_script(file):
@@ -291,6 +292,8 @@ def test_digits_sends_what_its_parallelism_says(name, sent, partitioner):
     assert collectives(executable("digits", name, partitioner).as_text()) == sent
 
 
+@pytest.mark.slow
+@pytest.mark.subprocess
 def test_digits_program_reports_the_same_accuracy_for_every_partitioning():
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     report = subprocess.run(

@@ -84,6 +84,7 @@ def shown(program: Program) -> str:
     return "\n".join([head, *arguments, *lines(program.body), f"  out_specs {program.out_specs}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, EXAMPLES, BATCH))
 def test_random_library_program_equals_nested_vmap(first):
     numbers = range(first, min(first + BATCH, EXAMPLES))
@@ -119,6 +120,7 @@ def costs(program: Program):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CHECKPOINTED, BATCH))
 def test_checkpoint_takes_no_more_memory_than_with_jax(first):
     numbers = itertools.islice(with_checkpoint(), first, first + min(BATCH, CHECKPOINTED))

@@ -138,6 +138,7 @@ def ahead_of_time(lowered, target):
     return compile_in_subprocess(lowered.portable(target.platform), target, lambda phase: None)
 
 
+@pytest.mark.subprocess
 @needs_gpu
 @pytest.mark.skipif(
     not any("H100" in gpu.device_kind for gpu in GPUS), reason="no H100 among the GPUs"

@@ -80,11 +80,13 @@ def assert_passed(processes, check):
     assert [p.get(check, "did not come to an end") for p in processes] == [None] * len(processes)
 
 
+@pytest.mark.multiprocess
 @pytest.mark.parametrize("check", CHECKS)
 def test_two_processes(check, two):
     assert_passed(two, check)
 
 
+@pytest.mark.multiprocess
 @pytest.mark.long
 @pytest.mark.parametrize("check", CHECKS)
 def test_four_processes(check, four):

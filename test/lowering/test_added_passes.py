@@ -190,6 +190,7 @@ def run_again(command):
     return subprocess.run([tool, *command[1:]], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.subprocess
 def test_a_rejecting_pass_inside_jit_leaves_a_reproducer(mapped):
     with (
         passes(sine_passes.RejectSines("not a")),
@@ -218,6 +219,7 @@ def test_a_pass_with_a_mistake_leaves_the_module_as_it_was_before(mapped):
     Path(command[1]).unlink()
 
 
+@pytest.mark.subprocess
 def test_a_failing_pass_of_our_own_leaves_a_reproducer(monkeypatch):
     def refuse(self, module):
         raise PassRefused([Violation(module.operation.location, "a planted refusal")])

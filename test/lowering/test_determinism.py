@@ -84,6 +84,7 @@ def runs(tmp_path_factory):
     return [modules(path, seed) for seed in ("1", "2")]
 
 
+@pytest.mark.subprocess
 def test_all_stages_are_compared(runs):
     first, second = runs
     assert first.keys() == second.keys()
@@ -91,11 +92,13 @@ def test_all_stages_are_compared(runs):
     assert all(first.values())
 
 
+@pytest.mark.subprocess
 def test_modules_are_byte_identical_across_processes(runs):
     first, second = runs
     assert [name for name in first if first[name] != second[name]] == []
 
 
+@pytest.mark.subprocess
 def test_hash_seeds_differ_indeed():
     """Guards the test above: sets of strings are ordered differently in the two processes."""
     program = "print(list(set(map(str, range(50)))))"

@@ -40,6 +40,7 @@ def callbacks(function):
     return len(re.findall(r"custom_call @\w*callback", jax.jit(function).lower(X).as_text()))
 
 
+@pytest.mark.subprocess
 def test_what_hangs_is_reported():
     """The child is killed when it has reported, and in any case after five minutes.
 

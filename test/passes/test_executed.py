@@ -224,6 +224,7 @@ PROGRAMS = {
 expected = {}
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize("groups", ["axes", "ids"])
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -73,6 +73,7 @@ def test_the_pipeline_runs_in_the_order_of_the_table(partitioner, groups):
     assert classes == sorted(classes, key=PASSES.index)
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("module", ["shmap_passes", "shmap_tools.opt.main"])
 def test_jax_is_not_imported(module):
     check = (

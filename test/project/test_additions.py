@@ -94,6 +94,8 @@ def run(copy, *command):
     )  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.subprocess
 def test_a_collective_a_pass_and_a_target_are_added_as_the_readme_says(copy):
     for add in (add_collective, add_pass, add_target):
         add(copy)

@@ -67,6 +67,8 @@ def test_every_filecheck_and_verified_diagnostic_has_something_to_check(path):
         assert re.search(r"expected-(error|warning|remark)", text)
 
 
+@pytest.mark.slow
+@pytest.mark.subprocess
 def test_a_lit_test_of_a_pass_fails_without_the_pass(tmp_path):
     shutil.copy(HERE / "lit.cfg.py", tmp_path)
     for path in PASS_TESTS:
@@ -93,3 +95,74 @@ def test_every_expected_exception_says_which_message(path):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("pytest.raises", "raises"):
             names = {keyword.arg for keyword in node.keywords}
             assert "match" in names, f"line {node.lineno}: pytest.raises without match="
+
+
+# ---------------------------------------------------------------------------------------- markers
+
+STARTS_PROCESSES = {"subprocess", "in_child", "run_in_child", "compile_in_subprocess"}
+"""Names of modules and helpers that start processes."""
+
+NEEDS_COMPILER = {"needs_tpu_compiler", "needs_gpu_compiler"}
+"""Decorators that mark a test as starting a process."""
+
+HELPERS = {"test_targets.py": {"worker"}}
+"""Helpers of a test file whose result starts a process."""
+
+
+def names_in(node):
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} | {
+        each.arg for each in ast.walk(node) if isinstance(each, ast.arg)
+    }
+
+
+def reached(function, functions):
+    """The names that a test uses, directly, through helpers of its file, or through fixtures."""
+    found, new = set(), names_in(function)
+    while new:
+        found |= new
+        new = {n for each in new & functions.keys() for n in names_in(functions[each])} - found
+    return found
+
+
+def marks_of(function):
+    """The names of the marks of a test, as `slow` for `@pytest.mark.slow`."""
+    nodes = [node for each in function.decorator_list for node in ast.walk(each)]
+    found = {node.id for node in nodes if isinstance(node, ast.Name)} & NEEDS_COMPILER
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pytest.mark":
+            found.add(node.attr)
+    return found
+
+
+def wrongly_marked(text, starts=STARTS_PROCESSES):
+    """The tests of a file whose marks and code disagree about other processes."""
+    tree = ast.parse(text)
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    for name, function in functions.items():
+        if not name.startswith("test_"):
+            continue
+        marks = marks_of(function)
+        marked = bool(marks & {"subprocess", "multiprocess", *NEEDS_COMPILER})
+        if marked != bool(reached(function, functions) & {*starts, *NEEDS_COMPILER}):
+            yield name
+
+
+@pytest.mark.parametrize("path", sorted(HERE.rglob("test_*.py")), ids=lambda path: path.name)
+def test_tests_that_start_processes_are_marked(path):
+    starts = STARTS_PROCESSES | HELPERS.get(path.name, set())
+    assert list(wrongly_marked(path.read_text(), starts)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("def test_it(): subprocess.run([])", ["test_it"]),
+        ("def start(): in_child(f)\ndef test_it(): start()", ["test_it"]),
+        ("@pytest.fixture\ndef child(): in_child(f)\ndef test_it(child): pass", ["test_it"]),
+        ("@pytest.mark.subprocess\ndef test_it(): subprocess.run([])", []),
+        ("@pytest.mark.subprocess\ndef test_it(): pass", ["test_it"]),
+        ("@needs_tpu_compiler\ndef test_it(): pass", []),
+    ],
+)
+def test_what_is_marked_wrongly_is_found(body, found):
+    assert list(wrongly_marked(body)) == found

@@ -42,11 +42,13 @@ def example():
     )
 
 
+@pytest.mark.subprocess
 def test_the_example_runs_without_warnings(example):
     assert (example.returncode, example.stderr) == (0, "")
     assert "(8, 32) P('i'" in example.stdout
 
 
+@pytest.mark.subprocess
 def test_the_example_gives_the_modules_shown(example):
     for stage, text in zip(STAGES, re.split(r"== \w+\n", example.stdout)[1:], strict=True):
         assert text.strip() == block("mlir", f"<!-- {stage} -->\n").strip()

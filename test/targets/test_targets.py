@@ -367,6 +367,7 @@ def worker(tmp_path, monkeypatch, code):
     return mapped().lower(A, B)
 
 
+@pytest.mark.subprocess
 def test_abort_of_the_compiler_is_an_error(tmp_path, monkeypatch):
     code = """
 print("F1121 00:00:00.1 7 spmd.cc:12] Check failed: 1 == 2", file=sys.stderr, flush=True)
@@ -382,12 +383,14 @@ os.abort()
         worker(tmp_path, monkeypatch, code).compile("tpu:v5e:2x4")
 
 
+@pytest.mark.subprocess
 def test_error_of_the_compiler_is_an_error(tmp_path, monkeypatch):
     code = 'print(\'{"failure": "INTERNAL: no"}\')\nsys.exit(1)'
     with refused("target", "an error in the phase 'compiling': INTERNAL: no", "a program", "try"):
         worker(tmp_path, monkeypatch, code).compile("tpu:v5e:2x4")
 
 
+@pytest.mark.subprocess
 def test_defect_of_the_worker_is_shown_whole(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"(?s)a defect of worker\.py.*Traceback.*ZeroDivision"):
         worker(tmp_path, monkeypatch, "1 / 0").compile("tpu:v5e:2x4")

@@ -125,6 +125,7 @@ def test_without_types_the_gradient_is_refused(solver):
         jax.eval_shape(gradient(fun), ROWS, A, B)
 
 
+@pytest.mark.subprocess
 @pytest.mark.long
 def test_without_types_the_gradient_deadlocks_with_jax():
     """It shows that the refusal above is no false alarm."""

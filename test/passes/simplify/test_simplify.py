@@ -180,6 +180,7 @@ CASES = {
 }
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_pass_leaves_the_numbers_and_sends_less(name, partitioner):

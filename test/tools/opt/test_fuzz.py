@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = Path(__file__).parents[2] / "fuzzing" / "run.py"
 
 
+@pytest.mark.subprocess
 def test_shmap_opt_survives_mutated_modules():
     # In a process of its own, where JAX has not started threads: the modules run in forks.
     command = [sys.executable, str(RUN), "--modules", "100", "--seed", "20", "--seconds", "600"]
@@ -21,6 +24,7 @@ def test_shmap_opt_survives_mutated_modules():
     assert counts["refused by a pass"] > 3
 
 
+@pytest.mark.subprocess
 def test_a_defect_is_found(tmp_path):
     code = f"""
 import sys
