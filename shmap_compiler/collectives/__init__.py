@@ -5,9 +5,9 @@ its type, its lowering to StableHLO, its derivative, its batching, the registrat
 JAX's primitives become it, and last its record, which is all that the other rooms know of it. All
 are per-device operations: shapes are those of one device's block.
 
-Common parameters: `axes`, the mesh axes over which devices talk, major axis first; `groups`, a
-partition of 0..n-1 (n the product of the axes' sizes) into subgroups of equal size, or None for one
-group of all; `size`, how many devices are in one group.
+Common parameters: `axes`, the mesh axes over which devices communicate, major axis first; `groups`,
+a partition of 0..n-1 (n the product of the axes' sizes) into subgroups of equal size, or None for
+one group of all; `size`, the number of devices in one group.
 """
 
 from typing import Any
@@ -81,7 +81,7 @@ def record_of(primitive: Any) -> Collective | None:
 
 
 def record_in_jax_form(name: str) -> Collective | None:
-    """The record for which a primitive of JAX's with this name stands."""
+    """The record of the collective that a primitive of JAX's with this name stands for."""
     return _BY_JAX_FORM.get(name)
 
 

@@ -1,4 +1,4 @@
-"""all_to_all: device k of a group receives part k of every device's block, put together."""
+"""all_to_all: device k of a group receives part k of every device's block, concatenated."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def define(
     lowering: Callable[..., Any],
     batcher: Callable[..., Any] | None = None,
 ) -> None:
-    """Registers the rules every collective has; derivatives differ and are registered apart."""
+    """Registers the rules that every collective has. Derivatives are registered separately."""
     primitive.def_abstract_eval(abstract_eval)
     mlir.register_lowering(primitive, _keeping_unreduced(lowering))
     if batcher is not None:
@@ -34,7 +34,7 @@ def define(
 
 
 def _keeping_unreduced(lowering: Callable[..., Any]) -> Callable[..., Any]:
-    """The lowering, with what results need that are unreduced over axes not manual here."""
+    """The lowering, for results that may be unreduced over axes that are not manual here."""
 
     def rule(ctx, *operands, **params):
         results = lowering(ctx, *operands, **params)

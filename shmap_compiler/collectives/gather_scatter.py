@@ -1,6 +1,6 @@
 """all_gather and psum_scatter, each other's transposes.
 
-all_gather: every device receives the blocks of its group, put together along one dimension.
+all_gather: every device receives the blocks of its group, concatenated along one dimension.
 psum_scatter: the sum over a group, of which each device receives its own part of a dimension.
 """
 

@@ -1,4 +1,4 @@
-"""ppermute: sends blocks along (source, target) pairs; a device that is no target gets zeros."""
+"""ppermute: sends blocks along (source, target) pairs; a device that is not a target gets zeros."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PPERMUTE = Collective(
     result=Result.PERMUTED,
     waits=Waits.PROGRAM,
     hlo="collective-permute",
-    # JAX batches it for permutations that leave nobody out only.
+    # JAX batches it only for permutations in which every device is a target.
     forms=(JaxForm("ppermute", _expansion, _split, jax_batches=False),),
     on_rows=_on_rows,
     functions=("ppermute", "pshuffle"),

@@ -29,12 +29,12 @@ class DeviceAxis:
 
 @dataclass(frozen=True)
 class Members:
-    """Who talks to whom.
+    """The groups of devices that communicate.
 
     Attributes:
       ids: for each group the positions of its devices, in its order.
       group: int[devices]: the group of each device.
-      place: int[devices]: its place in its group.
+      place: int[devices]: the position of each device in its group.
     """
 
     ids: list[np.ndarray]
@@ -98,7 +98,7 @@ class Fold:
 
 
 def _with_positive_zeros(total: Any) -> Any:
-    """Undoes that XLA takes 0 + x for x, where x is -0."""
+    """Undoes XLA's simplification of 0 + x to x, which differ where x is -0."""
     if jnp.issubdtype(total.dtype, jnp.complexfloating):
         return lax.complex(*map(_with_positive_zeros, (total.real, total.imag)))
     return jnp.where(total == 0, jnp.zeros_like(total), total)

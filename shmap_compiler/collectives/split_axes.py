@@ -171,7 +171,7 @@ def ragged_all_to_all(operands: Sequence[Any], axis: SplitAxis, **params: Any) -
 def grouped(
     collective: Callable[..., Any], x: jax.Array, whole: SplitAxis, groups: Any, **params: Any
 ) -> tuple[Any, int]:
-    """A collective within groups along an axis with one slot, which lies wholly outside."""
+    """A collective within groups along an axis with one slot, all of it across devices."""
     result = collective(x[0], whole.outside, axis_index_groups=[list(g) for g in groups], **params)
     return result[None], 0
 

@@ -1,8 +1,8 @@
 """to_reduced: where a value that is equal on all devices becomes reduced.
 
-`jax.lax.pcast(x, axes, to="reduced")` says where the cotangents of `x` are summed over `axes`: here
-and not where the value first meets one that varies. To devices it is the identity. Before a linear
-program is transposed (`transforms.cotangent_types`), a mark before it says so.
+`jax.lax.pcast(x, axes, to="reduced")` is where the cotangents of `x` are summed over `axes`, rather
+than where the value is first combined with a varying one. On devices it is the identity. Before a
+linear program is transposed (`transforms.cotangent_types`), its operand is promoted.
 """
 
 from __future__ import annotations

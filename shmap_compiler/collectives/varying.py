@@ -1,10 +1,10 @@
-"""Two marks that only live between a linear program and its transpose: pvary and psum_invariant.
+"""Two marks that exist only between a linear program and its transpose: pvary and psum_invariant.
 
-They say in which direction cotangents flow. A value that is equal on all devices along an axis has
-one cotangent; where a varying computation uses it, each device owes a share, and the shares are
-summed: `pvary` is the identity whose transpose is that sum. A sum over an axis is equal on all its
-devices, and so is its cotangent: `psum_invariant` is the psum whose transpose is the identity.
-`normalize` turns them into the identity and psum, so that no Graph contains them.
+A value that is equal on all devices along an axis has one cotangent. Where a varying computation
+uses it, each device contributes a share, and the shares are summed: `pvary` is the identity whose
+transpose is that sum. A sum over an axis is equal on all its devices, and so is its cotangent:
+`psum_invariant` is the psum whose transpose is the identity. `normalize` turns them into the
+identity and psum, so that no Graph contains them.
 """
 
 from __future__ import annotations

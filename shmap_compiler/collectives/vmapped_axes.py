@@ -31,7 +31,7 @@ from shmap_compiler.collectives.use import Use
 class SplitName:
     """The name of a vmapped axis of which only the minor part is vmapped on each device.
 
-    It is equal to the `name` that collectives use. The major part lies on `mesh_axes`.
+    It is equal to the `name` that collectives use. The major part is split over `mesh_axes`.
     """
 
     def __init__(self, name: Hashable, mesh_axes: tuple[str, ...]):

@@ -40,7 +40,7 @@ def run_on_each_device(
 class Once:
     """What the operations of a body that call Python gave, so that a second run calls no Python.
 
-    Both runs come to the same operations in the same order.
+    Both runs apply the same operations in the same order.
     """
 
     results: list[list[Any]] = field(default_factory=list)

@@ -79,7 +79,7 @@ def stacked_type(block: Any, count: int) -> jax.ShapeDtypeStruct:
 
 @dataclass(frozen=True)
 class Layout(ABC):
-    """How values lie on the devices of a mesh, and how operations on them are compiled.
+    """How values are placed on the devices of a mesh, and how operations on them are compiled.
 
     Attributes:
       mesh: the devices.
@@ -105,11 +105,11 @@ class Layout(ABC):
 
     @abstractmethod
     def rows_sharding(self) -> Sharding:
-        """Where the rows of a value lie."""
+        """Where the rows of a value are placed."""
 
     @abstractmethod
     def whole_sharding(self) -> Sharding:
-        """Where a whole value lies."""
+        """Where a whole value is placed."""
 
     @abstractmethod
     def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
@@ -146,7 +146,7 @@ class Layout(ABC):
         return place(value, self.whole_sharding())
 
     def local_blocks(self, rows: jax.Array) -> Iterator[tuple[int, jax.Array]]:
-        """(position, block) for each block that lies in this process, in order of position."""
+        """(position, block) for each block of this process, in order of position."""
         if rows.is_fully_addressable:
             rows = jax.device_put(rows, jax.local_devices()[0])
             yield from enumerate(rows)

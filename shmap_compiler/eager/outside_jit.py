@@ -23,7 +23,7 @@ from shmap_compiler.graph.structural_keys import key
 from shmap_compiler.lowering.primitive import bind, shmap_p
 
 _PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
-"""Compiled graphs, by structure: outside of jit, every derivative makes its graphs anew."""
+"""Compiled graphs, by structure: outside of jit, every derivative makes new graphs."""
 
 
 def _impl(*args, graph, mesh_witness):

@@ -110,7 +110,7 @@ def process(
     refs = list({id(x): x for x in operands if type(x) is Reference}.values())
     places = tuple(tuple(k for k, x in enumerate(operands) if x is ref) for ref in refs)
     on_values = OnValues(primitive, places, tuple(ref.aval for ref in refs))
-    # As blocks, so that it is a program of ours that runs.
+    # As blocks, so that it runs as a program of the layout.
     held = [trace.stage_value(x.held) if type(x) is Reference else x for x in operands]
     results = trace.process_primitive(on_values, held, params)
     count = len(results) - len(refs)

@@ -84,10 +84,10 @@ LARGE = 1 << 24
 
 
 def layout_for(region: ManualRegion, arrays: Sequence[Any]) -> Layout:
-    """The layout of values in this region: vmapped if one CPU host plays all devices.
+    """The layout of values in this region: vmapped if all devices are CPU devices of one host.
 
     Large arguments stay on their devices. Over Explicit axes that stay automatic, types say how
-    values lie on devices: not so if stacked.
+    values are placed on devices, which is not true of stacked values.
     """
     mesh = region.mesh
     assert isinstance(mesh, Mesh)

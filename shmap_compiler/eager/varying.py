@@ -1,4 +1,4 @@
-"""Along which axes the results of an operation may differ, and whether its devices all meet.
+"""The axes along which the results of an operation may differ, and the check for deadlocks in it.
 
 An eager call is checked by the rules of `replication`, operation by operation, so that it accepts
 what the compiled call accepts.

@@ -1,9 +1,9 @@
 """The vmapped layout: all blocks on one device, each operation vmapped over them.
 
 The devices of a CPU mesh share the cores and the memory of one host. One program that works on all
-blocks at once needs no threads to meet and no launch per device: it is much faster than one program
-per device. An operation keeps its own Graph, as in the per-device layout; only the Graph's
-collectives become arithmetic on rows.
+blocks at once needs no synchronization of threads and no launch per device: it is much faster than
+one program per device. An operation keeps its own Graph, as in the per-device layout; only the
+Graph's collectives become arithmetic on rows.
 """
 
 from __future__ import annotations
@@ -119,17 +119,17 @@ class Vmapped(Layout):
         return EagerProgram(run, program.types)
 
 
-# Operations whose meaning lies in the devices, or changes under vmap.
+# Operations whose meaning depends on the devices, or changes under vmap.
 _OF_DEVICES = {"reshard", "sharding_constraint", "shard_map", "layout_constraint", "mesh_cast"}
 _OF_DEVICES |= {"rng_bit_generator", *POINT_TO_POINT}
 _OF_DEVICES |= {f.name for record in RECORDS if record.on_rows is None for f in record.forms}
 
 
 def _needs_devices(graph: Graph) -> bool:
-    """Whether an operation cannot be carried out on rows.
+    """Whether an operation cannot be computed on rows.
 
     Callbacks in a branch would run for rows that do not take it. Generators other than threefry
-    draw other numbers for several keys at once. Kernels may talk to other devices.
+    draw other numbers for several keys at once. Kernels may communicate with other devices.
     """
     types = [v.aval for eqn in equations(graph.jaxpr) for v in (*eqn.invars, *eqn.outvars)]
     return (
@@ -148,7 +148,7 @@ def _needs_devices(graph: Graph) -> bool:
 
 
 def _is_refused(eqn: Eqn) -> bool:
-    """Whether XLA refuses a collective that rows could carry out, to let it say so here, too."""
+    """Whether XLA rejects a collective that rows could compute; then it is rejected here, too."""
     record = record_of(eqn.primitive)
     if record is None or eqn.primitive is not record.primitive:
         return False

@@ -1,8 +1,8 @@
 """The collectives on stacked blocks: the batching rules of their records, registered with JAX.
 
 The vmapped layout runs a program under `jax.vmap`, over one axis that stands for all devices. Row k
-of a stacked array is the block of the device at position k of the mesh. A collective meets that
-axis as a `DeviceAxis`, which carries what its rule must know of the mesh.
+of a stacked array is the block of the device at position k of the mesh. The rule of a collective
+gets that axis as a `DeviceAxis`, which carries what it must know about the mesh.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RULES: dict[Primitive, Callable[..., Any]] = {
 
 
 def _batch(primitive, rule, ordinary, axis_data, args, dims, **params):
-    """The rule along a DeviceAxis; along any other axis, what the primitive did before."""
+    """The rule along a DeviceAxis; along any other axis, the previous rule of the primitive."""
     if isinstance(axis_data.name, DeviceAxis):
         stacked = [
             jnp.broadcast_to(x, (axis_data.size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)

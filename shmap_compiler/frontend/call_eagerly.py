@@ -123,7 +123,7 @@ what they close over.
 def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
     """Runs a body without types in its values, unless it asks for them or differentiates.
 
-    That it differentiates comes to light when it takes its first derivative; then it is run again.
+    Whether it differentiates is known when it takes its first derivative; then it is run again.
     If types refuse a body that only asks, it is run again without. What called Python is not called
     again.
     """
@@ -157,7 +157,7 @@ def _refusal_by_types(error: Exception) -> Exception:
 
 
 def _code(fun: Callable[..., Any]) -> Any:
-    """What functions that are made anew from the same source have in common."""
+    """The code object, which functions re-created from the same source share."""
     while isinstance(fun, functools.partial):
         fun = fun.func
     return getattr(fun, "__code__", type(fun))

@@ -67,7 +67,7 @@ def apply_call(call: TracedCall, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _key(mapped: MappedFunction, region: ManualRegion, in_tree: Any, inputs: Inputs) -> Hashable:
-    """Equal for calls that are traced alike; None if it cannot be told."""
+    """Equal for calls that are traced alike; None if that is unknown."""
     values = [value for _, _, value in inputs.static]
     program = trace_cache.key(mapped.fun, mapped.options)
     if program is None or not all(map(is_hashable, values)):

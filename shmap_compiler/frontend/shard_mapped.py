@@ -108,7 +108,7 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         return said or (self.check_vma and casts_to_reduced(self.fun))
 
     def _placed(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
-        """The result with the shardings that out_specs say, word for word."""
+        """The result with exactly the shardings that out_specs say."""
         call, inputs = trace_call(self, region, args)
         outs = apply_call(call, inputs)
         placed = zip(outs, call.signature.out_shardings[: len(outs)], strict=True)

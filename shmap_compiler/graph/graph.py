@@ -133,7 +133,7 @@ class Graph:
         """The mesh axes along which each value may differ between devices.
 
         R1: an input varies along the axes that split it, or its spec has unreduced. An enclosing
-        shard_map may hand in values that vary along any of its own axes.
+        shard_map may pass values that vary along any of its own axes.
         """
         varying = [{*specs.varying_axes(s), *self.outer_manual_axes} for s in self.in_specs]
         return infer_program(self.region, self.jaxpr, varying)

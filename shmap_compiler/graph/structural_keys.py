@@ -1,13 +1,13 @@
 """Structural keys: equal keys mean equal programs.
 
-JAX compares most jaxprs by identity, and makes new ones whenever a function is built anew. The key
+JAX compares most jaxprs by identity, and makes new ones whenever a function is re-created. The key
 of a jaxpr is its structure instead: types, primitives, parameters, wiring. What cannot be compared
-by content (functions, arrays a program closed over) counts by identity; a key holds such objects,
-so that none of them can die and leave its identity to another. Numbers of different type, and zeros
-of different sign, differ.
+by content (functions, arrays a program closed over) is compared by identity; a key holds such
+objects, so that no other object can get their identity. Numbers of different types, and zeros of
+different signs, differ.
 
-Left out is what does not change what a program computes: names of variables, source lines, and the
-rules for derivatives, for what runs outside of jit is differentiated before it comes here.
+A key leaves out what does not change the results of a program: names of variables, source lines,
+and derivative rules, because what runs outside of jit has already been differentiated.
 """
 
 from __future__ import annotations

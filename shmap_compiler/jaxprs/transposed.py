@@ -1,4 +1,4 @@
-"""What of a program a transposition made: by a derivative, or of the operator of a solver."""
+"""Whether a program contains transposed equations: of a derivative, or of a solver's operator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from shmap_compiler.jaxprs.contents import equations, holders, names_any
 
 
 def transposes(jaxpr: Jaxpr) -> bool:
-    """Whether a traced program holds equations that a reverse-mode derivative made.
+    """Whether a traced program contains equations that a reverse-mode derivative made.
 
-    JAX itself transposes the operator of each `custom_linear_solve`, whether or not anybody takes a
-    derivative.
+    The operator of each `custom_linear_solve` does not count: JAX transposes it even if no
+    derivative is taken.
     """
     stacks: dict[int, Any] = {}
 
@@ -36,7 +36,7 @@ def _as_the_user_gave_it(eqn: Eqn) -> dict[str, Any]:
 
 
 def transposes_operator_with(jaxpr: Jaxpr, primitives: frozenset[str]) -> bool:
-    """Whether JAX transposed the operator of a solver, and the result holds such primitives.
+    """Whether JAX transposed the operator of a solver, and the result contains such primitives.
 
     The operator of a symmetric solver is its own transpose.
     """

@@ -1,10 +1,11 @@
-"""assume_replicated: the user's word that a value is equal on all devices along some axes.
+"""assume_replicated: the user's declaration that a value is equal on all devices along some axes.
 
-Inference is sound and therefore sometimes too careful: what a callback or a foreign kernel returns,
-or what is equal for an arithmetical reason, it calls varying. This identity tells it otherwise.
+Inference is sound and therefore sometimes too conservative: it infers that the results of callbacks
+and foreign kernels vary, and values that are equal for an arithmetical reason. This identity
+overrides it.
 
-With the environment variable SHMAP_CHECK_ASSUMPTIONS=1, read while a program is traced, the word is
-checked on the devices, bit for bit; a program that breaks it fails with a message.
+With the environment variable SHMAP_CHECK_ASSUMPTIONS=1, read while a program is traced, devices
+compare the value bit for bit, and a program whose declaration is wrong fails with a message.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def is_collective(primitive: Primitive) -> bool:
 
 
 def result_mask(eqn: Eqn, operand: int, axes: AxisSet) -> int | None:
-    """The axes of the result, given those of the operand; None if `eqn` is no collective."""
+    """The axes of the result, given those of the operand; None if `eqn` is not a collective."""
     primitive = eqn.primitive
     if primitive not in RULED:
         return _jax_collective(eqn, operand, axes, {Result.SAME, Result.FROM_ONE})

@@ -37,7 +37,7 @@ class BlockPosition:
     axes: tuple[str, ...]
 
 
-# Besides these, a source is an atom of the program that the equation stands in.
+# Any other source is an atom of the program that contains the equation.
 Source = Any
 Sources = tuple[Source, ...]
 

@@ -22,7 +22,7 @@ def typed(x: Any, axes: Iterable[str]) -> Any:
 
 
 def _batcher(axis_data, args, dims, *, along):
-    """Devices along mesh axes that split the vmapped one work on different examples."""
+    """Devices along mesh axes that split the vmapped axis compute different examples."""
     (x,), (d,) = args, dims
     return typed(x, {*along, *getattr(axis_data.name, "mesh_axes", ())}), d
 

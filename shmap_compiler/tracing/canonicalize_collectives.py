@@ -1,10 +1,9 @@
 """Rewrites JAX's collectives, as this JAX version traces them, into the family of `collectives`.
 
-Nested programs (loops, branches, inner jit, custom derivatives) are rewritten in place and keep
-their structure. A collective that also names an axis of an enclosing vmap is left alone: JAX's
-batching rule removes that axis first, and the program is then traced and normalised again. Kernels
-are left alone too: their own compiler knows JAX's collectives. A collective of JAX that is in no
-table here is refused.
+Nested programs (loops, branches, inner jit, custom derivatives) keep their structure. A collective
+that also names an axis of an enclosing vmap is left alone: JAX's batching rule removes that axis
+first, and the program is then traced and normalized again. Kernels are left alone, too: their own
+compiler knows JAX's collectives. A collective of JAX that is in no table here is rejected.
 """
 
 from __future__ import annotations
@@ -146,17 +145,18 @@ _CASTS: dict[str, Expansion] = {
     "reduced_vary_cast_p": _identity,  # in JAX 0.10
     "shmap_pvary": _identity,
 }
-"""Primitives that change the type of a value only."""
+"""Primitives that only change the type of a value."""
 
 _EXPANSIONS = {**{name: form.expansion for name, form in coll.JAX_FORMS.items()}, **_CASTS}
 
 _LOWERED_BY_JAX = coll.POINT_TO_POINT | {"call_hi_primitive", "call_hi_primitive_linearized"}
-"""Collectives without a form of ours: GPUs only, and known to the checks by their names; and what
-stands for a program until it is lowered, which is checked and emitted as `lowerable` makes it."""
+"""Primitives that stay as they are: collectives for GPUs only, which the checks know by name, and
+primitives that stand for a program until they are lowered, which `lowerable` expands for the checks
+and for emission."""
 
 
 class _Plain(dict[Any, bool]):
-    """Of each primitive, whether its equations stay as they are if they name no axis."""
+    """Whether equations of a primitive stay as they are if they name no axis."""
 
     def __missing__(self, primitive: Any) -> bool:
         self[primitive] = primitive.name not in _EXPANSIONS and primitive.name not in KERNELS

@@ -1,7 +1,7 @@
-"""What takes the place of calls, loops and branches that are handed mutable references.
+"""What takes the place of calls, loops and branches with mutable references among their operands.
 
-References that a loop writes become carries, unless the loop is handed slices of them; those that
-a branch or call writes become results.
+References that a loop writes become carries; if the loop takes slices of a reference, the slices
+become results of its steps. References that a branch or call writes become results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rewrites programs with mutable references into programs on values.
 
 A reference becomes the value that it holds: a read gives the value or a part of it, a write gives a
-new value. A program that is handed a reference takes its value, and returns the last value if it
+new value. A program that takes a reference takes its value, and returns the last value if it
 writes to the reference. So written references become carries of loops, and results of branches and
 calls. Replication, deadlocks and derivatives then follow from the rules for values.
 """

@@ -1,10 +1,10 @@
-"""Primitives that hold functions traced under JAX's types, as functions on no such types.
+"""Erases varying types from primitives that hold functions traced with these types.
 
 From JAX 0.12 on some functions (`jax.lax.custom_root`) are primitives that hold the user's
-functions, already traced, until the program is lowered or differentiated. If they were traced under
+functions, already traced, until the program is lowered or differentiated. If they were traced with
 JAX's types of varying values, the types are inside, where they cannot be erased. Such an equation
-becomes a call of a `jax.custom_jvp` function: its program is what the primitive stands for, its
-rule is the rule of the primitive, and from both the types are erased.
+becomes a call of a `jax.custom_jvp` function: its program is the one that the primitive stands for,
+its rule is the rule of the primitive, and the types are erased from both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def as_custom_jvp(
       mesh, axes: the mesh as the body sees it, and the axes that are manual there.
 
     Returns:
-      The equation, on types that say nothing of varying, and on new variables.
+      The equation, on new variables, whose types do not say what varies.
     """
     types = [v.aval for v in eqn.invars]
 

@@ -1,14 +1,14 @@
-"""Whether the user's function asks along which axes a value varies, or says so.
+"""Whether the user's function queries along which axes a value varies, or casts such types.
 
-`jax.typeof(x).manual_axis_type.varying` tells it, but is right only under JAX's types of varying
-values (`varying_types`), as are casts to unreduced and reduced values. These types cost time and
-refuse correct programs, so only functions that ask are traced under them. It is read from the code
-that a function may reach: what it defines, closes over, or names in its module and in modules named
-there. Code reached in another way, as an argument or by an import when it is called, is not seen;
-what asks in vain costs time only.
+`jax.typeof(x).manual_axis_type.varying` is right only with JAX's types of varying values
+(`varying_types`), as are casts to unreduced and reduced values. These types cost time and reject
+some correct programs, so only functions that query them are traced with them. Whether a function
+does is read from the code that it may reach: what it defines, closes over, or names in its module
+and in modules named there. Code reached in another way, as an argument or by an import inside a
+call, is not scanned. A false positive only costs time.
 
-`jax.lax.pcast` and `all_gather(..., to="invarying")` say it. That has a meaning for the backward
-rules of `custom_vjp` functions only.
+`jax.lax.pcast` and `all_gather(..., to="invarying")` cast these types, which matters only to the
+backward rules of `custom_vjp` functions.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 _REDUCTIONS = frozenset({"unreduced", "reduced"})
-"""The casts that have no meaning without such types."""
+"""The casts that are meaningless without such types."""
 
 _QUESTIONS = _REDUCTIONS | {"manual_axis_type", "mat"}
-"""The attributes of a type that tell it, and these casts."""
+"""The attributes of a type that say along which axes a value varies, and these casts."""
 
 _CASTS = frozenset({"pcast", "pvary", "invarying"})
-"""What changes the type of a value: two functions, and an argument of `all_gather`."""
+"""What casts a value: two functions, and an argument of `all_gather`."""
 
 _MOST_HELD = 256
 
 _SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
-"""Packages that ask nothing, or do with any answer."""
+"""Packages whose code is not scanned: their results do not depend on varying types."""
 
 
 def asks(fun: Any) -> bool:
@@ -45,14 +45,15 @@ def casts_to_reduced(fun: Any) -> bool:
 
 
 def casts(fun: Any) -> bool:
-    """Whether code that `fun` may reach, also through containers, gives a value another type."""
+    """Whether code that `fun` may reach, also through containers, casts a value."""
     return _reaches(fun, _CASTS, _reached_or_held)
 
 
 def _reaches(fun: Any, words: frozenset[str], reached: Callable[[Any], Iterator[Any]]) -> bool:
-    """
+    """Whether code that `fun` may reach contains one of the words.
+
     Args:
-      reached: what is followed from a value.
+      reached: the values that are scanned after a value.
     """
     seen: dict[int, Any] = {}
     waiting = [fun]
@@ -74,14 +75,14 @@ def _is_silent(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: CodeType) -> frozenset[str]:
-    """What a function and those in it name: attributes, globals, and texts, as for `getattr`."""
+    """The attributes and globals that a function names, and its strings, as for `getattr`."""
     inner = [_names(c) for c in code.co_consts if isinstance(c, CodeType)]
     texts = [c for c in code.co_consts if isinstance(c, str)]
     return frozenset(code.co_names).union(texts, *inner)
 
 
 def _reached(value: Any) -> Iterator[Any]:
-    """What may be called where `value` is."""
+    """The values whose code may run when `value` is used."""
     yield getattr(value, "__dict__", {}).get("__wrapped__")
     if isinstance(value, FunctionType):
         for cell in value.__closure__ or ():
@@ -99,7 +100,7 @@ def _reached(value: Any) -> Iterator[Any]:
 
 
 def _reached_or_held(value: Any) -> Iterator[Any]:
-    """The same, and what a container or an object holds, so far as that is not too much."""
+    """Like `_reached`, and the first values that a container or an object holds."""
     yield from _reached(value)
     if isinstance(value, dict):
         yield from itertools.islice(value.values(), _MOST_HELD)
@@ -117,7 +118,7 @@ def _contents(cell: CellType) -> Iterator[Any]:
 
 
 def _named(fun: FunctionType) -> Iterator[Any]:
-    """The globals that a function names, and what it names in modules among them."""
+    """The globals that a function names, and what it may look up in modules among them."""
     names = _names(fun.__code__)
     scopes = [fun.__globals__]
     for scope in scopes:

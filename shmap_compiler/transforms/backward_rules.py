@@ -1,13 +1,13 @@
 """What the backward rules of `custom_vjp` functions take and return.
 
-A rule works on cotangents as the types of JAX say (`rule_types`): along an axis along which an
-operand or a result varies, its cotangent is each device's own; along all others every device has
-the whole of it. So a rule that people write sums by itself, with psum over the devices, what they
-owe a weight that is equal on all of them.
+A rule works on cotangents of the types that JAX gives them (`rule_types`): along an axis along
+which an operand or a result varies, its cotangent is each device's own; along all other axes every
+device has the whole cotangent. So a rule that is written by hand sums, with a psum over devices,
+their contributions to the gradient of a weight that is equal on all of them.
 
-A rule made by `jax.vjp` of a function with psum or psum_scatter is another thing: we trace it
-without such types, and then these transpose to psum and all_gather, which is right where every
-cotangent is a share of each device's own (`sums_shares`).
+A rule made by `jax.vjp` of a function with psum or psum_scatter is different: it is traced without
+such types, and then these transpose to psum and all_gather, which is right where every cotangent is
+a share of each device's own (`sums_shares`).
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class BackwardRule:
             with varying_types(False):
                 return self._traced(backward)
 
-        # While JAX transposes, all equations of a thread get the line of the call; and in it the
-        # rule is called directly.
+        # While JAX transposes, all equations of the thread get the source line of the call. In
+        # another thread, the rule is called directly.
         with ThreadPoolExecutor(1) as thread:
             called = _collectives(thread.submit(traced).result())
         own = _collectives(self._program)
@@ -93,7 +93,7 @@ class BackwardRule:
         return next(source_line(c) for c, e in zip(called, own, strict=True) if e is eqn)
 
     def _with_literals(self, residuals: Sequence[Any]) -> list[Any]:
-        """The residuals, of which the rule may look at those that are constants, as in JAX."""
+        """The residuals, with the values of constants, which the rule may read as in JAX."""
         rows = zip(self.eqn.invars, residuals, strict=False)
         return [v.val if isinstance(v, jex_core.Literal) else x for v, x in rows]
 
@@ -105,10 +105,10 @@ class BackwardRule:
         return normalize(traced, graph.body_mesh, graph.all_manual_axes, f"`{graph.name}`")
 
     def returned(self, residuals: Sequence[Axes], cotangents: Sequence[Axes]) -> tuple[Axes, ...]:
-        """The axes along which the cotangents vary that it returns.
+        """The axes along which the cotangents that the rule returns vary.
 
         Args:
-          residuals, cotangents: those along which what it is called with does.
+          residuals, cotangents: the axes along which its arguments vary.
         """
         return infer_program(self.graph.region, self._program, [*residuals, *cotangents]).outputs
 
@@ -128,7 +128,7 @@ class BackwardRule:
 
     @property
     def residuals(self) -> list[Axes]:
-        """The axes along which, by their types, the residuals vary; call it if types are known."""
+        """The axes along which the residuals vary by their types, which must be known."""
         assert self._typed is not None
         return list(self._typed.residuals)
 
@@ -139,12 +139,12 @@ class BackwardRule:
 
     @cached_property
     def sums_shares(self) -> bool:
-        """Whether `jax.vjp` made the transpose of a sum in it: a psum, or an all_gather."""
+        """Whether it has a transpose of a sum that `jax.vjp` made: a psum or an all_gather."""
         program = equations(self._program)
         return any(eqn.primitive in _TRANSPOSED_SUMS and _is_transposed(eqn) for eqn in program)
 
     def sums_whole(self) -> Axes:
-        """The axes over which it sums cotangents by itself."""
+        """The axes over which psums that the user wrote sum cotangents."""
         own = (
             eqn
             for eqn in equations(self._program)
@@ -164,7 +164,7 @@ class BackwardRule:
         return open_jaxpr(self._program).outvars
 
     def types(self, cotangents: Sequence[Axes]) -> Replication:
-        """The types of all values in it, as JAX has them."""
+        """The types of all values in it, by JAX's rules."""
         inputs = [*self.residuals, *cotangents]
         return infer_program(self.graph.region, self._program, inputs, mask_of_type)
 
@@ -173,7 +173,7 @@ class BackwardRule:
 
     @cached_property
     def _marked(self) -> Replication:
-        """What depends on cotangents varies here along every axis, and nothing else does."""
+        """A solution in which exactly the values that depend on cotangents vary."""
         mark = frozenset(self.graph.all_manual_axes)
         residuals = [frozenset[str]()] * self.eqn.params["num_res"]
         inputs = [*residuals, *[mark] * len(self.eqn.outvars)]
@@ -192,5 +192,5 @@ def _collectives(program: Jaxpr) -> list[Eqn]:
 
 
 def _is_transposed(eqn: Eqn) -> bool:
-    """Whether `jax.vjp` made an equation of a rule, which is itself called by a transposition."""
+    """Whether an equation of a rule was made by `jax.vjp`, not only by the call of the rule."""
     return str(eqn.source_info.name_stack).count("transpose(") > 1

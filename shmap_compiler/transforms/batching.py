@@ -46,7 +46,7 @@ def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
         out_axes=None,
         axis_size=axis_data.size // split,
         axis_name=SplitName(axis_data.name, mesh_axes) if mesh_axes else axis_data.name,
-        # By these JAX also tells apart what it keeps for this split and for others, or for none.
+        # They are also part of JAX's cache keys, which must differ for other splits.
         spmd_axis_name=(*mesh_axes, *others) or None,
     )
 

@@ -1,8 +1,8 @@
 """Splits a `cond` so that it saves what the staged branches read, and nothing else.
 
-JAX's rule hands all operands and all known results to the staged branches. They count as read, so
-residuals that nobody needs survive dead-code elimination. Branches share residuals of equal types,
-for only one of them runs; a branch that has fewer of a type fills the rest with zeros.
+JAX's rule passes all operands and all known results to the staged branches. They count as used, so
+unused residuals survive dead-code elimination. Branches share residuals of equal types, since only
+one of them runs; a branch that has fewer of a type fills the rest with zeros.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _branch(
     known, staged = open_jaxpr(parts.known), open_jaxpr(parts.staged)
     saved = known.outvars[len(parts.unknown_out) - sum(parts.unknown_out) :]
     operands = staged.invars[len(saved) :]
-    # Results that are known here, but staged because another branch does not know them.
+    # Results that are known in this branch, but staged because they are unknown in another one.
     handed_on = [
         v
         for v, wanted, there in zip(outvars, staged_out, parts.instantiated_out, strict=True)
@@ -134,7 +134,7 @@ def _branch(
 
 
 def _shared(types: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[int]]]:
-    """(the types of residuals that suffice for each branch, the places of those of each branch)."""
+    """(types of residuals that suffice for each branch, the positions that each branch uses)."""
     all_types: list[Any] = []
     by_type: dict[Any, list[int]] = {}
     places = []
@@ -176,7 +176,7 @@ def _zeros(type_: Any) -> Any:
 def _from_all(
     branch: _Branch, types: Sequence[Any], places: Sequence[int], reads: Sequence[bool]
 ) -> Jaxpr:
-    """The staged half of a branch, on residuals of all branches and operands that any reads."""
+    """The staged half of a branch, on all residuals and the operands that any branch reads."""
     own = dict(zip(places, branch.residuals, strict=True))
     residuals = [own[k] if k in own else jex_core.Var(t) for k, t in enumerate(types)]
     operands = where(reads, branch.staged.invars[len(places) :])

@@ -1,16 +1,17 @@
 """Splits programs that hold `jax.checkpoint` regions, each region under its own policy.
 
 A derivative saves every value that its tangents need. Inside a region it saves only what the
-region's policy allows, and computes the rest again: the staged half of a region is a region itself,
+region's policy allows, and recomputes the rest: the staged half of a region is a region itself,
 whose operands are the residuals and the inputs. JAX lowers it behind an optimization barrier, so
-that XLA does not merge the second computation with the first.
+that XLA does not merge the recomputation with the first computation.
 
 Before:  y, dy = checkpoint[policy, program](x, dx)
 Known:   y, residuals = the known equations of program, inlined
 Staged:  dy = checkpoint[policy, differentiated, what dy needs](residuals, x, dx)
 
-JAX's rules for loops, branches and calls hand one policy to everything inside them. During a split
-for a derivative, a primitive of ours therefore takes the place of each region, at any depth.
+JAX's rules for loops, branches and calls apply one policy to everything inside them. During a split
+for a derivative, each region is therefore replaced by a primitive with a rule of its own, at any
+depth.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def split_for_derivative(closed: Jaxpr, mesh: AbstractMesh, unknown_in: Sequence
 
 
 def split_in_scope(closed: Jaxpr, unknown_in: Sequence[bool]) -> Split:
-    """The same in the mesh that is in scope."""
+    """Like `split_for_derivative`, with the mesh that is in scope."""
     return _split_marked(closed, unknown_in, unknown_in, save_everything)
 
 
@@ -64,7 +65,7 @@ def split_program(
     instantiated_in: Sequence[bool],
     saveable: Callable[..., Any],
 ) -> Split:
-    """Splits a program under a policy; but regions under their own, if it saves everything.
+    """Splits a program under a policy. If that saves everything, regions use their own policies.
 
     See `split`.
     """
@@ -157,10 +158,10 @@ def _undropped(var: Atom) -> Atom:
 
 
 def _rounded(jaxpr: Jaxpr, residuals: Sequence[Atom]) -> Jaxpr:
-    """The program with residuals of 16 bits and less rounded where it goes on with them too.
+    """The program with residuals of 16 bits and less rounded where it also uses them itself.
 
-    XLA may compute with more precision than types say, but what is stored is rounded: values that
-    the program computes from a residual would differ from those computed again.
+    XLA may compute with more precision than the types have, but stored values are rounded: values
+    that the program computes from a residual would differ from the recomputed ones.
     """
     used = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, jex_core.Var)}
     narrow = {v for v in residuals if v in used and _is_narrow(v.aval.dtype)}
@@ -187,10 +188,10 @@ def _round(x: Atom, out: Atom, near: Eqn) -> Eqn:
 
 
 class _Marking(Rewriter):
-    """Primitives of ours stand for branches and, if `regions`, for regions and loops.
+    """Replaces branches and, if `regions`, regions and loops by primitives with their own rules.
 
-    Only where JAX's rules ask the rules of what an equation holds: the program of a while loop, for
-    one, is evaluated instead.
+    Only where JAX's rules are made from those of the held equations: the program of a while loop,
+    for example, is evaluated instead.
     """
 
     def __init__(self, regions: bool):
@@ -211,7 +212,7 @@ class _Marking(Rewriter):
 
 
 class _Restoring(Rewriter):
-    """Regions are equations of JAX again, and calls of known halves are inlined."""
+    """Restores regions to equations of JAX, and inlines the calls of known halves."""
 
     def keeps(self, eqn: Eqn) -> bool:
         return eqn.primitive is not carried_p and eqn.primitive is not _region_p

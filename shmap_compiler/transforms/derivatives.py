@@ -105,7 +105,7 @@ def _with_tangents(
 _SPLITS: weakref.WeakKeyDictionary[Graph, tuple[tuple[bool, ...], Split]] = (
     weakref.WeakKeyDictionary()
 )
-"""Programs with tangents, split as a reverse-mode derivative will want them."""
+"""Programs with tangents, split as a reverse-mode derivative will need them."""
 
 
 def _partial_eval(trace, *tracers, graph: Graph, mesh_witness):
@@ -178,7 +178,7 @@ def _transpose(cotangents, *args, graph: Graph, mesh_witness):
 
 
 def _branches(graph: Graph) -> bool:
-    """Whether devices may part. Collectives that they part around come from rules of the user's."""
+    """Whether devices may diverge, so that rules of the user's may make collectives deadlock."""
     return names_any(graph.jaxpr, ("cond", "while"))
 
 
@@ -188,9 +188,9 @@ def _cotangent_types(
     """(the program to transpose; the axes along which the cotangent of each output, and of each
     linear input, is a share of each device's own).
 
-    With check_vma every value has its own axes. Without, all have all axes: what a device computes
-    is taken to be its own, whether others compute the same or not. Axes that the program does not
-    use at all are left out: along them all devices do the same.
+    With check_vma every value has axes of its own. Without it, all values have all axes: whatever a
+    device computes counts as its own, whether other devices compute the same or not. Axes that the
+    program does not use are left out: along them all devices compute the same.
     """
     manual = frozenset(graph.manual_axes)
     if not graph.check_vma:
@@ -206,10 +206,10 @@ def _cotangent_types(
 
 
 def _whole_or_split(spec: PartitionSpec, graph: Graph) -> frozenset[str]:
-    """The axes along which the cotangent of an array need not be made of the devices' shares.
+    """The axes along which the cotangent of an array is not made from the devices' shares.
 
-    With check_vma it is each device's own also where the array is unreduced. Without, nothing is
-    known of that, and as in JAX the array counts as one that its spec replicates.
+    With check_vma the cotangent is each device's own also where the array is unreduced. Without it,
+    as in JAX, an unreduced array counts as one that its spec replicates.
     """
     own = specs.own_cotangent_axes(spec)
     return own if graph.check_vma else own - spec.unreduced
@@ -225,8 +225,8 @@ def _used_axes(graph: Graph) -> set[str]:
 
 
 # A result that its spec replicates over n devices is one array. Where each device's copy has a
-# cotangent of its own, each is responsible for 1/n; and an argument replicated over n devices owes
-# what its n copies owe.
+# cotangent of its own, that is 1/n of the cotangent of the array; and the cotangent of an argument
+# replicated over n devices is the sum of those of its n copies.
 
 
 def _share(cotangent: Any, replicating: Set[str], graph: Graph) -> Any:

@@ -1,8 +1,9 @@
 """Transposes linear programs in which regions and branches stay whole.
 
-`jax.linear_transpose` first evaluates what does not depend on linear inputs. What a region computes
-again would move out of it, callbacks would run once more, and what branches read would be copied in
-each step of a loop. So primitives of ours stand for both, which know their own transposes.
+`jax.linear_transpose` first evaluates what does not depend on linear inputs. So values that a
+region recomputes would move out of it, callbacks would run once more, and operands of branches
+would be copied in each step of a loop. Therefore regions and branches are replaced by primitives
+that define their own transposes.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ ad.primitive_transposes[_whole_p] = _transpose
 def _of_region(
     eqn: Eqn, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
 ) -> Sequence[Any]:
-    """A region in which the first one is computed again and then transposed."""
+    """A region that recomputes the values of a region and transposes it."""
     count = len(known)
 
     program = close_jaxpr(eqn.params["jaxpr"])

@@ -1,9 +1,9 @@
 """Splits a `scan` so that each step saves what its staged step reads of the known carry.
 
-JAX's rule for programs hands the known carry to the staged loop, which moves it on in a loop of its
-own, from saved values that nothing else may need. Here the staged step reads the carry from the
-values that were saved, as it reads what the known step computed, and whatever serves the known
-carry alone is dropped.
+JAX's rule passes the known carry to the staged loop, which recomputes it step by step from saved
+values that nothing else may need. Here the staged step reads the saved value of the carry, as it
+reads other values that the known step computed, and equations and residuals that only update the
+known carry are dropped.
 
 Before:  c, y, dy = scan(c, x, dx) { known step and staged step }
 Known:   c, y, residuals = scan(c, x) { known step; its residuals are the carry's value, ... }
@@ -36,7 +36,7 @@ marked in the same way."""
 scan_p.multiple_results = True
 
 carried_p = jex_core.Primitive("carried")
-"""The value of a carry, as a value that a step computes: it is saved if it is needed later."""
+"""The value of a carry, as if the step computed it: it is saved if it is needed later."""
 carried_p.def_abstract_eval(lambda x: x)
 
 
@@ -84,7 +84,7 @@ def _with_computed_carry(step: Jaxpr, constants: int, carries: int) -> Jaxpr:
 
 
 def _without_unused(step: Jaxpr, loop: Eqn, wanted: Set[Atom]) -> Eqn | None:
-    """The loop without what no result in `wanted` needs; None if nothing is left."""
+    """The loop without what only unwanted results need; None if nothing is left."""
     invars = list(dict.fromkeys(v for v in loop.invars if isinstance(v, jex_core.Var)))
     outvars = [v for v in loop.outvars if v in wanted and not is_dropped(v)]
     jaxpr, _ = pe.dce_jaxpr(
@@ -94,7 +94,7 @@ def _without_unused(step: Jaxpr, loop: Eqn, wanted: Set[Atom]) -> Eqn | None:
 
 
 def _call_without_unused(call: Eqn, wanted: Set[Atom]) -> Eqn | None:
-    """The call, as one that is inlined, without what no result in `wanted` needs."""
+    """The call, to be inlined, without what only unwanted results need."""
     closed = call.params["call_jaxpr"]
     if closed.consts:
         return call

@@ -1,9 +1,9 @@
 """The types by which the backward rules of `custom_vjp` functions take their cotangents.
 
 In JAX with check_vma the type of a value says along which axes it varies, and a backward rule takes
-and returns cotangents of the types of the function's results and operands. These types are noted in
-a program before its derivative is taken, because they are those of the function, and not of its
-linear program (`with_types`); the types of residuals are noted in what JAX makes of it
+and returns cotangents of the types of the function's results and operands. These types are recorded
+in a program before its derivative is taken, because they are those of the function, not of its
+linear program (`with_types`); the types of residuals are recorded in the derivative
 (`with_residual_types`).
 """
 
@@ -39,7 +39,7 @@ Axes = frozenset[str]
 
 @dataclass(frozen=True)
 class TypedRule:
-    """A backward rule, and along which axes operands, results and residuals vary."""
+    """A backward rule, and the axes along which operands, results and residuals vary."""
 
     rule: Any
     operands: tuple[Axes, ...]
@@ -51,13 +51,13 @@ class TypedRule:
 
 
 def with_types(graph: Graph) -> Callable[..., list[Any]]:
-    """`graph.fun`, in which each backward rule knows the types of operands and results."""
+    """`graph.fun`, with the types of operands and results recorded in each backward rule."""
     noted = _noted_program(graph, CUSTOM_VJP, _with_operand_types)
     return graph.fun if noted is graph.jaxpr else jex_core.jaxpr_as_fun(noted)
 
 
 def with_residual_types(graph: Graph) -> Graph:
-    """A forward derivative, in which each rule to be called knows the types of its residuals."""
+    """A forward derivative, with the types of residuals recorded in each backward rule."""
     noted = _noted_program(graph, CUSTOM_LIN, _with_residual_types)
     return graph if noted is graph.jaxpr else dataclasses.replace(graph, jaxpr=noted)
 
@@ -73,7 +73,7 @@ def _with_residual_types(
     if not isinstance(rule, TypedRule):
         return None
     residuals = axes(eqn.invars[: eqn.params["num_res"]])
-    # JAX may have put a function around the rule, for values that it closes over.
+    # JAX may have wrapped the rule in a function, for values that it closes over.
     return dataclasses.replace(rule, rule=eqn.params["bwd"], residuals=residuals)
 
 
@@ -81,10 +81,11 @@ def _with_residual_types(
 
 
 def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule | None]) -> Jaxpr:
-    """The program of a graph, in which equations of `primitive` have other rules.
+    """The program of a graph, with the rules of equations of a primitive replaced.
 
     Args:
-      note: from such an equation, and from variables to their types, to its rule; None keeps it.
+      note: makes the rule of an equation, given a function from variables to their types; None
+        keeps the rule.
     """
     if not names_any(graph.jaxpr, [primitive]):
         return graph.jaxpr
@@ -100,7 +101,7 @@ class _Noter:
         self.primitive = primitive
         self.note = note
         self.types = types
-        # By the identity of its frame, a program held by several equations alike.
+        # By the identity of its frame: several equations may hold a program with equal types.
         self.known: dict[int, Any] = {}
 
     def program(self, jaxpr: Jaxpr, frame: Frame) -> Jaxpr:

@@ -1,12 +1,12 @@
-"""Refuses backward rules that combine over devices cotangents that are whole already.
+"""Rejects backward rules that combine, over devices, cotangents that are already whole.
 
 Where the result of a `custom_vjp` function does not vary along an axis, all devices along it have
-the same cotangent, in which all of their shares are summed. A rule written for shares, which sums
-them itself, multiplies such a cotangent by the number of devices. JAX refuses some of these rules,
-by the types that they return, and calls others.
+the same cotangent, the sum of all their shares. A rule written for shares, which sums them itself,
+multiplies such a cotangent by the number of devices. JAX rejects some of these rules, by the types
+that they return, and calls others.
 
-A sum that is divided by the number of devices is a mean, and equal to what it is a mean of: it is
-refused only where JAX's types refuse what the rule returns.
+A sum divided by the number of devices is a mean of equal values, which equals each of them: it is
+rejected only where JAX's types reject what the rule returns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shmap_compiler.transforms.backward_rules import BackwardRule
 Axes = frozenset[str]
 
 _COMBINES = {r.primitive for r in coll.RECORDS if r.combines is not coll.Combines.NOTHING}
-"""Collectives after which a rule may have added up what devices have."""
+"""Collectives with which a rule may combine the values of several devices."""
 
 _SUMS = {r.primitive for r in coll.RECORDS if r.combines is coll.Combines.SUM}
 
@@ -62,7 +62,7 @@ def _problems(rule: BackwardRule, types: Replication) -> Iterator[Problem]:
 
 
 def _refused_by_types(rule: BackwardRule, types: Replication) -> Axes:
-    """The axes along which a cotangent varies that is returned, or its operand, but not both."""
+    """The axes along which either a returned cotangent or its operand varies, but not both."""
     axes: Axes = frozenset()
     for operand, returned in zip(rule.operands or (), rule.returns, strict=True):
         if rule.depends_on_cotangents(returned):

@@ -11,7 +11,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 
 Jaxpr = Any
-"""A `Jaxpr` or, where JAX has them apart, a `ClosedJaxpr`. JAX exports no types for them."""
+"""A `Jaxpr` or, where JAX distinguishes them, a `ClosedJaxpr`. JAX exports no types for them."""
 
 Eqn = Any
 """An equation of a jaxpr."""
@@ -34,7 +34,7 @@ def is_jaxpr(value: object) -> bool:
 
 
 class _Kinds(dict[type, int]):
-    """Of each type of value: 1 for a program, 2 for what may list some, 0 for all others."""
+    """The kind of each type: 1 for programs, 2 for lists that may hold some, 0 for others."""
 
     def __missing__(self, type_: type) -> int:
         kind = 1 if issubclass(type_, _JAXPRS) else 2 if issubclass(type_, (tuple, list)) else 0
