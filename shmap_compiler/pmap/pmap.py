@@ -11,17 +11,15 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from shmap_compiler.base.errors import (
-    Problem,
     ShmapError,
-    TypeProblem,
     describe,
     errors_of,
-    show_value,
     spec_error,
 )
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.pmap import processes
+from shmap_compiler.pmap.option_errors import option_problems
 from shmap_compiler.pmap.program import Program
 
 _P = ParamSpec("_P")
@@ -126,7 +124,7 @@ class Pmapped(Generic[_P, _R]):
 
     def __post_init__(self) -> None:
         with errors_of("pmap"):
-            problems = _problems(self)
+            problems = option_problems(self.fun, self.options)
             if problems:
                 who = describe(self.fun) if callable(self.fun) else repr(self.fun)
                 raise spec_error(who, problems)
@@ -245,115 +243,3 @@ def _positions(argnums: Any) -> Any:
     if isinstance(argnums, int):
         return (argnums,)
     return tuple(argnums) if isinstance(argnums, Iterable) else argnums
-
-
-# ------------------------------------------------------------------------------------- mistakes
-
-
-def _problems(mapped: Pmapped[..., Any]) -> list[Problem]:
-    if not callable(mapped.fun):
-        return [_not_a_function(mapped.fun)]
-    problems = []
-    name = mapped.axis_name
-    if name is not None and not (isinstance(name, str) and name):
-        problems.append(_not_a_name(name))
-    for where, axes in (("in_axes", mapped.in_axes), ("out_axes", mapped.out_axes)):
-        leaves, _ = jax.tree_util.tree_flatten_with_path(axes)
-        problems += [
-            _not_a_dimension(where + jax.tree_util.keystr(path), axis)
-            for path, axis in leaves
-            if type(axis) is not int
-        ]
-    for where in ("static_broadcasted_argnums", "donate_argnums"):
-        positions = getattr(mapped, where)
-        if not isinstance(positions, tuple) or not all(type(k) is int for k in positions):
-            problems.append(_not_positions(where, positions))
-    if not problems:
-        both = set(mapped.static_broadcasted_argnums) & set(mapped.donate_argnums)
-        problems += [_static_and_donated(sorted(both))] if both else []
-    if mapped.devices is not None:
-        problems += _device_problems(mapped.devices)
-    size = mapped.axis_size
-    if size is not None and not (isinstance(size, int) and size > 0):
-        problems.append(
-            TypeProblem("axis_size", show_value(size), "a number of rows, 1 or more", "omit it")
-        )
-    return problems
-
-
-def _not_a_function(fun: Any) -> Problem:
-    return TypeProblem(
-        "the first argument of pmap",
-        show_value(fun),
-        "a function of one row of its arguments",
-        "pass the function itself: pmap(f, axis_name='i', ...)",
-    )
-
-
-def _not_a_name(name: Any) -> Problem:
-    return TypeProblem(
-        "axis_name",
-        show_value(name),
-        "a string that is not empty, or None",
-        "write axis_name='i', and the same name in the collectives of the function",
-    )
-
-
-def _not_a_dimension(where: str, axis: Any) -> Problem:
-    return TypeProblem(
-        where,
-        show_value(axis),
-        "a dimension, or None",
-        "write 0 for the first dimension, or None for what is the same on all devices",
-    )
-
-
-def _not_positions(where: str, positions: Any) -> Problem:
-    return TypeProblem(
-        where,
-        show_value(positions),
-        "a position of an argument, or a sequence of them",
-        f"write {where}=0 for the first argument",
-    )
-
-
-def _static_and_donated(positions: Sequence[int]) -> Problem:
-    listed = ", ".join(map(str, positions))
-    return Problem(
-        "donate_argnums",
-        f"{listed}, which static_broadcasted_argnums lists, too",
-        "positions of arrays: static arguments have no memory to donate",
-        f"remove {listed} from donate_argnums",
-    )
-
-
-def _device_problems(devices: Sequence[Any]) -> list[Problem]:
-    if not devices:
-        return [
-            Problem(
-                "devices",
-                "an empty sequence",
-                "one device or more, or None",
-                "omit devices, to use the first ones of all",
-            )
-        ]
-    wrong = [d for d in devices if not isinstance(d, jax.Device)]
-    if wrong:
-        return [
-            TypeProblem(
-                "devices",
-                show_value(wrong[0]),
-                "devices only, each a jax.Device",
-                "choose some of jax.devices()",
-            )
-        ]
-    repeated = sorted({d for d in devices if devices.count(d) > 1}, key=str)
-    return [
-        Problem(
-            "devices",
-            f"{device} {devices.count(device)} times",
-            "different devices: each takes one row",
-            "list each device once",
-        )
-        for device in repeated
-    ]

