@@ -32,6 +32,7 @@ from shmap_compiler.simulate.simulation import Simulation, simulate_module
 from shmap_compiler.simulate.validation import Validation
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
 from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.explaining import explain
 from shmap_compiler.stages.loading import load
 from shmap_compiler.stages.lowered import PARTITIONERS, STAGES, Lowered
 from shmap_compiler.stages.portable import Portable
@@ -71,6 +72,7 @@ __all__ = [
     "VaryingValueError",
     "__version__",
     "assume_replicated",
+    "explain",
     "load",
     "passes",
     "pmap",

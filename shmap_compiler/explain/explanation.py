@@ -147,8 +147,9 @@ def _layouts(compiled: CompiledProgram, mesh: Mapping[str, int]) -> tuple[Layout
     paths += [f"result[{i}]" for i in range(len(signature.out_types))]
     types = (*signature.in_types, *signature.out_types)
     all_specs = (*signature.in_specs, *signature.out_specs)
-    arrays = zip(roles, paths, types, all_specs, strict=True)
-    return tuple(_layout(*array, signature.mesh, mesh) for array in arrays)
+    arrays = list(zip(roles, paths, types, all_specs, strict=True))
+    known = arrays if signature.places_results else arrays[: len(signature.in_types)]
+    return tuple(_layout(*array, signature.mesh, mesh) for array in known)
 
 
 def _layout(

@@ -203,6 +203,11 @@ def _read(fused: Computation, parameter: str) -> int:
 
 
 def peak(chip: Chip, element: str) -> float | None:
-    """Operations per second on factors of an element type, as HLO calls it."""
+    """Operations per second on factors of an element type, as HLO calls it.
+
+    TPUs multiply f32 in bf16, unless a program asks for more precision.
+    """
+    if element == "f32" and chip.clock is not None:
+        element = "bf16"
     key = {"s8": "int8", "u8": "int8"}.get(element, "f8" if element.startswith("f8") else element)
     return chip.flops.get(key)

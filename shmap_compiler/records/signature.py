@@ -30,6 +30,8 @@ class Signature:
       out_tree: structure of the user's result.
       out_types: types of all outputs.
       out_specs: how each output is split.
+      places_results: whether `out_specs` are those of the results; else XLA chooses how they are
+        split, and they stand for nothing.
       callbacks: the lines of the program that call back into Python.
     """
 
@@ -46,6 +48,7 @@ class Signature:
     out_types: tuple[jax.ShapeDtypeStruct, ...]
     out_specs: tuple[PartitionSpec, ...]
     callbacks: tuple[str, ...] = ()
+    places_results: bool = True
 
     @property
     def summary(self) -> str:

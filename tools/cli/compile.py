@@ -11,13 +11,14 @@ from .progress import Progress
 from .tables import print_table
 
 if TYPE_CHECKING:
-    from shmap_compiler import Compiled, Lowered, Target
+    from shmap_compiler import Compiled, Target
 
 NAME = "compile"
 SUMMARY = "compile a program for a target and save it"
 DESCRIPTION = """\
-Compiles a shard_mapped function for a target. Its devices need not be attached: the compilers for
-TPUs and GPUs work without them. Targets:
+Compiles a function for a target: one that is shard_mapped, or anything that JAX can trace. The
+devices of the target need not be attached: the compilers for TPUs and GPUs work without them.
+Targets:
 
   cpu:8           virtual CPU devices
   tpu:v5e:2x4     a slice of TPUs: generation and arrangement of its chips (v5e, v5p,
@@ -51,34 +52,28 @@ def execute(options: argparse.Namespace) -> int:
 
     output.require_writable("-o", options.output)
     target = Target.parse(options.compile_for)
-    work = program.load(options, needs_devices=False)
+    work = program.load_any(options)
     started = time.perf_counter()
-    lowered = work.lower(options.partitioner)
+    lowered = program.lower_for(work, options.partitioner, target)
     between = time.perf_counter()
     with Progress(f"compiling for {target}") as progress:
         compiled = lowered.compile(target, progress.phase)
     ended = time.perf_counter()
     if options.output is not None:
         output.save("-o", options.output, lambda: compiled.save(options.output))
-    _print_summary(lowered, compiled, target)
+    _print_summary(compiled, target, lowered.partitioner)
     _print_times(between - started, ended - between)
     if options.output is not None:
         print(f"\nsaved: {options.output}")
     return 0
 
 
-def _print_summary(lowered: Lowered, compiled: Compiled, target: Target) -> None:
-    from shmap_compiler.base import specs
-    from shmap_compiler.base.errors import describe
+def _print_summary(compiled: Compiled, target: Target, partitioner: str) -> None:
     from shmap_compiler.base.text_tables import show_bytes
 
     from .hlo_collectives import collectives
 
-    graph = lowered.graph
-    print(
-        f"{describe(lowered.call.fun)} on {specs.show_mesh(graph.mesh)}, "
-        f"target {target}, partitioner {lowered.partitioner}"
-    )
+    print(f"{compiled.signature.summary}, target {target}, partitioner {partitioner}")
     memory = compiled.memory_analysis()
     figures = {
         "arguments": memory.argument_size_in_bytes,

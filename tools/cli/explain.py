@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 NAME = "explain"
 SUMMARY = "show what a program costs on a target: wire, compute, memory"
 DESCRIPTION = """\
-Compiles a shard_mapped function for a target, attached or not, and analyzes the optimized,
-scheduled program. Prints each collective with its source line, mesh axes, bytes, modelled time and
-how much of it overlaps with computation, then totals, what bounds the run time, and memory. Targets
-are those of `shmap compile`. The formulas are in docs/explain.md.
+Compiles a function for a target, attached or not, and analyzes the optimized, scheduled program.
+The function is shard_mapped, or anything that JAX can trace, such as a jitted training step or
+jax.grad(f), with arguments that have shardings. Prints each collective with its source line, mesh
+axes, bytes, modelled time and how much of it overlaps with computation, then compute by line,
+totals, what bounds the run time, and memory. Targets are those of `shmap compile`. The formulas are
+in docs/explain.md.
 """
 EPILOG = """\
 examples:
@@ -74,7 +76,7 @@ def execute(options: argparse.Namespace) -> int:
     output.require_writable("--trace", options.trace)
     target = Target.parse(options.explain_for)
     other = Target.parse(options.against) if options.against is not None else None
-    work = program.load(options, needs_devices=False)
+    work = program.load_any(options)
     explanation = _explained(options, work, target)
     print(explanation.to_json() if options.json else explanation)
     if other is not None:
@@ -86,9 +88,12 @@ def execute(options: argparse.Namespace) -> int:
     return _judge(explanation, conditions)
 
 
-def _explained(options: argparse.Namespace, work: program.Program, target: Target) -> Explanation:
+def _explained(
+    options: argparse.Namespace, work: program.Program | program.AnyProgram, target: Target
+) -> Explanation:
+    lowered = program.lower_for(work, options.partitioner, target)
     with Progress(f"compiling for {target}") as progress:
-        return work.lower(options.partitioner).compile(target, progress.phase).explain()
+        return lowered.compile(target, progress.phase).explain()
 
 
 def _condition(text: str) -> Condition:

@@ -19,7 +19,7 @@ from .virtual_devices import DEFAULT_COUNT as DEFAULT_DEVICES
 if TYPE_CHECKING:
     from shmap_passes import GroupNaming, Partitioner
 
-    from shmap_compiler import Graph, Lowered, ShardMapped
+    from shmap_compiler import Graph, Lowered, Portable, ShardMapped, Target
 
     from .program_files import UserFunction
 
@@ -106,12 +106,76 @@ class Program:
         return guarded(run, f"tracing {describe(self.mapped.fun)}", self.function.file)
 
 
-def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
+@dataclass(frozen=True)
+class AnyProgram:
+    """A function that is not shard_mapped, such as a jitted training step, with its arguments."""
+
+    function: UserFunction
+    args: tuple[Any, ...]
+
+    def lower(self, partitioner: Partitioner, target: Target) -> Portable:
+        """Traces and lowers, for the partitioner that JAX is set to use.
+
+        Raises:
+          UserCodeError: the function raises while it is traced.
+        """
+        from shmap_compiler.base.errors import describe
+        from shmap_compiler.stages.any_function import lower_function
+
+        from .program_files import guarded
+
+        fun = self.function.mapped
+        return guarded(
+            lambda: lower_function(fun, self.args, target.platform),
+            f"tracing {describe(fun)}",
+            self.function.file,
+        )
+
+
+def lower_for(
+    work: Program | AnyProgram, partitioner: Partitioner, target: Target
+) -> Lowered | Portable:
+    """Traces and lowers a program for a target."""
+    if isinstance(work, AnyProgram):
+        return work.lower(partitioner, target)
+    return work.lower(partitioner)
+
+
+def load_any(options: argparse.Namespace, *, needs_devices: bool = False) -> Program | AnyProgram:
+    """As `load`, for functions that need not be shard_mapped."""
+    import jax
+
+    from shmap_compiler import ShardMapped
+
+    from . import array_type, program_files
+
+    function = program_files.load(options.target, any_function=True)
+    if isinstance(function.mapped, ShardMapped):
+        return load(options, needs_devices=needs_devices, function=function)
+    jax.config.update("jax_traceback_filtering", "off")
+    if options.mesh is not None:
+        raise UsageError(
+            Mistake(
+                f"--mesh {options.mesh}",
+                f"{function.name} is not shard_mapped",
+                "the mesh of its arguments",
+                f"make the arrays of {function.name}_args for another mesh",
+            )
+        )
+    texts = options.args or ()
+    types = read_all(*[lambda text=text: array_type.parse(text) for text in texts])
+    return AnyProgram(function, _args(function, tuple(types)))
+
+
+def load(
+    options: argparse.Namespace, *, needs_devices: bool, function: UserFunction | None = None
+) -> Program:
     """The program that a command line names.
 
     Args:
       needs_devices: the program is going to be compiled; otherwise its mesh may have more devices
         than there are.
+      function: the function that the command line names, if it is loaded already.
 
     Raises:
       UsageError: something named in the options is not there, or cannot be read.
@@ -129,7 +193,7 @@ def load(options: argparse.Namespace, *, needs_devices: bool) -> Program:
         lambda: mesh_text.parse(options.mesh) if options.mesh is not None else None,
         *[lambda text=text: array_type.parse(text) for text in texts],
     )
-    function = program_files.load(options.target)
+    function = function or program_files.load(options.target)
     # Only the file may have set JAX to 64 bits.
     pairs = zip(texts, types, strict=True)
     read_all(*[lambda pair=pair: array_type.require_enabled(*pair) for pair in pairs])
@@ -177,10 +241,13 @@ def _args(function: UserFunction, types: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _parameters(mapped: ShardMapped[..., Any]) -> inspect.Signature:
+def _parameters(mapped: Any) -> inspect.Signature:
     try:
-        return inspect.signature(mapped.fun)
-    except ValueError:  # Functions written in C may have no signature: any count may fit.
+        return inspect.signature(getattr(mapped, "fun", mapped))
+    except (
+        ValueError,
+        TypeError,
+    ):  # Functions written in C may have no signature: any count may fit.
         return inspect.signature(lambda *args: None)
 
 

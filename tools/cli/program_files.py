@@ -38,7 +38,7 @@ class UserFunction:
       text: the target as given.
       file: the file that defines it.
       name: its name in the file.
-      mapped: the function.
+      mapped: the function: a ShardMapped, or anything callable where that is taken.
       args: its arguments, None if the file gives none.
       reference: the same function unsharded, None if the file gives none.
     """
@@ -46,7 +46,7 @@ class UserFunction:
     text: str
     file: str
     name: str
-    mapped: ShardMapped[..., Any]
+    mapped: Any
     args: tuple[Any, ...] | None
     reference: Callable[..., Any] | None
 
@@ -59,8 +59,11 @@ class UserFunction:
         )
 
 
-def load(text: str) -> UserFunction:
+def load(text: str, *, any_function: bool = False) -> UserFunction:
     """Imports the file of a target and looks the function up.
+
+    Args:
+      any_function: take functions that are not shard_mapped, too.
 
     Raises:
       UsageError: there is no such file or function, or it is not shard_mapped.
@@ -70,7 +73,7 @@ def load(text: str) -> UserFunction:
     importer = _import_file if place.endswith(".py") else _import_module
     module = importer(place, text)
     file = module.__file__ or place
-    mapped = _lookup(module, name, text)
+    mapped = _lookup(module, name, text, any_function)
     return UserFunction(
         text=text,
         file=file,
@@ -135,11 +138,11 @@ def _import_module(name: str, text: str) -> ModuleType:
 # ------------------------------------------------------------------------------------- looking
 
 
-def _lookup(module: ModuleType, name: str, text: str) -> ShardMapped[..., Any]:
+def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Any:
     there = [key for key, value in vars(module).items() if isinstance(value, ShardMapped)]
     choices = f"shard_mapped in this file: {listed(there)}"
     value = getattr(module, name, None) if name else None
-    if isinstance(value, ShardMapped):
+    if isinstance(value, ShardMapped) or (any_function and callable(value)):
         return value
     if not name:
         raise _mistake(text, "no name of a function", f"add :NAME; {choices}")

@@ -18,8 +18,13 @@ def fill(args: Any, seed: int) -> Any:
     """
     rng = np.random.default_rng(seed)
     return jax.tree.map(
-        lambda leaf: _array(leaf, rng) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf, args
+        lambda leaf: _placed(leaf, rng) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf, args
     )
+
+
+def _placed(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> Any:
+    values = _array(type_, rng)
+    return values if type_.sharding is None else jax.device_put(values, type_.sharding)
 
 
 def _array(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> np.ndarray:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from shmap_compiler import Executable, Lowered
     from shmap_compiler.simulate.agreement import Agreement
 
+    from .program_files import UserFunction
+
 NAME = "run"
 SUMMARY = "compile a program for virtual CPU devices, run it and check it"
 DESCRIPTION = """\
-Compiles a shard_mapped function for virtual CPU devices and runs it. If the file defines
+Compiles a function for virtual CPU devices and runs it: one that is shard_mapped, or anything that
+JAX can trace, on the devices of its arguments. If the file defines
 NAME_reference, compares the results with its results, and fails if they differ. Prints:
 
   arguments, results   full arrays, the block on each device, and their specs
@@ -62,14 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    work = program.load(options, needs_devices=True)
+    work = program.load_any(options, needs_devices=True)
 
     from shmap_compiler.base.text_tables import show_seconds
-    from shmap_compiler.simulate import agreement
 
     from . import random_data
 
     args = random_data.fill(work.args, options.seed)
+    if isinstance(work, program.AnyProgram):
+        return _execute_any(options, work, args)
     lowered, lowering_s = _timed(lambda: replace(work, args=args).lower(options.partitioner))
     executable, compiling_s = _timed(lowered.compile)
     results, running_s = _run(executable, _placed(executable, args))
@@ -82,11 +86,53 @@ def execute(options: argparse.Namespace) -> int:
             ("run", f"{show_seconds(running_s)}, median of {_RUNS}"),
         ],
     )
-    if work.function.reference is None:
-        print(f"\nreference: none ({work.function.name}_reference in the file would be compared)")
+    return _compare(options, work.function, results, args)
+
+
+def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Any) -> int:
+    """Runs a function that is not shard_mapped: jitted, on the devices of its arguments."""
+    import jax
+
+    from shmap_compiler.base.errors import describe
+    from shmap_compiler.base.text_tables import show_seconds
+
+    from .hlo_collectives import collectives
+    from .program_files import guarded
+
+    fun = work.function.mapped
+    jitted: Any = fun if hasattr(fun, "lower") else jax.jit(fun)
+    what = f"tracing {describe(fun)}"
+    lowered, lowering_s = _timed(
+        lambda: guarded(lambda: jitted.lower(*args), what, work.function.file)
+    )
+    compiled, compiling_s = _timed(lowered.compile)
+    results, running_s = _run(jitted, args)
+    print(f"{describe(fun)} on {len(jax.tree.leaves(results)[0].sharding.device_set)} devices")
+    kinds = collectives(compiled.as_text())
+    print_table(
+        ("collectives", "count", "bytes on each device"),
+        [(c.kind, str(c.count), str(c.bytes)) for c in kinds] or [("none", "", "")],
+    )
+    print_table(
+        ("time", ""),
+        [
+            ("lower", show_seconds(lowering_s)),
+            ("compile", show_seconds(compiling_s)),
+            ("run", f"{show_seconds(running_s)}, median of {_RUNS}"),
+        ],
+    )
+    return _compare(options, work.function, results, args)
+
+
+def _compare(options: argparse.Namespace, function: UserFunction, results: Any, args: Any) -> int:
+    """Compares results with those of the reference, if there is one."""
+    from shmap_compiler.simulate import agreement
+
+    if function.reference is None:
+        print(f"\nreference: none ({function.name}_reference in the file would be compared)")
         return 0
-    agreements = agreement.compare(results, work.function.run_reference(args), options.tolerance)
-    return _print_agreements(f"{work.function.name}_reference", agreements)
+    agreements = agreement.compare(results, function.run_reference(args), options.tolerance)
+    return _print_agreements(f"{function.name}_reference", agreements)
 
 
 # ------------------------------------------------------------------------------------- running
@@ -103,7 +149,7 @@ def _placed(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return jax.tree.unflatten(tree, leaves)
 
 
-def _run(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, float]:
+def _run(executable: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, float]:
     """The results, and the median time of a run."""
     import jax
 

@@ -1,0 +1,140 @@
+"""Makes a portable program of any function that JAX can trace: a jitted training step, a gradient.
+
+Inside are shard_maps, xmaps or nothing of the kind, and XLA's partitioner divides what is around
+them. The arguments say how they are split: arrays, or `jax.ShapeDtypeStruct`s with shardings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from shmap_compiler.base.errors import Problem, TargetError, describe, function_name
+from shmap_compiler.base.jax_compat import shardy_is_on
+from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.lowering.portable_module import portable
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.stages.portable import Portable
+
+
+def lower_function(fun: Callable[..., Any], args: Sequence[Any], platform: str) -> Portable:
+    """Lowers `fun(*args)` for devices of a platform.
+
+    Args:
+      fun: A function of arrays and pytrees of them, jitted or not. What else its arguments hold is
+        a constant.
+      args: Its arguments; of arrays, only types and shardings count.
+      platform: "cpu", "tpu" or "cuda".
+
+    Raises:
+      TargetError: Its arrays are on no mesh, and on several devices, or on meshes of different
+        devices.
+    """
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(args)]
+    leaves, tree = jax.tree.flatten(tuple(args))
+    arrays = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+    def flat(*inputs: Any) -> list[Any]:
+        filled = list(leaves)
+        for i, x in zip(arrays, inputs, strict=True):
+            filled[i] = _restored(x, leaves[i])
+        return [_plain(out) for out in jax.tree.leaves(fun(*jax.tree.unflatten(tree, filled)))]
+
+    flat.__name__ = flat.__qualname__ = function_name(fun)
+    types = [_type(leaves[i]) for i in arrays]
+    traced: Any = jax.jit(flat, keep_unused=True).trace(*types)
+    mesh = _mesh(fun, types, traced.jaxpr)
+    lowered = traced.lower(lowering_platforms=(platform,))
+    out_types = tuple(
+        jax.ShapeDtypeStruct(out.shape, out.dtype) for out in jax.tree.leaves(traced.out_info)
+    )
+    signature = Signature(
+        who=describe(fun),
+        name=function_name(fun),
+        mesh=mesh,
+        in_tree=jax.tree.structure([0] * len(arrays)),
+        in_paths=tuple("args" + paths[i] for i in arrays),
+        static=(),
+        constants=(),
+        in_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types),
+        in_specs=tuple(_spec(t) for t in types),
+        out_tree=jax.tree.structure([0] * len(out_types)),
+        out_types=out_types,
+        out_specs=(PartitionSpec(),) * len(out_types),
+        places_results=False,
+    )
+    partitioner = "shardy" if shardy_is_on() else "gspmd"
+    return Portable.of(portable(signature, lowered.compiler_ir("stablehlo"), partitioner, platform))
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _type(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The type of an input of the program: random keys cross its boundary as integers."""
+    sharding = getattr(leaf, "sharding", None)
+    sharding = sharding if isinstance(sharding, NamedSharding) else None
+    if _is_key(leaf):
+        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, sharding=sharding)
+
+
+def _restored(x: Any, leaf: Any) -> Any:
+    return jax.random.wrap_key_data(x, impl=_implementation(leaf)) if _is_key(leaf) else x
+
+
+def _implementation(leaf: Any) -> str:
+    """The name of the generator of a type of random keys, such as `key<fry>`."""
+    tag = str(leaf.dtype).removeprefix("key<").removesuffix(">")
+    return {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}.get(tag, tag)
+
+
+def _plain(out: Any) -> Any:
+    return jax.random.key_data(out) if _is_array(out) and _is_key(out) else out
+
+
+def _spec(type_: jax.ShapeDtypeStruct) -> PartitionSpec:
+    sharding = type_.sharding
+    return sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
+
+
+def _mesh(fun: Callable[..., Any], types: Sequence[Any], jaxpr: Any) -> Mesh | AbstractMesh:
+    """The mesh of the program: that of its arguments, or else of what is inside."""
+    of_arguments = [t.sharding.mesh for t in types if t.sharding is not None]
+    meshes = [*of_arguments, *_meshes_inside(jaxpr)]
+    meshes = [mesh for mesh in meshes if not mesh.empty]
+    if not meshes:
+        return AbstractMesh((1,), ("devices",))
+    chosen = max(meshes, key=lambda mesh: len(mesh.shape))
+    sizes = {mesh.size for mesh in meshes}
+    specs = {dict(t.sharding.mesh.shape) == dict(chosen.shape) for t in types if t.sharding}
+    if len(sizes) > 1 or specs == {False, True} or specs == {False}:
+        shown = sorted({str(dict(mesh.shape)) for mesh in meshes})
+        problem = Problem(
+            "the meshes of its arrays and shard_maps",
+            ", ".join(shown),
+            "one mesh for all arguments, and no other number of devices inside",
+            "give all arguments shardings on one mesh",
+        )
+        raise TargetError(describe(fun), [problem])
+    return chosen
+
+
+def _meshes_inside(jaxpr: Any) -> Iterator[Mesh | AbstractMesh]:
+    for eqn in equations(jaxpr.jaxpr):
+        for value in eqn.params.values():
+            mesh = getattr(value, "mesh", value)
+            if isinstance(mesh, (Mesh, AbstractMesh)):
+                yield mesh

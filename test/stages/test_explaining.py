@@ -1,0 +1,127 @@
+"""explain of anything that compiles: training steps, gradients, programs of JAX's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import TargetError, explain, shard_map
+from shmap_compiler.stages.any_function import lower_function
+
+MESH = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+OPTIMIZER = optax.adam(1e-3)
+
+
+@shard_map(
+    mesh=MESH,
+    in_specs=(P("data", None), P(None, "model"), P("model", None)),
+    out_specs=P("data", None),
+)
+def block(x, first, second):
+    with jax.named_scope("block"):
+        return lax.psum(jnp.tanh(x @ first) @ second, "model")
+
+
+def loss(params, x, y):
+    hidden = x @ params["in"]
+    return ((block(hidden, params["first"], params["second"]) - y) ** 2).mean()
+
+
+@jax.jit
+def step(params, state, x, y):
+    value, grads = jax.value_and_grad(loss)(params, x, y)
+    updates, state = OPTIMIZER.update(grads, state)
+    return optax.apply_updates(params, updates), state, value
+
+
+def typed(shape, *spec):
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(MESH, P(*spec)))
+
+
+PARAMS = {
+    "in": typed((16, 16), None, "model"),
+    "first": typed((16, 32), None, "model"),
+    "second": typed((32, 16), "model", None),
+}
+BATCH = (typed((32, 16), "data", None), typed((32, 16), "data", None))
+ARGS = (PARAMS, jax.eval_shape(OPTIMIZER.init, PARAMS), *BATCH)
+
+
+@pytest.fixture(scope="module")
+def explained():
+    return explain(step, *ARGS, target="cpu:8")
+
+
+def test_a_training_step(explained):
+    assert explained.mesh == {"data": 4, "model": 2}
+    assert "step" in explained.program
+    paths = [layout.path for layout in explained.layouts]
+    assert "args[0]['first']" in paths
+    assert all(layout.role == "argument" for layout in explained.layouts)
+    (first,) = [layout for layout in explained.layouts if layout.path == "args[0]['first']"]
+    assert first.block == (16, 16)
+
+
+def test_collectives_of_the_user_and_of_the_partitioner(explained):
+    """The psum is the user's; the gather of the split rows, and the mean, are XLA's doing."""
+    written = {c.axes for c in explained.collectives if c.written}
+    assert ("model",) in written
+    added = {c.axes for c in explained.collectives if not c.written}
+    assert any("data" in (axes or ()) for axes in added)
+
+
+def test_compute_has_the_scopes_of_the_user(explained):
+    assert any("block" in cost.scope for cost in explained.compute if cost.flops)
+    products = [cost for cost in explained.compute if cost.flops]
+    assert {cost.source.rpartition("/")[2].partition(":")[0] for cost in products} == {
+        "test_explaining.py"
+    }
+
+
+def test_a_gradient_that_is_not_jitted():
+    found = explain(jax.grad(loss), PARAMS, *BATCH, target="cpu:8")
+    # The block is multiplied twice, and twice again for each product's two cotangents.
+    assert found.totals.flops > 2 * (32 / 4) * 16 * 16 * 6
+
+
+def test_programs_that_jax_lowered_or_compiled():
+    lowered = step.lower(*ARGS)
+    found = explain(lowered)
+    assert found.mesh == {"data": 4, "model": 2}
+    assert explain(lowered.compile()).totals == found.totals
+    assert explain(step, *ARGS).totals == found.totals
+    with pytest.raises(TargetError, match="which is lowered already"):
+        explain(lowered, target="cpu:8")
+    with pytest.raises(TargetError, match="which is compiled already"):
+        explain(lowered.compile(), target="tpu:v5e:2x4")
+    with pytest.raises(TargetError, match="a function with its arguments"):
+        explain(3)  # pyright: ignore
+
+
+def test_what_is_lowered_computes_the_same():
+    """Constants among the arguments stay, and random keys cross as integers."""
+
+    def f(x, scale, key):
+        return scale * x + jax.random.uniform(key, x.shape), key
+
+    x, key = jnp.arange(8.0), jax.random.key(3)
+    compiled = lower_function(f, (x, 2, key), "cpu").compile("cpu:1")
+    found = compiled(x, jax.random.key_data(key))
+    np.testing.assert_allclose(found[0], f(x, 2, key)[0], rtol=1e-6)
+    np.testing.assert_array_equal(found[1], jax.random.key_data(key))
+
+
+def test_arrays_on_several_meshes():
+    other = jax.make_mesh((8,), ("all",), axis_types=(AxisType.Auto,))
+    y = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=NamedSharding(other, P("all")))
+    with pytest.raises(TargetError, match="one mesh for all arguments"):
+        explain(lambda x, y: x.sum() + y.sum(), BATCH[0], y, target="cpu:8")
+
+
+def test_a_target_of_another_size():
+    with pytest.raises(TargetError, match="8 devices in the mesh"):
+        explain(step, *ARGS, target="cpu:4")
