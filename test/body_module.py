@@ -54,14 +54,15 @@ class Program:
         ]
         return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 97
 
-    def expected(self):
+    def mapped(self):
+        """The function under `jax.shard_map`."""
         mesh = jax.make_mesh(
             tuple(self.sizes.values()),
             tuple(self.sizes),
             axis_types=(AxisType.Auto,) * len(self.sizes),
             devices=jax.devices()[: int(np.prod(list(self.sizes.values())))],
         )
-        mapped = jax.shard_map(
+        return jax.shard_map(
             self.function,
             mesh=mesh,
             in_specs=P(*self.in_spec),
@@ -69,7 +70,9 @@ class Program:
             axis_names=set(self.manual),
             check_vma=False,
         )
-        return np.asarray(jax.jit(mapped)(self.full_input()))
+
+    def expected(self):
+        return np.asarray(jax.jit(self.mapped())(self.full_input()))
 
 
 def _axes(entry):

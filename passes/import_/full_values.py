@@ -20,34 +20,20 @@ from dataclasses import dataclass, field
 from jaxlib.mlir import ir
 
 from ..base import Violation
-from ..ir.collective_ops import COLLECTIVES, call_target, is_axis_index
-from ..ir.ops import defining_op, is_token, terminator, walk
+from ..ir.collective_ops import is_axis_index
+from ..ir.ops import is_token, terminator
 from ..ir.types import Value
-from .placement import Placement
-
-_ELEMENTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex"),
-        *("convert", "cosine", "count_leading_zeros", "divide", "exponential"),
-        *("exponential_minus_one", "floor", "imag", "is_finite", "log", "log_plus_one"),
-        *("logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt"),
-        *("power", "real", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt"),
-        *("select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign"),
-        *("sine", "sqrt", "subtract", "tan", "tanh", "xor"),
-    )
+from .outside_ops import (
+    CONTROL_FLOW,
+    ELEMENTWISE,
+    all_operands,
+    has_effect,
+    inner_ops,
+    is_hint,
+    rank,
+    shape,
 )
-_CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
-_PER_DEVICE = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
-_EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
-_HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
-
-
-def is_hint(op: ir.Operation) -> bool:
-    """Whether an op only says how its operand should be split."""
-    if op.name in _HINTS:
-        return True
-    return op.name == "stablehlo.custom_call" and call_target(op) == "Sharding"
+from .placement import Placement
 
 
 @dataclass
@@ -166,10 +152,10 @@ class FullValues:
             self._set(op.results[0], crossing.placement, "leaves a manual region", op)
 
     def _add_op(self, op: ir.Operation) -> None:
-        operands = _operands(op)
+        operands = all_operands(op)
         any_full = any(map(self.is_full, operands))
         is_block = op in self.inside or any(value in self._blocks for value in operands)
-        holds_region = any(inner in self.crossings for inner in _inner(op))
+        holds_region = any(inner in self.crossings for inner in inner_ops(op))
         if is_block:
             if any_full or holds_region:
                 self._refuse(
@@ -182,7 +168,7 @@ class FullValues:
             self._blocks.update(op.results)
         elif any_full or holds_region:
             self._add_outside(op, operands)
-        elif _has_effect(op):
+        elif has_effect(op):
             self._refuse_effect(op)
 
     def _add_outside(self, op: ir.Operation, operands: Sequence[Value]) -> None:
@@ -190,9 +176,9 @@ class FullValues:
         for result in op.results:
             if not is_token(result.type):
                 self._add(result)
-        if op.name in _CONTROL_FLOW:
+        if op.name in CONTROL_FLOW:
             self._add_control_flow(op)
-        elif _has_effect(op):
+        elif has_effect(op):
             self._refuse_effect(op)
         elif is_hint(op):
             self._join(op.operands[0], op.results[0], op)
@@ -201,9 +187,9 @@ class FullValues:
         elif op.name == "stablehlo.optimization_barrier":
             for k, value in enumerate(op.operands):
                 self._join_operand(op, k, value, op.results[k])
-        elif op.name in _ELEMENTWISE and len(op.results) == 1:
+        elif op.name in ELEMENTWISE and len(op.results) == 1:
             self._add_elementwise(op)
-        elif op.name == "stablehlo.broadcast_in_dim" and not _rank(op.operands[0]):
+        elif op.name == "stablehlo.broadcast_in_dim" and not rank(op.operands[0]):
             self._want_whole(op, op.operands)
         else:
             self._want_whole(op, [*operands, *op.results])
@@ -211,7 +197,7 @@ class FullValues:
     def _add_elementwise(self, op: ir.Operation) -> None:
         result = op.results[0]
         for k, value in enumerate(op.operands):
-            if _shape(value) == _shape(result):
+            if shape(value) == shape(result):
                 self._join_operand(op, k, value, result)
             else:  # the predicate of a select, the limits of a clamp
                 self._want_whole(op, [value])
@@ -323,48 +309,3 @@ class FullValues:
             f"{op.name} outside of the manual regions has an effect, or communicates, once for "
             "all devices; in body form each device would do it: move it into a region or remove it",
         )
-
-
-def _inner(op: ir.Operation) -> list[ir.Operation]:
-    return walk(op)[1:] if len(op.regions) else []
-
-
-def _operands(op: ir.Operation) -> list[Value]:
-    """The operands of an op, and of the ops inside it."""
-    return [*op.operands, *(value for inner in _inner(op) for value in inner.operands)]
-
-
-def _has_effect(op: ir.Operation) -> bool:
-    return any(_acts(each) for each in [op, *_inner(op)])
-
-
-def _acts(op: ir.Operation) -> bool:
-    if op.name == "stablehlo.custom_call" and "has_side_effect" in op.attributes:
-        return ir.BoolAttr(op.attributes["has_side_effect"]).value
-    return op.name in _EFFECTS or op.name in COLLECTIVES or op.name in _PER_DEVICE
-
-
-def _rank(value: Value) -> int:
-    return ir.RankedTensorType(value.type).rank
-
-
-def _shape(value: Value) -> list[int] | None:
-    type_ = value.type
-    return list(type_.shape) if isinstance(type_, ir.RankedTensorType) else None
-
-
-def is_dead(op: ir.Operation) -> bool:
-    return not _has_effect(op) and not any(list(result.uses) for result in op.results)
-
-
-def splat(value: Value) -> ir.Operation | None:
-    """The op that makes a constant with equal elements, of any shape; None for other values."""
-    op = defining_op(value)
-    if op is None:
-        return None
-    if op.name == "stablehlo.constant":
-        elements = ir.DenseElementsAttr(op.attributes["value"])
-        return op if elements.is_splat else None
-    if op.name == "stablehlo.broadcast_in_dim" and not _rank(op.operands[0]):
-        return op
-    return None

@@ -24,7 +24,8 @@ shmap-import-manual-computation.
 Needs:   @SPMDFullToShardShape or @SPMDShardToFullShape; the sharding of each full array, in V1 or
          V2 form; blocks that divide the arrays; equal manual axes in all regions.
 Leaves:  body form. Regions inside the region stay as they are. Lost are the names of axes and axes
-         of size one, if the module does not hold them.
+         of size one, if the module does not hold them. What shmap-legalize-collectives makes of an
+         all_to_all where some axes are automatic stays.
 """
 
 from __future__ import annotations

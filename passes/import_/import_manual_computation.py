@@ -16,7 +16,8 @@ Groups that list devices are named by axes where they are products of axes, and 
 `partition_id` becomes an axis index. What @main computes outside of the region is moved into it if
 every device can do it on its blocks: elementwise operations on arrays that are split equally, any
 operation on arrays that every device holds, loops and branches around regions. Several regions
-become one. Regions in functions that @main calls are inlined.
+become one. Regions in functions that @main calls are inlined. Of a module that was exported from
+body form, the import is that body form.
 
 Needs:   a region at least; one mesh, without device ids, and equal manual axes for all regions; no
          array that two regions want split differently; no effects outside of regions.
@@ -26,32 +27,30 @@ Leaves:  body form. Regions inside the region stay as they are. Lost are the nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir, passmanager
-from jaxlib.mlir.dialects import func, sdy
+from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..analysis.per_device_constants import evaluate
 from ..base import Pass, PassRefused, Violation
 from ..export.inline_meshes import InlineMeshes
-from ..ir.boundary import SHARDING, Unreduced, value_attributes
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.find_ops import find_ops
 from ..ir.mesh import MOST_LISTED, Mesh
-from ..ir.ops import is_token, terminator, walk
+from ..ir.ops import terminator, walk
 from ..ir.types import Value
-from ..ir.unverified import manual_axes
-from .body_of import free_symbol, main_of, replace_module
+from .body_of import main_of, replace_module
 from .full_values import Crossing
 from .inline_calls import callee, erase_uncalled, functions_of, inline_calls, reaches
 from .localize import finish, localize
+from .manual_regions import common_mesh, hints_of, placements
 from .name_groups import to_body_form
 from .name_positions import PARTITION_ID, name_positions
-from .placement import Placement
 
 REGION = "sdy.manual_computation"
 
@@ -78,13 +77,13 @@ class ImportManualComputation(Pass):
         main = main_of(copy, "the region")
         _inline_regions(copy, main)
         regions = _outermost(main)
-        mesh, manual = _common_mesh(copy, regions)
+        mesh, manual = common_mesh(copy, regions)
         nested = _nested_functions(copy)
         violations = name_positions(_positions(copy, nested, mesh), mesh, manual)
         violations += to_body_form(_collectives(copy, nested), mesh)
         if violations:
             raise PassRefused(violations)
-        hints = _hints(main, mesh, manual)
+        hints = hints_of(main, mesh, manual)
         crossings, inside = _open(regions, mesh, manual)
         localize(main, mesh, crossings, inside, hints)
         finish(copy, main, mesh, manual)
@@ -187,120 +186,6 @@ def _positions(
     return found
 
 
-# ---- meshes and shardings ------------------------------------------------------------------------
-
-
-def _common_mesh(module: ModuleOp, regions: Sequence[ir.Operation]) -> tuple[Mesh, tuple[str, ...]]:
-    """The mesh and the manual axes of all regions."""
-    violations: list[Violation] = []
-    found: dict[tuple[Mesh, tuple[str, ...]], ir.Operation] = {}
-    for region in regions:
-        meshes = {sharding.mesh_or_ref for sharding in _shardings(region)}
-        axes = manual_axes(region.attributes["manual_axes"]) or ()
-        complaint = "; ".join(filter(None, map(_mesh_complaint, meshes)))
-        if not meshes:
-            complaint = "takes and returns nothing, so it is on no mesh; remove it"
-        if complaint:
-            violations.append(Violation(region.location, f"the region {complaint}"))
-            continue
-        for mesh in meshes:
-            found.setdefault((_mesh(mesh), axes), region)
-    if not violations and len(found) > 1:
-        (one, _), *others = found.items()
-        violations += [
-            Violation(
-                region.location,
-                f"the region is on {mesh} with manual axes {_quoted(axes)}, and another on "
-                f"{one[0]} with {_quoted(one[1])}; a module in body form has one mesh and one set "
-                "of manual axes: import them one at a time",
-            )
-            for (mesh, axes), region in others
-        ]
-    if violations:
-        raise PassRefused(violations)
-    ((mesh, axes),) = found
-    return Mesh(free_symbol(module, mesh.symbol), mesh.axes), axes
-
-
-def _mesh_complaint(mesh: ir.Attribute) -> str:
-    if not sdy.MeshAttr.isinstance(mesh):
-        return f"is on the mesh {mesh}, which the module does not declare; declare it with sdy.mesh"
-    if not list(sdy.MeshAttr(mesh).axes):
-        return (
-            f"is on {mesh}, a mesh without axes: it runs on one device, and nothing of it is per "
-            "device; take it out of the region"
-        )
-    if list(sdy.MeshAttr(mesh).device_ids):
-        return (
-            f"is on {mesh}, which lists device ids; devices are positions in the mesh in body "
-            "form: leave the ids to whoever places the program"
-        )
-    return ""
-
-
-def _mesh(attribute: ir.Attribute) -> Mesh:
-    axes = (sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(attribute).axes)
-    return Mesh("mesh", tuple((axis.name, axis.size) for axis in axes))
-
-
-def _shardings(region: ir.Operation) -> list[sdy.TensorShardingAttr]:
-    return [*_per_value(region, "in_shardings"), *_per_value(region, "out_shardings")]
-
-
-def _per_value(region: ir.Operation, name: str) -> list[sdy.TensorShardingAttr]:
-    shardings = sdy.TensorShardingPerValueAttr(region.attributes[name]).shardings
-    return [sdy.TensorShardingAttr(each) for each in shardings]
-
-
-def _placement(sharding: sdy.TensorShardingAttr, manual: Sequence[str]) -> Placement | str:
-    """How a sharding splits over the manual axes, or why it cannot be read.
-
-    What it says about automatic axes is a hint to the partitioner.
-    """
-    refs = [
-        [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dim).axes]
-        for dim in sharding.dimension_shardings
-    ]
-    unreduced = [sdy.AxisRefAttr(axis) for axis in sharding.unreduced_axes]
-    parts = [
-        ref.name
-        for ref in (*(ref for dim in refs for ref in dim), *unreduced)
-        if ref.sub_axis_info is not None and ref.name in manual
-    ]
-    if parts:
-        return f"is split over part of axis {_quoted(parts)}; only whole axes can be manual"
-    axes = tuple(ref.name for ref in unreduced)
-    reduction = getattr(sharding, "reduction_op", None) if axes else None
-    dims = tuple(tuple(ref.name for ref in dim if ref.name in manual) for dim in refs)
-    return Placement(dims, Unreduced(axes, reduction))
-
-
-def _hints(
-    main: func.FuncOp, mesh: Mesh, manual: Sequence[str]
-) -> dict[Value | ir.Operation, Placement]:
-    """How the arguments of @main are split where no region says it."""
-    found: dict[Value | ir.Operation, Placement] = {}
-    arguments = list(main.entry_block.arguments)
-    attributes = value_attributes(main, "arg_attrs", len(arguments))
-    for argument, named in zip(arguments, attributes, strict=True):
-        if SHARDING not in named or is_token(argument.type):
-            continue
-        sharding = sdy.TensorShardingAttr(named[SHARDING])
-        placement = _placement(sharding, manual)
-        on_mesh = sdy.MeshAttr.isinstance(sharding.mesh_or_ref)
-        if (
-            isinstance(placement, Placement)
-            and on_mesh
-            and _mesh(sharding.mesh_or_ref).axes == mesh.axes
-            and placement.block_type(argument.type, mesh) is not None
-        ):
-            found[argument] = placement
-    return found
-
-
-# ---- opening regions -----------------------------------------------------------------------------
-
-
 def _open(
     regions: Sequence[ir.Operation], mesh: Mesh, manual: Sequence[str]
 ) -> tuple[list[Crossing], set[ir.Operation]]:
@@ -311,10 +196,8 @@ def _open(
     for region in regions:
         block = region.regions[0].blocks[0]
         end = terminator(block)
-        enters = _placements(
-            region, "in_shardings", "argument", block.arguments, manual, violations
-        )
-        leaves = _placements(region, "out_shardings", "result", end.operands, manual, violations)
+        enters = placements(region, "in_shardings", "argument", block.arguments, manual, violations)
+        leaves = placements(region, "out_shardings", "result", end.operands, manual, violations)
         if violations:
             continue
         for argument, operand, placement in zip(
@@ -338,31 +221,8 @@ def _open(
     return crossings, inside
 
 
-def _placements(
-    region: ir.Operation,
-    name: str,
-    kind: str,
-    blocks: Iterable[Value],
-    manual: Sequence[str],
-    violations: list[Violation],
-) -> list[Placement | None]:
-    found: list[Placement | None] = []
-    shardings = _per_value(region, name)
-    for k, (value, sharding) in enumerate(zip(blocks, shardings, strict=True)):
-        placement = None if is_token(value.type) else _placement(sharding, manual)
-        if isinstance(placement, str):
-            violations.append(Violation(region.location, f"{kind} {k} of the region {placement}"))
-            placement = None
-        found.append(placement)
-    return found
-
-
 def _cast(value: Value, type_: ir.Type, before: ir.Operation) -> ir.Operation:
     with ir.InsertionPoint(before), before.location:
         return ir.Operation.create(
             "builtin.unrealized_conversion_cast", results=[type_], operands=[value]
         )
-
-
-def _quoted(axes: Sequence[str]) -> str:
-    return ", ".join(f'"{axis}"' for axis in axes) or "none"

@@ -15,8 +15,9 @@ from ..ir.boundary import SHARDING, value_attributes
 from ..ir.mesh import Mesh
 from ..ir.ops import is_token, terminator
 from ..ir.types import Value
-from .full_values import Crossing, FullValues, is_dead, is_hint, splat
+from .full_values import Crossing, FullValues
 from .name_groups import sdy_mesh
+from .outside_ops import is_dead, is_hint, splat
 from .placement import Placement
 
 _OF_EXECUTABLES = ("mhlo.num_partitions", "mhlo.num_replicas")

@@ -34,9 +34,8 @@ def modules() -> dict[str, str]:
     return dict(text for file, name in EXAMPLES for text in _of(file, name))
 
 
-def contents() -> dict[str, str]:
-    """The files of `folder()`, as name -> text, for the present state of the project."""
-    texts = modules()
+def contents(texts: dict[str, str]) -> dict[str, str]:
+    """The files of `folder()`, as name -> text, for the present state of `modules()`."""
     digests = {name: _digest(text) for name, text in sorted(texts.items())}
     table = {"versions": versions(), "modules": digests}
     files = {"digests.json": json.dumps(table, indent=1) + "\n"}

@@ -14,11 +14,11 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from golden.modules import contents, folder
+from golden.modules import contents, folder, modules
 
 
 def main() -> None:
-    files = contents()
+    files = contents(modules())
     folder().mkdir(exist_ok=True)
     for path in folder().glob("*"):
         path.unlink()

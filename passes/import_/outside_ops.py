@@ -1,0 +1,78 @@
+"""Which ops on full arrays each device can do on its blocks, and which have effects."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+
+from ..ir.collective_ops import COLLECTIVES, call_target
+from ..ir.ops import defining_op, walk
+from ..ir.types import Value
+
+ELEMENTWISE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex"),
+        *("convert", "cosine", "count_leading_zeros", "divide", "exponential"),
+        *("exponential_minus_one", "floor", "imag", "is_finite", "log", "log_plus_one"),
+        *("logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt"),
+        *("power", "real", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt"),
+        *("select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign"),
+        *("sine", "sqrt", "subtract", "tan", "tanh", "xor"),
+    )
+)
+CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
+_PER_DEVICE = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
+_EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
+_HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
+
+
+def is_hint(op: ir.Operation) -> bool:
+    """Whether an op only says how its operand should be split."""
+    if op.name in _HINTS:
+        return True
+    return op.name == "stablehlo.custom_call" and call_target(op) == "Sharding"
+
+
+def inner_ops(op: ir.Operation) -> list[ir.Operation]:
+    return walk(op)[1:] if len(op.regions) else []
+
+
+def all_operands(op: ir.Operation) -> list[Value]:
+    """The operands of an op, and of the ops inside it."""
+    return [*op.operands, *(value for inner in inner_ops(op) for value in inner.operands)]
+
+
+def has_effect(op: ir.Operation) -> bool:
+    return any(_acts(each) for each in [op, *inner_ops(op)])
+
+
+def _acts(op: ir.Operation) -> bool:
+    if op.name == "stablehlo.custom_call" and "has_side_effect" in op.attributes:
+        return ir.BoolAttr(op.attributes["has_side_effect"]).value
+    return op.name in _EFFECTS or op.name in COLLECTIVES or op.name in _PER_DEVICE
+
+
+def rank(value: Value) -> int:
+    return ir.RankedTensorType(value.type).rank
+
+
+def shape(value: Value) -> list[int] | None:
+    type_ = value.type
+    return list(type_.shape) if isinstance(type_, ir.RankedTensorType) else None
+
+
+def is_dead(op: ir.Operation) -> bool:
+    return not has_effect(op) and not any(list(result.uses) for result in op.results)
+
+
+def splat(value: Value) -> ir.Operation | None:
+    """The op that makes a constant with equal elements, of any shape; None for other values."""
+    op = defining_op(value)
+    if op is None:
+        return None
+    if op.name == "stablehlo.constant":
+        elements = ir.DenseElementsAttr(op.attributes["value"])
+        return op if elements.is_splat else None
+    if op.name == "stablehlo.broadcast_in_dim" and not rank(op.operands[0]):
+        return op
+    return None

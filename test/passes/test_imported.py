@@ -1,0 +1,130 @@
+"""Modules of `jax.shard_map`, imported and exported for the other partitioner, run as before."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import shmap_passes
+from body_module import P
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import AxisType
+from run_module import jax_partitioner, passed, run_in_child
+from shmap_passes import PASSES, parse_pipeline
+from shmap_passes.import_.hlo_sharding import HloSharding, read_hlo_sharding
+from shmap_passes.ir.mesh import Mesh
+from shmap_passes.ir.sharding_text import full_sharding
+from test_executed import PROGRAMS
+
+IMPORTERS = {"shardy": "import-manual-computation", "gspmd": "import-custom-calls"}
+BOTH = [("shardy", "gspmd"), ("gspmd", "shardy")]
+CHOSEN = (
+    "axis index of axes out of order",
+    "axis index with automatic axes",
+    "all_gather over axes out of order",
+    "all_to_all with automatic axes",
+    "collective_permute with automatic axes",
+    "transposed tilings",
+    "an automatic axis of size one",
+)
+
+
+def lowered(function, args, partitioner):
+    """What JAX hands to XLA for one of its partitioners."""
+    with jax_partitioner(partitioner):
+        return jax.jit(function).lower(*args).as_text()
+
+
+def imported(text, partitioner):
+    importer = f"builtin.module(shmap-{IMPORTERS[partitioner]})"
+    return passed(text, parse_pipeline(importer, PASSES))
+
+
+def exporting(partitioner):
+    # XLA looks up names of axes in the first mesh of a module before jaxlib 0.12, and here that is
+    # the mesh of the enclosing jit.
+    return shmap_passes.pipeline(partitioner, "ids")
+
+
+@pytest.mark.parametrize(("source", "target"), BOTH)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_program_of_jax_is_converted_to_the_form_of_the_other_partitioner(name, source, target):
+    program = PROGRAMS[name]
+    x = program.full_input()
+    body = imported(lowered(program.mapped(), [x], source), source)
+    text = passed(body, exporting(target))
+    (result,) = run_in_child(text, (x,), program.sizes, target)
+    np.testing.assert_array_equal(result, program.expected())
+
+
+def _program_with_regions_in_a_loop():
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    over = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
+
+    @over(in_specs=(P("i", "j"), P("j", None)), out_specs=P("i", None))
+    def product(x, w):
+        return lax.psum(x @ w, "j") + lax.axis_index("i")
+
+    @over(in_specs=P("i", None), out_specs=P("i", "j"))
+    def own_columns(x):
+        return lax.dynamic_slice_in_dim(x, 4 * lax.axis_index("j"), 4, axis=1)
+
+    @over(in_specs=P("i", "j"), out_specs=P())
+    def total(x):
+        return lax.psum(jnp.sum(x), ("i", "j"))
+
+    def program(x, w):
+        def step(x, _):
+            return own_columns(jnp.sin(product(2 * x, w)) + 1), None
+
+        x, _ = lax.scan(step, x, length=3)
+        return jnp.sqrt(total(x) ** 2) * jnp.ones((2,))
+
+    return program
+
+
+@pytest.mark.parametrize(("source", "target"), BOTH)
+def test_regions_in_a_loop_and_what_is_around_them(source, target):
+    program = _program_with_regions_in_a_loop()
+    x = np.arange(64, dtype=np.float32).reshape(8, 8) % 7
+    w = np.arange(64, dtype=np.float32).reshape(8, 8) % 5
+    body = imported(lowered(program, [x, w], source), source)
+    assert "SPMD" not in body
+    assert "manual_computation" not in body
+    text = passed(body, exporting(target))
+    (result,) = run_in_child(text, (x, w), {"i": 4, "j": 2}, target)
+    np.testing.assert_allclose(result, jax.jit(program)(x, w), rtol=1e-6)
+
+
+@st.composite
+def split_arrays(draw):
+    """A mesh, axes that split two dimensions, and axes that are unreduced."""
+    shapes = [(2, 2, 2), (4, 2, 1), (2, 3, 4), (8, 1, 1), (3, 2, 2)]
+    mesh = Mesh("mesh", tuple(zip("abc", draw(st.sampled_from(shapes)), strict=True)))
+    several = [name for name, size in mesh.axes if size > 1]
+    taken = draw(st.permutations(several))[: draw(st.integers(0, len(several)))]
+    one = draw(st.integers(0, len(taken)))
+    two = draw(st.integers(one, len(taken)))
+    return mesh, (tuple(taken[:one]), tuple(taken[one:two])), tuple(taken[two:])
+
+
+@settings(max_examples=100, deadline=None)
+@given(split_arrays())
+def test_what_is_written_for_gspmd_is_read_again(case):
+    mesh, dims, unreduced = case
+    sharding = read_hlo_sharding(full_sharding(mesh, dims, (), unreduced))
+    assert isinstance(sharding, HloSharding)
+    placement = sharding.placement(2, mesh)
+    assert placement is not None
+    assert placement.dims == dims
+    assert set(placement.unreduced.axes) >= set(unreduced)
+    assert mesh.product(placement.unreduced.axes) == mesh.product(unreduced)
+
+
+@pytest.mark.parametrize("mesh", ["i", "i=0", "i=4,i=2", "i=4,", "i=4;j=2", "i=1048577"])
+def test_a_mesh_that_cannot_be_read(mesh):
+    with pytest.raises(shmap_passes.PipelineError, match="is not a list of axes, as in mesh=i=4"):
+        parse_pipeline(f"builtin.module(shmap-import-custom-calls{{mesh={mesh}}})", PASSES)
