@@ -23,6 +23,7 @@ from ..base import Violation
 from ..ir.collective_ops import is_axis_index
 from ..ir.ops import is_token, terminator
 from ..ir.types import Value
+from .inline_calls import callee
 from .outside_ops import (
     CONTROL_FLOW,
     ELEMENTWISE,
@@ -77,11 +78,13 @@ class FullValues:
       crossings: by op.
       inside: ops that belong to a region although none of their operands is a block.
       hints: what ops and arguments say about how their value may be split.
+      acting: the functions that have an effect, or depend on the device that calls them.
     """
 
     crossings: dict[ir.Operation, Crossing]
     inside: set[ir.Operation]
     hints: dict[Value | ir.Operation, Placement]
+    acting: set[str]
     violations: list[Violation] = field(default_factory=list)
     outside: list[ir.Operation] = field(default_factory=list)
     """The ops on full arrays, outer before inner."""
@@ -168,7 +171,7 @@ class FullValues:
             self._blocks.update(op.results)
         elif any_full or holds_region:
             self._add_outside(op, operands)
-        elif has_effect(op):
+        elif self._has_effect(op):
             self._refuse_effect(op)
 
     def _add_outside(self, op: ir.Operation, operands: Sequence[Value]) -> None:
@@ -178,7 +181,7 @@ class FullValues:
                 self._add(result)
         if op.name in CONTROL_FLOW:
             self._add_control_flow(op)
-        elif has_effect(op):
+        elif self._has_effect(op):
             self._refuse_effect(op)
         elif is_hint(op):
             self._join(op.operands[0], op.results[0], op)
@@ -224,6 +227,24 @@ class FullValues:
         for end in ends:
             for k, result in enumerate(op.results):
                 self._join_operand(end, k, end.operands[k], result)
+
+    def _has_effect(self, op: ir.Operation) -> bool:
+        called = {callee(each) for each in [op, *inner_ops(op)] if each.name == "func.call"}
+        return has_effect(op) or bool(called & self.acting)
+
+    def summands(self) -> list[Violation]:
+        """A violation for each op on an array of which each device holds a summand."""
+        return [
+            Violation(
+                op.location,
+                f"{op.name} outside of the manual regions takes an array of which each device "
+                f"holds a summand, split as {self.placement(value)}; sum it in the region",
+            )
+            for op in self.outside
+            if op.name not in CONTROL_FLOW and not is_hint(op)
+            for value in op.operands
+            if self.is_full(value) and self.placement(value).unreduced.axes
+        ]
 
     # ---- classes ---------------------------------------------------------------------------------
 

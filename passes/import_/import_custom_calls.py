@@ -116,7 +116,7 @@ class ImportCustomCalls(Pass):
         if violations:
             raise PassRefused(violations)
         erase_uncalled(copy, before)
-        localize(main, mesh, crossings, _take_inside(main), hints)
+        localize(copy, main, mesh, crossings, _take_inside(main), hints)
         finish(copy, main, mesh, manual)
         replace_module(module, copy)
 

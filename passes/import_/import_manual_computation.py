@@ -85,7 +85,7 @@ class ImportManualComputation(Pass):
             raise PassRefused(violations)
         hints = hints_of(main, mesh, manual)
         crossings, inside = _open(regions, mesh, manual)
-        localize(main, mesh, crossings, inside, hints)
+        localize(copy, main, mesh, crossings, inside, hints)
         finish(copy, main, mesh, manual)
         replace_module(module, copy)
 

@@ -12,18 +12,21 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import PassRefused, Violation
 from ..ir.body_form import MANUAL_AXES
 from ..ir.boundary import SHARDING, value_attributes
+from ..ir.collective_ops import is_axis_index
 from ..ir.mesh import Mesh
-from ..ir.ops import is_token, terminator
+from ..ir.ops import is_token, terminator, walk
 from ..ir.types import Value
 from .full_values import Crossing, FullValues
+from .inline_calls import functions_of, reaches
 from .name_groups import sdy_mesh
-from .outside_ops import is_dead, is_hint, splat
+from .outside_ops import has_effect, is_dead, is_hint, splat
 from .placement import Placement
 
 _OF_EXECUTABLES = ("mhlo.num_partitions", "mhlo.num_replicas")
 
 
 def localize(
+    module: ModuleOp,
     main: func.FuncOp,
     mesh: Mesh,
     crossings: Sequence[Crossing],
@@ -35,7 +38,9 @@ def localize(
     Raises:
       PassRefused: what is outside of the regions is not the program of one device.
     """
-    values = FullValues({each.op: each for each in crossings}, inside, hints)
+    values = FullValues(
+        {each.op: each for each in crossings}, inside, hints, _acting_functions(module)
+    )
     block = main.entry_block
     values.add_main(block)
     if values.violations:
@@ -50,6 +55,16 @@ def localize(
         _clean(op)
     _erase_dead(block, inside)
     _set_types(main, mesh, inputs, outputs)
+
+
+def _acting_functions(module: ModuleOp) -> set[str]:
+    """The functions that have an effect, communicate, or depend on the device."""
+    acting = {
+        name
+        for name, function in functions_of(module).items()
+        if any(has_effect(op) or is_axis_index(op) for op in walk(function.operation))
+    }
+    return reaches(module, acting)
 
 
 def _placement(values: FullValues, value: Value) -> Placement | None:
@@ -69,7 +84,11 @@ def _split(values: FullValues, mesh: Mesh) -> None:
         for value in values.all()
         for placement in [values.placement(value)]
     ]
-    violations = [*_uneven_blocks(values, mesh), *_differing_constants(constants)] or [
+    violations = [
+        *_uneven_blocks(values, mesh),
+        *_differing_constants(constants),
+        *values.summands(),
+    ] or [
         Violation(value.location, f"{value.type} cannot be split as {placement}")
         for value, placement, type_ in wanted
         if type_ is None

@@ -199,3 +199,39 @@ module @groups_over_part_of_an_axis {
     return %0 : tensor<8xf32>
   }
 }
+
+// -----
+
+module @effects_in_functions_outside_of_regions {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    // expected-error @+1 {{func.call outside of the manual regions has an effect, or communicates}}
+    call @f(%x) : (tensor<8xf32>) -> ()
+    return %0 : tensor<8xf32>
+  }
+  func.func private @f(%x: tensor<8xf32>) {
+    call @g(%x) : (tensor<8xf32>) -> ()
+    return
+  }
+  func.func private @g(%x: tensor<8xf32>) {
+    stablehlo.custom_call @tell(%x) {has_side_effect = true} : (tensor<8xf32>) -> ()
+    return
+  }
+}
+
+// -----
+
+module @operations_on_summands {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{}]>] out_shardings=[<@mesh, [{}], unreduced={"i"}>] manual_axes={"i"} (%b: tensor<8xf32>) {
+      sdy.return %b : tensor<8xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    // expected-error @+1 {{stablehlo.sine outside of the manual regions takes an array of which each device holds a summand, split as [{}] unreduced={i}; sum it in the region}}
+    %1 = stablehlo.sine %0 : tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+}
