@@ -3,6 +3,7 @@
 from importlib.metadata import version as _version
 
 import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
+from shmap_compiler import named
 from shmap_compiler.base.errors import (
     ArgumentTypeError,
     ArtifactError,
@@ -37,6 +38,9 @@ from shmap_compiler.stages.loading import load
 from shmap_compiler.stages.lowered import PARTITIONERS, STAGES, Lowered
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
+from shmap_compiler.xmap.named_program import NamedProgram
+from shmap_compiler.xmap.resources import SerialLoop, mesh, serial_loop
+from shmap_compiler.xmap.xmap import NamedLowered, XMapped, xmap
 
 __version__ = _version("shmap_compiler")
 
@@ -52,12 +56,15 @@ __all__ = [
     "Graph",
     "HangError",
     "Lowered",
+    "NamedLowered",
+    "NamedProgram",
     "Pmapped",
     "Portable",
     "Problem",
     "Replication",
     "ReplicationError",
     "ResultTypeError",
+    "SerialLoop",
     "ShardMapped",
     "ShmapError",
     "Simulation",
@@ -70,14 +77,19 @@ __all__ = [
     "UnreducedError",
     "Validation",
     "VaryingValueError",
+    "XMapped",
     "__version__",
     "assume_replicated",
     "explain",
     "load",
+    "mesh",
+    "named",
     "passes",
     "pmap",
+    "serial_loop",
     "shard_map",
     "simulate_module",
     "smap",
     "watch_collectives",
+    "xmap",
 ]

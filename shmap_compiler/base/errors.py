@@ -83,14 +83,18 @@ class ShmapError(Exception):
     code: ClassVar[str] = "SHM-E001"
 
     def __init__(self, who: str | None, problems: Sequence[Problem]):
-        """`who` is the user's function, as `describe` names it; None if no function is at hand."""
+        """`who` is the user's function, as `describe` names it; None if no function is at hand.
+
+        It may begin with the front end that maps the function, as in "xmap of `f`".
+        """
         self.who = who
         self.problems = tuple(problems)
         if who is None:
             lines = [*map(str, self.problems), reference(self.code)]
         else:
             count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
-            lines = [f"{_front_end.get()} of {who}{count}:", *(f"  {p}" for p in self.problems)]
+            mapped = who if " of `" in who else f"{_front_end.get()} of {who}"
+            lines = [f"{mapped}{count}:", *(f"  {p}" for p in self.problems)]
             lines.append(f"  {reference(self.code)}")
         super().__init__("\n".join(lines))
 

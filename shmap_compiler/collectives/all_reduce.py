@@ -112,6 +112,7 @@ def _extremum_forms(name, named, positional, split):
             expansion,
             _split(split, positional),
             positional=True,
+            jax_batches=False,  # to an extremum without a derivative
             register_derivative=define_in_bodies,
         ),
         JaxForm(f"unreduced_{name}", expansion),

@@ -177,7 +177,8 @@ class Graph:
         def is_graph(value: Any) -> bool:
             return isinstance(value, Graph)
 
-        return print_program(heading, self.jaxpr, self.in_specs, self.out_specs, varying, is_graph)
+        ins, outs = ([specs.show(s) for s in row] for row in (self.in_specs, self.out_specs))
+        return print_program(heading, self.jaxpr, ins, outs, varying, is_graph)
 
     def __repr__(self) -> str:
         """One line; `str` gives the whole program."""

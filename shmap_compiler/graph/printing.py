@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jax.extend import core as jex_core
-from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, is_jaxpr, open_jaxpr
@@ -20,8 +19,8 @@ from shmap_compiler.base.source_lines import source_line
 def print_program(
     heading: str,
     program: Jaxpr,
-    in_specs: Sequence[PartitionSpec],
-    out_specs: Sequence[PartitionSpec],
+    in_layouts: Sequence[str],
+    out_layouts: Sequence[str],
     suffix: Callable[[Any], str],
     is_graph: Callable[[Any], bool],
 ) -> str:
@@ -29,19 +28,16 @@ def print_program(
 
     Args:
       program: a jaxpr.
+      in_layouts, out_layouts: what is shown after `@` of each input and output.
       suffix: adds to the type of each variable.
       is_graph: whether a parameter of an equation is a Graph.
     """
     printer = _Printer(suffix, is_graph)
     jaxpr = open_jaxpr(program)
-    inputs = [
-        f"{printer.binder(v)}@{specs.show(s)}" for v, s in zip(jaxpr.invars, in_specs, strict=True)
-    ]
+    inputs = [f"{printer.binder(v)}@{s}" for v, s in zip(jaxpr.invars, in_layouts, strict=True)]
     lines = [f"{heading}:", f"{{ lambda ; {' '.join(inputs)}. let"]
     lines += printer.equations(jaxpr, "    ")
-    outputs = [
-        f"{printer.atom(v)}@{specs.show(s)}" for v, s in zip(jaxpr.outvars, out_specs, strict=True)
-    ]
+    outputs = [f"{printer.atom(v)}@{s}" for v, s in zip(jaxpr.outvars, out_layouts, strict=True)]
     lines.append(f"  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}")
     return "\n".join(lines)
 

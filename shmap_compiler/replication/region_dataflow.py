@@ -168,6 +168,17 @@ def _shard_map(eqn: Eqn) -> Wiring:
     return Wiring((program,), results, ends=graph.manual_axes)
 
 
+def _xmap(eqn: Eqn) -> Wiring:
+    """R13 for logical axes: inside, arguments also vary along the names of their dimensions."""
+    program = eqn.params["program"]
+    names: list[tuple[str, ...]] = [()] * len(program.constants)
+    names += [mapping.names for mapping in program.in_mappings]
+    inputs = tuple((v, BlockPosition(n)) for v, n in zip(eqn.invars, names, strict=True))
+    inner = HeldProgram(open_jaxpr(program.jaxpr), inputs, manual_axes=program.names_in_scope)
+    results = tuple((Out(0, k),) for k in range(len(eqn.outvars)))
+    return Wiring((inner,), results, ends=tuple(program.placements))
+
+
 def _linear_solve(eqn: Eqn) -> Wiring:
     """R9: the results are those of `solve`, given its constants and the right-hand sides.
 
@@ -209,6 +220,7 @@ _WIRINGS = {
     "cond": _cond,
     "custom_linear_solve": _linear_solve,
     "shard_map": _shard_map,
+    "xmap": _xmap,
 }
 
 HOLDERS = frozenset(_WIRINGS)

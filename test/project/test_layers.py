@@ -31,6 +31,8 @@ ROOMS = {
         "eager",
         "stages",
         "frontend",
+        "named",
+        "xmap",
         "pmap",
     ),
     "shmap_passes": ("cost", "ir", "files", "analysis", "checks", "simplify", "export", "import_"),

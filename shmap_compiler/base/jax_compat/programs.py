@@ -110,6 +110,24 @@ def close_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr
 
 
+def program_of_equations(
+    jaxpr: Jaxpr, eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]
+) -> Any:
+    """A closed jaxpr without constants of some equations of `jaxpr`."""
+    inner = open_jaxpr(jaxpr)
+    fields = {
+        "constvars": [],
+        "invars": list(invars),
+        "outvars": list(outvars),
+        "eqns": list(eqns),
+        "effects": frozenset().union(*(eqn.effects for eqn in eqns)),
+        "debug_info": inner.debug_info.with_unknown_names(),
+    }
+    if _CLOSED_IS_SEPARATE:
+        return ClosedJaxpr(inner.replace(**fields), ())
+    return inner.replace(**fields, consts=())
+
+
 _backward_pass = getattr(ad, "backward_pass", None)  # from JAX 0.12 on
 
 

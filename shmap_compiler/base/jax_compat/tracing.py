@@ -32,18 +32,25 @@ def trace_with_axes(
     fun: Callable[..., Any], mesh: AbstractMesh, axes: Sequence[str], avals: Sequence[Any]
 ) -> Any:
     """ClosedJaxpr of `fun` on `avals`, with collectives over `axes` of `mesh` in scope."""
-    axis_env = [(a, mesh.shape[a]) for a in axes]
+    with jax.sharding.use_abstract_mesh(mesh):
+        return trace_in_scope(fun, [(a, mesh.shape[a]) for a in axes], avals)
+
+
+def trace_in_scope(
+    fun: Callable[..., Any], axis_env: Sequence[tuple[str, int]], avals: Sequence[Any]
+) -> Any:
+    """ClosedJaxpr of `fun` on `avals`, with these axes in scope besides those that are."""
     # JAX would check what it traced after the names of the axes have gone out of scope.
-    with jax.sharding.use_abstract_mesh(mesh), jax.enable_checks(False):
+    with jax.enable_checks(False):
         if setting("jax_debug_key_reuse"):  # only this looks for it inside
-            return jax.make_jaxpr(fun, axis_env=axis_env)(*avals)
+            return jax.make_jaxpr(fun, axis_env=list(axis_env))(*avals)
         found: list[Any] = []
 
         def in_scope() -> tuple[()]:
             found.append(_traced_flat(fun, avals))
             return ()
 
-        jax.make_jaxpr(in_scope, axis_env=axis_env)()
+        jax.make_jaxpr(in_scope, axis_env=list(axis_env))()
     return found[0]
 
 

@@ -1,0 +1,14 @@
+"""`jax.lax` with the functions of named axes that it had: `pdot`, `xeinsum` and `pgather`."""
+
+from typing import Any
+
+import jax
+
+from shmap_compiler.named.contractions import pdot, xeinsum
+from shmap_compiler.named.indexing import pgather
+
+__all__ = ["pdot", "pgather", "xeinsum"]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(jax.lax, name)

@@ -1,0 +1,114 @@
+"""Samplers of `jax.random` over named shapes.
+
+Each position along the named axes has a key of its own, made from its index. So samples do not
+depend on the resources that axes are assigned to, and no device samples for others.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.named.shapes import NamedShape
+
+Shape = tuple[int, ...] | NamedShape
+
+
+def fold_in_axes(key: Any, names: tuple[str, ...]) -> Any:
+    """A key for each position along named axes.
+
+    Examples:
+      >>> def f(x):
+      ...     return jax.random.uniform(named.random.fold_in_axes(jax.random.key(0), ("rows",)))
+      >>> len(set(xmap(f, ["rows", ...], ["rows", ...])(x).tolist()))
+      16
+    """
+    return jax.random.fold_in(key, lax.axis_index(names)) if names else key
+
+
+def _over_named_shapes(sampler: Callable[..., Any], shape_at: int) -> Callable[..., Any]:
+    """The sampler with a `NamedShape` for its shape.
+
+    Args:
+      shape_at: the position of the shape among its arguments.
+    """
+
+    @functools.wraps(sampler)
+    def sample(key: Any, *args: Any, shape: Any = None, **kwargs: Any) -> Any:
+        arguments = list(args)
+        if len(arguments) >= shape_at and shape is None:
+            shape = arguments.pop(shape_at - 1)
+        if not isinstance(shape, NamedShape):
+            return sampler(key, *arguments, **({} if shape is None else {"shape": shape}), **kwargs)
+        wrong = [n for n, size in shape.named.items() if lax.axis_size(n) != size]
+        if wrong:
+            problems = [_wrong_size(n, shape.named[n], lax.axis_size(n)) for n in wrong]
+            raise SpecError(f"{sampler.__name__} of `{shape}`", problems)
+        own = fold_in_axes(key, tuple(shape.named))
+        return sampler(own, *arguments, shape=shape.dimensions, **kwargs)
+
+    return sample
+
+
+def _wrong_size(name: str, found: int, size: int) -> Problem:
+    return Problem(
+        f"shape: axis {name!r}",
+        f"size {found}",
+        f"{size}, the size of the axis",
+        f"write named.axis_size({name!r})",
+    )
+
+
+bernoulli = _over_named_shapes(jax.random.bernoulli, 2)
+beta = _over_named_shapes(jax.random.beta, 3)
+cauchy = _over_named_shapes(jax.random.cauchy, 1)
+dirichlet = _over_named_shapes(jax.random.dirichlet, 2)
+exponential = _over_named_shapes(jax.random.exponential, 1)
+gamma = _over_named_shapes(jax.random.gamma, 2)
+gumbel = _over_named_shapes(jax.random.gumbel, 1)
+laplace = _over_named_shapes(jax.random.laplace, 1)
+logistic = _over_named_shapes(jax.random.logistic, 1)
+normal = _over_named_shapes(jax.random.normal, 1)
+pareto = _over_named_shapes(jax.random.pareto, 2)
+poisson = _over_named_shapes(jax.random.poisson, 2)
+rademacher = _over_named_shapes(jax.random.rademacher, 1)
+randint = _over_named_shapes(jax.random.randint, 1)
+t = _over_named_shapes(jax.random.t, 2)
+truncated_normal = _over_named_shapes(jax.random.truncated_normal, 3)
+uniform = _over_named_shapes(jax.random.uniform, 1)
+
+
+def variance_scaling(
+    scale: float, mode: str, distribution: str, fan_in: tuple[str, ...], fan_out: tuple[str, ...]
+) -> Callable[..., Any]:
+    """An initializer of weights with named axes, as `jax.nn.initializers.variance_scaling`.
+
+    Args:
+      scale: The variance of the weights, times the fan.
+      mode: "fan_in", "fan_out" or "fan_avg".
+      distribution: "normal", "truncated_normal" or "uniform".
+      fan_in, fan_out: The named axes of inputs and outputs.
+
+    Returns:
+      A function of a key, a `NamedShape` and a type.
+    """
+
+    def init(key: Any, shape: NamedShape, dtype: Any = jnp.float32) -> Any:
+        ins, outs = (math.prod(shape.named[n] for n in names) for names in (fan_in, fan_out))
+        fan = {"fan_in": ins, "fan_out": outs, "fan_avg": (ins + outs) / 2}[mode]
+        deviation = math.sqrt(scale / max(1, fan))
+        if distribution == "normal":
+            return normal(key, shape, dtype) * deviation
+        if distribution == "uniform":
+            return uniform(key, shape, dtype, -1) * (deviation * math.sqrt(3))
+        # That of a normal distribution cut at two standard deviations is smaller.
+        return truncated_normal(key, -2, 2, shape, dtype) * (deviation / 0.87962566103423978)
+
+    return init

@@ -1,0 +1,105 @@
+"""Reductions over named axes and dimensions together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from shmap_compiler.named.axes import Axis, count, split_axis
+
+
+def sum(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """Sums over named axes and dimensions, as `jnp.sum` does over dimensions.
+
+    Args:
+      x: An array.
+      axis: A name, a dimension, or a tuple of both; None for all dimensions.
+      keepdims: Whether summed dimensions stay, with size one. Named axes go in any case.
+
+    Examples:
+      >>> f = xmap(lambda x: named.sum(x, (0, "rows")), in_axes=["rows", ...], out_axes=[...])
+      >>> (f(x.reshape(8, 2)) == x.sum()).item()
+      True
+    """
+    return _reduced(jnp.sum, lax.psum, x, axis, keepdims)
+
+
+def max(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """The largest element, as `jnp.max` (see `sum`)."""
+    return _reduced(jnp.max, _of_numbers(lax.pmax), x, axis, keepdims)
+
+
+def min(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """The smallest element, as `jnp.min` (see `sum`)."""
+    return _reduced(jnp.min, _of_numbers(lax.pmin), x, axis, keepdims)
+
+
+def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """The arithmetic mean, as `jnp.mean` (see `sum`)."""
+    total = sum(jnp.asarray(x, _inexact(x)), axis, keepdims=keepdims)
+    return total / count(x, axis)
+
+
+def var(x: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> Any:
+    """The variance, as `jnp.var` (see `sum`)."""
+    dimensions, names = split_axis(x, axis)
+    x = jnp.asarray(x, _inexact(x))
+    centered = x - mean(x, (*dimensions, *names), keepdims=True)
+    squares = jnp.real(centered * jnp.conj(centered))
+    return sum(squares, (*dimensions, *names), keepdims=keepdims) / (count(x, axis) - ddof)
+
+
+def std(x: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> Any:
+    """The standard deviation, as `jnp.std` (see `sum`)."""
+    return jnp.sqrt(var(x, axis, ddof=ddof, keepdims=keepdims))
+
+
+def prod(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """The product, as `jnp.prod` (see `sum`). Named axes are gathered: no collective multiplies."""
+
+    def over_names(x, names):
+        return jnp.prod(lax.all_gather(x, names), 0)
+
+    return _reduced(jnp.prod, over_names, x, axis, keepdims)
+
+
+def any(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """Whether any element is true, as `jnp.any` (see `sum`)."""
+    return _reduced(jnp.any, _of_numbers(lax.pmax), x, axis, keepdims)
+
+
+def all(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """Whether all elements are true, as `jnp.all` (see `sum`)."""
+    return _reduced(jnp.all, _of_numbers(lax.pmin), x, axis, keepdims)
+
+
+def _reduced(
+    positional: Callable[..., Any],
+    collective: Callable[..., Any],
+    x: Any,
+    axis: Axis,
+    keepdims: bool,
+) -> Any:
+    """Dimensions first: what is left is what collectives send."""
+    dimensions, names = split_axis(x, axis)
+    x = positional(jnp.asarray(x), axis=dimensions, keepdims=keepdims)
+    return collective(x, names) if names else x
+
+
+def _of_numbers(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective that takes booleans too."""
+
+    def fun(x, names):
+        if x.dtype != jnp.bool_:
+            return collective(x, names)
+        return collective(x.astype(jnp.int32), names).astype(jnp.bool_)
+
+    return fun
+
+
+def _inexact(x: Any) -> Any:
+    dtype = jnp.result_type(x)
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)

@@ -1,0 +1,231 @@
+"""Derivative rules of the user's that name logical axes.
+
+JAX traces the rules of `jax.custom_jvp` and `jax.custom_vjp` functions only when it differentiates,
+when mesh axes and vmaps have taken the place of logical axes. A function placed here has rules of
+the same kind around it, which trace the user's with the logical names in scope and place what they
+find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex_core
+from jax.interpreters import batching
+
+from shmap_compiler.base.jax_compat import (
+    Eqn,
+    Jaxpr,
+    constants_to_inputs,
+    jaxprs_in,
+    program_of_equations,
+    trace_in_scope,
+)
+from shmap_compiler.base.jax_compat.name_stacks import without_transpose
+from shmap_compiler.collectives import vmapped_axes
+from shmap_compiler.transforms.batching import leave_p
+
+Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
+"""Evaluates a closed named program where mesh axes and vmaps are in scope."""
+
+AxisEnv = tuple[tuple[str, int], ...]
+
+RULED = ("custom_jvp_call", "custom_vjp_call")
+"""Names of JAX's primitives for functions with derivative rules of the user's."""
+
+
+def placed_call(
+    eqn: Eqn, who: str, sizes: Mapping[str, int], vmapped: AxisEnv, run: Run
+) -> Callable[..., Sequence[Any]]:
+    """The function of the operands of `eqn`, placed by `run`.
+
+    Args:
+      sizes: of logical axes.
+      vmapped: the vmapped axes, with their sizes.
+    """
+    call = _Call(eqn, who, sizes, vmapped, run)
+    of_variables = call.with_jvp() if eqn.primitive.name == "custom_jvp_call" else call.with_vjp()
+    positions = [eqn.invars.index(v) for v in call.variables]
+    return lambda *operands: of_variables(*[operands[at] for at in positions])
+
+
+class _Call:
+    def __init__(self, eqn: Eqn, who: str, sizes: Mapping[str, int], vmapped: AxisEnv, run: Run):
+        self.eqn, self.who, self.sizes, self.run_placed = eqn, who, sizes, run
+        self.vmapped = vmapped
+        self.primal_program = jaxprs_in(eqn.params)[0]
+        operands = [v for v in eqn.invars if not isinstance(v, jex_core.Literal)]
+        self.variables = list(dict.fromkeys(operands))
+        # The call as the user wrote it, to be differentiated where logical names are in scope.
+        self.named = jex_core.jaxpr_as_fun(
+            program_of_equations(self.primal_program, [eqn], self.variables, eqn.outvars)
+        )
+        self.smooth_in = [_is_smooth(v.aval) for v in self.variables]
+        self.smooth_out = [_is_smooth(v.aval) for v in eqn.outvars]
+
+    def primal(self, *args: Any) -> Sequence[Any]:
+        env = dict(zip(self.variables, args, strict=True))
+        operands = [v.val if isinstance(v, jex_core.Literal) else env[v] for v in self.eqn.invars]
+        with vmapped_axes.body(self.who):
+            results = self.run_placed(self.primal_program, operands)
+        return [_front(x, tuple(name for name, _ in self.vmapped)) for x in results]
+
+    def of_smooth(self, args: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        """The named call as a function of those operands that have tangents."""
+
+        def fun(*smooth: Any) -> Sequence[Any]:
+            rest = iter(smooth)
+            return self.named(
+                *[next(rest) if s else x for x, s in zip(args, self.smooth_in, strict=True)]
+            )
+
+        return fun
+
+    def place(self, fun: Callable[..., Any], *args: Any) -> Sequence[Any]:
+        """Traces a function of flat arrays with logical names in scope, and evaluates it placed.
+
+        JAX may trace a rule where the vmaps have still to be applied. So what is placed is held
+        together until they are (`_rule_p`).
+        """
+        with vmapped_axes.body(self.who):
+            # That the rule is called by a transposition does not make it one: what it is given
+            # depends on that (`transforms/backward_rules.py`).
+            jaxpr, constants = constants_to_inputs(
+                without_transpose(
+                    trace_in_scope(fun, tuple(self.sizes.items()), [jax.typeof(x) for x in args])
+                )
+            )
+            operands = [*constants, *args]
+            rule, more = constants_to_inputs(
+                trace_in_scope(
+                    lambda *operands: self.run_placed(jaxpr, operands),
+                    self.vmapped,
+                    [jax.typeof(x) for x in operands],
+                )
+            )
+            return _bind_rule([*more, *operands], rule, self.vmapped, self.who)
+
+    def with_jvp(self) -> Callable[..., Sequence[Any]]:
+        call = jax.custom_jvp(self.primal)
+
+        @call.defjvp
+        def rule(primals, tangents):
+            moving = _where(self.smooth_in, tangents)
+
+            def fun(*flat):
+                args, tangents = flat[: len(primals)], flat[len(primals) :]
+                smooth = _where(self.smooth_in, args)
+                outs, out_tangents = jax.jvp(self.of_smooth(args), smooth, list(tangents))
+                return [*outs, *_where(self.smooth_out, out_tangents)]
+
+            found = self.place(fun, *primals, *moving)
+            count = len(self.smooth_out)
+            outs, rest = found[:count], iter(found[count:])
+            return list(outs), [
+                next(rest) if s else np.zeros(jnp.shape(x), jax.dtypes.float0)
+                for x, s in zip(outs, self.smooth_out, strict=True)
+            ]
+
+        return call
+
+    def with_vjp(self) -> Callable[..., Sequence[Any]]:
+        call = jax.custom_vjp(self.primal)
+        structure: list[Any] = []
+
+        def forward(*args):
+            def fun(*args):
+                def split(*smooth):
+                    outs = self.of_smooth(args)(*smooth)
+                    fixed = [x for x, s in zip(outs, self.smooth_out, strict=True) if not s]
+                    return _where(self.smooth_out, outs), fixed
+
+                outs, pull, fixed = jax.vjp(split, *_where(self.smooth_in, args), has_aux=True)
+                residuals, tree = jax.tree.flatten(pull)
+                structure[:] = [tree]
+                return [*outs, *fixed, *residuals]
+
+            found = self.place(fun, *args)
+            count, smooth = len(self.smooth_out), sum(self.smooth_out)
+            moving, fixed = iter(found[:smooth]), iter(found[smooth:count])
+            return [next(moving) if s else next(fixed) for s in self.smooth_out], found[count:]
+
+        def backward(residuals, cotangents):
+            moving = _where(self.smooth_out, cotangents)
+
+            def fun(*flat):
+                pull = jax.tree.unflatten(structure[0], flat[: len(residuals)])
+                return pull(list(flat[len(residuals) :]))
+
+            found = iter(self.place(fun, *residuals, *moving))
+            return tuple(next(found) if s else None for s in self.smooth_in)
+
+        call.defvjp(forward, backward)
+        return call
+
+
+_rule_p = jex_core.Primitive("placed_rule")
+"""A placed derivative rule, which names vmapped axes that are not in scope yet."""
+_rule_p.multiple_results = True
+
+
+def _bind_rule(args: Sequence[Any], jaxpr: Jaxpr, vmapped: AxisEnv, who: str) -> Sequence[Any]:
+    if not vmapped:
+        return jex_core.jaxpr_as_fun(jaxpr)(*args)
+    return _rule_p.bind(*args, jaxpr=jaxpr, vmapped=vmapped, who=who)
+
+
+def _rule_type(*types, jaxpr, vmapped, who):
+    return jaxpr.out_avals
+
+
+def _batch_rule(axis, args, dims, *, jaxpr, vmapped, who):
+    run, mapped = jex_core.jaxpr_as_fun(jaxpr), []
+
+    def leaving(*args):
+        mapped.clear()
+        return [leave_p.bind(x, mapped=mapped) for x in run(*args)]
+
+    # What the function returns unmapped, its rule must, too.
+    batched = jax.vmap(leaving, tuple(dims), None, axis_name=axis.name, axis_size=axis.size)
+    rest = tuple((name, size) for name, size in vmapped if name != axis.name)
+    with vmapped_axes.body(who):
+        if not rest:
+            results = batched(*args)
+        else:
+            traced = trace_in_scope(batched, rest, [jax.typeof(x) for x in args])
+            program, constants = constants_to_inputs(traced)
+            results = _bind_rule([*constants, *args], program, rest, who)
+    return results, [0 if m else None for m in mapped]
+
+
+_front_p = jex_core.Primitive("vmapped_dimensions_first")
+"""Puts the dimensions of these vmaps first, as rules do: JAX takes both to have the same ones."""
+
+
+def _front(x: Any, vmapped: tuple[str, ...]) -> Any:
+    return _front_p.bind(x, vmapped=vmapped) if vmapped else x
+
+
+def _batch_front(axis, args, dims, *, vmapped):
+    (x,), (d,) = args, dims
+    x = x if d is None else jnp.moveaxis(x, d, 0)
+    rest = tuple(name for name in vmapped if name != axis.name)
+    return _front(x, rest), (None if d is None else 0)
+
+
+_front_p.def_abstract_eval(lambda x, *, vmapped: x)
+batching.fancy_primitive_batchers[_front_p] = _batch_front
+_rule_p.def_abstract_eval(_rule_type)
+batching.fancy_primitive_batchers[_rule_p] = _batch_rule
+
+
+def _is_smooth(aval: Any) -> bool:
+    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def _where(kept: Sequence[bool], values: Sequence[Any]) -> list[Any]:
+    return [x for x, k in zip(values, kept, strict=True) if k]

@@ -1,0 +1,68 @@
+"""The data of a named program: a jaxpr whose collectives name logical axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shmap_compiler.base.jax_compat import AnyMesh, Jaxpr, is_axis_effect
+from shmap_compiler.xmap.axes import AxisMapping
+from shmap_compiler.xmap.resources import Placement
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NamedJaxpr:
+    """A traced function of named axes: the data of `NamedProgram`.
+
+    Attributes:
+      name: The name of the user's function.
+      jaxpr: A closed jaxpr without constants, on types without named dimensions.
+      constants: The values of its leading inputs, which the function closes over.
+      placements: Where each logical axis is, by its name.
+      mesh: The mesh of the call, if there is one.
+      in_mappings, out_mappings: The named dimensions of each argument and result.
+      outer: The axes of enclosing xmaps, by their sizes.
+    """
+
+    name: str
+    who: str
+    jaxpr: Jaxpr
+    constants: tuple[Any, ...]
+    placements: Mapping[str, Placement]
+    mesh: AnyMesh | None
+    in_mappings: tuple[AxisMapping, ...]
+    out_mappings: tuple[AxisMapping, ...]
+    outer: Mapping[str, int]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each logical axis."""
+        return {name: p.size for name, p in self.placements.items()}
+
+    @property
+    def names_in_scope(self) -> tuple[str, ...]:
+        """All logical axes that the program may name."""
+        return (*self.outer, *self.placements)
+
+    @property
+    def mesh_axes(self) -> tuple[str, ...]:
+        """The mesh axes that logical axes are split over, in mesh order."""
+        used = {a for p in self.placements.values() for a in p.mesh_axes}
+        return tuple(a for a in self.mesh.axis_names if a in used) if self.mesh is not None else ()
+
+    @property
+    def effects(self) -> set[Any]:
+        return {e for e in self.jaxpr.effects if not is_axis_effect(e, frozenset(self.placements))}
+
+    @cached_property
+    def out_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the full results."""
+        found = []
+        for var, mapping in zip(self.jaxpr.jaxpr.outvars, self.out_mappings, strict=True):
+            shape = list(var.aval.shape)
+            for name, at in mapping.positions:
+                shape.insert(at, self.placements[name].size)
+            found.append(tuple(shape))
+        return tuple(found)

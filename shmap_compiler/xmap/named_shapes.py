@@ -1,0 +1,186 @@
+"""Named shapes: along which logical axes each value of a named program extends.
+
+A value has an axis if it may differ along it. That is what the inference of replication finds on a
+mesh (`replication/inference.py`), with logical axes in the place of mesh axes. From named shapes
+follow the checks of this file, and what `print(f.trace(x))` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from jax.sharding import AbstractMesh
+
+from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.collectives.jax_params import named_axes
+from shmap_compiler.graph.printing import print_program
+from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.replication.inference import Replication, infer_program
+from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
+from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
+from shmap_compiler.xmap.resources import Placement
+
+
+def infer(program: NamedJaxpr) -> Replication:
+    """The logical axes of every value, those of xmaps inside the program among them."""
+    sizes = {**program.outer, **{name: p.size for name, p in _all_placements(program).items()}}
+    logical = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    varying: list[Iterable[str]] = [tuple(program.outer)] * len(program.constants)
+    varying += [(*program.outer, *m.names) for m in program.in_mappings]
+    region = ManualRegion(logical, program.names_in_scope)
+    return infer_program(region, program.jaxpr, varying)
+
+
+def _all_placements(program: NamedJaxpr) -> dict[str, Placement]:
+    """The placements of the axes of a program and of the xmaps in it."""
+    found = dict(program.placements)
+    for eqn in equations(program.jaxpr):
+        if eqn.primitive.name == "xmap":
+            found.update(eqn.params["program"].placements)
+    return found
+
+
+def check(program: NamedJaxpr, out_paths: list[str], in_paths: list[str]) -> None:
+    """Checks named shapes against `out_axes` and resources.
+
+    Raises:
+      SpecError: a result has other axes than its mapping, or two axes on one resource meet.
+    """
+    shapes = infer(program)
+    problems = [
+        *_looped_names(program),
+        *_extra_axes(program, shapes, out_paths),
+        *_conflicts(program, shapes, in_paths),
+        *_broadcast_conflicts(program, shapes, out_paths),
+    ]
+    if problems:
+        raise SpecError(program.who, problems)
+
+
+def show(program: NamedJaxpr) -> str:
+    """The text of a program, with the named shape of every value."""
+    shapes, sizes = infer(program), {n: p.size for n, p in _all_placements(program).items()}
+
+    def named_shape(var: Any) -> str:
+        axes = shapes.of(var)
+        named = ",".join(f"{name}:{size}" for name, size in sizes.items() if name in axes)
+        return f"{{{named}}}" if named else ""
+
+    def is_program(value: Any) -> bool:
+        return False
+
+    axes = ", ".join(_shown_placement(p) for p in program.placements.values())
+    return print_program(
+        f"named program {program.name}, axes {axes or 'none'}",
+        program.jaxpr,
+        [*["[...]"] * len(program.constants), *(m.text for m in program.in_mappings)],
+        [m.text for m in program.out_mappings],
+        named_shape,
+        is_program,
+    )
+
+
+def _shown_placement(placement: Placement) -> str:
+    resources = [*placement.mesh_axes, *([placement.loop.text] if placement.loop else [])]
+    on = f" on {', '.join(resources)}" if resources else ""
+    return f"{placement.name}={placement.size}{on}"
+
+
+# ------------------------------------------------------------------------------------- mistakes
+
+
+def _looped_names(program: NamedJaxpr) -> Iterator[Problem]:
+    looped = {name: p for name, p in program.placements.items() if p.loop is not None}
+    for eqn in equations(program.jaxpr) if looped else ():
+        if eqn.primitive.name in COLLECTIVE_NAMES and {"axes", "axis_name"} & set(eqn.params):
+            for name in named_axes(eqn.params):
+                if name in looped:
+                    yield Problem(
+                        f"{eqn.primitive} over {name!r} at {source_line(eqn)}",
+                        f"axis {name!r}, whose chunks {looped[name].loop} computes one by one",
+                        "an axis without a loop resource: chunks do not communicate",
+                        "assign mesh axes to it instead, or leave it without resources",
+                    )
+
+
+def _extra_axes(
+    program: NamedJaxpr, shapes: Replication, out_paths: list[str]
+) -> Iterator[Problem]:
+    for path, mapping, found in zip(out_paths, program.out_mappings, shapes.outputs, strict=True):
+        extra = [n for n in program.placements if n in found and mapping.position(n) is None]
+        if extra:
+            listed = ", ".join(map(repr, extra))
+            yield Problem(
+                path,
+                f"a value that is mapped along more axes than {mapping.shown} names: {listed}",
+                "a dimension in out_axes for every named axis of a result",
+                f"name {listed} in out_axes, or reduce over it, e.g. with jax.lax.psum",
+            )
+
+
+def _conflicts(program: NamedJaxpr, shapes: Replication, in_paths: list[str]) -> Iterator[Problem]:
+    """Two axes on one resource in the named shape of one value."""
+    placements = _all_placements(program)
+    shared = {r: names for r, names in _users(placements).items() if len(names) > 1}
+    if not shared:
+        return
+    seen: set[tuple[str, str]] = set()
+
+    def met(axes: Iterable[str], where: str, what: str) -> Iterator[Problem]:
+        for resource, names in shared.items():
+            both = tuple(name for name in names if name in axes)[:2]
+            if len(both) == 2 and both not in seen:
+                seen.add(both)
+                yield _conflict(where, what, both, resource)
+
+    for path, mapping in zip(in_paths, program.in_mappings, strict=True):
+        yield from met(mapping.names, path, "an input")
+    for eqn in equations(program.jaxpr):
+        for var in eqn.outvars:
+            where = f"{eqn.primitive} at {source_line(eqn)}"
+            yield from met(shapes.of(var), where, "a value")
+
+
+def _users(placements: Mapping[str, Placement]) -> dict[str, list[str]]:
+    """The logical axes on each resource."""
+    users: dict[str, list[str]] = {}
+    for name, placement in placements.items():
+        loop = [placement.loop.text] if placement.loop else []
+        for resource in (*map(repr, placement.mesh_axes), *loop):
+            users.setdefault(resource, []).append(name)
+    return users
+
+
+def _broadcast_conflicts(
+    program: NamedJaxpr, shapes: Replication, out_paths: list[str]
+) -> Iterator[Problem]:
+    """A result that out_axes broadcasts along an axis whose resource splits it already."""
+    placements = program.placements
+    for path, mapping, found in zip(out_paths, program.out_mappings, shapes.outputs, strict=True):
+        for name in mapping.names:
+            for other in placements if name not in found else ():
+                common = set(_users({name: placements[name]})) & set(
+                    _users({other: placements[other]})
+                )
+                if other in found and common:
+                    resource = min(common)
+                    yield _conflict(
+                        path,
+                        f"a result that {mapping.shown} broadcasts along {name!r}",
+                        (name, other),
+                        resource,
+                    )
+
+
+def _conflict(where: str, what: str, names: tuple[str, ...], resource: str) -> Problem:
+    one, other = map(repr, names)
+    return Problem(
+        where,
+        f"{what} whose named shape has the axes {one} and {other}, both mapped to the resource "
+        f"{resource}",
+        "values with one axis for each resource: devices hold one chunk of a value",
+        f"assign other resources to {one} or {other}, or reduce one of them before they meet",
+    )

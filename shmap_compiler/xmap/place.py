@@ -1,0 +1,267 @@
+"""Places a named program: what it computes on one device, written with mesh axes and vmaps.
+
+A collective over a logical axis becomes one over the axes that stand for it: its mesh axes, then
+the vmapped axis of the rest. The rules of `collectives/vmapped_axes.py` divide it in a part on the
+device and a collective over mesh axes. This walk only renames, with four exceptions: a psum of a
+product becomes a contraction; derivative rules of the user's, which JAX traces only when it
+differentiates, are placed then; and so are xmaps inside this one and shard_maps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax import lax
+from jax.extend import core as jex_core
+
+from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.jax_compat import (
+    Eqn,
+    Jaxpr,
+    axis_of_effect,
+    is_axis_effect,
+    is_closed,
+    jaxprs_in,
+    open_jaxpr,
+    program_of_equations,
+    trace_in_scope,
+)
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.collectives.jax_params import named_axes
+from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter
+from shmap_compiler.lowering.primitive import named_axes as graph_axes
+from shmap_compiler.lowering.primitive import shmap_p
+from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
+from shmap_compiler.xmap.contraction import contract_p
+from shmap_compiler.xmap.custom_rules import RULED, placed_call
+from shmap_compiler.xmap.resources import Placement
+
+Deferred = Callable[..., Sequence[Any]]
+"""A function that computes an equation in the scope in which the program is evaluated."""
+
+
+@dataclass(frozen=True)
+class Deferring:
+    """How equations are computed that must be placed where the program is evaluated.
+
+    Attributes:
+      region: from an equation of an inner xmap, and the placer, to the function of its operands.
+      shard_map: the same for a shard_map in the body.
+    """
+
+    region: Callable[[Eqn, Placer], Deferred]
+    shard_map: Callable[[Eqn, Placer], Deferred]
+
+
+class Placer(Rewriter):
+    """
+    Attributes:
+      placements: of all logical axes in scope, those of enclosing xmaps among them.
+      moved: those that other axes stand for.
+    """
+
+    def __init__(self, who: str, placements: Mapping[str, Placement], deferring: Deferring):
+        super().__init__()
+        self.who = who
+        self.placements = placements
+        self.deferring = deferring
+        self.moved = {name: p.physical for name, p in placements.items() if not p.is_itself}
+        self.vmapped = {p.vmapped for p in placements.values() if p.vmapped}
+        # By the identity of equations, which are kept with it: psums with the products that they
+        # alone use, and these products.
+        self._products: dict[int, tuple[Eqn, Eqn]] = {}
+        self._dropped: dict[int, Eqn] = {}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: p.size for name, p in self.placements.items()}
+
+    @property
+    def _vmaps(self) -> tuple[tuple[str, int], ...]:
+        return tuple((p.vmapped, p.local) for p in self.placements.values() if p.vmapped)
+
+    def run(self, jaxpr: Jaxpr, args: Sequence[Any]) -> Sequence[Any]:
+        """The results of a closed named program, in the scope of mesh and vmaps."""
+        placed = self._renamed_program(jaxpr)
+        if names_any(placed, [_deferred_p.name]):
+            return self._evaluate(placed, args)
+        return jex_core.jaxpr_as_fun(placed)(*args)
+
+    def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
+        """A program that an equation holds: deferred equations are computed while it is traced."""
+        placed = self._renamed_program(jaxpr)
+        if not names_any(placed, [_deferred_p.name]):
+            return placed
+        types = [v.aval for v in open_jaxpr(placed).invars]
+        traced = trace_in_scope(lambda *args: self._evaluate(placed, args), (), types)
+        if is_closed(jaxpr):
+            return traced
+        assert not traced.consts, "an open program has no constants"
+        return open_jaxpr(traced)
+
+    def _renamed_program(self, jaxpr: Jaxpr) -> Jaxpr:
+        self._find_products(open_jaxpr(jaxpr))
+        return super().rewrite(jaxpr)
+
+    # ----------------------------------------------------------------------------- equations
+
+    def keeps(self, eqn: Eqn) -> bool:
+        return not (eqn.effects or _has_axes(eqn) or id(eqn) in self._dropped)
+
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        if id(eqn) in self._dropped:
+            return []
+        if id(eqn) in self._products:
+            _, product = self._products[id(eqn)]
+            return self._contraction(product, eqn)
+        name = eqn.primitive.name
+        if name in COLLECTIVE_NAMES and _has_axes(eqn):
+            return [self._renamed(eqn)]
+        if name == "xmap":
+            return [self._deferred(eqn, self.deferring.region(eqn, self))]
+        if eqn.primitive is shmap_p:
+            if not set(self.moved) & graph_axes(eqn.params["graph"]):
+                return [eqn]
+            return [self._deferred(eqn, self.deferring.shard_map(eqn, self))]
+        if name in RULED:
+            return [
+                self._deferred(eqn, placed_call(eqn, self.who, self.sizes, self._vmaps, self.run))
+            ]
+        if not jaxprs_in(eqn.params):
+            self._refuse_unknown(eqn)
+        return super().equation(eqn, names)
+
+    def effects(self, effects: Any) -> Any:
+        return {e for e in effects if not is_axis_effect(e, frozenset(self.moved))}
+
+    def _deferred(self, eqn: Eqn, fun: Deferred) -> Eqn:
+        effects = self.effects(eqn.effects)
+        return eqn.replace(primitive=_deferred_p, params={"fun": fun}, effects=effects)
+
+    def _renamed(self, eqn: Eqn) -> Eqn:
+        names = named_axes(eqn.params)
+        if not any(name in self.moved for name in names):
+            return eqn
+        new = tuple(each for name in names for each in self.moved.get(name, (name,)))
+        key = "axes" if "axes" in eqn.params else "axis_name"
+        single = not isinstance(eqn.params[key], (tuple, list)) and len(new) == 1
+        params = {**eqn.params, key: new[0] if single else new}
+        return eqn.replace(params=params, effects=self.effects(eqn.effects))
+
+    def _refuse_unknown(self, eqn: Eqn) -> None:
+        named = {axis_of_effect(e) for e in eqn.effects}
+        if _has_axes(eqn):
+            named.update(named_axes(eqn.params))
+        axes = [name for name in self.moved if name in named]
+        if axes:
+            listed = ", ".join(map(repr, axes))
+            raise BodyError(self.who, [_unknown(f"{eqn.primitive} over {listed}", eqn)])
+
+    # --------------------------------------------------------------------------- contractions
+
+    def _find_products(self, inner: Any) -> None:
+        """Finds the psums over vmapped axes of products that nothing else uses."""
+        makers = {eqn.outvars[0]: eqn for eqn in inner.eqns if eqn.primitive is lax.dot_general_p}
+        if not makers:
+            return
+        uses = Counter(v for eqn in inner.eqns for v in eqn.invars if _is_variable(v))
+        uses.update(filter(_is_variable, inner.outvars))
+        for eqn in inner.eqns:
+            if eqn.primitive.name in _SUMS and len(eqn.invars) == 1:
+                (operand,) = eqn.invars
+                is_product = _is_variable(operand) and operand in makers and uses[operand] == 1
+                if is_product and self._sums_on_devices(eqn):
+                    product = makers[operand]
+                    self._products[id(eqn)] = eqn, product
+                    self._dropped[id(product)] = product
+
+    def _sums_on_devices(self, eqn: Eqn) -> bool:
+        names = named_axes(eqn.params)
+        whole = eqn.params.get("axis_index_groups") is None
+        inside = [each for name in names for each in self.moved.get(name, (name,))]
+        return whole and bool(self.vmapped.intersection(inside))
+
+    def _contraction(self, product: Eqn, eqn: Eqn) -> list[Any]:
+        """The equations of a psum of a product."""
+        names = named_axes(eqn.params)
+        new = [each for name in names for each in self.moved.get(name, (name,))]
+        here = tuple(name for name in new if name in self.vmapped)
+        rest = tuple(name for name in new if name not in self.vmapped)
+        partial = jex_core.Var(eqn.outvars[0].aval) if rest else eqn.outvars[0]
+        dot = tuple(product.params.items())
+        contraction = product.replace(
+            primitive=contract_p, params={"axes": here, "dot": dot}, outvars=[partial]
+        )
+        if not rest:
+            return [contraction]
+        effects = self.effects(eqn.effects)
+        params = {**eqn.params, "axes": rest}
+        return [contraction, eqn.replace(invars=[partial], params=params, effects=effects)]
+
+    # ----------------------------------------------------------------------------- evaluation
+
+    def _evaluate(self, jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
+        """Evaluates a program with deferred equations: those, and all between them as programs."""
+        inner = open_jaxpr(jaxpr)
+        consts = jaxpr.consts if inner.constvars else ()
+        env = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jex_core.Literal) else env[atom]
+
+        def run_together(eqns: list[Any], later: set[Any]) -> None:
+            made = [v for eqn in eqns for v in eqn.outvars]
+            needed = [v for v in made if v in later]
+            used = dict.fromkeys(v for e in eqns for v in e.invars if _is_variable(v))
+            inputs = [v for v in used if v not in set(made)]
+            part = program_of_equations(jaxpr, eqns, inputs, needed)
+            results = jex_core.jaxpr_as_fun(part)(*map(read, inputs))
+            env.update(zip(needed, results, strict=True))
+
+        used_after: list[set[Any]] = []
+        later = set(filter(_is_variable, inner.outvars))
+        for eqn in reversed(inner.eqns):
+            used_after.append(set(later))
+            later.update(filter(_is_variable, eqn.invars))
+        groups = itertools.groupby(
+            zip(inner.eqns, reversed(used_after), strict=True),
+            lambda pair: pair[0].primitive is _deferred_p,
+        )
+        for is_deferred, group in groups:
+            pairs = list(group)
+            if not is_deferred:
+                run_together([eqn for eqn, _ in pairs], pairs[-1][1])
+                continue
+            for eqn, _ in pairs:
+                results = eqn.params["fun"](*map(read, eqn.invars))
+                env.update(zip(eqn.outvars, results, strict=True))
+        return [read(v) for v in inner.outvars]
+
+
+_deferred_p = jex_core.Primitive("xmap_deferred")
+"""Stands for an equation that is computed where the program is evaluated, by the function `fun`."""
+_deferred_p.multiple_results = True
+
+_SUMS = ("psum", "psum_invariant")
+
+
+def _is_variable(atom: Any) -> bool:
+    return not isinstance(atom, jex_core.Literal)
+
+
+def _has_axes(eqn: Eqn) -> bool:
+    return "axes" in eqn.params or "axis_name" in eqn.params
+
+
+def _unknown(what: str, eqn: Eqn) -> Problem:
+    return Problem(
+        f"{what} at {source_line(eqn)}",
+        "a collective that xmap cannot place on a mesh",
+        f"one of {', '.join(sorted(COLLECTIVE_NAMES))}",
+        "write it with these collectives, or leave the axis without resources",
+    )

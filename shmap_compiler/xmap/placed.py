@@ -1,0 +1,213 @@
+"""A named program as a function of full arrays: vmaps inside a loop inside one shard_map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from shmap_compiler.base.jax_compat import AnyMesh, Eqn
+from shmap_compiler.collectives import vmapped_axes
+from shmap_compiler.frontend.shard_map import ShardMapped, shard_map
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.xmap.axes import AxisMapping
+from shmap_compiler.xmap.contraction import leave
+from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
+from shmap_compiler.xmap.place import Deferred, Deferring, Placer
+from shmap_compiler.xmap.resources import Placement
+
+Flat = Callable[..., Sequence[Any]]
+"""A function of the flat full arrays of a call, after the constants of the program."""
+
+
+def placed(program: NamedJaxpr, outer: Mapping[str, Placement] | None = None) -> Flat:
+    """The program as a function of flat full arrays.
+
+    Args:
+      outer: the placements of the axes of enclosing xmaps, if it is called inside them.
+    """
+    body = _on_one_device(program, outer or {})
+    if not program.mesh_axes:
+        return body
+    flat_specs = specs_of(program)
+    return shard_map(
+        body,
+        mesh=program.mesh,
+        axis_names=program.mesh_axes,
+        in_specs=flat_specs[0],
+        out_specs=flat_specs[1],
+        check_vma=outer is None,
+    )
+
+
+def mapped_over(
+    program: NamedJaxpr, mesh: AnyMesh, axis_names: Sequence[str], in_tree: Any, out_tree: Any
+) -> ShardMapped[..., Any]:
+    """The program as a shard_mapped function of the user's arguments, with the stages of one."""
+    flat = _on_one_device(program, {})
+    (in_specs, out_specs), constants = specs_of(program), program.constants
+
+    def body(*args: Any) -> Any:
+        return jax.tree.unflatten(out_tree, flat(*constants, *jax.tree.leaves(args)))
+
+    body.__name__ = body.__qualname__ = program.name
+    return shard_map(
+        body,
+        mesh=mesh,
+        axis_names=axis_names,
+        in_specs=jax.tree.unflatten(in_tree, in_specs[len(constants) :]),
+        out_specs=jax.tree.unflatten(out_tree, out_specs),
+    )
+
+
+def specs_of(
+    program: NamedJaxpr,
+) -> tuple[tuple[PartitionSpec, ...], list[PartitionSpec]]:
+    """The specs of constants and arguments, and those of results."""
+
+    def spec(mapping: AxisMapping) -> PartitionSpec:
+        split = {at: program.placements[name].mesh_axes for name, at in mapping.positions}
+        last = max((at for at, axes in split.items() if axes), default=-1)
+        return PartitionSpec(*[split.get(at) or None for at in range(last + 1)])
+
+    constants = (PartitionSpec(),) * len(program.constants)
+    return (*constants, *map(spec, program.in_mappings)), [*map(spec, program.out_mappings)]
+
+
+def _on_one_device(program: NamedJaxpr, outer: Mapping[str, Placement]) -> Flat:
+    """From the blocks of one device, after the constants of the program, to its blocks."""
+    placer = Placer(program.who, {**outer, **program.placements}, _DEFERRING)
+    whole = len(program.constants)
+
+    def blocks(*args: Any) -> Sequence[Any]:
+        constants = args[:whole]
+        run = _once(program, placer, constants)
+        loop = next((p.loop for p in program.placements.values() if p.loop), None)
+        with vmapped_axes.body(program.who):
+            if loop is None:
+                return run(*args[whole:])
+            names = frozenset(n for n, p in program.placements.items() if p.loop is not None)
+            return _looped(program, names, loop.length, run)(*args[whole:])
+
+    blocks.__name__ = blocks.__qualname__ = program.name
+    return blocks
+
+
+def _once(program: NamedJaxpr, placer: Placer, constants: Sequence[Any]) -> Flat:
+    """The program on what a device computes at once: all of its blocks, or one chunk."""
+    placements = program.placements
+    alone = {name for name, p in placements.items() if p.vmapped is None}
+    vmapped = [p for p in placements.values() if p.vmapped is not None]
+
+    def base(*args: Any) -> Sequence[Any]:
+        return placer.run(program.jaxpr, [*constants, *args])
+
+    fun: Flat = base
+    outer = set(alone)
+    levels = []
+    for placement in vmapped:
+        levels.append((placement, frozenset(outer)))
+        outer.add(placement.name)
+    for placement, gone in reversed(levels):
+        fun = _vmapped(fun, placement, gone, program)
+
+    def run(*args: Any) -> Sequence[Any]:
+        args = tuple(
+            lax.squeeze(x, _dimensions(m, alone)) if _dimensions(m, alone) else x
+            for x, m in zip(args, program.in_mappings, strict=True)
+        )
+        return [
+            lax.expand_dims(x, _dimensions(m, alone)) if _dimensions(m, alone) else x
+            for x, m in zip(fun(*args), program.out_mappings, strict=True)
+        ]
+
+    return run
+
+
+def _dimensions(mapping: AxisMapping, names: set[str]) -> list[int]:
+    return [at for name, at in mapping.positions if name in names]
+
+
+def _vmapped(fun: Flat, placement: Placement, gone: frozenset[str], program: NamedJaxpr) -> Flat:
+    """`fun`, vmapped over one axis; those in `gone` are mapped outside."""
+    assert placement.vmapped is not None
+    name = placement.vmapped
+
+    def dimension(mapping: AxisMapping) -> int | None:
+        at = mapping.position(placement.name)
+        if at is None:
+            return None
+        return at - sum(d < at for n, d in mapping.positions if n in gone)
+
+    out_dimensions = [dimension(m) for m in program.out_mappings]
+
+    def leaving(*args: Any) -> Sequence[Any]:
+        results = fun(*args)
+        return [leave(x, name, d) for x, d in zip(results, out_dimensions, strict=True)]
+
+    in_axes = tuple(dimension(m) for m in program.in_mappings)
+    # Results leave by themselves: whether they are vmapped need not be known beforehand.
+    return jax.vmap(leaving, in_axes, out_axes=None, axis_name=name, axis_size=placement.local)
+
+
+def _looped(program: NamedJaxpr, names: frozenset[str], length: int, run: Flat) -> Flat:
+    """`run` on one chunk after the other of the axes in `names`."""
+
+    def dimension(mapping: AxisMapping) -> int | None:
+        return next((at for name, at in mapping.positions if name in names), None)
+
+    def chunks(x: Any, mapping: AxisMapping, k: Any) -> Any:
+        for name, at in mapping.positions:
+            if name in names:
+                x = lax.dynamic_slice_in_dim(
+                    x, k * (x.shape[at] // length), x.shape[at] // length, at
+                )
+        return x
+
+    def looped(*args: Any) -> Sequence[Any]:
+        def step(k: Any) -> Sequence[Any]:
+            return run(*[chunks(x, m, k) for x, m in zip(args, program.in_mappings, strict=True)])
+
+        results = lax.map(step, jnp.arange(length))
+        return [
+            _joined(x, dimension(m)) for x, m in zip(results, program.out_mappings, strict=True)
+        ]
+
+    return looped
+
+
+def _joined(x: Any, dimension: int | None) -> Any:
+    """The chunks of a result, which are stacked, along their dimension; or the first of equals."""
+    if dimension is None:
+        return x[0]
+    x = jnp.moveaxis(x, 0, dimension)
+    return x.reshape(*x.shape[:dimension], -1, *x.shape[dimension + 2 :])
+
+
+# ------------------------------------------------------------------ placed during the evaluation
+
+
+def _region(eqn: Eqn, placer: Placer) -> Deferred:
+    program: NamedJaxpr = eqn.params["program"]
+    return placed(program, placer.placements)
+
+
+def _shard_map(eqn: Eqn, placer: Placer) -> Deferred:
+    """A shard_map in the body, with collectives over logical axes in it."""
+    graph: Graph = eqn.params["graph"]
+    return shard_map(
+        lambda *blocks: list(placer.run(graph.jaxpr, blocks)),
+        mesh=graph.mesh,
+        axis_names=graph.manual_axes,
+        in_specs=graph.in_specs,
+        out_specs=list(graph.out_specs),
+        check_vma=graph.check_vma,
+        check_hangs=graph.check_hangs,
+    )
+
+
+_DEFERRING = Deferring(_region, _shard_map)

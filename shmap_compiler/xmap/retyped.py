@@ -1,0 +1,72 @@
+"""Moves a traced program from the mesh on which it was typed to the one on which it is placed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+from jax.sharding import AbstractMesh, NamedSharding
+
+from shmap_compiler.base.jax_compat import (
+    Eqn,
+    Jaxpr,
+    equation_context,
+    open_jaxpr,
+    replace_jaxpr,
+    replace_jaxprs_in,
+    trace_in_scope,
+    type_on_mesh,
+)
+from shmap_compiler.jaxprs.rewriting import Rewriter
+
+
+def retyped(jaxpr: Jaxpr, mesh: AbstractMesh) -> Any:
+    """The program on types of `mesh`, in whose scope its equations are evaluated."""
+    with jax.sharding.use_abstract_mesh(mesh):
+        probe = trace_in_scope(jnp.sin, (), [type_on_mesh(mesh, (), (), jnp.float32, False)])
+    return _Retyping(mesh, equation_context(open_jaxpr(probe).eqns[0])).jaxpr(jaxpr)
+
+
+class _Retyping(Rewriter):
+    def __init__(self, mesh: AbstractMesh, context: Any):
+        super().__init__()
+        self.mesh = mesh
+        self.context = context
+
+    def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
+        inner = open_jaxpr(jaxpr)
+        replaced: dict[Any, Any] = {}
+
+        def atom(old: Any) -> Any:
+            return old if isinstance(old, jex_core.Literal) else replaced.get(old, old)
+
+        def define(old: Any) -> Any:
+            if isinstance(getattr(old.aval, "sharding", None), NamedSharding):
+                t = old.aval
+                aval = type_on_mesh(self.mesh, (), t.shape, t.dtype, t.weak_type)
+                replaced[old] = type(old)(aval)
+            return atom(old)
+
+        constvars, invars = ([define(v) for v in row] for row in (inner.constvars, inner.invars))
+        eqns = [
+            eqn.replace(
+                invars=[atom(v) for v in eqn.invars],
+                outvars=[define(v) for v in eqn.outvars],
+                params=self.params(eqn),
+                ctx=self.context,
+            )
+            for eqn in inner.eqns
+        ]
+        outvars = [atom(v) for v in inner.outvars]
+        return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+
+    def params(self, eqn: Eqn) -> dict[str, Any]:
+        params = replace_jaxprs_in(eqn.params, self.jaxpr)
+        return {k: None if _is_split(v) else v for k, v in params.items()}
+
+
+def _is_split(value: Any) -> bool:
+    """Whether a parameter is a sharding on the mesh of the types, which is no mesh of devices."""
+    return isinstance(value, NamedSharding) and isinstance(value.mesh, AbstractMesh)

@@ -1,0 +1,113 @@
+"""Traces the function of an xmap along logical axes.
+
+Arguments lose their named dimensions, and collectives name logical axes. Which axes a value has is
+not in its type: `named_shapes` infers it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh
+
+from shmap_compiler.base.errors import BodyError, Problem, ShmapError
+from shmap_compiler.base.jax_compat import (
+    constants_to_inputs,
+    trace_in_scope,
+    type_on_mesh,
+    varying_types,
+    with_manual_axes,
+)
+from shmap_compiler.collectives import collective_errors, vmapped_axes
+from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
+from shmap_compiler.tracing.vma_typing import trace_by_need
+from shmap_compiler.xmap.axes import AxisMapping
+from shmap_compiler.xmap.retyped import retyped
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a named program may name besides its own axes, and the mesh in whose scope it runs.
+
+    Attributes:
+      outer: the axes of enclosing xmaps.
+      mesh: the mesh as the body sees it, which may be empty.
+    """
+
+    outer: Mapping[str, int]
+    mesh: AbstractMesh
+
+
+def trace_named(
+    flat_fun: Callable[..., Sequence[Any]],
+    *,
+    user_fun: Callable[..., Any],
+    who: str,
+    sizes: Mapping[str, int],
+    types: Sequence[Any],
+    mappings: Sequence[AxisMapping],
+    scope: Scope,
+) -> tuple[Any, tuple[Any, ...]]:
+    """(closed jaxpr of `flat_fun`, the values of its leading inputs).
+
+    Args:
+      types: of the full arguments.
+
+    Raises:
+      BodyError: the function uses a collective in an invalid way.
+    """
+    known = {**scope.outer, **sizes}
+
+    def traced(*args):
+        try:
+            with vmapped_axes.body(who):
+                return flat_fun(*args)
+        except ShmapError:
+            raise
+        except Exception as error:
+            refusal = collective_errors.refused(error, who, known)
+            if refusal is None:
+                raise
+            raise refusal from error
+
+    def inner_types(mesh: AbstractMesh) -> list[Any]:
+        return [_inner_type(t, m, mesh) for t, m in zip(types, mappings, strict=True)]
+
+    def untyped():
+        with varying_types(False), jax.sharding.use_abstract_mesh(scope.mesh):
+            return trace_in_scope(traced, tuple(sizes.items()), inner_types(scope.mesh))
+
+    def typed():
+        """The same on a mesh of the logical axes, whose types give inner derivatives a meaning."""
+        if math.prod(known.values()) >= 2**31:
+            raise BodyError(who, [_too_many_positions(known)])
+        logical = AbstractMesh(tuple(known.values()), tuple(known))
+        body = with_manual_axes(logical, known)
+        jaxpr = trace_with_types(
+            traced, body, tuple(known), inner_types(body), [ManualType(m.names) for m in mappings]
+        )
+        return retyped(jaxpr, scope.mesh)
+
+    jaxpr, constants = constants_to_inputs(trace_by_need(untyped, typed, user_fun, who))
+    return jaxpr, tuple(constants)
+
+
+def _inner_type(full: Any, mapping: AxisMapping, mesh: AbstractMesh) -> Any:
+    """The type of an argument without its named dimensions."""
+    named = {at for _, at in mapping.positions}
+    shape = [size for at, size in enumerate(full.shape) if at not in named]
+    return type_on_mesh(mesh, (), shape, full.dtype, bool(getattr(full, "weak_type", False)))
+
+
+def _too_many_positions(sizes: Mapping[str, int]) -> Problem:
+    listed = ", ".join(f"{name!r} of size {size}" for name, size in sizes.items())
+    return Problem(
+        "a derivative taken inside the function",
+        f"axes {listed}: {math.prod(sizes.values())} positions in all",
+        "less than 2**31 positions in all, where a function of named axes differentiates",
+        "take the derivative outside of xmap, or name fewer dimensions",
+    )

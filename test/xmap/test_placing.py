@@ -1,0 +1,282 @@
+"""Where axes are placed never changes results: every use of a named axis, over every assignment.
+
+The oracle is the same program without resources, and that is compared with positional NumPy.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType
+from named_programs import LINE, SQUARE
+
+from shmap_compiler import SerialLoop, serial_loop, xmap
+
+N = 16
+X = np.random.default_rng(1).normal(size=(N, 4, N)).astype(np.float32)
+ASSIGNMENTS = {
+    "one mesh axis": ({"i": "x"}, LINE),
+    "minor axis first": ({"i": ("y", "x")}, SQUARE),
+}
+REVERSED = [(k, N - 1 - k) for k in range(N)]
+
+ONE_AXIS = {
+    "psum": (lambda x: lax.psum(x, "i"), [...], lambda x: x.sum(0)),
+    "pmax": (lambda x: lax.pmax(x, "i"), [...], lambda x: x.max(0)),
+    "pmin": (lambda x: lax.pmin(x, "i"), [...], lambda x: x.min(0)),
+    "pmean": (lambda x: lax.pmean(x, "i"), [...], lambda x: x.mean(0)),
+    "psum of one": (lambda x: x * lax.psum(1, "i"), ["i", ...], lambda x: x * N),
+    "axis_index": (
+        lambda x: x * lax.axis_index("i"),
+        ["i", ...],
+        lambda x: x * np.arange(N)[:, None, None],
+    ),
+    "all_gather": (lambda x: lax.all_gather(x, "i"), [...], lambda x: x),
+    "all_gather tiled": (
+        lambda x: lax.all_gather(x, "i", axis=1, tiled=True),
+        [...],
+        lambda x: np.concatenate(list(x), 1),
+    ),
+    "psum_scatter": (
+        lambda x: lax.psum_scatter(x, "i", scatter_dimension=1),
+        ["i", ...],
+        lambda x: np.moveaxis(x.sum(0), 1, 0),
+    ),
+    "psum_scatter tiled": (
+        lambda x: lax.psum_scatter(x, "i", scatter_dimension=1, tiled=True),
+        ["i", ...],
+        lambda x: np.moveaxis(x.sum(0), 1, 0)[..., None],
+    ),
+    "all_to_all": (
+        lambda x: lax.all_to_all(x, "i", 1, 0),
+        ["i", ...],
+        lambda x: np.moveaxis(x, 2, 0),
+    ),
+    "all_to_all tiled": (
+        lambda x: lax.all_to_all(x, "i", 1, 0, tiled=True),
+        ["i", ...],
+        lambda x: np.moveaxis(x, 2, 0).reshape(N, N * 4, 1),
+    ),
+    "ppermute": (lambda x: lax.ppermute(x, "i", REVERSED), ["i", ...], lambda x: x[::-1]),
+    "ppermute of some": (
+        lambda x: lax.ppermute(x, "i", [(0, 5), (3, 1)]),
+        ["i", ...],
+        lambda x: np.stack([x[0] if k == 5 else x[3] if k == 1 else 0 * x[0] for k in range(N)]),
+    ),
+    "pshuffle": (
+        lambda x: lax.pshuffle(x, "i", [(k + 3) % N for k in range(N)]),
+        ["i", ...],
+        lambda x: np.roll(x, -3, 0),
+    ),
+    "pbroadcast": (lambda x: lax.pbroadcast(x, "i", 5), [...], lambda x: x[5]),
+    "pswapaxes": (lambda x: lax.pswapaxes(x, "i", 1), ["i", ...], lambda x: x.swapaxes(0, 2)),
+    "scan": (
+        lambda x: lax.scan(lambda c, _: (lax.psum(c, "i") / N + x, None), x, length=3)[0],
+        ["i", ...],
+        lambda x: x + 3 * 0 + 2 * x.mean(0) + (x.mean(0)),
+    ),
+    "cond": (
+        lambda x: lax.cond(lax.psum(x[0, 0], "i") > 0, jnp.sin, lambda x: lax.psum(x, "i"), x),
+        ["i", ...],
+        None,
+    ),
+    "jit": (
+        lambda x: jax.jit(lambda x: x - lax.pmax(x, "i"))(x),
+        ["i", ...],
+        lambda x: x - x.max(0),
+    ),
+    "product": (
+        lambda x: lax.psum(lax.dot(x, x.T), "i"),
+        [...],
+        lambda x: np.einsum("iab,icb->ac", x, x),
+    ),
+}
+
+
+def all_at_once(cases, in_axes, chosen):
+    """One xmap that computes all cases, so that each assignment is compiled once."""
+
+    def fun(*args):
+        return tuple(case(*args) for case, *_ in cases.values())
+
+    resources, mesh = chosen
+    out_axes = [out_axes for _, out_axes, *_ in cases.values()]
+    return xmap(fun, in_axes, tuple(out_axes), axis_resources=resources, mesh=mesh)
+
+
+def close(cases, found, wanted, message=""):
+    for case, got, want in zip(cases, found, wanted, strict=True):
+        if want is not None:
+            text = f"{case} {message}"
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=text)
+
+
+def test_one_axis():
+    plain = all_at_once(ONE_AXIS, ["i", ...], ({}, None))(X)
+    close(ONE_AXIS, plain, [want and want(X) for *_, want in ONE_AXIS.values()])
+    for name in ("one mesh axis", "minor axis first"):
+        close(ONE_AXIS, all_at_once(ONE_AXIS, ["i", ...], ASSIGNMENTS[name])(X), plain, name)
+
+
+TWO_AXES = {
+    "psum": (lambda x, y: lax.psum(x * y, ("i", "j")), [...]),
+    "psum of each": (lambda x, y: lax.psum(x, "i") + lax.psum(y, "j"), [...]),
+    "all_gather": (lambda x, y: lax.all_gather(x + y, ("j", "i")), [...]),
+    "axis_index": (lambda x, y: lax.axis_index(("j", "i")), ["i", "j"]),
+    "psum_scatter": (
+        lambda x, y: lax.psum_scatter(
+            lax.all_gather(x * y, ("i", "j")), ("j", "i"), scatter_dimension=0
+        ),
+        ["i", "j", ...],
+    ),
+    "ppermute": (
+        lambda x, y: lax.ppermute(x - y, ("i", "j"), [(k, (5 * k + 2) % 64) for k in range(64)]),
+        ["i", "j", ...],
+    ),
+    "broadcast": (lambda x, y: x, ["j", "i", ...]),
+    "product": (lambda x, y: lax.psum(lax.dot_general(x, y, (((0,), (0,)), ((), ()))), "i"), ["j"]),
+}
+
+
+def test_two_axes():
+    args, axes = (X[:, :, 0], X[:4, :, 1]), (["i", ...], ["j", ...])
+    plain = all_at_once(TWO_AXES, axes, ({}, None))(*args)
+    for resources in ({"i": "x", "j": "y"}, {"i": ("y", "x")}, {"j": "x"}):
+        found = all_at_once(TWO_AXES, axes, (resources, SQUARE))(*args)
+        close(TWO_AXES, found, plain, str(resources))
+
+
+def schedules(rng, loops=True):
+    """A random assignment of resources to the axes i, j and k of sizes 8, 4 and 2."""
+    free = [["x"], ["y"]] if rng.random() < 0.7 else [["x", "y"]]
+    rng.shuffle(free)
+    names = rng.permutation(["i", "j", "k"]).tolist()
+    assigned = {}
+    sizes = {"i": 8, "j": 4, "k": 2}
+    for axes, name in zip(free, names, strict=False):
+        if sizes[name] % np.prod([dict(SQUARE.shape)[a] for a in axes]) == 0:
+            assigned[name] = tuple(axes)
+    if loops and rng.random() < 0.4:
+        rest = [n for n in ("i", "j") if n not in assigned]
+        assigned.update({rest[0]: SerialLoop(2)} if rest else {})
+    return assigned
+
+
+def test_random_schedules_never_change_results():
+    def fun(x, y):  # {i, j} and {j, k}
+        z = jnp.tanh(x[0] * y + x[1])
+        total = lax.psum(jnp.sin(z), "k") * lax.pmax(y, "k")
+        return z + total, lax.pmean(z, "k").sum()
+
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(8, 4, 2)).astype(np.float32)
+    y = rng.normal(size=(4, 2, 3)).astype(np.float32)
+    axes = (["i", "j", ...], ["j", "k", ...]), (["k", "j", "i", ...], ["i", "j"])
+    plain = xmap(fun, *axes)(x, y)
+    weights = [rng.normal(size=p.shape) for p in plain]
+
+    def loss(f):
+        return lambda x, y: sum(jnp.vdot(w, o) for w, o in zip(weights, f(x, y), strict=True))
+
+    want = jax.grad(loss(xmap(fun, *axes)), (0, 1))(x, y)
+    seen = set()
+    for _ in range(12):
+        assigned = schedules(rng)
+        if ("k" in assigned and isinstance(assigned["k"], SerialLoop)) or str(assigned) in seen:
+            continue
+        seen.add(str(assigned))
+        f = xmap(fun, *axes, axis_resources=assigned, mesh=SQUARE)
+        got = jax.jit(jax.value_and_grad(lambda x, y, f=f: loss(f)(x, y), (0, 1)))(x, y)[1]
+        for g, w in zip((*f(x, y), *got), (*plain, *want), strict=True):
+            np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5, err_msg=str(assigned))
+    assert len(seen) > 5
+
+
+def test_a_mesh_axis_may_have_the_name_of_another_logical_axis():
+    f = xmap(
+        lambda a, b: (lax.psum(a, "x") * b, lax.axis_index("y")),
+        (["x", ...], ["y", ...]),
+        (["y", ...], ["y"]),
+        axis_resources={"y": "x"},
+        mesh=SQUARE,
+    )
+    total, index = f(jnp.arange(3.0), jnp.arange(8.0))
+    np.testing.assert_allclose(total, 3 * np.arange(8))
+    np.testing.assert_array_equal(index, np.arange(8))
+
+
+def test_loops():
+    x = jnp.arange(32.0).reshape(16, 2)
+
+    def both(x):
+        return x * 2, jnp.float32(3)
+
+    for resource in (SerialLoop(4), ("x", SerialLoop(2)), "steps", ("x", "steps")):
+        f = xmap(both, ["i", ...], (["i", ...], [...]), axis_resources={"i": resource}, mesh=LINE)
+        with serial_loop("steps", 2):
+            doubled, three = f(x)
+        np.testing.assert_allclose(doubled, x * 2)
+        assert three == 3
+        with serial_loop("steps", 2):
+            grad = jax.jit(jax.grad(lambda x, f=f: jnp.sum(f(x)[0] ** 2)))(x)
+        np.testing.assert_allclose(grad, 8 * x)
+
+
+def test_the_loop_has_as_many_steps_as_it_says():
+    f = xmap(jnp.sin, ["i", ...], ["i", ...], axis_resources={"i": SerialLoop(4)})
+    jaxpr = str(jax.make_jaxpr(f)(jnp.zeros((16, 2))))
+    assert "length=4" in jaxpr
+    assert "f32[4,2] = sin" in jaxpr
+
+
+def test_explicit_meshes_and_set_mesh():
+    x = jnp.arange(16.0)
+    explicit = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    f = xmap(lambda x: x / lax.psum(x, "i"), ["i"], ["i"], axis_resources={"i": "x"})
+    with jax.set_mesh(explicit):
+        np.testing.assert_allclose(f(x), x / x.sum(), rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(f)(x), x / x.sum(), rtol=1e-6)
+
+
+def test_rules_of_the_users_that_name_axes():
+    """JAX traces them when it differentiates, when logical axes are placed already."""
+
+    @jax.custom_vjp
+    def mean(x):
+        return lax.pmean(x, "i")
+
+    mean.defvjp(
+        lambda x: (lax.pmean(x, "i"), None),
+        lambda _, ct: (3 * ct * lax.axis_index("i") / lax.psum(1, "i"),),
+    )
+
+    @jax.custom_vjp
+    def same(x):
+        return x * 1
+
+    same.defvjp(lambda x: (x, None), lambda _, ct: (lax.pmean(ct * lax.axis_index("i"), "i"),))
+
+    @jax.custom_jvp
+    def total(x, k):
+        return lax.psum(x * k, "i")
+
+    @total.defjvp
+    def _(primals, tangents):
+        (x, k), (t, _) = primals, tangents
+        return total(x, k), lax.psum(5 * t * k, "i")
+
+    def fun(x):
+        return mean(x) + total(x, 2), lax.scan(
+            lambda c, _: (mean(c) + same(x) * c, None), x, length=2
+        )[0]
+
+    x = jnp.arange(16.0)
+    found = []
+    for resources in ({}, {"i": "x"}, {"i": ("y", "x")}):
+        f = xmap(fun, ["i"], ([], ["i"]), axis_resources=resources, mesh=SQUARE)
+        found.append(jax.jit(jax.jacrev(lambda x, f=f: f(x)[1].sum() + f(x)[0]))(x))
+        forward = xmap(lambda x: total(x, 2), ["i"], [], axis_resources=resources, mesh=SQUARE)
+        _, tangent = jax.jit(lambda x, t, f=forward: jax.jvp(f, (x,), (t,)))(x, jnp.ones(16))
+        assert tangent == 160
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+    np.testing.assert_allclose(found[2], found[0], rtol=1e-5)
