@@ -61,6 +61,19 @@ class Snapshots:
         """The module at "body" and after each pass, as (name, text). MLIR verifies each."""
         return tuple((name, str(module)) for name, module, _ in self._stages())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the states: "body", then the passes."""
+        return ("body", *map(_name, self._passes))
+
+    def text_with_lines(self, name: str) -> str:
+        """The module in the last state of a name, with the source line of every operation."""
+        count = max(k for k, each in enumerate(self.names) if each == name)
+        module = self._emitted.operation.clone(ip=False)
+        for each in self._passes[:count]:
+            shmap_passes.run(module, (each,))
+        return module.operation.get_asm(enable_debug_info=True)
+
     @cached_property
     def stages(self) -> tuple[ModuleState, ...]:
         """The same with the source line of every operation."""
@@ -76,4 +89,8 @@ class Snapshots:
         for each in self._passes:
             shmap_passes.run(module, (each,))
             keeps_bits = isinstance(each, Pass) and each.keeps_bits
-            yield str(each).partition("{")[0], module, keeps_bits
+            yield _name(each), module, keeps_bits
+
+
+def _name(element: Pass | str) -> str:
+    return str(element).partition("{")[0]

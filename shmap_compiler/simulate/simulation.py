@@ -233,10 +233,11 @@ def _as_numpy(value: Any) -> np.ndarray:
 
 
 def _same_kind(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether an array has the type, or is what Python makes of a number of that kind."""
+    """Whether an array has the type, or gets it in JAX: wide ones, and numbers of Python's."""
     kinds = {"i": "iu", "f": "fV", "b": "b"}
-    is_wide = array.dtype in (np.int64, np.float64) and not array.shape
-    return array.dtype == dtype or (is_wide and dtype.kind in kinds[array.dtype.kind])
+    is_number = array.dtype in (np.int64, np.float64) and not array.shape
+    canonical = jax.dtypes.canonicalize_dtype(array.dtype)
+    return canonical == dtype or (is_number and dtype.kind in kinds[array.dtype.kind])
 
 
 def run(

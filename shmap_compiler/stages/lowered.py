@@ -20,7 +20,7 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
-from shmap_compiler.lowering.snapshots import ModuleState, Snapshots
+from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.simulate.arguments import simulate
 from shmap_compiler.simulate.simulation import Simulation
@@ -244,11 +244,10 @@ class Lowered:
           >>> f.lower(x).simulate(x).results
           array([56., 64.], dtype=float32)
         """
-        states = self._states_with_all_inputs
-        texts = {state.name: state.text for state in states}
-        if stage is not None and stage not in texts:
-            raise _no_such_choice(self.call, "stage", stage, tuple(texts))
-        text = texts[stage] if stage is not None else states[-1].text
+        snapshots = self._with_all_inputs
+        if stage is not None and stage not in snapshots.names:
+            raise _no_such_choice(self.call, "stage", stage, snapshots.names)
+        text = snapshots.text_with_lines(stage or snapshots.names[-1])
         return simulate(self.call.signature, text, args)
 
     def validate(
@@ -283,17 +282,17 @@ class Lowered:
         """
         is_abstract = isinstance(self.graph.mesh, AbstractMesh)
         compiled = self.compile() if xla and not is_abstract else None
-        states = self._states_with_all_inputs
+        states = self._with_all_inputs.stages
         return validate(self.call.signature, states, args, compiled, reference, seeds)
 
     @cached_property
-    def _states_with_all_inputs(self) -> tuple[ModuleState, ...]:
-        """The module after emission and each pass. `jit` leaves out inputs that it does not use."""
+    def _with_all_inputs(self) -> Snapshots:
+        """The modules with all inputs; `jit` leaves out those that the program does not use."""
         if self.snapshots.input_count == len(self.call.signature.in_types):
-            return self.snapshots.stages
+            return self.snapshots
         with using(self.added):
             _, snapshots = _lower(self.call, self.partitioner, self.groups, "cpu", True)
-        return snapshots.stages
+        return snapshots
 
     def portable(self, platform: str) -> Portable:
         """Returns the program without its Python source, for devices of one platform.

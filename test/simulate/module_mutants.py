@@ -13,6 +13,13 @@ from shmap_passes import make_context
 from shmap_passes.ir.collective_ops import COLLECTIVES, GROUPS, name_group_axes, whole_axes
 from shmap_passes.ir.ops import walk
 
+MUTABLE = {
+    *COLLECTIVES,
+    "stablehlo.case",
+    "stablehlo.if",
+    "stablehlo.custom_call",
+    "stablehlo.compare",
+}
 OTHER_REDUCTIONS = {
     "stablehlo.add": ("stablehlo.maximum", "stablehlo.multiply"),
     "stablehlo.maximum": ("stablehlo.minimum", "stablehlo.add"),
@@ -22,21 +29,19 @@ OTHER_REDUCTIONS = {
 
 def mutants(text: str, axes: dict[str, int]) -> Iterator[tuple[str, str]]:
     """(what is wrong, the module) of every mutant of a module in body form."""
-    for number in range(_count(text)):
-        for mistake in MISTAKES:
+    with make_context() as context, ir.Location.unknown():
+        original = ir.Module.parse(text, context)
+        names = [op.name for op in walk(original.operation)]
+    for number, name in enumerate(names):
+        for mistake in MISTAKES if name in MUTABLE else ():
             for variant in range(2):
-                with make_context() as context, ir.Location.unknown():
-                    module = ir.Module.parse(text, context)
-                    op = walk(module.operation)[number]
-                    name = op.name
-                    if mistake(op, axes, variant) and module.operation.verify():
-                        asm = module.operation.get_asm(enable_debug_info=True)
-                        yield f"{mistake.__name__}{variant} of {name} {number}", asm
-
-
-def _count(text: str) -> int:
-    with make_context() as context:
-        return len(walk(ir.Module.parse(text, context).operation))
+                with context, ir.Location.unknown():
+                    module = original.operation.clone()
+                    op = walk(module)[number]
+                    if not mistake(op, axes, variant) or not module.verify():
+                        continue
+                    mutant = module.get_asm(enable_debug_info=True)
+                yield f"{mistake.__name__}{variant} of {name} {number}", mutant
 
 
 def another_axis(op, axes, variant):
