@@ -22,6 +22,7 @@ from shmap_compiler.base.errors import (
     TargetError,
     TypeProblem,
     describe,
+    errors_of,
     show_value,
 )
 from shmap_compiler.base.jax_compat import is_tracing, needs_varying_types
@@ -115,8 +116,9 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         return jax.tree.unflatten(call.out_tree, [jax.device_put(x, s) for x, s in placed])
 
     def _bound(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
-        call, inputs = trace_call(self, region, args)
-        refuse_types(describe(self.fun), call.in_paths, inputs)
+        with errors_of("shard_map"):  # this may be inside of another front end
+            call, inputs = trace_call(self, region, args)
+            refuse_types(describe(self.fun), call.in_paths, inputs)
         outs = apply_call(call, inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 

@@ -87,6 +87,8 @@ def read_arguments(
         sizes.setdefault(axis_size, []).insert(0, f"axis_size={axis_size}")
     if len(sizes) > 1:
         problems.append(_different_sizes(sizes))
+    if list(sizes) == [0]:
+        problems.append(_no_rows(sizes[0]))
     if not sizes and not problems:
         problems.append(_nothing_mapped(arguments))
     if problems:
@@ -118,7 +120,7 @@ def _all_alike(
     sizes = {shape[axis] for shape in shapes}
     if axis_size is not None:
         sizes.add(axis_size)
-    if len(sizes) != 1 or not leaves:
+    if len(sizes) != 1 or 0 in sizes or not leaves:
         return None
 
     def show_source() -> str:
@@ -210,6 +212,15 @@ def _different_sizes(sizes: dict[int, list[str]]) -> Problem:
         "the same number in all arguments that are mapped, and as axis_size if it is given",
         "pass arrays with equally many rows; in_axes None is for arguments that all devices get "
         "whole",
+    )
+
+
+def _no_rows(places: list[str]) -> Problem:
+    return Problem(
+        "the number of rows, one for each device",
+        f"0 in {places[0]}",
+        "at least one row",
+        "pass an array with rows, or map another dimension with in_axes",
     )
 
 

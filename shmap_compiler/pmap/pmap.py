@@ -6,6 +6,7 @@ import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -82,7 +83,7 @@ def pmap(
         "static_broadcasted_argnums": _positions(static_broadcasted_argnums),
         "devices": None if devices is None else tuple(devices),
         "backend": backend,
-        "axis_size": axis_size,
+        "axis_size": int(axis_size) if isinstance(axis_size, Integral) else axis_size,
         "donate_argnums": _positions(donate_argnums),
     }
     return trace_cache.find(Pmapped, fun, options) or Pmapped(fun, **options)
@@ -234,12 +235,18 @@ class Pmapped(Generic[_P, _R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
+    def __reduce__(self) -> str:
+        """Copied and pickled like a function: as itself, and by its name."""
+        return getattr(self, "__qualname__", repr(self))
+
     def __repr__(self) -> str:
         return f"<pmap of {describe(self.fun)}>"
 
 
 def _positions(argnums: Any) -> Any:
     """Positions as a tuple; what is none stays as it is, to be refused."""
-    if isinstance(argnums, int):
-        return (argnums,)
-    return tuple(argnums) if isinstance(argnums, Iterable) else argnums
+    if isinstance(argnums, Integral):
+        return (int(argnums),)
+    if isinstance(argnums, Iterable):
+        return tuple(int(k) if isinstance(k, Integral) else k for k in argnums)
+    return argnums

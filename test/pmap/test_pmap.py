@@ -1,6 +1,8 @@
 """pmap does what `jax.pmap` does: mapped axes, collectives, structures, types, placement."""
 
+import copy
 import functools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -361,6 +363,27 @@ def test_it_is_the_same_function_as_long_as_nothing_differs():
     pmap(f, "i")(ROWS.astype(np.int32))
     pmap(f, "i")(ROWS[:4])
     assert len(calls) == 4
+
+
+@pmap
+def of_this_module(x):
+    return x * 2
+
+
+def test_it_is_copied_and_pickled_like_a_function():
+    equal(of_this_module(ROWS), ROWS * 2)
+    assert copy.deepcopy({"f": of_this_module})["f"] is of_this_module
+    assert pickle.loads(pickle.dumps(of_this_module)) is of_this_module
+
+
+def test_numbers_of_numpy_are_positions_and_sizes():
+    f = pmap(
+        lambda x, n: x * n,
+        axis_size=np.int64(8),
+        static_broadcasted_argnums=np.int32(1),
+        donate_argnums=[np.int64(0)],
+    )
+    equal(f(ROWS, 3), ROWS * 3)
 
 
 def test_what_it_tells_about_itself():

@@ -92,6 +92,14 @@ REJECTED = {
         "the same number",
         "equally many rows",
     ),
+    "arrays of no rows": (
+        lambda: pmap(first)(X[:0]),
+        SpecError,
+        "the number of rows",
+        r"0 in args\[0\] \(dimension 0 of shape \(0, 4\)\)",
+        "at least one row",
+        "pass an array with rows",
+    ),
     "no rows at all": (
         lambda: pmap(first, in_axes=None)(X),
         SpecError,
@@ -444,6 +452,16 @@ def test_errors_of_the_function_are_its_own():
     assert len(calls) == 1
     with pytest.raises(KeyError, match="1"), jax.disable_jit():
         pmap(lambda x: {}[1])(X)
+
+
+def test_errors_of_a_shard_map_inside_are_its_own():
+    inner = shard_map(first, in_specs=P("k"), out_specs=P(), axis_names="j")
+    mesh = Mesh(np.array(DEVICES).reshape(4, 2), ("i", "j"))
+    outer = shard_map(inner, mesh=mesh, in_specs=P("i"), out_specs=P("i"), axis_names="i")
+    with pytest.raises(SpecError, match=r"^shard_map of `first`"):
+        outer.trace(X)
+    with pytest.raises(SpecError, match=r"^shard_map of `first`"):
+        pmap(lambda x: (pmap(jnp.sin, "j")(x), inner(x))[0], "i")(X[:4, :2])
 
 
 def test_a_call_works_after_one_that_failed():
