@@ -8,6 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
+import pytest
+
 
 def has_gpu() -> bool:
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -35,3 +37,21 @@ os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED e
 
 def pytest_report_header() -> str:
     return f"SHMAP_PROPERTY_SEED={os.environ['SHMAP_PROPERTY_SEED']}"
+
+
+@pytest.fixture(scope="session")
+def announce(tmp_path_factory):
+    """Records the random program that is about to run: XLA may end the process.
+
+    It is in `running_program.txt` in pytest's temporary folder.
+    """
+    from hypothesis import currently_in_test_context, note
+
+    path = tmp_path_factory.getbasetemp() / "running_program.txt"
+
+    def write(program: object) -> None:
+        if currently_in_test_context():
+            note(str(program))
+        path.write_text(f"{program}\n\n{program!r}\n")
+
+    return write

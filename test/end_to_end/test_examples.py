@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import run_module
+from compilers import fast_jit
 from example_programs import (
     EXAMPLES,
     FOLDER,
@@ -30,9 +31,18 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
 
-for_each_example = pytest.mark.parametrize(
-    ("file", "name"), EXAMPLES, ids=[f"{file}:{name}" for file, name in EXAMPLES]
-)
+
+def for_each_example(test, slow=()):
+    """Parametrizes a test with the examples; those in the files `slow` take it long."""
+    marked = [
+        pytest.param(
+            file, name, marks=pytest.mark.slow if file in slow else (), id=f"{file}:{name}"
+        )
+        for file, name in EXAMPLES
+    ]
+    return pytest.mark.parametrize(("file", "name"), marked)(test)
+
+
 for_both_partitioners = pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 
 
@@ -59,7 +69,7 @@ def jax_partitioner(request):
         yield
 
 
-@for_each_example
+@partial(for_each_example, slow=("equinox_model", "transformer_2d"))
 def test_called_directly(file, name):
     check(file, name, getattr(MODULES[file], name))
 
@@ -67,7 +77,7 @@ def test_called_directly(file, name):
 @for_each_example
 @pytest.mark.usefixtures("jax_partitioner")
 def test_called_inside_jit(file, name):
-    check(file, name, jax.jit(getattr(MODULES[file], name)))
+    check(file, name, fast_jit(getattr(MODULES[file], name)))
 
 
 @for_each_example

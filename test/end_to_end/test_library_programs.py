@@ -86,10 +86,11 @@ def shown(program: Program) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, EXAMPLES, BATCH))
-def test_random_library_program_equals_nested_vmap(first):
+def test_random_library_program_equals_nested_vmap(announce, first):
     numbers = range(first, min(first + BATCH, EXAMPLES))
     for number in numbers:
         program = draw_program(number, SEED)
+        announce(program)
         found = complaint(program)
         if found:
             smaller = reduced(program)
@@ -122,11 +123,12 @@ def costs(program: Program):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CHECKPOINTED, BATCH))
-def test_checkpoint_takes_no_more_memory_than_with_jax(first):
+def test_checkpoint_takes_no_more_memory_than_with_jax(announce, first):
     numbers = itertools.islice(with_checkpoint(), first, first + min(BATCH, CHECKPOINTED))
     compared = 0
     for number in numbers:
         program = draw_program(number, SEED)
+        announce(program)
         if (found := costs(program)) is None:
             continue
         compared += 1

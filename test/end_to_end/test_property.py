@@ -26,7 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, seed, settings
+from compilers import fast_jit
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -39,9 +40,6 @@ from shmap_compiler import shard_map
 
 EXAMPLES = int(os.environ.get("SHMAP_PROPERTY_EXAMPLES", "300"))
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
-
-# Most of the time goes into compiling, and each program runs only once.
-FAST = {"xla_backend_optimization_level": 0}
 
 NAMES = ["jit", "grad", "jvp", "vmap", "checkpoint"]
 CHAINS = [(name,) for name in NAMES] + list(itertools.product(NAMES, NAMES))
@@ -65,25 +63,13 @@ def examples(share: float):
     return lambda test: seed(SEED)(chosen(test))
 
 
-@pytest.fixture(scope="module")
-def announce(tmp_path_factory):
-    """Writes down the program that is about to run."""
-    path = tmp_path_factory.getbasetemp() / "running_program.txt"
-
-    def write(program: Program | Case) -> None:
-        note(str(program))
-        path.write_text(f"{program}\n\n{program!r}\n")
-
-    return write
-
-
 def mapped(shard_map, program: Program, **options):
     specs = {"in_specs": program.in_specs, "out_specs": program.out_specs}
     return shard_map(program, **{"mesh": program.jax_mesh(), **specs, **options})
 
 
 def compiled(function, arrays):
-    return jax.block_until_ready(jax.jit(function, compiler_options=FAST)(*arrays))
+    return jax.block_until_ready(fast_jit(function)(*arrays))
 
 
 def compiled_by_jax(function, arrays):

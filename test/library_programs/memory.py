@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 import pytest
+from compilers import fast_jit
 
 from library_programs import collective_steps, local_steps, program
 from library_programs.program import Program
-from library_programs.run import FAST, mapped
+from library_programs.run import mapped
 
 # Matrices of 512 KiB: next to them, what XLA keeps of scalars is nothing.
 SIZE = 256
@@ -63,7 +64,7 @@ def cost(drawn: Program, shard_map: Any, **options: Any) -> Cost:
             patch.setattr(module, "SIZE", SIZE)
         patch.setattr(program, "SHAPES", {"s": (), "v": (SIZE,), "m": (SIZE, SIZE)})
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in drawn.arrays()]
-        function = jax.jit(mapped(drawn, shard_map, **options), compiler_options=FAST)
+        function = fast_jit(mapped(drawn, shard_map, **options))
         compiled = function.lower(*types).compile()
     return Cost(
         compiled.memory_analysis().temp_size_in_bytes,

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from compilers import fast_jit
 from jax.sharding import Mesh
 
 from library_programs.generate import OPERATIONS
@@ -16,7 +17,6 @@ from library_programs.reference import reference
 from library_programs.transformations import TRANSFORMATIONS
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-7}
-FAST = {"xla_backend_optimization_level": 0}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def difference(program: Program, shard_map: Any, **options: Any) -> str | None:
 
     # One compilation for both takes less time than two.
     with jax.enable_x64(True):
-        results = jax.block_until_ready(jax.jit(both, compiler_options=FAST)(program.arrays()))
+        results = jax.block_until_ready(fast_jit(both)(program.arrays()))
     return difference_of(*results)
 
 

@@ -20,6 +20,7 @@ PAGES = [
     for page in sorted(DOCS.rglob("*.md"))
     if "```python" in page.read_text() and page.name != "passes.md"
 ]
+SLOW = {"tutorial.md"}
 # The tests have their eight devices before a page can ask for them.
 SETTINGS = re.compile(r"^jax\.config\.update\(.jax_(platforms|num_cpu_devices).*\n", re.MULTILINE)
 
@@ -43,7 +44,9 @@ def run(page, line, code, names):
     return output.getvalue()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PAGES]
+)
 def test_the_code_of_a_page_prints_what_the_page_says(page):
     names = {"__name__": "__main__"}
     checker = doctest.OutputChecker()

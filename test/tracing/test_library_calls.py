@@ -14,6 +14,7 @@ import jax.scipy as jsp
 import jax.scipy.optimize
 import numpy as np
 import pytest
+from compilers import fast_jit
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -344,7 +345,7 @@ def test_program_runs_as_with_jax(name):
     def both(x, a, b):
         return results(shard_map)(x, a, b), results(jax.shard_map)(x, a, b)
 
-    ours, theirs = jax.jit(both)(X, A, B)
+    ours, theirs = fast_jit(both)(X, A, B)
     assert len(jax.tree.leaves(ours)) == len(jax.tree.leaves(theirs))
     for found, wanted in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

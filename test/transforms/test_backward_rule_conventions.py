@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import fast_jit
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -297,7 +298,7 @@ def test_a_rule_that_combines_whole_cotangents_is_refused(name, place):
 def test_without_check_vma_it_means_what_it_means_in_jax(name):
     rule = with_rule(RULES[name].fun, RULES[name].backward)
     ours, jaxs = (
-        jax.jit(gradient(function, rule, plain, check_vma=False))(W, X)
+        fast_jit(gradient(function, rule, plain, check_vma=False))(W, X)
         for function in (shard_map, jax.shard_map)
     )
     for a, b in zip(ours, jaxs, strict=True):
@@ -317,7 +318,7 @@ MEGATRON = jax.grad(lambda w, x: jnp.tanh(w * x).sum(), (0, 1))
 
 def derived(body):
     of = shard_map(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P())
-    return jax.jit(jax.grad(of, (0, 1)))(W, X)
+    return fast_jit(jax.grad(of, (0, 1)))(W, X)
 
 
 def test_megatrons_pair_is_refused_outside_of_its_convention():
@@ -341,8 +342,8 @@ def test_both_repairs_of_megatrons_pair(repaired):
 
 def test_a_cast_in_a_function_that_a_container_holds():
     kept = {"rule": with_rule(cast, RULES["cast_psum"].backward)}
-    gradients = jax.jit(gradient(shard_map, lambda w, x: kept["rule"](w, x), plain))(W, X)
-    expected = jax.jit(gradient(shard_map, cast, plain))(W, X)
+    gradients = fast_jit(gradient(shard_map, lambda w, x: kept["rule"](w, x), plain))(W, X)
+    expected = fast_jit(gradient(shard_map, cast, plain))(W, X)
     np.testing.assert_allclose(gradients[0], expected[0], rtol=1e-5)
 
 

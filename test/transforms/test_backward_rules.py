@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import fast_jit
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -56,7 +57,7 @@ gathering_rule = with_rule(
 
 def gradients(shard_map, body, **options):
     of = shard_map(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P(), **options)
-    return jax.jit(jax.grad(of, argnums=(0, 1)))(W, X)
+    return fast_jit(jax.grad(of, argnums=(0, 1)))(W, X)
 
 
 def same_as_jax(body):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from checkpoint_programs import POLICIES, STRUCTURES, arguments, cost, gradient
+from compilers import fast_jit
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from jax.experimental import io_callback
@@ -17,9 +18,6 @@ from shmap_compiler import shard_map
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.lowering.primitive import shmap_p
 from shmap_compiler.transforms.split import split
-
-# Most of the time goes into compiling machine code, which tells nothing of memory.
-FAST = {"xla_backend_optimization_level": 0}
 
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 
@@ -38,7 +36,7 @@ def check(structure, inner, where="outside", around=no_checkpoint):
     found = {}
     for which in ("ours", "jax"):
         body = STRUCTURES[structure](inner)
-        program = jax.jit(gradient(body, which, where, around), compiler_options=FAST)
+        program = fast_jit(gradient(body, which, where, around))
         compiled = program.lower(*args).compile()
         found[which] = cost(compiled), jax.block_until_ready(compiled(*args))
     (ours, gradients), (jaxs, expected) = found["ours"], found["jax"]

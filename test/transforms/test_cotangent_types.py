@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import fast_jit
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -30,7 +31,7 @@ def devices():
 
 def gradients(body):
     of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P(("i", "j"))), out_specs=P())
-    return jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+    return fast_jit(jax.grad(of, (0, 1)))(W, V, X)
 
 
 def assert_gradients(body, full):
@@ -173,7 +174,7 @@ def test_a_region_in_a_region_takes_what_is_equal_outside():
         return total
 
     of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P("i")), out_specs=P(), axis_names={"i"})
-    found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+    found = fast_jit(jax.grad(of, (0, 1)))(W, V, X)
     for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-4)
 
@@ -192,7 +193,7 @@ def test_a_region_in_a_region_returns_a_sum_along_the_axis_around_it():
         return 10 * jnp.sum(sum(jnp.sin(w * x) for _, _, x in devices()) * v)
 
     of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P("i")), out_specs=P(), axis_names={"i"})
-    found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+    found = fast_jit(jax.grad(of, (0, 1)))(W, V, X)
     for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
@@ -236,7 +237,7 @@ def test_a_region_in_a_region_that_makes_what_is_equal_outside_vary():
         return sum(jnp.sum(jnp.sin(part * X[2 * i])) for i, part in enumerate(parts))
 
     of = shard_map(body, mesh=MESH, in_specs=(P(), P(), P("i")), out_specs=P(), axis_names={"i"})
-    found = jax.jit(jax.grad(of, (0, 1)))(W, V, X)
+    found = fast_jit(jax.grad(of, (0, 1)))(W, V, X)
     for ours, expected in zip(found, jax.grad(full, (0, 1))(W, V), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 

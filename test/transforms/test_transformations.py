@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import fast_jit
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
@@ -424,8 +425,8 @@ def assert_close(found, expected, tolerance):
 def test_as_the_full_function(body, transformation):
     with jax.enable_x64():
         w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
-        truth = jax.jit(transformation(body.full))(w, x)
-        assert_close(jax.jit(transformation(ours(body)))(w, x), truth, 1e-12)
+        truth = fast_jit(transformation(body.full))(w, x)
+        assert_close(fast_jit(transformation(ours(body)))(w, x), truth, 1e-12)
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -435,7 +436,7 @@ def test_as_jax(name):
     transformations = [t for t in transformations_of(body) if t in (value, jvp, grad)]
 
     def everything(fun):
-        return jax.jit(lambda w, x: [t(fun)(w, x) for t in transformations])
+        return fast_jit(lambda w, x: [t(fun)(w, x) for t in transformations])
 
     assert_close(everything(ours(body))(W, X), everything(theirs(body))(W, X), 2e-6)
 
@@ -461,7 +462,7 @@ def test_gradient_of_a_forward_derivative(fun):
             weights = jnp.linspace(0, 1, value.size).reshape(value.shape)  # no two devices' alike
             return jnp.sum(weights * (value + tangent))
 
-        return jax.jit(jax.grad(weighted, (0, 1)))(W, X)
+        return fast_jit(jax.grad(weighted, (0, 1)))(W, X)
 
     expected = derived(jax.shard_map(fun, check_vma=False, **specs))
     for check_vma in (True, False):
@@ -698,7 +699,7 @@ def test_jacobians(derivative):
     with jax.enable_x64():
         w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
         for argument in (0, 1):
-            ours = jax.jit(derivative(mapped, argument))(w, x)
+            ours = fast_jit(derivative(mapped, argument))(w, x)
             assert_close(ours, derivative(full, argument)(w, x), 1e-12)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from compilers import fast_jit
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -111,7 +112,7 @@ def expected(arrangement, x):
 def test_collectives_over_vmapped_axes(arrangement):
     x = argument(arrangement)
     fun = mapped(lambda x: collectives(arrangement[0], x), arrangement)
-    found = jax.jit(vmapped(fun, arrangement))(x)
+    found = fast_jit(vmapped(fun, arrangement))(x)
     wanted = expected(arrangement, x)
     assert set(found) == set(wanted)
     for case, value in wanted.items():
@@ -136,7 +137,7 @@ def test_transposes_of_collectives_over_vmapped_axes(arrangement, order):
     else:
         pulled = vmapped(pull(fun), arrangement)
     product = sum(np.vdot(w[k].astype(np.float64), of_v[k]) for k in w)
-    found = np.vdot(np.asarray(jax.jit(pulled)(x, w), np.float64), v)
+    found = np.vdot(np.asarray(fast_jit(pulled)(x, w), np.float64), v)
     np.testing.assert_allclose(found, product, rtol=1e-6)
 
 
@@ -162,7 +163,7 @@ def test_gradient_of_pbroadcast_inside_of_a_body(computed):
 
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
     specs = {"in_specs": (P("y"), P()), "out_specs": (P("y"), P("y"))}
-    results = jax.jit(shard_map(body, mesh=MESH, check_vma=False, **specs))(x, np.int32(source))
+    results = fast_jit(shard_map(body, mesh=MESH, check_vma=False, **specs))(x, np.int32(source))
     for found, positions in zip(results, (3, 4), strict=True):
         y = x.reshape(-1, positions, found.shape[-1])
         wanted = np.zeros_like(y)
