@@ -97,4 +97,6 @@ def seconds(kind: str, payload: float, size: int) -> float:
 
 
 def _time(row: tuple[float, ...], position: int) -> float:
-    return SMALLEST * 2**position / (row[position] * 1e9)
+    """Of a measured size: no longer than that of a larger one, which some small ones are."""
+    later = enumerate(row[position:], start=position)
+    return min(SMALLEST * 2**k / (rate * 1e9) for k, rate in later)

@@ -537,6 +537,8 @@ def test_measured_times_of_gpus():
     assert nccl.seconds("all-gather", 2**28, 8) == pytest.approx(2**28 / 368e9)
     middle = (nccl.seconds("all-gather", 2**27, 8) + nccl.seconds("all-gather", 2**28, 8)) / 2
     assert nccl.seconds("all-gather", 1.5 * 2**27, 8) == pytest.approx(middle)
+    # A kilobyte took longer than two, as the first of a series does.
+    assert nccl.seconds("all-reduce", 1024, 2) <= nccl.seconds("all-reduce", 2048, 2) < 50e-6
     # The smallest is the shortest, and the largest sets the rate of all larger ones.
     assert nccl.seconds("all-reduce", 1, 8) == nccl.seconds("all-reduce", 1024, 8)
     assert nccl.seconds("all-reduce", 2**33, 8) == pytest.approx(4 * 2**31 / 230e9)

@@ -167,3 +167,19 @@ def test_copies_without_an_estimate_are_apart():
         sum(w.trips * w.traffic for w in run.works if w.unestimated) / 819e9
     )
     assert 0 < run.unestimated < 0.03 * run.seconds
+
+
+def test_the_table_in_the_documentation_is_what_explain_says():
+    text = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    lines = text[text.index("## Seven programs") :].splitlines()
+    header, _, *rows = [line.split(" | ") for line in lines if line.startswith("|")][:11]
+    targets = [cell.strip("`| ") for cell in header[1:]]
+    checked = 0
+    for row in rows:
+        for target, cell in zip(targets, row[1:], strict=True):
+            if "/" in cell:
+                run = stored(target, row[0].split("`")[1])
+                times = (run.computing, run.sending, run.seconds)
+                assert cell.strip(" |") == " / ".join(f"{1e3 * t:.2f}" for t in times)
+                checked += 1
+    assert checked >= 25
