@@ -158,6 +158,26 @@ def _inline_bodies(main: func.FuncOp, module: ModuleOp, outer: Sequence[Sharding
         if callee(call) in functions and any((*takes, *gives)) and all((*takes, *gives)):
             for op in inline(call, functions[callee(call)]):
                 op.attributes[_INSIDE] = ir.UnitAttr.get()
+    inline_calls(module, main, lambda call: not _is_inside(call, entering))
+
+
+def _is_inside(call: ir.Operation, entering: set[ir.Operation]) -> bool:
+    """Whether a call is in a body that was inlined, or computes with blocks that enter a region."""
+    parent: Any = call
+    while parent is not None:
+        if _INSIDE in parent.operation.attributes:
+            return True
+        parent = parent.operation.parent
+    queue, seen = [call], set[ir.Operation]()
+    while queue:
+        op = queue.pop()
+        if op in entering or op.name == PARTITION_ID:
+            return True
+        if op not in seen:
+            seen.add(op)
+            sources = map(defining_op, op.operands)
+            queue += [source for source in sources if source is not None]
+    return not any(isinstance(value.type, ir.RankedTensorType) for value in call.operands)
 
 
 def _take_inside(main: func.FuncOp) -> set[ir.Operation]:

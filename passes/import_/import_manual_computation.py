@@ -46,7 +46,7 @@ from ..ir.ops import terminator, walk
 from ..ir.types import Value
 from .body_of import main_of, replace_module
 from .full_values import Crossing
-from .inline_calls import callee, erase_uncalled, functions_of, inline_calls, reaches
+from .inline_calls import callee, erase_uncalled, functions_of, inline_calls
 from .localize import finish, localize
 from .manual_regions import common_mesh, hints_of, placements
 from .name_groups import to_body_form
@@ -91,7 +91,7 @@ class ImportManualComputation(Pass):
 
 
 def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
-    """Inlines the functions through which @main reaches regions."""
+    """Inlines what @main calls outside of regions, where functions may hold regions."""
     functions = functions_of(module)
     holders = {
         name for name, function in functions.items() if find_ops(function.operation, [REGION])
@@ -103,10 +103,7 @@ def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
             "must be partitioned first"
         )
         raise PassRefused([Violation(main.location, text)])
-    lead_there = reaches(module, holders)
-    inline_calls(
-        module, main, lambda call: callee(call) in lead_there and _enclosing_region(call) is None
-    )
+    inline_calls(module, main, lambda call: _enclosing_region(call) is None)
     erase_uncalled(module, set(functions) - {"main"})
     if not _outermost(main):
         where = ", ".join(f"@{name}" for name in sorted(holders))

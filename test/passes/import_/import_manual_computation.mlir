@@ -288,3 +288,23 @@ module @unreduced_results {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+module @functions_outside_of_regions {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @functions_outside_of_regions
+  // CHECK: stablehlo.sine %arg0 : tensor<2xf32>
+  // CHECK-NOT: @sine
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = call @sine(%x) : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+  func.func private @sine(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = stablehlo.sine %x : tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}

@@ -208,7 +208,6 @@ module @effects_in_functions_outside_of_regions {
     %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
       sdy.return %b : tensor<2xf32>
     } : (tensor<8xf32>) -> tensor<8xf32>
-    // expected-error @+1 {{func.call outside of the manual regions has an effect, or communicates}}
     call @f(%x) : (tensor<8xf32>) -> ()
     return %0 : tensor<8xf32>
   }
@@ -217,6 +216,7 @@ module @effects_in_functions_outside_of_regions {
     return
   }
   func.func private @g(%x: tensor<8xf32>) {
+    // expected-error @+1 {{stablehlo.custom_call outside of the manual regions has an effect, or communicates}}
     stablehlo.custom_call @tell(%x) {has_side_effect = true} : (tensor<8xf32>) -> ()
     return
   }
