@@ -5,14 +5,17 @@ is what else is indented; "Needs" and "Leaves" become points of a list.
 """
 
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import shmap_passes
 
 PAGE = Path(__file__).with_name("passes.md")
+DATA = Path(__file__).with_name("validation.json")
 HEAD = '''\
 # Passes
 
@@ -78,9 +81,40 @@ with a reproducer: the module before the passes is written to a file, and the me
 be loaded by that command.'''
 
 
+VALIDATION = """\
+## What has been validated
+
+`python docs/make_validation.py` simulates every example after every pass, for both partitioners,
+and compares the blocks of all devices with those of before ([how](howto/validate.md)). "Programs"
+counts the modules that the pass has seen, "changed" those that it has rewritten, "exchanges saved"
+how many collectives of groups of devices it has removed from them, and "largest difference" is in
+units of the largest magnitude of a result.
+
+| pass | results | programs | changed | exchanges saved | largest difference |
+|---|---|---|---|---|---|"""
+
+
 def page() -> str:
     entries = (part for cls in shmap_passes.PASSES for part in _entry(cls))
-    return "\n\n".join([HEAD, *entries]) + "\n"
+    return "\n\n".join([HEAD, *entries, _validation()]) + "\n"
+
+
+def _validation() -> str:
+    rows = json.loads(DATA.read_text())
+    return "\n".join([VALIDATION, *(_row(cls, rows[cls.name]) for cls in _validated(rows))])
+
+
+def _validated(rows: dict[str, Any]) -> Iterator[type[shmap_passes.Pass]]:
+    return (cls for cls in shmap_passes.PASSES if cls.name in rows)
+
+
+def _row(cls: type[shmap_passes.Pass], row: dict[str, Any]) -> str:
+    results = "bitwise equal" if cls.keeps_bits else "may round differently"
+    difference = "none" if row["difference"] == 0 else f"{row['difference']:.0e}"
+    return (
+        f"| `{cls.name}` | {results} | {row['programs']} | {row['changed']} | {row['fewer']} "
+        f"| {difference} |"
+    )
 
 
 def _entry(cls: type[shmap_passes.Pass]) -> Iterator[str]:
