@@ -49,6 +49,7 @@ def exporting(partitioner):
     return shmap_passes.pipeline(partitioner, "ids")
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize(("source", "target"), BOTH)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_program_of_jax_is_converted_to_the_form_of_the_other_partitioner(name, source, target):
@@ -86,6 +87,7 @@ def _program_with_regions_in_a_loop():
     return program
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize(("source", "target"), BOTH)
 def test_regions_in_a_loop_and_what_is_around_them(source, target):
     program = _program_with_regions_in_a_loop()
