@@ -25,12 +25,14 @@ def pdot(
     pos_batch: _Dimensions = ((), ()),
     precision: Any = None,
 ) -> Any:
-    """Multiplies two arrays and sums over named axes, and over dimensions.
+    """Multiplies two arrays, and sums the products over named axes and dimensions.
 
-    Named axes that both have and that are not summed are batch axes. The result has all others too.
+    Named axes of both arrays that are not summed are batch axes. The result has all axes that are
+    not summed.
 
     Args:
-      x, y: Arrays.
+      x: An array.
+      y: Another array.
       axis_name: The named axes to sum over.
       pos_contract: The dimensions of `x`, and those of `y`, to sum over.
       pos_batch: The dimensions of both that are batch dimensions.
