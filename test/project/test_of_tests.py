@@ -89,6 +89,13 @@ def test_a_lit_test_of_a_pass_fails_without_the_pass(tmp_path):
     assert {name: code for name, code in results.items() if code != "FAIL"} == {}
 
 
+def test_no_two_test_files_have_the_same_name():
+    """pytest imports them by name, and refuses to run any test if two are equal."""
+    paths = [path for path in PYTHON_TESTS if path.name.startswith("test_")]
+    names = [path.name for path in paths]
+    assert [str(path) for path in paths if names.count(path.name) > 1] == []
+
+
 @pytest.mark.parametrize("path", PYTHON_TESTS, ids=lambda path: path.name)
 def test_every_expected_exception_says_which_message(path):
     for node in ast.walk(ast.parse(path.read_text())):
