@@ -13,7 +13,7 @@ class NamedShape:
       **named: The sizes of named axes.
 
     Examples:
-      >>> NamedShape(3, batch=4)
+      >>> named.NamedShape(3, batch=4)
       NamedShape(3, batch=4)
     """
 

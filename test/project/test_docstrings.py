@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import shmap_compiler
+from shmap_compiler import named
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
 SETUP = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
@@ -36,9 +37,22 @@ def documented(name):
             yield f"{name}.{attribute}", member
 
 
+def has_examples(value):
+    return ">>>" in (inspect.getdoc(value) or "")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_examples_run(name, names):
-    tests = doctest.DocTestFinder().find(getattr(shmap_compiler, name), name, globs=names)
+    run_examples(getattr(shmap_compiler, name), name, names)
+
+
+@pytest.mark.parametrize("name", [n for n, f in vars(named).items() if has_examples(f)])
+def test_the_examples_of_named_run(name, names):
+    run_examples(getattr(named, name), name, names)
+
+
+def run_examples(value, name, names):
+    tests = doctest.DocTestFinder().find(value, name, globs=names)
     assert [test.name for test in tests if test.examples][:1] == [name]
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
     for test in tests:
