@@ -443,6 +443,14 @@ def test_partitioner():
     assert jax_compat.shardy_is_on() == before
 
 
+def test_compiling_for():
+    before = jax_compat.shardy_is_on()
+    for name in ("gspmd", "shardy"):
+        with jax_compat.compiling_for(name):
+            assert jax_compat.shardy_is_on() == (name == "shardy")
+    assert jax_compat.shardy_is_on() == before
+
+
 # XLA logs to the standard error of a process, up to jaxlib 0.10 in each compilation for GSPMD and
 # later in the first one.
 COMPILES_FOR_GSPMD = """
