@@ -183,6 +183,19 @@ def test_replace_jaxpr_keeps_the_constants_of_replaced_variables():
     assert len(changed.consts) == 1
 
 
+def test_program_of_equations():
+    jaxpr = jax.make_jaxpr(lambda x: jnp.cos(jnp.sin(x)) + 1)(W)
+    inner = jax_compat.open_jaxpr(jaxpr)
+    sine, cosine, _ = inner.eqns
+    program = jax_compat.program_of_equations(
+        jaxpr, [sine, cosine], inner.invars, [cosine.outvars[0], sine.outvars[0]]
+    )
+    assert [e.primitive.name for e in program.eqns] == ["sin", "cos"]
+    assert list(program.consts) == []
+    found = jex_core.jaxpr_as_fun(program)(W)
+    np.testing.assert_allclose(found, [np.cos(np.sin(W)), np.sin(W)], rtol=1e-6)
+
+
 def test_close_jaxpr():
     closed = jax_compat.close_jaxpr(jax_compat.open_jaxpr(SIN))
     assert jax_compat.is_closed(closed)
@@ -514,6 +527,22 @@ def test_trace_with_axes():
         jax_compat.trace_with_axes(lambda x: lax.psum(x, "i"), manual("j"), ["j"], [W])
     with pytest.raises(NameError, match="unbound axis name"):
         lax.axis_size("i")
+
+
+def test_trace_in_scope():
+    jaxpr = jax_compat.trace_in_scope(lambda x: lax.psum(x, ("i", "j")), [("i", 2), ("j", 4)], [W])
+    assert jaxpr.out_avals == jaxpr.in_avals
+    with pytest.raises(NameError, match="unbound axis name"):
+        jax_compat.trace_in_scope(lambda x: lax.psum(x, "k"), [("i", 2)], [W])
+
+
+def test_trace_in_scope_keeps_the_axes_that_are_in_scope():
+    def outer(x):
+        inner = jax_compat.trace_in_scope(lambda y: lax.psum(y, ("i", "j")), [("j", 4)], [x])
+        assert inner.out_avals == inner.in_avals
+        return x
+
+    jax_compat.trace_in_scope(outer, [("i", 2)], [W])
 
 
 def test_trace_with_axes_ends_tracebacks_in_the_users_code():
