@@ -789,11 +789,13 @@ def test_trips_are_counted_on_a_target():
 
 
 @needs_gpu_compiler
-def test_explanation_for_gpus_is_a_roofline():
+def test_explanation_for_gpus_is_a_roofline_and_a_table():
     found = explained(plain, "gpu:h100:8")
     (gather,) = found.collectives
     assert (gather.kind, gather.axes, gather.payload_bytes) == ("all-gather", ("i",), GATHERED)
-    assert gather.seconds == pytest.approx((N - 1) / N * GATHERED / 450e9)
+    # XLA's table of measured throughputs has 368 GB/s for gathers of 256 MiB among eight.
+    assert GATHERED == 2**28
+    assert gather.seconds == pytest.approx(GATHERED / 368e9)
     assert found.totals.flops == FLOPS
     assert (found.totals.compute_seconds or 0) >= FLOPS / 989.5e12
     assert [note for note in found.notes if "roofline" in note]
