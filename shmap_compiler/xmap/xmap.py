@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -17,12 +17,9 @@ from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.errors import (
     Problem,
-    ResultTypeError,
     SpecTypeError,
-    TypeProblem,
     describe,
     function_name,
-    show_value,
     spec_error,
 )
 from shmap_compiler.base.jax_compat import (
@@ -34,10 +31,23 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.values import type_of
 from shmap_compiler.stages.lowered import Lowered
 from shmap_compiler.xmap import named_shapes, region
-from shmap_compiler.xmap.axes import AxisMapping, Mappings, sizes_of
+from shmap_compiler.xmap.arguments import (
+    NO_RESULTS,
+    check_results,
+    has_backend,
+    keyword_arguments,
+    no_array,
+    not_a_function,
+    read_resources,
+    read_sizes,
+    shadows,
+    undefined_names,
+    wrong_rank,
+)
+from shmap_compiler.xmap.axes import Mappings, sizes_of
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.placed import mapped_over, placed
-from shmap_compiler.xmap.resources import SerialLoop, find_mesh, place_axes
+from shmap_compiler.xmap.resources import find_mesh, place_axes
 from shmap_compiler.xmap.trace import Scope, trace_named
 
 _P = ParamSpec("_P")
@@ -92,19 +102,19 @@ def xmap(
       True
     """
     if not callable(fun):
-        raise SpecTypeError(f"xmap of {fun!r}", [_not_a_function(fun)])
+        raise SpecTypeError(f"xmap of {fun!r}", [not_a_function(fun)])
     who = f"xmap of {describe(fun)}"
     problems: list[Problem] = []
     ins, outs = Mappings("in_axes", in_axes, problems), Mappings("out_axes", out_axes, problems)
-    resources = _resources(axis_resources, problems)
-    sizes = _sizes(axis_sizes, problems)
+    resources = read_resources(axis_resources, problems)
+    sizes = read_sizes(axis_sizes, problems)
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if not problems:
-        problems += _undefined_names(ins, outs, sizes, resources)
+        problems += undefined_names(ins, outs, sizes, resources)
     if isinstance(out_axes, tuple) and not out_axes:
-        problems.append(_NO_RESULTS)
+        problems.append(NO_RESULTS)
     if backend is not None:
-        problems.append(_has_backend(backend))
+        problems.append(has_backend(backend))
     if problems:
         raise spec_error(who, problems)
     return XMapped(fun, ins, outs, sizes, resources, donated, mesh)
@@ -166,7 +176,7 @@ class XMapped(Generic[_P, _R]):
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if kwargs:
-            raise SpecTypeError(self._who, [_keyword_arguments(kwargs)])
+            raise SpecTypeError(self._who, [keyword_arguments(kwargs)])
         if _enclosing.get() is not None:
             return self._traced(*args)
         return self._jitted(*args)
@@ -241,7 +251,7 @@ class XMapped(Generic[_P, _R]):
         in_paths = ["args" + jax.tree_util.keystr(path) for path, _ in paths]
         in_types = [type_of(leaf) for _, leaf in paths]
         wrong = [
-            _no_array(path, leaf)
+            no_array(path, leaf)
             for path, (_, leaf), t in zip(in_paths, paths, in_types, strict=True)
             if t is None
         ]
@@ -251,7 +261,7 @@ class XMapped(Generic[_P, _R]):
         shapes = [t.shape for t in in_types]
         sizes = sizes_of(who, in_paths, shapes, mappings, self.axis_sizes, self._names)
         outer = _enclosing.get() or {}
-        shadowed = [_shadows(name) for name in sizes if name in outer]
+        shadowed = [shadows(name) for name in sizes if name in outer]
         if shadowed:
             raise spec_error(who, shadowed)
         found = find_mesh(self.mesh)
@@ -267,7 +277,7 @@ class XMapped(Generic[_P, _R]):
                 _enclosing.reset(token)
             paths, tree = jax.tree_util.tree_flatten_with_path(result)
             out[:] = [tree, [f"result{jax.tree_util.keystr(p)}" for p, _ in paths], result]
-            _check_results(who, out[1], [x for _, x in paths])
+            check_results(who, out[1], [x for _, x in paths])
             return [jnp.asarray(x) for _, x in paths]
 
         used = {a for p in placements.values() for a in p.mesh_axes}
@@ -286,7 +296,7 @@ class XMapped(Generic[_P, _R]):
         wrong = [
             problem
             for path, rank, m in zip(out_paths, ranks, out_mappings, strict=True)
-            for problem in _wrong_rank(path, rank, m)
+            for problem in wrong_rank(path, rank, m)
         ]
         if wrong:
             raise spec_error(who, wrong)
@@ -343,148 +353,3 @@ def _body_mesh(found: AnyMesh | None, used: set[str]) -> AbstractMesh:
         return scope if scope is not None else AbstractMesh((), ())
     outer = enclosing_manual_axes(found)
     return with_manual_axes(found, (*used, *outer))
-
-
-# ------------------------------------------------------------------------------------- mistakes
-
-
-def _resources(given: Any, problems: list[Problem]) -> dict[str, tuple[Any, ...]]:
-    resources: dict[str, tuple[Any, ...]] = {}
-    for name, value in dict(given or {}).items():
-        where = f"axis_resources[{name!r}]"
-        assigned = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-        resources[name] = assigned
-        wrong = [r for r in assigned if not isinstance(r, (str, SerialLoop))]
-        if wrong:
-            problems.append(
-                TypeProblem(
-                    where,
-                    show_value(wrong[0]),
-                    "the name of a mesh axis or loop, a SerialLoop, or a tuple of these",
-                    "write e.g. {'batch': 'x'} or {'batch': ('x', 'y')}",
-                )
-            )
-        elif len({r if isinstance(r, str) else id(r) for r in assigned}) < len(assigned):
-            problems.append(
-                Problem(
-                    where,
-                    f"{assigned!r}, which repeats a resource",
-                    "a tuple of distinct resources",
-                    "name each resource once for an axis",
-                )
-            )
-    return resources
-
-
-def _sizes(given: Any, problems: list[Problem]) -> dict[str, int]:
-    sizes = dict(given or {})
-    for name, size in sizes.items():
-        if not isinstance(name, str) or not isinstance(size, (int, np.integer)) or size < 0:
-            problems.append(
-                TypeProblem(
-                    f"axis_sizes[{name!r}]",
-                    show_value(size),
-                    "a size for the name of an axis",
-                    "write e.g. axis_sizes={'batch': 8}",
-                )
-            )
-    return {name: int(size) for name, size in sizes.items() if isinstance(size, (int, np.integer))}
-
-
-def _undefined_names(
-    ins: Mappings, outs: Mappings, sizes: Mapping[str, int], resources: Mapping[str, Any]
-) -> Iterator[Problem]:
-    defined = {n for m in ins.leaves for n in m.names} | set(sizes)
-    known = ", ".join(map(repr, sorted(defined))) or "there is none"
-    uses = [(m.where, n) for m in outs.leaves for n in m.names]
-    uses += [(f"axis_resources[{n!r}]", n) for n in resources]
-    for where, name in uses:
-        if name not in defined:
-            yield Problem(
-                where,
-                f"axis {name!r}, which appears neither in in_axes nor in axis_sizes",
-                f"a name that in_axes or axis_sizes define: {known}",
-                f"name a dimension of an argument {name!r}, or give it a size in axis_sizes",
-            )
-
-
-_NO_RESULTS = Problem(
-    "out_axes",
-    "(), for no results",
-    "at least one mapping: xmapped functions cannot have no return values",
-    "return a result; if it has no named dimensions, write out_axes=[...]",
-)
-
-
-def _has_backend(backend: Any) -> Problem:
-    return Problem(
-        "backend",
-        show_value(backend),
-        "None: the mesh determines the devices",
-        "make a mesh of devices of that platform, e.g. with jax.devices('cpu')",
-    )
-
-
-def _not_a_function(fun: Any) -> Problem:
-    return TypeProblem(
-        "the first argument of xmap",
-        show_value(fun),
-        "a function of arrays",
-        "pass the function itself: xmap(f, in_axes=..., out_axes=...)",
-    )
-
-
-def _keyword_arguments(kwargs: Mapping[str, Any]) -> Problem:
-    return Problem(
-        "the arguments",
-        f"keyword arguments: {', '.join(kwargs)}",
-        "positional arguments only, as in_axes describes a tuple of arguments",
-        "pass the arguments by position",
-    )
-
-
-def _no_array(path: str, leaf: Any) -> Problem:
-    return TypeProblem(
-        path,
-        show_value(leaf),
-        "an array, or a pytree of arrays",
-        "pass arrays; bind other values with functools.partial",
-    )
-
-
-def _shadows(name: str) -> Problem:
-    return Problem(
-        f"axis {name!r}",
-        "a name that an enclosing xmap has given to an axis",
-        "names that differ from those of enclosing xmaps",
-        "rename the axis of the inner xmap",
-    )
-
-
-def _check_results(who: str, paths: Sequence[str], leaves: Sequence[Any]) -> None:
-    problems = [
-        Problem(path, show_value(leaf), "an array, or a pytree of arrays", "return arrays only")
-        for path, leaf in zip(paths, leaves, strict=True)
-        if type_of(leaf) is None
-    ]
-    if problems:
-        raise ResultTypeError(who, problems)
-
-
-def _wrong_rank(path: str, rank: int, mapping: AxisMapping) -> Iterator[Problem]:
-    needed = mapping.least_rank - len(mapping.positions)
-    whole = rank + len(mapping.positions)
-    if rank < needed:
-        yield Problem(
-            path,
-            f"a result of rank {rank}, without its named axes",
-            f"at least {needed} positional dimensions, which {mapping.shown} requires",
-            "put named axes at dimensions that the result has with them",
-        )
-    elif mapping.rank is not None and mapping.rank != whole:
-        yield Problem(
-            path,
-            f"a result of rank {whole}, its {len(mapping.positions)} named axes included",
-            f"rank {mapping.rank}, which {mapping.shown} asserts",
-            "end the list with `...` to accept further dimensions",
-        )
