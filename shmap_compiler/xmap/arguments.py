@@ -16,7 +16,7 @@ from shmap_compiler.xmap.resources import SerialLoop
 def read_resources(given: Any, problems: list[Problem]) -> dict[str, tuple[Any, ...]]:
     """What each axis is assigned to, as tuples; appends what is wrong to `problems`."""
     resources: dict[str, tuple[Any, ...]] = {}
-    for name, value in dict(given or {}).items():
+    for name, value in _entries("axis_resources", given, problems):
         where = f"axis_resources[{name!r}]"
         assigned = tuple(value) if isinstance(value, (tuple, list)) else (value,)
         resources[name] = assigned
@@ -44,7 +44,7 @@ def read_resources(given: Any, problems: list[Problem]) -> dict[str, tuple[Any, 
 
 def read_sizes(given: Any, problems: list[Problem]) -> dict[str, int]:
     """The sizes of axes; appends what is wrong to `problems`."""
-    sizes = dict(given or {})
+    sizes = dict(_entries("axis_sizes", given, problems))
     for name, size in sizes.items():
         if not isinstance(name, str) or not isinstance(size, (int, np.integer)) or size < 0:
             problems.append(
@@ -56,6 +56,37 @@ def read_sizes(given: Any, problems: list[Problem]) -> dict[str, int]:
                 )
             )
     return {name: int(size) for name, size in sizes.items() if isinstance(size, (int, np.integer))}
+
+
+def read_positions(given: Any, problems: list[Problem]) -> tuple[int, ...]:
+    """`donate_argnums` as a tuple; appends what is wrong to `problems`."""
+    positions = given if isinstance(given, (tuple, list)) else (given,)
+    if all(type(k) is int for k in positions):
+        return tuple(positions)
+    problems.append(
+        TypeProblem(
+            "donate_argnums",
+            show_value(given),
+            "a position of an argument, or a tuple of positions",
+            "write donate_argnums=0, or omit it",
+        )
+    )
+    return ()
+
+
+def _entries(where: str, given: Any, problems: list[Problem]) -> list[tuple[Any, Any]]:
+    """What a dict that may be None holds."""
+    if given is None or isinstance(given, Mapping):
+        return list((given or {}).items())
+    problems.append(
+        TypeProblem(
+            where,
+            show_value(given),
+            "a dict by names of axes, or None",
+            f"write {where}={{'batch': ...}}, or omit it",
+        )
+    )
+    return []
 
 
 def undefined_names(

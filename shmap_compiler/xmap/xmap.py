@@ -38,6 +38,7 @@ from shmap_compiler.xmap.arguments import (
     keyword_arguments,
     no_array,
     not_a_function,
+    read_positions,
     read_resources,
     read_sizes,
     shadows,
@@ -108,7 +109,7 @@ def xmap(
     ins, outs = Mappings("in_axes", in_axes, problems), Mappings("out_axes", out_axes, problems)
     resources = read_resources(axis_resources, problems)
     sizes = read_sizes(axis_sizes, problems)
-    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    donated = read_positions(donate_argnums, problems)
     if not problems:
         problems += undefined_names(ins, outs, sizes, resources)
     if isinstance(out_axes, tuple) and not out_axes:

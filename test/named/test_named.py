@@ -56,6 +56,9 @@ def test_products_gathers_and_softmax():
         ({"in_axes": ["a", ...], "axis_sizes": {"a": 3}}, "size 4 of axis 'a'"),
         ({"in_axes": ["a", ...], "axis_sizes": {"b": 3}, "out_axes": [...]}, "more axes"),
         ({"in_axes": ["a", ...], "axis_resources": {"a": "x"}}, "resource 'x'"),
+        ({"in_axes": ["a", ...], "axis_resources": "x"}, "a dict by names of axes"),
+        ({"in_axes": ["a", ...], "axis_sizes": 5}, "a dict by names of axes"),
+        ({"in_axes": ["a", ...], "donate_argnums": "x"}, "a position of an argument"),
     ],
 )
 def test_mistakes(options, found):
