@@ -99,8 +99,11 @@ def _with_types_that_matter(
     return jaxpr
 
 
-_REFUSALS = (TypeError, ValueError, NotImplementedError)
-"""The exceptions with which JAX's types reject a function; others are raised to the user."""
+_REFUSALS = (TypeError, ValueError, NotImplementedError, AssertionError)
+"""The exceptions with which JAX's types reject a function that can be traced without them.
+
+Beside an automatic axis some of JAX's functions, such as `jnp.interp`, end in an AssertionError.
+"""
 
 
 def trace_unreduced(typed: Callable[[], Jaxpr], who: str) -> Jaxpr:

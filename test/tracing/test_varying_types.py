@@ -246,6 +246,24 @@ def test_what_types_refuse_beside_a_derivative_inside():
         jax.jit(mapped(shard_map, body)).trace(W, X)
 
 
+def test_an_assertion_of_types_beside_an_automatic_axis():
+    """Some functions of JAX's end in one where `jax.shard_map` checks types, too."""
+
+    def body(w, x):
+        gradient = jax.grad(lambda x: jnp.sin(x).sum())(x[0])
+        return jnp.interp(x, jnp.sort(x[0]), gradient)
+
+    def of(function, **options):
+        return jax.jit(mapped(function, body, axis_names={"i"}, **options))
+
+    with pytest.raises(AssertionError):
+        of(jax.shard_map).trace(W, X)
+    with pytest.raises(BodyError, match="(?s)a derivative taken inside.*check_vma=False"):
+        of(shard_map).trace(W, X)
+    with_own_shares = of(shard_map, check_vma=False)(W, X)
+    np.testing.assert_array_equal(with_own_shares, of(jax.shard_map, check_vma=False)(W, X))
+
+
 @pytest.mark.parametrize("name", TRACES)
 def test_only_what_needs_types_is_traced_with_them(name):
     body, traces = TRACES[name]
