@@ -35,13 +35,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..analysis.per_device_constants import evaluate
-from ..base import Pass, PassRefused, PipelineError, Violation
-from ..export.inline_meshes import InlineMeshes
+from ..base import PassRefused, PipelineError, Violation
 from ..ir.boundary import value_attributes
 from ..ir.collective_ops import COLLECTIVES, call_target
 from ..ir.find_ops import find_ops
@@ -52,6 +51,7 @@ from .body_of import free_symbol, main_of, replace_module
 from .choose_mesh import choose_mesh, mesh_of_text
 from .full_values import Crossing
 from .hlo_sharding import read_hlo_sharding
+from .import_pass import ImportPass
 from .inline_calls import callee, erase_uncalled, functions_of, inline, inline_calls, reaches
 from .localize import finish, localize
 from .name_groups import to_body_form
@@ -63,7 +63,7 @@ _INSIDE = "shmap.inside"
 
 
 @dataclass(frozen=True)
-class ImportCustomCalls(Pass):
+class ImportCustomCalls(ImportPass):
     """Brings a module with the sharding custom calls of GSPMD into body form."""
 
     name = "shmap-import-custom-calls"
@@ -77,16 +77,6 @@ class ImportCustomCalls(Pass):
             raise PipelineError(
                 f"{self.name}: option mesh={self.mesh} is not a list of axes, as in mesh=i=4,j=2"
             )
-
-    def add_to(
-        self,
-        manager: passmanager.PassManager,
-        refused: list[Violation],
-        before: Pass | None = None,
-    ) -> None:
-        """Meshes by which groups are named are inlined first."""
-        InlineMeshes().add_to(manager, refused)
-        super().add_to(manager, refused, before)
 
     def run(self, module: ModuleOp) -> None:
         copy: Any = module.operation.clone()

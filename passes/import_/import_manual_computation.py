@@ -32,13 +32,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..analysis.per_device_constants import evaluate
-from ..base import Pass, PassRefused, Violation
-from ..export.inline_meshes import InlineMeshes
+from ..base import PassRefused, Violation
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.find_ops import find_ops
 from ..ir.mesh import MOST_LISTED, Mesh
@@ -46,6 +45,7 @@ from ..ir.ops import terminator, walk
 from ..ir.types import Value
 from .body_of import main_of, replace_module
 from .full_values import Crossing
+from .import_pass import ImportPass
 from .inline_calls import callee, erase_uncalled, functions_of, inline_calls
 from .localize import finish, localize
 from .manual_regions import common_mesh, hints_of, placements
@@ -56,21 +56,11 @@ REGION = "sdy.manual_computation"
 
 
 @dataclass(frozen=True)
-class ImportManualComputation(Pass):
+class ImportManualComputation(ImportPass):
     """Brings a module whose @main holds `sdy.manual_computation` into body form."""
 
     name = "shmap-import-manual-computation"
     code = "SHM-P13"
-
-    def add_to(
-        self,
-        manager: passmanager.PassManager,
-        refused: list[Violation],
-        before: Pass | None = None,
-    ) -> None:
-        """Meshes are inlined first, so that it does not matter how many the module declares."""
-        InlineMeshes().add_to(manager, refused)
-        super().add_to(manager, refused, before)
 
     def run(self, module: ModuleOp) -> None:
         copy: Any = module.operation.clone()

@@ -16,17 +16,11 @@ from shmap_passes.cost.collective_time import (
 )
 from shmap_passes.cost.networks import Network
 
+from shmap_compiler.base.device_groups import Groups, Pairs, group_axes, pair_axes
 from shmap_compiler.collectives import RECORDS, Payload
 from shmap_compiler.explain import hlo
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
-from shmap_compiler.explain.replica_groups import (
-    Groups,
-    Pairs,
-    group_axes,
-    pair_axes,
-    read_groups,
-    read_pairs,
-)
+from shmap_compiler.explain.replica_groups import read_groups, read_pairs
 
 _PAYLOADS = {record.hlo: record.payload for record in RECORDS if record.hlo}
 _PRIMITIVES = {record.primitive.name for record in RECORDS} | {

@@ -1,4 +1,4 @@
-"""Which devices a collective of an HLO program works on together, and along which mesh axes.
+"""Reads from an HLO program which devices work together in a collective.
 
 Devices are positions in the mesh, row major. XLA writes groups in three ways: as lists, as a grid
 of numbers with dimensions exchanged (`[4,2]<=[2,4]T(1,0)`), and by mesh axes
@@ -14,10 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shmap_compiler.base.device_groups import Groups, Pairs
 from shmap_compiler.explain.hlo import Instruction
-
-Groups = tuple[tuple[int, ...], ...]
-Pairs = tuple[tuple[int, int], ...]
 
 
 def read_pairs(instruction: Instruction) -> Pairs:
@@ -79,33 +77,3 @@ def _along(ids: np.ndarray, sizes: Mapping[str, int], axes: str) -> Groups:
     rest = [d for d in range(len(split)) if d not in grouped]
     size = math.prod(split[d] for d in grouped)
     return _rows(ids.reshape(split).transpose(*rest, *grouped).reshape(-1, size))
-
-
-def group_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The mesh axes along which groups extend; None if they are no groups along whole axes."""
-    found = {frozenset(group) for group in groups}
-    extent = _extent(groups, mesh)
-    return extent if found == _sets_along(extent, mesh) else None
-
-
-def pair_axes(pairs: Pairs, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The mesh axes along which a collective-permute moves data."""
-    return _extent(pairs, mesh)
-
-
-def _extent(sets: Groups | Pairs, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes along which members of a set have different coordinates."""
-    shape = tuple(mesh.values())
-    differ = np.zeros(len(shape), bool)
-    for members in sets:
-        coordinates = np.array(np.unravel_index(np.array(members), shape))
-        differ |= (coordinates != coordinates[:, :1]).any(axis=1)
-    return tuple(axis for axis, different in zip(mesh, differ, strict=True) if different)
-
-
-def _sets_along(axes: tuple[str, ...], mesh: Mapping[str, int]) -> set[frozenset[int]]:
-    names = list(mesh)
-    order = [names.index(a) for a in names if a not in axes] + [names.index(a) for a in axes]
-    ids = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values())).transpose(order)
-    size = math.prod(mesh[a] for a in axes)
-    return {frozenset(group) for group in ids.reshape(-1, size).tolist()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -15,12 +15,12 @@ from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.caches import Cache
+from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
 from shmap_compiler.base.errors import (
     BodyError,
     Problem,
     SpecTypeError,
     TargetError,
-    TypeProblem,
     describe,
     errors_of,
     show_value,
@@ -54,6 +54,9 @@ def make(fun: Callable[_P, _R], options: dict[str, Any]) -> ShardMapped[_P, _R]:
     return trace_cache.find(ShardMapped, fun, options) or ShardMapped(fun, **options)
 
 
+_EXAMPLE = "shard_map(f, mesh=..., in_specs=..., out_specs=...)"
+
+
 @dataclass(eq=False, repr=False)
 class ShardMapped(MappedFunction, Generic[_P, _R]):
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
@@ -80,12 +83,13 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
-            raise SpecTypeError(repr(self.fun), [_not_a_function(self.fun)])
+            problem = not_a_function(self.fun, "a function of one device's blocks", _EXAMPLE)
+            raise SpecTypeError(repr(self.fun), [problem])
         functools.update_wrapper(self, self.fun, updated=())
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if kwargs:
-            raise SpecTypeError(describe(self.fun), [_keyword_arguments(kwargs)])
+            raise SpecTypeError(describe(self.fun), [keyword_arguments(kwargs, "in_specs")])
         leaves = jax.tree.leaves(args)
         region = self._region(leaves)
         if is_tracing() or any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -221,24 +225,3 @@ def names_of_axes(fun: Any, axis_names: str | Iterable[str]) -> frozenset[str]:
             "write axis_names={'i'}, or omit it for all axes of the mesh",
         )
         raise SpecTypeError(describe(fun) if callable(fun) else "shard_map", [problem]) from None
-
-
-# ------------------------------------------------------------------------------------- mistakes
-
-
-def _keyword_arguments(kwargs: Mapping[str, Any]) -> Problem:
-    return Problem(
-        "the arguments",
-        f"keyword arguments: {', '.join(kwargs)}",
-        "positional arguments only, as in_specs describes a tuple of arguments",
-        "pass the arguments by position",
-    )
-
-
-def _not_a_function(fun: Any) -> Problem:
-    return TypeProblem(
-        "the first argument of shard_map",
-        show_value(fun),
-        "a function of one device's blocks",
-        "pass the function itself: shard_map(f, mesh=..., in_specs=..., out_specs=...)",
-    )

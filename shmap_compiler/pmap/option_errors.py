@@ -7,13 +7,15 @@ from typing import Any
 
 import jax
 
+from shmap_compiler.base.common_mistakes import not_a_function
 from shmap_compiler.base.errors import Problem, TypeProblem, show_value
 
 
 def option_problems(fun: Any, options: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with the arguments of `pmap`, whatever the function is called on."""
     if not callable(fun):
-        return [_not_a_function(fun)]
+        needed, example = "a function of one row of its arguments", "pmap(f, axis_name='i', ...)"
+        return [not_a_function(fun, needed, example)]
     problems: list[Problem] = []
     name = options["axis_name"]
     if name is not None and not (isinstance(name, str) and name):
@@ -40,15 +42,6 @@ def option_problems(fun: Any, options: Mapping[str, Any]) -> list[Problem]:
             TypeProblem("axis_size", show_value(size), "a number of rows, 1 or more", "omit it")
         )
     return problems
-
-
-def _not_a_function(fun: Any) -> Problem:
-    return TypeProblem(
-        "the first argument of pmap",
-        show_value(fun),
-        "a function of one row of its arguments",
-        "pass the function itself: pmap(f, axis_name='i', ...)",
-    )
 
 
 def _not_a_name(name: Any) -> Problem:

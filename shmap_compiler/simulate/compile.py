@@ -25,8 +25,8 @@ from shmap_passes.ir.ops import terminator
 from shmap_passes.ir.types import Value
 from shmap_passes.ir.unverified import manual_axes
 
-from shmap_compiler.explain.replica_groups import group_axes as axes_of_groups
-from shmap_compiler.explain.replica_groups import pair_axes
+from shmap_compiler.base.device_groups import group_axes as axes_of_groups
+from shmap_compiler.base.device_groups import pair_axes
 from shmap_compiler.simulate import borders
 from shmap_compiler.simulate.arithmetic import COMPUTED
 from shmap_compiler.simulate.collectives import result_of

@@ -124,24 +124,6 @@ def has_backend(backend: Any) -> Problem:
     )
 
 
-def not_a_function(fun: Any) -> Problem:
-    return TypeProblem(
-        "the first argument of xmap",
-        show_value(fun),
-        "a function of arrays",
-        "pass the function itself: xmap(f, in_axes=..., out_axes=...)",
-    )
-
-
-def keyword_arguments(kwargs: Mapping[str, Any]) -> Problem:
-    return Problem(
-        "the arguments",
-        f"keyword arguments: {', '.join(kwargs)}",
-        "positional arguments only, as in_axes describes a tuple of arguments",
-        "pass the arguments by position",
-    )
-
-
 def no_array(path: str, leaf: Any) -> Problem:
     return TypeProblem(
         path,

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import GroupNaming, Partitioner
 
+from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
 from shmap_compiler.base.errors import (
     Problem,
     SpecTypeError,
@@ -35,9 +36,7 @@ from shmap_compiler.xmap.arguments import (
     NO_RESULTS,
     check_results,
     has_backend,
-    keyword_arguments,
     no_array,
-    not_a_function,
     read_positions,
     read_resources,
     read_sizes,
@@ -103,7 +102,8 @@ def xmap(
       True
     """
     if not callable(fun):
-        raise SpecTypeError(f"xmap of {fun!r}", [not_a_function(fun)])
+        problem = not_a_function(fun, "a function of arrays", "xmap(f, in_axes=..., out_axes=...)")
+        raise SpecTypeError(f"xmap of {fun!r}", [problem])
     who = f"xmap of {describe(fun)}"
     problems: list[Problem] = []
     ins, outs = Mappings("in_axes", in_axes, problems), Mappings("out_axes", out_axes, problems)
@@ -177,7 +177,7 @@ class XMapped(Generic[_P, _R]):
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if kwargs:
-            raise SpecTypeError(self._who, [keyword_arguments(kwargs)])
+            raise SpecTypeError(self._who, [keyword_arguments(kwargs, "in_axes")])
         if _enclosing.get() is not None:
             return self._traced(*args)
         return self._jitted(*args)

@@ -19,6 +19,7 @@ from shmap_passes.cost import collective_time, nccl
 from shmap_passes.cost.chips import H100_SXM, TPU_V5E
 
 from shmap_compiler import PARTITIONERS, Target, shard_map
+from shmap_compiler.base.device_groups import group_axes
 from shmap_compiler.explain import (
     hlo,
     replica_groups,
@@ -126,7 +127,7 @@ def test_groups(text, expected, axes):
     instruction = hlo.Instruction("x", "f32[]", "all-reduce", (), "", f", replica_groups={text}")
     found = replica_groups.read_groups(instruction, 8)
     assert sorted(found) == sorted(expected)
-    assert replica_groups.group_axes(found, SIZES) == axes
+    assert group_axes(found, SIZES) == axes
 
 
 def test_groups_in_an_unknown_form_are_refused():

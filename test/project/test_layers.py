@@ -115,6 +115,15 @@ def test_every_room_is_on_one_floor(package):
     assert len([p for p in folder.glob("*.py") if p.name != "__init__.py"]) <= FLAT
 
 
+def test_the_folders_of_tests_are_the_rooms():
+    """Those of `records` are with the handles on them."""
+    packages = {"passes", "tools"}
+    others = {"end_to_end", "project", "programs", "library_programs", "fuzzing", "mutants"}
+    folders = {p.name for p in (ROOT / "test").iterdir() if p.is_dir() and p.name[0] not in "._"}
+    rooms = set(ROOMS["shmap_compiler"]) - {"records"}
+    assert folders - {"golden", "__pycache__", "Output"} == rooms | packages | others
+
+
 @pytest.mark.parametrize("package", ROOMS)
 def test_imports_go_down(package):
     found = [

@@ -258,7 +258,7 @@ def test_an_assertion_of_types_beside_an_automatic_axis():
 
     with pytest.raises(AssertionError):
         of(jax.shard_map).trace(W, X)
-    with pytest.raises(BodyError, match="(?s)a derivative taken inside.*check_vma=False"):
+    with pytest.raises(BodyError, match=r"(?s)a derivative taken inside.*check_vma=False"):
         of(shard_map).trace(W, X)
     with_own_shares = of(shard_map, check_vma=False)(W, X)
     np.testing.assert_array_equal(with_own_shares, of(jax.shard_map, check_vma=False)(W, X))

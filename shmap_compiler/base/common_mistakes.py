@@ -1,0 +1,35 @@
+"""Mistakes that can be made with each front end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from shmap_compiler.base.errors import Problem, TypeProblem, show_value
+
+
+def not_a_function(fun: Any, needed: str, example: str) -> Problem:
+    """Of a front end that got something else to map.
+
+    Args:
+      fun: what it got.
+      needed: what it maps, as in "a function of one device's blocks".
+      example: a correct call, which begins with the name of the front end.
+    """
+    front_end = example.partition("(")[0]
+    return TypeProblem(
+        f"the first argument of {front_end}",
+        show_value(fun),
+        needed,
+        f"pass the function itself: {example}",
+    )
+
+
+def keyword_arguments(names: Iterable[str], axes: str) -> Problem:
+    """Of a call by keyword, where `axes` (in_specs, in_axes) describes a tuple of arguments."""
+    return Problem(
+        "the arguments",
+        f"keyword arguments: {', '.join(names)}",
+        f"positional arguments only, as {axes} describes a tuple of arguments",
+        "pass the arguments by position",
+    )
