@@ -35,7 +35,17 @@ ROOMS = {
         "xmap",
         "pmap",
     ),
-    "shmap_passes": ("cost", "ir", "files", "analysis", "checks", "simplify", "export", "import_"),
+    "shmap_passes": (
+        "cost",
+        "ir",
+        "files",
+        "analysis",
+        "checks",
+        "simplify",
+        "overlap",
+        "export",
+        "import_",
+    ),
 }
 ABOVE = {"shmap_compiler": ("shmap_tools",), "shmap_passes": ("shmap_compiler", "shmap_tools")}
 """Packages that a package does not import."""

@@ -1,0 +1,96 @@
+"""How a cut of a value goes through the operations that are computed from it.
+
+A dimension that is cut has `outer * size * inner` indices, in row-major order, of which those in
+the middle are taken in pieces. Mostly `outer` and `inner` are one. After the gather of a piece of
+each device's rows, `outer` is the number of devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from jaxlib.mlir import ir
+
+from ..ir.types import Value
+from .products import DOT, Product
+
+# fmt: off
+ELEMENTWISE = frozenset((
+    "chlo.erf", "chlo.erf_inv", "chlo.erfc", "chlo.square",
+    *(f"stablehlo.{name}" for name in (
+        "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert",
+        "cosine", "divide", "exponential", "exponential_minus_one", "floor", "imag", "is_finite",
+        "log", "log_plus_one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or",
+        "power", "real", "reduce_precision", "remainder", "round_nearest_afz",
+        "round_nearest_even", "rsqrt", "select", "sign", "sine", "sqrt", "subtract", "tan", "tanh",
+        "xor",
+    )),
+))
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A dimension of a value, and which of its indices are cut."""
+
+    dimension: int
+    size: int
+    outer: int = 1
+    inner: int = 1
+
+
+def shape_of(value: Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)
+
+
+def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
+    """The cut of the result of `op` if operand `number` is cut; None if pieces do not suffice.
+
+    With pieces of operands, the op computes the piece of its result, bit by bit the same.
+    """
+    if len(op.results) != 1:
+        return None
+    if op.name in ELEMENTWISE:
+        return cut if shape_of(op.operands[number]) == shape_of(op.results[0]) else None
+    if op.name == "stablehlo.transpose":
+        order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        return replace(cut, dimension=order.index(cut.dimension))
+    if op.name == "stablehlo.broadcast_in_dim":
+        dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        to = dimensions[cut.dimension]
+        same = shape_of(op.operands[0])[cut.dimension] == shape_of(op.results[0])[to]
+        return replace(cut, dimension=to) if same else None
+    if op.name == "stablehlo.reshape":
+        return _through_reshape(shape_of(op.operands[0]), shape_of(op.results[0]), cut)
+    if op.name == DOT:
+        product = Product.of(op)
+        if product.role(number, cut.dimension) == "contracted":
+            return None
+        return replace(cut, dimension=product.result_dimension(number, cut.dimension))
+    return None
+
+
+def _through_reshape(old: list[int], new: list[int], cut: Cut) -> Cut | None:
+    """Where the same indices are in an array of the same elements."""
+    before = prod(old[: cut.dimension]) * cut.outer
+    for dimension, size in enumerate(new):
+        start = prod(new[:dimension])
+        end = start * size
+        # The dimension begins at or before the cut, and ends at or after its end.
+        if start and before % start == 0 and end % (before * cut.size) == 0 and end > before:
+            outer = before // start
+            return Cut(dimension, cut.size, outer, size // (outer * cut.size))
+    return None
+
+
+def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
+    """The cut that operand `number` must have if the result is cut; None if it is taken whole.
+
+    For elementwise operations and products, which are all that can have several operands.
+    """
+    operand = op.operands[number]
+    if op.name == DOT:
+        dimension = Product.of(op).operand_dimensions(cut.dimension).get(number)
+        return None if dimension is None else replace(cut, dimension=dimension)
+    return cut if shape_of(operand) == shape_of(op.results[0]) else None

@@ -1,0 +1,106 @@
+"""The form into which a site is to be rewritten, written on its operation.
+
+The pass that chooses writes it, and the passes that rewrite read it:
+
+    "stablehlo.all_gather"(%x) <{...}> {shmap.overlap = {name = "ring", order = array<i64: 0, 1>}}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from jaxlib.mlir import ir
+
+FormName = Literal["ring", "rows", "columns", "partial-sums", "chunks", "unroll"]
+Empty = Literal["allocate", "zeros"]
+
+FORM = "shmap.overlap"
+"""The name of the attribute."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How to rewrite a site.
+
+    Attributes:
+      name: "ring": blocks go round in halves, both ways, and are multiplied when they are there.
+        "rows", "columns": the gathered, or the other, dimension in chunks. "partial-sums": sums go
+        round and grow. "chunks": an exchange and what is computed from it, in chunks. "unroll": a
+        loop.
+      parts: the number of chunks, or of partial sums that are on the way at a time, or of the
+        steps of a loop that become one; 0 for the usual number of the form, or for all steps.
+      order: the place on the ring of each member of a group; () if the members are in the order of
+        the ring. The members are numbered in the order of the axes of the collective.
+      empty: how a buffer without contents is made: "allocate" with the custom call
+        @AllocateBuffer, which XLA has on TPUs and GPUs only.
+      barriers: whether optimization barriers keep the steps apart.
+      stacked: whether the two halves of a step of a ring are one product.
+      narrow: whether f32 that is multiplied with default precision is sent as bf16.
+    """
+
+    name: FormName
+    parts: int = 0
+    order: tuple[int, ...] = ()
+    empty: Empty = "zeros"
+    barriers: bool = True
+    stacked: bool = False
+    narrow: bool = False
+
+
+def write(op: ir.Operation, form: Form) -> None:
+    """Writes the form on an operation, in place of one that it had."""
+    with op.context:
+        op.attributes[FORM] = ir.DictAttr.get(
+            {
+                "name": ir.StringAttr.get(form.name),
+                "parts": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), form.parts),
+                "order": ir.DenseI64ArrayAttr.get(form.order),
+                "empty": ir.StringAttr.get(form.empty),
+                "barriers": ir.BoolAttr.get(form.barriers),
+                "stacked": ir.BoolAttr.get(form.stacked),
+                "narrow": ir.BoolAttr.get(form.narrow),
+            }
+        )
+
+
+def read(op: ir.Operation) -> Form | None:
+    """The form that is written on an operation; None if there is none, or one that is unknown."""
+    attribute = op.attributes.get(FORM)
+    if not isinstance(attribute, ir.DictAttr):
+        return None
+    name, empty = _text(attribute, "name"), _text(attribute, "empty") or "zeros"
+    if name not in get_args(FormName) or empty not in get_args(Empty):
+        return None
+    parts, order = _entry(attribute, "parts"), _entry(attribute, "order")
+    return Form(
+        cast("FormName", name),
+        parts.value if isinstance(parts, ir.IntegerAttr) else 0,
+        tuple(order) if isinstance(order, ir.DenseI64ArrayAttr) else (),
+        cast("Empty", empty),
+        _flag(attribute, "barriers", default=True),
+        _flag(attribute, "stacked"),
+        _flag(attribute, "narrow"),
+    )
+
+
+def erase(op: ir.Operation) -> None:
+    """Removes the form that is written on an operation, if any."""
+    if FORM in op.attributes:
+        del op.attributes[FORM]
+
+
+def _entry(attribute: ir.DictAttr, key: str) -> ir.Attribute | None:
+    if key not in attribute:  # a DictAttr has no get
+        return None
+    return attribute[key]
+
+
+def _text(attribute: ir.DictAttr, key: str) -> str | None:
+    value = _entry(attribute, key)
+    return value.value if isinstance(value, ir.StringAttr) else None
+
+
+def _flag(attribute: ir.DictAttr, key: str, default: bool = False) -> bool:
+    value = _entry(attribute, key)
+    return value.value if isinstance(value, ir.BoolAttr) else default

@@ -1,0 +1,85 @@
+"""A dot_general by the roles of its dimensions.
+
+Dimensions of its result are, in this order: the batch dimensions, the free ones of the left
+operand, and the free ones of the right operand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from ..ir.types import Value
+
+DOT = "stablehlo.dot_general"
+
+Role = Literal["batch", "free", "contracted"]
+
+
+@dataclass(frozen=True)
+class Product:
+    """A dot_general, and the dimensions of its two operands by role."""
+
+    op: ir.Operation
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    contracted: tuple[tuple[int, ...], tuple[int, ...]]
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> Product:
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        return cls(
+            op,
+            (tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)),
+            (tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)),
+        )
+
+    @property
+    def result(self) -> Value:
+        return self.op.results[0]
+
+    @cached_property
+    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The free dimensions of the left and of the right operand, in order."""
+        return self._free(0), self._free(1)
+
+    def role(self, side: int, dimension: int) -> Role:
+        """What a dimension of the left (side 0) or right (side 1) operand is."""
+        if dimension in self.batch[side]:
+            return "batch"
+        return "contracted" if dimension in self.contracted[side] else "free"
+
+    def result_dimension(self, side: int, dimension: int) -> int:
+        """The dimension of the result that a batch or free dimension of an operand becomes."""
+        if dimension in self.batch[side]:
+            return self.batch[side].index(dimension)
+        before = len(self.batch[0]) + (len(self.free[0]) if side == 1 else 0)
+        return before + self.free[side].index(dimension)
+
+    def operand_dimensions(self, dimension: int) -> dict[int, int]:
+        """Side -> dimension of that operand, for the sides that have a dimension of the result."""
+        batches, lefts = len(self.batch[0]), len(self.free[0])
+        if dimension < batches:
+            return {side: self.batch[side][dimension] for side in (0, 1)}
+        if dimension < batches + lefts:
+            return {0: self.free[0][dimension - batches]}
+        return {1: self.free[1][dimension - batches - lefts]}
+
+    def size(self, side: int, dimensions: tuple[int, ...]) -> int:
+        """The number of indices along dimensions of an operand together."""
+        shape = ir.RankedTensorType(self.op.operands[side].type).shape
+        return prod(shape[dimension] for dimension in dimensions)
+
+    @property
+    def flops(self) -> int:
+        """Operations; a multiply-add is two."""
+        left = prod(ir.RankedTensorType(self.op.operands[0].type).shape)
+        return 2 * left * self.size(1, self.free[1])
+
+    def _free(self, side: int) -> tuple[int, ...]:
+        rank = ir.RankedTensorType(self.op.operands[side].type).rank
+        return tuple(d for d in range(rank) if self.role(side, d) == "free")

@@ -1,0 +1,70 @@
+"""Finds products whose sum over devices is scattered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from ..ir.body_form import BodyForm
+from ..ir.collective_ops import REDUCE_SCATTER, over_whole_axes, reduction
+from ..ir.ops import defining_op
+from .cuts import ELEMENTWISE, Cut, cut_of_operand, shape_of
+from .products import DOT, Product
+
+
+@dataclass(frozen=True)
+class ScatteredProduct:
+    """A reduce_scatter that adds, and the product that it is computed from.
+
+    Attributes:
+      op: the reduce_scatter.
+      axes: the group, first axis major.
+      count: the number of devices in the group.
+      dimension: the scattered one.
+      chain: the operations with one operand between product and reduce_scatter, in this order.
+      cut: the scattered dimension of the product; its `size` is that of one block.
+    """
+
+    op: ir.Operation
+    axes: tuple[str, ...]
+    count: int
+    dimension: int
+    product: Product
+    chain: tuple[ir.Operation, ...]
+    cut: Cut
+
+
+def scattered_products(root: ir.Operation, form: BodyForm) -> list[ScatteredProduct]:
+    """The reduce_scatters of products inside `root`, over several devices."""
+    found = [
+        _scattered(op, axes, form.mesh.product(axes))
+        for op, axes in over_whole_axes(root, REDUCE_SCATTER)
+        if form.mesh.product(axes) > 1 and reduction(op) == "stablehlo.add"
+    ]
+    return [each for each in found if each is not None]
+
+
+def _scattered(op: ir.Operation, axes: tuple[str, ...], count: int) -> ScatteredProduct | None:
+    dimension = ir.IntegerAttr(op.attributes["scatter_dimension"]).value
+    size = shape_of(op.results[0])[dimension]
+    cut: Cut | None = Cut(dimension, size, outer=count)
+    chain: list[ir.Operation] = []
+    value = op.operands[0]
+    while cut is not None:
+        source = defining_op(value)
+        if source is None or source.block != op.block or len(list(value.uses)) != 1:
+            return None
+        if source.name == DOT:
+            product = Product.of(source)
+            return ScatteredProduct(op, axes, count, dimension, product, tuple(chain), cut)
+        if source.name == "stablehlo.transpose":
+            order = list(ir.DenseI64ArrayAttr(source.attributes["permutation"]))
+            cut = Cut(order[cut.dimension], cut.size, cut.outer)
+        elif source.name in ELEMENTWISE and len(source.operands) == 1:
+            cut = cut_of_operand(source, 0, cut)
+        else:
+            return None
+        chain.insert(0, source)
+        value = source.operands[0]
+    return None

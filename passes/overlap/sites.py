@@ -1,0 +1,234 @@
+"""The places of a module where communication and computation can overlap.
+
+    site = find_sites(module)[0]
+    site.pattern, site.axes, site.count     "gather-product", ("i",), 8
+    site.received, site.flops               bytes and operations of one device
+
+The passes of this room rewrite these sites, and no others; `form.write(site.op, ...)` says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..ir.body_form import BodyForm, read_body_form
+from ..ir.collective_ops import ALL_GATHER
+from ..ir.ops import walk
+from .exchanges import exchanges
+from .gathers import gathers
+from .loops import gathering_loops
+from .products import Product
+from .scatters import scattered_products
+
+Pattern = Literal[
+    "gather-product", "gather-contraction", "product-scatter", "all-to-all", "gathering-loop"
+]
+PATTERNS: tuple[Pattern, ...] = (
+    "gather-product",
+    "gather-contraction",
+    "product-scatter",
+    "all-to-all",
+    "gathering-loop",
+)
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """The sizes of a product on one device: `batch` products of [m, k] by [k, n].
+
+    `m` are the free dimensions of the operand whose free, or batch, dimension is gathered or
+    scattered, and `n` those of the other one. If a contracted dimension is gathered, `n` are those
+    of the gathered operand.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """Operations; a multiply-add is two."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Site:
+    """A collective, or a loop of collectives, and the products beside which it can run.
+
+    Attributes:
+      op: the collective on which the form is written: the gather, the reduce_scatter, the first of
+        two all_to_alls, or the while of a loop.
+      products: the products that communication can overlap with; of one step, for a loop.
+      shapes: their sizes.
+      axes: the axes of the group, first axis major.
+      count: the number of devices in the group.
+      element: the type of what is sent, such as "bf16".
+      received: the bytes that a device receives; in one step, for a loop. Of two all_to_alls, the
+        sum.
+      trips: the number of steps of a loop; else 1.
+      cut: the size of the dimension that is cut to pieces: the block of a device for a gather or a
+        scatter, the free dimension of the gathered operand for a contraction, the dimension beside
+        the exchanged one for all_to_alls; 1 for a loop.
+      columns: the size of the largest free dimension of the other operand, for a scatter.
+    """
+
+    pattern: Pattern
+    op: ir.Operation
+    products: tuple[ir.Operation, ...]
+    shapes: tuple[ProductShape, ...]
+    axes: tuple[str, ...]
+    count: int
+    element: str
+    received: int
+    trips: int
+    cut: int
+    columns: int = 1
+
+    @property
+    def product(self) -> ir.Operation | None:
+        """The first of the products."""
+        return self.products[0] if self.products else None
+
+    @property
+    def flops(self) -> int:
+        """The operations of the products together."""
+        return sum(shape.flops for shape in self.shapes)
+
+    @property
+    def location(self) -> ir.Location:
+        """Where the program has the operation."""
+        return self.op.location
+
+
+def find_sites(module: ModuleOp) -> tuple[Site, ...]:
+    """The sites of a module in body form, in program order.
+
+    A gather or a reduce_scatter in a loop can be a site, and its loop another. Nothing is found in
+    a program with automatic axes.
+    """
+    form = read_body_form(module)
+    if form.is_partly_manual:
+        return ()
+    root = module.operation
+    found = [*_gathers(root, form), *_scatters(root, form), *_exchanges(root, form)]
+    found += _loops(root, form)
+    places = {op: place for place, op in enumerate(walk(root))} if found else {}
+    return tuple(sorted(found, key=lambda site: places[site.op]))
+
+
+def _gathers(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
+    for gather in gathers(root, form):
+        operands = gather.multiplied or gather.contracted
+        if not operands:
+            continue
+        pattern: Pattern = "gather-product" if gather.multiplied else "gather-contraction"
+        yield Site(
+            pattern,
+            gather.op,
+            tuple(each.product.op for each in operands),
+            tuple(_shape(each.product, each.side, gather.multiplied != ()) for each in operands),
+            gather.axes,
+            gather.count,
+            _element(gather.op),
+            received(gather.op, gather.count),
+            1,
+            _block(gather.op, gather.dimension)
+            if gather.multiplied
+            else _columns(operands[0].product, operands[0].side),
+        )
+
+
+def _scatters(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
+    for each in scattered_products(root, form):
+        side, _ = next(iter(each.product.operand_dimensions(each.cut.dimension).items()))
+        yield Site(
+            "product-scatter",
+            each.op,
+            (each.product.op,),
+            (_shape(each.product, side, True),),
+            each.axes,
+            each.count,
+            _element(each.op),
+            received(each.op, each.count),
+            1,
+            each.cut.size,
+            _columns(each.product, 1 - side),
+        )
+
+
+def _exchanges(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
+    for each in exchanges(root, form):
+        yield Site(
+            "all-to-all",
+            each.op,
+            tuple(product.op for product in each.products),
+            tuple(_shape(product, 0, True) for product in each.products),
+            each.axes,
+            each.count,
+            _element(each.op),
+            received(each.op, each.count) + received(each.back, each.count),
+            1,
+            each.cuts[each.op.operands[0]].size,
+        )
+
+
+def _loops(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
+    for each in gathering_loops(root, form):
+        op, axes = each.collectives[0]
+        yield Site(
+            "gathering-loop",
+            each.loop.op,
+            tuple(product.op for product in each.products),
+            tuple(_shape(product, 0, True) for product in each.products),
+            axes,
+            form.mesh.product(axes),
+            _element(op),
+            sum(received(op, form.mesh.product(axes)) for op, axes in each.collectives),
+            each.loop.trips,
+            1,
+        )
+
+
+def received(op: ir.Operation, count: int) -> int:
+    """The bytes that a device receives in a gather, a reduce_scatter or an all_to_all."""
+    whole = op.results[0] if op.name == ALL_GATHER else op.operands[0]
+    type_ = ir.RankedTensorType(whole.type)
+    bytes_ = prod(type_.shape) * _bits(type_.element_type) // 8
+    return bytes_ * (count - 1) // count
+
+
+def _bits(element: ir.Type) -> int:
+    if isinstance(element, ir.ComplexType):
+        return 2 * _bits(element.element_type)
+    return element.width if isinstance(element, ir.IntegerType | ir.FloatType) else 8
+
+
+def _element(op: ir.Operation) -> str:
+    return str(ir.RankedTensorType(op.operands[0].type).element_type)
+
+
+def _block(op: ir.Operation, dimension: int) -> int:
+    return ir.RankedTensorType(op.operands[0].type).shape[dimension]
+
+
+def _columns(product: Product, side: int) -> int:
+    shape = ir.RankedTensorType(product.op.operands[side].type).shape
+    return max((shape[dimension] for dimension in product.free[side]), default=1)
+
+
+def _shape(product: Product, side: int, is_free: bool) -> ProductShape:
+    """The sizes of a product, with operand `side` as that of `m` or, if not `is_free`, of `n`."""
+    rows, columns = (side, 1 - side) if is_free else (1 - side, side)
+    return ProductShape(
+        product.size(0, product.batch[0]),
+        product.size(rows, product.free[rows]),
+        product.size(columns, product.free[columns]),
+        product.size(0, product.contracted[0]),
+    )

@@ -1,0 +1,158 @@
+"""Where communication and computation can overlap: the sites of small modules, and their forms."""
+
+import pytest
+import shmap_passes
+from body_module import ADD, over
+from jaxlib.mlir import ir
+from shmap_passes.overlap.form import FORM, Form, erase, read, write
+from shmap_passes.overlap.sites import ProductShape, find_sites
+
+GATHER = f"""%g = "stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64, {over("i")}}}>
+        : (tensor<4x8xf32>) -> tensor<16x8xf32>"""
+BODIES = {
+    "gather, free dimension": f"""{GATHER}
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
+        : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>""",
+    "gather, transposed, as right operand": f"""{GATHER}
+    %t = stablehlo.transpose %g, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
+    %y = stablehlo.dot_general %w, %t, contracting_dims = [0] x [0]
+        : (tensor<8x6xf32>, tensor<8x16xf32>) -> tensor<6x16xf32>""",
+    "gather, contracted dimension": f"""{GATHER}
+    %v = stablehlo.constant dense<1.0> : tensor<6x16xf32>
+    %y = stablehlo.dot_general %v, %g, contracting_dims = [1] x [0]
+        : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>""",
+    "scatter": f"""%p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+        : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{{scatter_dimension = 0 : i64, {over("i")}}}> {ADD}
+        : (tensor<4x6xf32>) -> tensor<1x6xf32>""",
+    "exchange": f"""%b = stablehlo.reshape %x : (tensor<4x8xf32>) -> tensor<4x2x4xf32>
+    %s = "stablehlo.all_to_all"(%b) <{{split_dimension = 0 : i64, concat_dimension = 1 : i64,
+        split_count = 4 : i64, {over("i")}}}> : (tensor<4x2x4xf32>) -> tensor<1x8x4xf32>
+    %v = stablehlo.constant dense<1.0> : tensor<1x4x4xf32>
+    %z = stablehlo.dot_general %s, %v, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+        : (tensor<1x8x4xf32>, tensor<1x4x4xf32>) -> tensor<1x8x4xf32>
+    %y = "stablehlo.all_to_all"(%z) <{{split_dimension = 1 : i64, concat_dimension = 0 : i64,
+        split_count = 4 : i64, {over("i")}}}> : (tensor<1x8x4xf32>) -> tensor<4x2x4xf32>""",
+    "loop": f"""%zero = stablehlo.constant dense<0> : tensor<i32>
+    %n, %y = stablehlo.while(%k = %zero, %c = %x) : tensor<i32>, tensor<4x8xf32>
+    cond {{
+      %three = stablehlo.constant dense<3> : tensor<i32>
+      %more = stablehlo.compare LT, %k, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    }} do {{
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %o = stablehlo.dynamic_slice %w, %k, %k, sizes = [2, 6]
+          : (tensor<8x6xf32>, tensor<i32>, tensor<i32>) -> tensor<2x6xf32>
+      %g = "stablehlo.all_gather"(%o) <{{all_gather_dim = 0 : i64, {over("i")}}}>
+          : (tensor<2x6xf32>) -> tensor<8x6xf32>
+      %d = stablehlo.dot_general %c, %g, contracting_dims = [1] x [0]
+          : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+      %e = stablehlo.dot_general %d, %g, contracting_dims = [1] x [1]
+          : (tensor<4x6xf32>, tensor<8x6xf32>) -> tensor<4x8xf32>
+      %next = stablehlo.add %k, %one : tensor<i32>
+      stablehlo.return %next, %e : tensor<i32>, tensor<4x8xf32>
+    }}""",
+    "reduced by a maximum": f"""%p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+        : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{{scatter_dimension = 0 : i64, {over("i")}}}>
+        {ADD.replace("stablehlo.add", "stablehlo.maximum")}
+        : (tensor<4x6xf32>) -> tensor<1x6xf32>""",
+}
+
+
+def module(body, mesh='["i"=4, "j"=2]', manual='"i", "j"'):
+    return ir.Module.parse(f"""module {{
+  sdy.mesh @mesh = <{mesh}>
+  func.func public @main(
+      %x: tensor<4x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"i"}}, {{}}]>}},
+      %w: tensor<8x6xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}})
+      attributes {{sdy.manual_axes = #sdy<manual_axes{{{manual}}}>}} {{
+    {body}
+    return
+  }}
+}}""")
+
+
+def facts(site):
+    return site.pattern, site.shapes, site.received, site.cut, site.trips
+
+
+WIRE = 3 * 4 * 8 * 4  # bytes of the blocks of three other devices
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (
+            "gather, free dimension",
+            [("gather-product", (ProductShape(1, 16, 6, 8),), WIRE, 4, 1)],
+        ),
+        (
+            "gather, transposed, as right operand",
+            [("gather-product", (ProductShape(1, 16, 6, 8),), WIRE, 4, 1)],
+        ),
+        (
+            "gather, contracted dimension",
+            [("gather-contraction", (ProductShape(1, 6, 8, 16),), WIRE, 8, 1)],
+        ),
+        ("scatter", [("product-scatter", (ProductShape(1, 4, 6, 8),), 3 * 6 * 4, 1, 1)]),
+        ("exchange", [("all-to-all", (ProductShape(1, 8, 4, 4),), 2 * 3 * 8 * 4, 2, 1)]),
+        (
+            "loop",
+            [
+                (
+                    "gathering-loop",
+                    (ProductShape(1, 4, 6, 8), ProductShape(1, 4, 8, 6)),
+                    3 * 12 * 4,
+                    1,
+                    3,
+                ),
+                ("gather-product", (ProductShape(1, 8, 4, 6),), 3 * 12 * 4, 2, 1),
+            ],
+        ),
+        ("reduced by a maximum", []),
+    ],
+)
+def test_the_sites_of_a_module(name, found):
+    with shmap_passes.make_context():
+        sites = find_sites(module(BODIES[name]))
+        assert [facts(site) for site in sites] == found
+        assert all(site.axes == ("i",) and site.count == 4 for site in sites)
+        assert all(site.element == "f32" for site in sites)
+
+
+def test_there_are_no_sites_over_one_device_or_with_automatic_axes():
+    body = BODIES["gather, free dimension"]
+    with shmap_passes.make_context():
+        assert find_sites(module(body, manual='"i"')) == ()
+        one = body.replace("16x", "4x")
+        assert find_sites(module(one, '["i"=1, "j"=2]')) == ()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Form("ring"),
+        Form("ring", order=(0, 2, 1, 3), empty="allocate", stacked=True, narrow=True),
+        Form("columns", parts=4, barriers=False),
+    ],
+)
+def test_a_form_is_read_as_it_was_written(form):
+    with shmap_passes.make_context():
+        text = module(BODIES["gather, free dimension"])
+        op = find_sites(text)[0].op
+        assert read(op) is None
+        write(op, form)
+        again = ir.Module.parse(str(text))
+        assert read(find_sites(again)[0].op) == form
+        erase(op)
+        assert FORM not in op.attributes
+
+
+@pytest.mark.parametrize("text", ['"ring"', '{name = "spiral"}', '{name = "ring", empty = 1}'])
+def test_what_is_not_a_form_is_not_read(text):
+    with shmap_passes.make_context():
+        op = find_sites(module(BODIES["gather, free dimension"]))[0].op
+        op.attributes[FORM] = ir.Attribute.parse(text)
+        found = read(op)
+    assert found is None or found == Form("ring")
