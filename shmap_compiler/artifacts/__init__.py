@@ -1,4 +1,4 @@
-"""Saved programs: files that hold a program, its signature and what made them.
+"""Saved programs: files with a program, its signature, and the versions that wrote them.
 
 write_portable    the bytes of a file that holds a PortableProgram
 write_executable  the bytes of a file that holds a LoadedProgram

@@ -1,4 +1,4 @@
-"""Checks of what a file says before anything is made of it: a header may hold any JSON.
+"""Validates the header of a file, which may be any JSON, before it is used.
 
 Each function raises `Malformed` with what was found and what is needed.
 """
@@ -16,13 +16,13 @@ from jax.sharding import AxisType
 from shmap_compiler.base.specs import mentioned
 from shmap_compiler.records.signature import Signature
 
-# Deeper ones would end in the recursion limits of Python and JAX.
+# Deeper ones would exceed the recursion limits of Python and JAX.
 MOST_LEVELS = 100
 _LARGEST_DIMENSION = 2**63 - 1
 
 
 class Malformed(ValueError):
-    """A file does not hold what its kind needs."""
+    """The contents of a file are not valid for its kind."""
 
     def __init__(self, found: str, needed: str):
         self.found, self.needed = found, needed

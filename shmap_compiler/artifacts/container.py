@@ -25,7 +25,7 @@ _HEADER = "header.json"
 _NEEDED = "a file written by save() or `shmap compile`"
 _LARGEST_HEADER = 2**28
 _LARGEST_PART = 2**40
-# No data is compressed further by DEFLATE.
+# DEFLATE compresses by at most this factor.
 _MOST_COMPRESSION = 1032
 
 
@@ -47,7 +47,7 @@ class Container:
 
 
 def versions() -> dict[str, str]:
-    """What writes and reads files here."""
+    """The versions of the packages that write and read files."""
     return {package: version(package) for package in ("shmap_compiler", "jax", "jaxlib")}
 
 
@@ -83,7 +83,7 @@ def unpack(
 
 @contextmanager
 def reading(path: str | Path, where: str | None = None) -> Iterator[str]:
-    """Turns whatever a broken file leads to into an ArtifactError; gives the file's name for it."""
+    """Turns any exception caused by a damaged file into an ArtifactError that names the file."""
     if where is None:
         name = os.fspath(path) if isinstance(path, os.PathLike) else path
         where = f"file {reprlib.repr(name)}" if not isinstance(name, str) else f"file {name!r}"
@@ -96,7 +96,7 @@ def reading(path: str | Path, where: str | None = None) -> Iterator[str]:
         problem = Problem(where, error.found, error.needed, "save it again")
     except OSError as error:
         problem = Problem(where, error.strerror or str(error), _NEEDED, "check the path")
-    except Exception as error:  # a broken file may lead anywhere
+    except Exception as error:  # a damaged file may raise anything
         found = "something else, or a part of such a file"
         if not isinstance(error, zipfile.BadZipFile | KeyError):
             found += f" ({type(error).__name__}: {error!s:.200})"
@@ -134,7 +134,7 @@ def _part(
     size: int | None,
     most: int = _LARGEST_PART,
 ) -> bytes:
-    """A part of the file, whose size is checked before it is read."""
+    """Reads a part of the file, after checking its size."""
     if name not in infos:
         raise Malformed(f"no part {name!r}", f"a file that holds {name!r}, as save() writes it")
     declared = infos[name].file_size

@@ -79,8 +79,8 @@ def read_executable(container: Container) -> LoadedProgram:
     """The compiled program of a file whose parts are those of `parts_of_executable`.
 
     Raises:
-      ArtifactError: other versions compiled it, or its devices are not here.
-      Malformed: what the file says does not fit together.
+      ArtifactError: other versions compiled it, or its devices are not attached.
+      Malformed: the contents of the file are inconsistent.
     """
     header = container.header
     signature = read_signature(header["signature"], container.parts)

@@ -46,7 +46,7 @@ def read_portable(container: Container) -> PortableProgram:
     """The program of a file whose parts are those of `parts_of_portable`.
 
     Raises:
-      Malformed: what the file says does not fit together.
+      Malformed: the contents of the file are inconsistent.
     """
     header = container.header
     signature = read_signature(header["signature"], container.parts)
@@ -64,7 +64,7 @@ def read_portable(container: Container) -> PortableProgram:
 
 
 def _check_module(program: PortableProgram) -> None:
-    """Raises Malformed if the module is not one of the program's signature."""
+    """Raises Malformed if the module does not have the types of the signature."""
     signature = program.signature
     inputs, outputs = module_types(program.module)
     for what, found, types in (
@@ -76,6 +76,6 @@ def _check_module(program: PortableProgram) -> None:
 
 
 def _fits(found: tuple[int, ...], type_: Any) -> bool:
-    """A random key is an array of its words in a module."""
+    """Whether types match; in a module, a random key is an array of integers."""
     words = len(found) - len(type_.shape) if is_key(type_.dtype) else 0
     return found[: len(found) - words] == type_.shape

@@ -77,7 +77,7 @@ def read_signature(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> Sig
     """The signature that `write_signature` described, on a mesh without devices.
 
     Raises:
-      Malformed: the description does not fit together.
+      Malformed: the description is inconsistent.
     """
     names, sizes, types = checks.mesh_sizes(header)
     in_types = tuple(_decode_type(t) for t in checks.entries(header, "in_types", list))

@@ -1,8 +1,9 @@
 """Structures of arguments and results as JSON, and back.
 
-A file cannot bring the classes of the user. A container whose children have names, such as a named
-tuple or a dataclass, is read back as a named tuple of the same class name and fields. `Executable`
-takes any arguments whose arrays have the same paths, so the user's own class fits too.
+A file does not contain the user's classes. A container whose children have names, such as a named
+tuple or a dataclass, is read back as a named tuple with the same class name and fields.
+`Executable` accepts any arguments whose arrays have the same paths, so it accepts the user's own
+class, too.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ def write_structure(tree: Any) -> Any:
 
 
 def read_structure(text: Any) -> Any:
-    """The structure that `write_structure` wrote, with stand-ins for classes."""
+    """The structure that `write_structure` wrote, with named tuples for the user's classes."""
     return jax.tree.structure(_read(text))
 
 
 def structure_problems(tree: Any, root: str) -> list[Problem]:
-    """The containers that cannot be written; `root` is the name of the whole."""
+    """The containers that cannot be written; `root` names the outermost one."""
     problems: list[Problem] = []
     _check(_filled(tree), root, problems)
     return problems

@@ -1,4 +1,4 @@
-"""save: writes a file whole or not at all, or says what is wrong with its path."""
+"""save: writes a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_file(path: str | Path, who: str, data: bytes) -> None:
 
     Raises:
       ArtifactError: `path` is not a path.
-      OSError: the file cannot be written; it is as it was.
+      OSError: the file cannot be written. An existing file is unchanged.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:

@@ -1,2 +1,1 @@
-"""What every room uses: errors, partition specs, caches, tables of text, and what JAX keeps to
-itself."""
+"""Used by every room: errors, specs, meshes, caches, text tables, and undocumented parts of JAX."""

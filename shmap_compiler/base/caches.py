@@ -1,4 +1,4 @@
-"""A bounded cache: what was used last stays."""
+"""A bounded cache with least-recently-used eviction."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from shmap_compiler.base.errors import Problem, TypeProblem, show_value
 
 
 def not_a_function(fun: Any, needed: str, example: str) -> Problem:
-    """Of a front end that got something else to map.
+    """The problem that a front end got something that cannot be called.
 
     Args:
       fun: what it got.
@@ -26,7 +26,7 @@ def not_a_function(fun: Any, needed: str, example: str) -> Problem:
 
 
 def keyword_arguments(names: Iterable[str], axes: str) -> Problem:
-    """Of a call by keyword, where `axes` (in_specs, in_axes) describes a tuple of arguments."""
+    """The problem of a call by keyword where `axes` (in_specs or in_axes) describes a tuple."""
     return Problem(
         "the arguments",
         f"keyword arguments: {', '.join(names)}",

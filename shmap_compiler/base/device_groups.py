@@ -17,7 +17,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def group_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The mesh axes along which groups extend; None if they are no groups along whole axes."""
+    """The mesh axes along which groups extend; None if they are not groups along whole axes."""
     found = {frozenset(group) for group in groups}
     extent = _extent(groups, mesh)
     return extent if found == _sets_along(extent, mesh) else None

@@ -1,7 +1,7 @@
 """Where a call runs: its mesh, and which axes of it the call makes manual.
 
-The mesh is the one given to `shard_map`, else the one in scope (`jax.set_mesh`), else the one on
-which the arguments lie. An AbstractMesh gets its devices from the scope or from the arguments; a
+The mesh is the one given to `shard_map`, else the one in scope (`jax.set_mesh`), else the mesh of
+the arguments. An AbstractMesh gets its devices from the scope or from the arguments; a
 call that is traced inside `jit` needs none.
 """
 
@@ -39,7 +39,7 @@ def region_of(
 
     Args:
       who: the user's function, for error messages.
-      mesh, axis_names: as given to `shard_map`; no names stand for all that are left.
+      mesh, axis_names: as given to `shard_map`; an empty set means all remaining axes.
       leaves: the flat arguments.
 
     Raises:
@@ -92,7 +92,7 @@ def _with_devices(mesh: AbstractMesh, leaves: Sequence[Any], problems: list[Prob
 
 
 def _meshes_of(leaves: Iterable[Any]) -> Iterator[AnyMesh]:
-    """The meshes on which arguments lie."""
+    """The meshes on which arguments are placed."""
     for leaf in leaves:
         sharding = _sharding(leaf)
         if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:

@@ -26,12 +26,12 @@ class ManualRegion:
 
     @property
     def has_types_inside(self) -> bool:
-        """Whether types say, also in the body, how arrays are split: over Explicit axes left."""
+        """Whether types in the body have specs, over Explicit axes that are not manual."""
         return bool(set(explicit_axes(self.mesh)) - set(self.manual_axes))
 
 
 def no_devices(mesh: AbstractMesh) -> Problem:
-    """A program on this mesh can be lowered, but neither compiled nor called."""
+    """The problem of a mesh without devices, on which programs cannot be compiled or called."""
     return Problem(
         "mesh",
         f"an AbstractMesh, {specs.show_mesh(mesh)}, which has no devices",

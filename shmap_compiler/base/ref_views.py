@@ -1,7 +1,7 @@
 """Reads and writes the part of a value that an index of a mutable reference names.
 
-A view is a list of steps, each from a value to a part of it or to another form of it. A write goes
-the same way down and back up.
+A view is a list of steps, each of which takes a part of a value or changes its form. A write
+applies the steps and then undoes them in reverse order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Elements:
-    """What NumPy's indexing gives, with slices that are known and arrays of indices."""
+    """The elements that NumPy selects, by static slices and arrays of indices."""
 
     index: tuple[Any, ...]
 
@@ -50,7 +50,7 @@ class Elements:
         return jnp.asarray(x).at[self.index].set(part)
 
     def add(self, x: Any, part: Any) -> Any:
-        """An element that is named several times gets the sum."""
+        """Adds to the elements; those that occur several times get the sum."""
         return jnp.asarray(x).at[self.index].add(part)
 
 

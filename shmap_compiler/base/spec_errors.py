@@ -1,4 +1,4 @@
-"""What can be wrong with specs: in themselves, and for the arrays that they split."""
+"""Checks of specs: by themselves, and against the arrays that they split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shmap_compiler.base.jax_compat import (
 
 
 def tree_problems(tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
-    """What is wrong with the specs of a tree in themselves."""
+    """The problems of a tree of specs, whatever arrays they split."""
     if not any(any(spec_problems(s, root, mesh, manual)) for s in _distinct(jax.tree.leaves(tree))):
         return  # paths are for messages only
     for path, spec in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -28,7 +28,7 @@ def tree_problems(tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str]) ->
 
 
 def _distinct(leaves: Sequence[Any]) -> Iterable[Any]:
-    """The leaves that differ, few of hundreds; all leaves if they cannot be compared."""
+    """The distinct leaves, few of hundreds; all leaves if they cannot be compared."""
     try:
         return {(type(leaf), leaf): leaf for leaf in leaves}.values()
     except Exception:
@@ -36,7 +36,7 @@ def _distinct(leaves: Sequence[Any]) -> Iterable[Any]:
 
 
 def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
-    """What is wrong with a spec in itself, whatever array it is for."""
+    """The problems of a spec, whatever array it splits."""
     if not isinstance(spec, PartitionSpec):
         yield no_spec(spec, path, manual)
         return
@@ -106,7 +106,7 @@ def no_spec(spec: Any, path: str, manual: Sequence[str]) -> Problem:
 
 
 def _as_spec(spec: Any, manual: Sequence[str]) -> str:
-    """What the user may have meant by something that is not a spec."""
+    """The spec that the user may have meant."""
     if isinstance(spec, NamedSharding):
         return f"its spec, {specs.show(spec.spec)}"
     if isinstance(spec, str):

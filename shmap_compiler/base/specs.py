@@ -3,7 +3,7 @@
 A spec names, for each dimension of an array, the mesh axes that split it (major axis first). The
 block on one device has `shape[d] / (product of the sizes of the axes of d)` elements along d.
 
-Over Explicit axes a spec may also say that an array is unreduced, or reduced. Each device along an
+Over Explicit axes an array may also be unreduced or reduced. Each device along an
 unreduced axis holds a summand of the array. All devices along a reduced axis hold the whole array,
 and each of them a summand of its cotangent: the cotangent of a reduced array is unreduced, that of
 an unreduced array reduced.
@@ -49,7 +49,7 @@ def varying_axes(spec: PartitionSpec) -> tuple[str, ...]:
 
 
 def own_cotangent_axes(spec: PartitionSpec) -> frozenset[str]:
-    """The axes along which the cotangent of a block is each device's own, and not whole."""
+    """The axes along which each device holds its own share of the cotangent of a block."""
     return frozenset((*mentioned(spec), *spec.unreduced, *spec.reduced))
 
 
@@ -118,7 +118,7 @@ def show_type(aval: Any) -> str:
 
 
 def show_split(aval: Any) -> str:
-    """A type and the axes over which it says it is split: `f32[8,2] split as P('i', None)`."""
+    """A type and the axes over which it is split: `f32[8,2] split as P('i', None)`."""
     split = [axes[0] if len(axes) == 1 else axes or None for axes in type_split(aval)]
     spec = with_reductions(PartitionSpec(*split), type_reductions(aval))
     return f"{show_type(aval)} split as {show(spec)}"

@@ -1,4 +1,4 @@
-"""Tables and figures as text for people."""
+"""Formats tables, durations, sizes and operation counts as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A header, and rows in columns under it."""
+    """Formats a header and rows as aligned columns."""
     lines = [tuple(header), *((f"  {first}", *rest) for first, *rest in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""What can be asked of any value that a user passes."""
+"""Questions about arbitrary values that a user passes."""
 
 from __future__ import annotations
 

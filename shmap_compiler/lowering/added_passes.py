@@ -25,7 +25,7 @@ class AddedPass:
     is_after: bool
 
 
-# JAX's caches tell its values apart: a function that was jitted outside of `passes` is traced and
+# Part of the keys of JAX's caches: a function that was jitted outside of `passes` is traced and
 # lowered again inside.
 _added: Any = jax.make_user_context(())
 

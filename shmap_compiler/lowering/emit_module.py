@@ -71,7 +71,7 @@ def emit(
 def _emit_main(
     graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any], watch: bool
 ) -> None:
-    """Lets JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
+    """Has JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
     axes = graph.all_manual_axes
     body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, _RULES)
     in_types = [mlir.aval_to_ir_type(body_ctx, t) for t in graph.body_in_types]
@@ -92,7 +92,7 @@ def _emit_main(
             dim_var_values=tuple(size_values),
         )
         program = _named(lowerable(graph), graph, ctx)
-        # Of programs with automatic axes XLA decides where callbacks run.
+        # With automatic axes, XLA decides on which devices callbacks run.
         if watch and set(axes) == set(graph.mesh.axis_names):
             program = watched(program, Watched(graph.name, graph.mesh))
 
@@ -115,7 +115,7 @@ _RULES = ((jex_core.primitives.axis_index_p, lower_axis_index_of_jax),)
 
 
 def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
-    """Runs `lower` where the names of the manual axes are known, as the rules of kernels ask."""
+    """Runs `lower` with the manual axes in scope, which the lowering rules of kernels need."""
 
     def run() -> None:
         with eval_context():
@@ -125,7 +125,7 @@ def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
 
 
 def lowerable(graph: Graph) -> Jaxpr:
-    """The program of a graph, without what stands for a program until JAX lowers it."""
+    """The program of a graph, in which primitives that stand for programs are expanded."""
     axes = graph.all_manual_axes
     jaxpr = without_high_primitives(graph.jaxpr, graph.body_mesh, axes)
     if jaxpr is graph.jaxpr:
@@ -134,9 +134,10 @@ def lowerable(graph: Graph) -> Jaxpr:
 
 
 def _named(jaxpr: Jaxpr, graph: Graph, ctx: Any) -> Jaxpr:
-    """The program, with full names for operations where no call of it is left that XLA names.
+    """The program, whose operations get their full names if XLA sees no call that carries a prefix.
 
-    There is none on a mesh of one device, and Shardy removes a region whose axes have size one.
+    There is no such call on a mesh of one device, and Shardy removes regions whose axes have size
+    one.
     """
     devices = math.prod(graph.mesh.shape[a] for a in graph.manual_axes)
     if graph.mesh.size == 1 or (devices == 1 and shardy_is_on()):
@@ -166,7 +167,7 @@ def _sharding_attributes(
     tokens: int,
     sizes: int = 0,
 ) -> ir.ArrayAttr:
-    made: dict[Any, ir.DictAttr] = {}  # of hundreds few differ
+    made: dict[Any, ir.DictAttr] = {}  # few of the hundreds of them differ
     attributes = [_sharding_attribute(mesh, (), Reductions())] * sizes
     attributes += [ir.DictAttr.get({})] * tokens
     for spec, block, type_ in arrays:

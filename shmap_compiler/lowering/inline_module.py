@@ -1,4 +1,4 @@
-"""Puts the operations of one MLIR module into another, where a lowering rule is at work."""
+"""Inlines one MLIR module into another, at the insertion point of a lowering rule."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def merge(module: ir.Module, name: str, ctx: Any, args: Sequence[ir.Value]) -> l
     Consumes `module`. Its other functions join those of the module that is being lowered.
 
     Args:
-      name: what `@main` is called on the way; seen only when something fails.
+      name: a temporary name for `@main`, which appears in diagnostics only.
     """
     module_context = ctx.module_context
     with module_context.context, ir.Location.unknown():
         symbol = mlir.merge_mlir_modules(
             module_context.module, name, module, dst_symtab=module_context.symbol_table
         )
-    # At the location of the rule.
+    # Their location is that of the lowering rule.
     return _inline(symbol, module_context.symbol_table, list(args))
 
 

@@ -1,8 +1,8 @@
 """Makes a program portable, and lowers it again: its module as a StableHLO artifact.
 
-The artifact is StableHLO's own serialization, which later versions of StableHLO read, and earlier
-ones down to the version it is written for. In the form for Shardy it also has operations of Shardy,
-which promises no such thing.
+The artifact is in StableHLO's portable serialization, which later versions of StableHLO can read,
+and earlier ones back to the version it is written for. The Shardy form also contains operations of
+the Shardy dialect, which makes no such promise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shmap_compiler.lowering.primitive import mesh_witness
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.signature import Signature
 
-# The version of StableHLO that brought them.
+# The first version of StableHLO that has them.
 _GROUPS_BY_MESH_AXES = "1.16.0"
 
 
@@ -59,7 +59,7 @@ def portable(
     signature: Signature, module: ir.Module, partitioner: str, platform: str
 ) -> PortableProgram:
     """The program of `module`, whose `@main` takes all inputs of `signature`, used or not."""
-    # Serializing rewrites the module that it is given.
+    # Serialization rewrites its module in place.
     copy = _copy(module)
     with copy.context:
         kept = _drop_unused_arguments(ir.SymbolTable(copy.operation)["main"])
@@ -91,7 +91,7 @@ def _copy(module: ir.Module) -> ir.Module:
 
 
 def _version() -> str:
-    """StableHLO's of twelve weeks ago, or else the first that can say what our modules say."""
+    """The StableHLO version of twelve weeks ago, or the first that has all that our modules use."""
     weeks = stablehlo.StablehloCompatibilityRequirement.WEEK_12
     earlier = stablehlo.get_version_from_compatibility_requirement(weeks)
     smaller = stablehlo.get_smaller_version(earlier, _GROUPS_BY_MESH_AXES)
@@ -99,7 +99,7 @@ def _version() -> str:
 
 
 def _drop_unused_arguments(main: Any) -> tuple[int, ...]:
-    """Takes the arguments without uses away from a function; positions of the others."""
+    """Removes the unused arguments of a function; returns the positions of the others."""
     block, attributes = main.regions[0].blocks[0], list(main.arg_attrs)
     kept = tuple(i for i, argument in enumerate(block.arguments) if list(argument.uses))
     for i in reversed(range(len(block.arguments))):
@@ -126,7 +126,7 @@ def _types(*in_types, module, out_types, mesh_witness):
 
 def _lowering(ctx, *args, module, out_types, mesh_witness):
     parsed = stablehlo.deserialize_portable_artifact(ctx.module_context.context, module)
-    # A module that is merged into another brings functions only.
+    # Only functions of a module can be merged into another.
     shmap_passes.run(parsed, _INLINE_MESHES)
     return merge(parsed, "portable", ctx, args)
 

@@ -44,7 +44,7 @@ from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.lowering.symbolic_dimensions import refuse_symbolic_dimensions
 from shmap_compiler.lowering.watchdog import is_watching
 
-shmap_p = Primitive("shard_map")  # as profilers and error messages of JAX name it
+shmap_p = Primitive("shard_map")  # the name in profiles and in error messages of JAX
 shmap_p.multiple_results = True
 
 
@@ -52,14 +52,14 @@ def bind(graph: Graph, *args: Any) -> list[Any]:
     """Applies a graph to full arrays."""
     if graph.outer_manual_axes and tracks_varying_types():
         args = tuple(_varying_together(graph, args))
-    # Of jaxprs among the parameters of an equation JAX's caches keep weak references only: what
-    # they keep for the graph goes when the equation goes, which alone has this copy.
+    # JAX's caches hold jaxprs among the parameters of an equation by weak references. This copy
+    # belongs to one equation, so what they keep for the graph is freed with that equation.
     witness = replace_jaxpr(mesh_witness(graph.mesh))
     return shmap_p.bind(*args, graph=graph, mesh_witness=witness)
 
 
 def _varying_together(graph: Graph, args: Sequence[Any]) -> list[Any]:
-    """The arguments, cast to one type: of them all JAX knows is that results depend on them."""
+    """The arguments, cast to a common type: to JAX, every result depends on every argument."""
     found = [varies_along(jax.typeof(x)) for x in args]
     joined = _varies_outside(graph, found)
     missing = [tuple(a for a in graph.outer_manual_axes if a in joined - axes) for axes in found]
@@ -67,7 +67,7 @@ def _varying_together(graph: Graph, args: Sequence[Any]) -> list[Any]:
 
 
 def _varies_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-    """The axes of an enclosing shard_map along which results vary, as JAX's types have it."""
+    """The axes of an enclosing shard_map along which the types of results vary."""
     return named_axes(graph).intersection(graph.outer_manual_axes).union(*inputs)
 
 
@@ -81,8 +81,8 @@ def named_axes(graph: Graph) -> frozenset[str]:
 def mesh_witness(mesh: AnyMesh) -> Jaxpr:
     """A jaxpr that mentions the mesh and computes nothing of use.
 
-    jit finds the devices it compiles for in sharding constraints, also in those of jaxprs that are
-    parameters of equations; without this parameter it would not see the mesh of a graph.
+    jit takes its devices from sharding constraints, including those in jaxprs that are parameters
+    of equations. Without this parameter it would not find the mesh of a graph.
     """
     constrain = functools.partial(
         lax.with_sharding_constraint, shardings=NamedSharding(mesh, PartitionSpec())
@@ -160,7 +160,7 @@ def _lowering(ctx, *args, graph, mesh_witness):
         raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
     refuse_symbolic_dimensions(graph, ctx)
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
-    # What is lowered to be shown, saved or compiled ahead of time stays as it is.
+    # Programs that are shown, saved or compiled ahead of time are never watched.
     module = emit(graph, ctx, effects, watch=is_watching() and _options.get() is _DEFAULT)
     _run_passes(module, lambda: emit(graph, ctx, effects))
     tokens = [ctx.tokens_in.get(e) for e in effects]
@@ -183,7 +183,7 @@ def _run_passes(module: ir.Module, emit_again: Callable[[], ir.Module]) -> None:
     if options.observer is not None:
         options.observer(module, passes)
     try:
-        shmap_passes.run(module, passes, verify=False)  # JAX verifies what becomes of it
+        shmap_passes.run(module, passes, verify=False)  # JAX verifies the enclosing module
     except PassFailure as failure:
         command = shmap_passes.write_reproducer(emit_again(), passes)
         raise PassFailure(failure.diagnostics, command) from None

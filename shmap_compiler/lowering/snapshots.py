@@ -1,7 +1,8 @@
 """The module of a program as it is emitted and as each pass leaves it, printed when asked for.
 
-Printing a module after each of eleven passes takes as long as lowering it, and most programs are
-never looked at. Passes are deterministic: a copy of the emitted module is enough to run them again.
+Printing a module after each of eleven passes takes as long as lowering it, and most modules are
+never printed. Passes are deterministic, so a copy of the emitted module is enough to run them
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ModuleState:
 
 
 class Snapshots:
-    """The modules of one program; of nested programs only the outermost, which comes last."""
+    """The modules of one program; of nested programs, those of the outermost, emitted last."""
 
     def __init__(self) -> None:
         self._emitted: Any = None
@@ -76,7 +77,7 @@ class Snapshots:
 
     @cached_property
     def stages(self) -> tuple[ModuleState, ...]:
-        """The same with the source line of every operation."""
+        """Like `texts`, with the source line of every operation."""
         return tuple(
             ModuleState(name, module.operation.get_asm(enable_debug_info=True), keeps_bits)
             for name, module, keeps_bits in self._stages()

@@ -1,10 +1,10 @@
-"""Reports where devices are when a collective does not come to an end.
+"""Reports where devices are when a collective does not finish.
 
-XLA does not tell which collective a device is in. So programs that are lowered while the watchdog
-is on carry two host callbacks for each collective, one before it and one after it, on each device
-(`watched`). A thread of this process reads what they noted. When a device has been in one
-collective for too long, it prints the collectives of the program in order, and where each device of
-this process is.
+XLA does not report which collective a device is executing. Programs that are lowered while the
+watchdog is on contain two host callbacks for each collective, one before it and one after it, on
+each device (`watched`). A thread of this process reads what they record. When a device has been in
+one collective for too long, it prints the collectives of the program in order, and where each
+device of this process is.
 
 The callbacks cost time, and keep XLA from combining and overlapping collectives: the watchdog is
 for finding a hang, and off by default.

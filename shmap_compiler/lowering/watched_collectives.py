@@ -83,14 +83,14 @@ def _lowering(ctx, *args, collective):
 
 
 def _some_element(x: Any) -> list[Any]:
-    """Something that is not known before x is."""
+    """A value that depends on `x`."""
     return [(x.reshape(-1)[0] != 0).astype(np.int32)] if x.size else []
 
 
 def _after(zero: Any, x: Any) -> Any:
-    """`x`, but not before the callback that gives `zero` has returned: XLA cannot know it is x."""
+    """`x`, with a dependence on the callback that returns `zero`, which XLA cannot remove."""
     return jnp.where(zero == 0, x, jnp.zeros_like(x))
 
 
-# Two collectives of equal types are two: JAX must not lower them once.
+# JAX must not share the lowering of two collectives of equal types.
 mlir.register_lowering(watched_p, _lowering, cacheable=False)

@@ -1,1 +1,1 @@
-"""Pure data about programs, which the stages and what describes or stores programs share."""
+"""Plain data about programs, shared by the rooms that run, describe or store them."""

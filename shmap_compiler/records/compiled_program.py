@@ -1,4 +1,4 @@
-"""What a compiled program can be asked, whether its devices are here or not."""
+"""The data of a compiled program, whether or not its devices are attached."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class MemoryAnalysis:
 
     @staticmethod
     def of(figures: Any) -> MemoryAnalysis:
-        """From an object that has these attributes, and perhaps others."""
+        """Copies these attributes of an object, which may have others."""
         names = MemoryAnalysis.__dataclass_fields__
         return MemoryAnalysis(**{name: getattr(figures, name) for name in names})
 
     @property
     def total(self) -> int:
-        """Arguments, results that do not lie in arguments, temporaries, and the program itself."""
+        """Arguments, results that do not alias arguments, temporaries, and the program itself."""
         figures = asdict(self)
         return sum(figures.values()) - 2 * self.alias_size_in_bytes
 

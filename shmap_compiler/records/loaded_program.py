@@ -1,4 +1,4 @@
-"""A compiled program whose devices are here, as data."""
+"""A compiled program whose devices are attached, as data."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from shmap_compiler.base.specs import show_mesh
 
 @dataclass(frozen=True)
 class Signature:
-    """How a program is called, and how its arrays lie on a mesh.
+    """The arguments and results of a program, and their placement on a mesh.
 
     Attributes:
       who: the user's function, as errors name it.
@@ -30,8 +30,8 @@ class Signature:
       out_tree: structure of the user's result.
       out_types: types of all outputs.
       out_specs: how each output is split.
-      places_results: whether `out_specs` are those of the results; else XLA chooses how they are
-        split, and they stand for nothing.
+      places_results: whether results are split as `out_specs`; otherwise XLA chooses how, and
+        `out_specs` have no meaning.
       callbacks: the lines of the program that call back into Python.
     """
 
@@ -56,11 +56,11 @@ class Signature:
         return f"{self.who} on {show_mesh(self.mesh)}"
 
     def on(self, mesh: Mesh) -> Signature:
-        """The same on the devices of another mesh of the same axes."""
+        """This signature on the devices of another mesh with the same axes."""
         return replace(self, mesh=mesh)
 
     def flat(self) -> Signature:
-        """Of the same program as a function of its inputs, whatever the user's structures."""
+        """The signature of the program as a function of its flat inputs."""
         count, results = len(self.in_types), len(self.out_types)
         return replace(
             self,
@@ -72,21 +72,21 @@ class Signature:
         )
 
     def select(self, flat: Sequence[Any]) -> list[Any]:
-        """Those of the flat arguments that are arrays."""
+        """The flat arguments that are arrays."""
         static = {position for position, _, _ in self.static}
         return [x for position, x in enumerate(flat) if position not in static]
 
     @property
     def axis_types(self) -> tuple[AxisType, ...]:
-        """Of each mesh axis."""
+        """The type of each mesh axis."""
         return tuple(axis_types(self.mesh).values())
 
     @property
     def in_shardings(self) -> list[NamedSharding]:
-        """One per input, the constants first."""
+        """The sharding of each input, the constants first."""
         return [NamedSharding(self.mesh, spec) for spec in self.in_specs]
 
     @property
     def out_shardings(self) -> list[NamedSharding]:
-        """One per output."""
+        """The sharding of each output."""
         return [NamedSharding(self.mesh, spec) for spec in self.out_specs]

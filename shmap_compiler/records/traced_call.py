@@ -60,7 +60,7 @@ class TracedCall:
 
     @cached_property
     def signature(self) -> Signature:
-        """How the program is called, without the program."""
+        """The signature of the program."""
         graph = self.graph
         return Signature(
             who=describe(self.fun),

@@ -1,7 +1,7 @@
 """Makes a portable program of any function that JAX can trace: a jitted training step, a gradient.
 
-Inside are shard_maps, xmaps or nothing of the kind, and XLA's partitioner divides what is around
-them. The arguments say how they are split: arrays, or `jax.ShapeDtypeStruct`s with shardings.
+The function may contain shard_maps and xmaps; XLA partitions the rest. How arguments are split is
+read from them: they are arrays, or `jax.ShapeDtypeStruct`s with shardings.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def lower_function(fun: Callable[..., Any], args: Sequence[Any], platform: str) 
     """Lowers `fun(*args)` for devices of a platform.
 
     Args:
-      fun: A function of arrays and pytrees of them, jitted or not. What else its arguments hold is
-        a constant.
+      fun: A function of arrays and pytrees of them, jitted or not. Other leaves of its arguments
+        are constants.
       args: Its arguments; of arrays, only types and shardings count.
       platform: "cpu", "tpu" or "cuda".
 
@@ -111,7 +111,7 @@ def _spec(type_: jax.ShapeDtypeStruct) -> PartitionSpec:
 
 
 def _mesh(fun: Callable[..., Any], types: Sequence[Any], jaxpr: Any) -> Mesh | AbstractMesh:
-    """The mesh of the program: that of its arguments, or else of what is inside."""
+    """The mesh of the program: that of its arguments, or else of the shard_maps inside."""
     of_arguments = [t.sharding.mesh for t in types if t.sharding is not None]
     meshes = [*of_arguments, *_meshes_inside(jaxpr)]
     meshes = [mesh for mesh in meshes if not mesh.empty]

@@ -1,4 +1,4 @@
-"""Compiles a program for a target: here if its devices are here, else in a process of its own."""
+"""Compiles a program for a target, in a separate process unless its devices are attached."""
 
 from __future__ import annotations
 

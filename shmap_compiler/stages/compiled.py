@@ -1,4 +1,4 @@
-"""What every compiled program can tell, whether its devices are here or not."""
+"""The interface of compiled programs, whether or not their devices are attached."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CompiledForTarget:
     Attributes:
       signature: The arguments and results of the program; its mesh has no devices.
       target: What the program was compiled for.
-      container: What the process that compiled it wrote.
+      container: The saved program, as written by the process that compiled it.
 
     Examples:
       The compiler for TPUs is installed by the extra `tpu`.

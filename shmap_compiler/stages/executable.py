@@ -1,4 +1,4 @@
-"""Executable: a compiled program whose devices are here."""
+"""Executable: a compiled program whose devices are attached."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Executable(LoadedProgram):
         write_file(path, self.signature.who, write_executable(self))
 
     def __call__(self, *args: Any) -> Any:
-        try:  # JAX checks what it is called with, and does so fast
+        try:  # JAX checks the arguments, and does so fast
             if self._packed is not None:
                 return self._packed(self.jax_compiled(*args))
             leaves, tree = jax.tree.flatten(args)
@@ -99,9 +99,9 @@ class Executable(LoadedProgram):
 
     @cached_property
     def _packed(self) -> Callable[[list[Any]], Any] | None:
-        """Makes of flat results what the user's function returns: one array or a tuple of some.
+        """Turns flat results into those of the user's function: one array or a tuple of arrays.
 
-        None where it returns something else, or takes more than an array for each argument.
+        None if the function returns another structure, or takes arguments that are not arrays.
         """
         signature = self.signature
         arguments = jax.tree.structure((0,) * len(signature.in_paths))
@@ -118,7 +118,7 @@ class Executable(LoadedProgram):
         return jax.tree.unflatten(self.signature.out_tree, results)
 
     def _run(self, leaves: list[Any], tree: Any) -> list[Any]:
-        """Checks and moves the arguments first."""
+        """Checks the arguments, moves them where necessary, and runs the program."""
         if _paths(tree) != _paths(self.signature.in_tree):
             self._refuse_structure(tree)
         inputs = self.signature.select(leaves)
@@ -131,7 +131,7 @@ class Executable(LoadedProgram):
 
     @cached_property
     def _empty_results(self) -> list[tuple[int, NamedSharding]]:
-        """Results without elements, which XLA takes to lie anywhere, and how they should lie."""
+        """Results without elements, for which XLA reports any sharding, and the ones they need."""
         typed = zip(self.signature.out_types, self.signature.out_shardings, strict=True)
         return [(k, s) for k, (t, s) in enumerate(typed) if 0 in t.shape]
 
@@ -191,7 +191,7 @@ def _paths(tree: Any) -> str:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    """Whether a program made for one value without spec holds for another."""
+    """Whether a program compiled for one static value is valid for another."""
     if found is expected:
         return True
     return type(found) is type(expected) and is_hashable(expected) and found == expected

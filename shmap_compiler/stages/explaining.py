@@ -1,4 +1,4 @@
-"""explain: what any program costs, however it was made."""
+"""explain: the cost of any program that JAX or this package can compile."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _cannot(program: Any, target: Target, found: str, needed: str) -> TargetErro
 
 
 def _loaded(compiled: jax.stages.Compiled) -> LoadedProgram:
-    """A program that JAX compiled, with what is known of how it is called."""
+    """A program that JAX compiled, with what can be found out about its signature."""
     inputs: Any = compiled.args_info
     leaves = jax.tree_util.tree_leaves_with_path(inputs)
     shardings = jax.tree.leaves(compiled.input_shardings)

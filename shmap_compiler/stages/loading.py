@@ -1,4 +1,4 @@
-"""load: what a saved program becomes when it is read."""
+"""load: reads saved programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes after tracing, in the stages of `jax.stages`: Lowered, then Executable."""
+"""Lowered: a program after tracing and lowering, as in `jax.stages`."""
 
 from __future__ import annotations
 

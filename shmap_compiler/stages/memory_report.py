@@ -1,4 +1,4 @@
-"""Programs that do not fit in the memory of a device: how much over, and which arrays."""
+"""Reports by how much a program exceeds the memory of a device, and which arrays it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles in a process of its own, which a compiler may abort and whose environment it needs."""
+"""Compiles in a separate process: compilers may abort it, or need another environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.stages.compiled import CompiledForTarget
 from shmap_compiler.targets.target import Target
 
-# Run as a file: frames of `python -m` would be among the source lines of the program.
+# Run as a file: frames of `python -m` would appear among the source lines of the program.
 _WORKER = Path(__file__).with_name("subprocess_worker.py")
 
 
@@ -28,8 +28,8 @@ class Failure(Exception):
 
     Attributes:
       phase: when; see subprocess_worker.py.
-      message: what it said.
-      aborted: it ended its process.
+      message: its message.
+      aborted: whether it aborted its process.
     """
 
     def __init__(self, phase: str, message: str, aborted: bool):
@@ -57,7 +57,7 @@ def compile_in_subprocess(
 
 
 def _run(arguments: list[str], target: Target, progress: Callable[[str], None]) -> None:
-    """Runs the worker to its end; it reports on its standard output, in lines of JSON."""
+    """Runs the worker until it exits; reads its reports, lines of JSON on its standard output."""
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER), *arguments],
@@ -86,20 +86,20 @@ def _run(arguments: list[str], target: Target, progress: Callable[[str], None]) 
 
 
 def _environment(target: Target) -> dict[str, str]:
-    """That of this process, with what the compiler needs and JAX's settings as they are here."""
+    """The environment of this process, with JAX's current settings and what the compiler needs."""
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **os.environ,
         **target.environment,
         "JAX_PLATFORMS": "cpu",
         "JAX_ENABLE_X64": str(bool(setting("jax_enable_x64"))),
-        # What can be imported here can be imported there.
+        # The worker imports from the same places.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
 
 
 def _report(line: str) -> dict[str, Any]:
-    """A line of the worker; a compiler may print others between them."""
+    """The report in a line of output; empty for other lines, which a compiler may print."""
     try:
         report = json.loads(line)
     except ValueError:
@@ -108,9 +108,9 @@ def _report(line: str) -> dict[str, Any]:
 
 
 def _last_words(log: str) -> str:
-    """What a process that was aborted said of the reason: a line that begins with F, or the last.
+    """Why a process was aborted: the first line of its log that begins with F, or the last line.
 
-    Logs of XLA begin each line with a letter for its severity.
+    XLA begins each line of its log with a letter for the severity, F for fatal.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith("F") and "] " in line]

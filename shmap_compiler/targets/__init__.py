@@ -1,9 +1,9 @@
-"""Targets: the devices a program can be compiled for, here or not, each described by a text.
+"""Targets: the devices a program can be compiled for, attached or not, each described by a text.
 
-This table is what one needs of them:
+The names that other rooms use:
 
-    Target     what every target can say of itself; `Target.parse(text)` reads one
-    Chip       what one device computes and holds per second
+    Target     the interface of targets; `Target.parse(text)` reads one
+    Chip       the arithmetic and memory throughput of one device
     Torus      a network of links between neighbours
     Nodes      a network of switches, inside nodes and between them
 """

@@ -1,7 +1,6 @@
 """`gpu:h100:8`, `gpu:h100:2x8`: nodes of GPUs; the first number, if there are two, counts nodes.
 
-Its compiler is the CUDA plugin of JAX, which compiles without a GPU for one whose figures it is
-told.
+The compiler is JAX's CUDA plugin. Given the figures of a GPU, it compiles for that GPU without one.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class GpuModel:
     Attributes:
       node_size: GPUs in a node.
       device_bandwidth, node_bandwidth: see `Nodes`.
-      measured: whether the times of collectives in a node are; see `Nodes`.
-      description: what XLA's GPU compiler wants to know, in the fields of its GpuTargetConfigProto.
+      measured: whether times of collectives in a node were measured; see `Nodes`.
+      description: the fields of GpuTargetConfigProto that XLA's GPU compiler needs.
     """
 
     chip: Chip
@@ -146,7 +145,7 @@ class GpuTarget(Target):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        # Its libraries are not needed where nothing runs.
+        # CUDA's libraries are not needed to compile.
         return {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 
     def _compile_only_devices(self) -> list[Any]:

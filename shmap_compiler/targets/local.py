@@ -1,4 +1,4 @@
-"""`local`: the devices of this process, whatever they are."""
+"""`local`: the devices of this process, of any kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target is: devices to compile for, described by a text, present or not."""
+"""Target: devices to compile for, attached or not, described by a text."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Target:
         ]
 
     def _takes(self, device_count: int) -> bool:
-        """A slice is used as a whole: JAX's mesh builder and the network know no part of it."""
+        """Whether a mesh has all devices, which the network and JAX's mesh builder require."""
         return device_count == self.device_count
 
     @property
@@ -198,7 +198,7 @@ def _arranged(devices: Sequence[Any], shape: tuple[int, ...]) -> Any:
     try:
         return mesh_utils.create_device_mesh(shape, devices)
     except NotImplementedError:
-        # No mesh axis can have whole dimensions of the network for itself.
+        # No mesh axis can be assigned whole dimensions of the network.
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
 
 

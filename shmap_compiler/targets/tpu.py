@@ -1,6 +1,6 @@
 """`tpu:v5e:2x4`: a slice of TPUs, by generation and arrangement of its chips.
 
-Its compiler is libtpu, which compiles without a TPU. When links wrap around is from
+The compiler is libtpu, which needs no TPU. The rule for which links wrap around is from
 https://jax-ml.github.io/scaling-book/tpus, "TPU Networking"; shapes of slices are from the pages in
 chips.py. Two figures are published for the links. The pages in chips.py give the bandwidth of all
 links of a chip, both ways: 400 GB/s for the 4 of v5e, 800 for the 4 of v6e, 1200 for the 6 of v5p
@@ -108,7 +108,7 @@ class TpuTarget(Target):
         return self.refused(f"{math.prod(self.shape)} chips as {_show(self.shape)}", needed)
 
     def refused(self, found: str, needed: str) -> Problem:
-        """An arrangement of chips that there is not, with those next to it in size."""
+        """The problem of an arrangement that does not exist, with those of similar size."""
         return Problem(self.where, found, needed, f"use one of {', '.join(self._nearby())}")
 
     def _nearby(self) -> list[str]:

@@ -33,10 +33,10 @@ def fresh_module_context(
 ):
     """The lowering context of an enclosing jit, redirected into the empty `module`.
 
-    Callbacks, ordered effects and objects to keep alive stay those of the enclosing jit.
+    Callbacks, ordered effects and objects to keep alive still belong to the enclosing jit.
 
     Args:
-      rules: primitives of JAX and the lowering rules that take the place of their own.
+      rules: lowering rules that replace JAX's own, by primitive.
     """
     ir = mlir.ir
     parameters = module_context.lowering_parameters
@@ -57,9 +57,9 @@ def fresh_module_context(
 def keep_unreduced(
     values: Sequence[Any], avals: Sequence[Any], mesh_symbol: str | None = None
 ) -> list[Any]:
-    """Values in a module, with a constraint on those that are unreduced by their types.
+    """Values in a module, with a constraint on those whose types are unreduced.
 
-    JAX asks this of all operations, and the partitioner then reduces at none of them.
+    JAX adds it to all operations, so that the partitioner does not reduce the values there.
 
     Args:
       mesh_symbol: the mesh's name in the module, if it has one.
@@ -113,15 +113,15 @@ def lowering_mesh(ctx: Any) -> AnyMesh:
 
 
 def call_subfunction(fun: Any, args: Sequence[Any]) -> Any:
-    """Calls the function that a call primitive, custom_jvp or custom_vjp hands to a trace."""
+    """Calls the function that a call primitive, custom_jvp or custom_vjp passes to a trace."""
     return getattr(fun, "call_wrapped", fun)(*args)
 
 
 def ahead_of_time(jitted: Any, types: Sequence[Any]) -> Callable[..., Any]:
     """A function made by jit, compiled for arguments of these types.
 
-    JAX 0.10 refuses to call what is compiled ahead of time on types of less than a byte: it takes
-    their layout to be another one.
+    JAX 0.10 refuses to call programs compiled ahead of time on types of less than a byte: it
+    assumes another layout for them.
     """
     if any(bits_of(t.dtype) < 8 for t in types if not is_key_type(t)):
         return jitted

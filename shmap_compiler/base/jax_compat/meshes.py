@@ -33,7 +33,7 @@ def with_manual_axes(mesh: AnyMesh, axes: Iterable[str]) -> AbstractMesh:
 
 
 def without_manual_axes(mesh: AbstractMesh) -> AbstractMesh:
-    """The mesh as it is outside of all shard_maps; axes that are Manual here are Auto there."""
+    """The mesh with axes that are Manual turned to Auto, as outside of all shard_maps."""
     return mesh.update_axis_types(dict.fromkeys(mesh.manual_axes, AxisType.Auto))
 
 
@@ -44,7 +44,7 @@ def mesh_in_scope() -> AbstractMesh | None:
 
 
 def concrete_mesh_in_scope() -> Mesh | None:
-    """The mesh set by `jax.set_mesh`, with its devices; inside jit nobody can know them."""
+    """The mesh set by `jax.set_mesh`, with its devices, which are unknown inside jit."""
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError:
@@ -70,8 +70,8 @@ def enclosing_manual_axes(mesh: AnyMesh) -> tuple[str, ...]:
 def is_readable_name(axis: str) -> bool:
     """Whether XLA can read an axis of this name in Shardy's form.
 
-    XLA of jaxlib 0.10 reads names back from their escaped form and ends the process at what it does
-    not know, or finds no such axis. Later ones mistake a last backslash only.
+    XLA in jaxlib 0.10 parses names from their escaped form, and aborts the process or reports an
+    unknown axis at escapes that it does not know. Later versions only misread a last backslash.
     """
     if jax.__version_info__ < (0, 11):
         return axis.isascii() and axis.isprintable() and not set(axis) & {'"', "\\"}
@@ -79,17 +79,17 @@ def is_readable_name(axis: str) -> bool:
 
 
 def explicit_axes(mesh: AnyMesh) -> tuple[str, ...]:
-    """The axes over which the split of an array is part of its type."""
+    """The Explicit axes: how an array is split over them is part of its type."""
     return tuple(a for a, kind in axis_types(mesh).items() if kind == AxisType.Explicit)
 
 
 def no_mesh() -> contextlib.AbstractContextManager[Any]:
-    """No abstract mesh is in scope in this context, also within a program that is being traced."""
+    """A context without an abstract mesh in scope, even while a program is being traced."""
     return jax.sharding.use_abstract_mesh(_EMPTY_MESH)
 
 
 def no_devices_in_scope() -> contextlib.AbstractContextManager[Any]:
-    """Programs may run on any devices in this context, as they may outside of `jax.set_mesh`."""
+    """A context in which programs may run on any devices, as outside of `jax.set_mesh`."""
     return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 

@@ -1,8 +1,8 @@
 """Names of operations in transformed programs.
 
-JAX names what a transformation computes after it: `jvp(block)/tanh`. The equation that stands for a
-shard_mapped program has that name already, and XLA puts it before the names of what the program
-computes. So names within the program stay what they are: `jvp(block)/shard_map/tanh`.
+JAX names operations after the transformations around them: `jvp(block)/tanh`. The equation of a
+shard_mapped program has such a name already, which XLA puts before the names of the operations in
+the program. So names within the program do not change: `jvp(block)/shard_map/tanh`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ _TRANSPOSE = source_info_util.NameStack().transform("transpose")
 
 
 def _renamed(closed: Jaxpr, rename: Callable[[Any], Any]) -> Jaxpr:
-    """The same program if no name changes. Programs that equations hold have names of their own."""
-    known: dict[int, tuple[Any, Any]] = {}  # few stacks are different objects
+    """The program, or the same object if no name changes. Nested programs keep their names."""
+    known: dict[int, tuple[Any, Any]] = {}  # few stacks are distinct objects
 
     def renamed(eqn: Eqn) -> Eqn:
         info = eqn.source_info
         old = info.name_stack
         if id(old) not in known:
-            known[id(old)] = old, rename(old)  # together with the old one, which so keeps its id
+            known[id(old)] = (
+                old,
+                rename(old),
+            )  # keeps the old one alive, so that its id is not reused
         new = known[id(old)][1]
         return eqn if new is old else eqn.replace(source_info=info.replace(name_stack=new))
 

@@ -34,7 +34,7 @@ def is_jaxpr(value: object) -> bool:
 
 
 class _Kinds(dict[type, int]):
-    """The kind of each type: 1 for programs, 2 for lists that may hold some, 0 for others."""
+    """The kind of each type: 1 for programs, 2 for lists that may contain some, 0 for others."""
 
     def __missing__(self, type_: type) -> int:
         kind = 1 if issubclass(type_, _JAXPRS) else 2 if issubclass(type_, (tuple, list)) else 0
@@ -77,7 +77,7 @@ def replace_jaxprs_in(
         parts = [replacement(v) if _kinds[type(v)] == 1 else v for v in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
-        make = getattr(value, "_make", type(value))  # named tuples are made otherwise
+        make = getattr(value, "_make", type(value))  # named tuples take their items one by one
         return make(parts)
 
     new = {name: replaced(value) for name, value in params.items()}
@@ -99,7 +99,7 @@ def replace_jaxpr(jaxpr: Jaxpr, **fields: Any) -> Jaxpr:
     if _CLOSED_IS_SEPARATE and is_closed(jaxpr):
         return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(**fields))
     if "constvars" in fields and is_closed(jaxpr):
-        fields["consts"] = jaxpr.consts  # JAX forgets them otherwise
+        fields["consts"] = jaxpr.consts  # JAX drops them otherwise
     return jaxpr.replace(**fields)
 
 
@@ -172,9 +172,9 @@ def constants_to_inputs(closed: Jaxpr) -> tuple[Jaxpr, list[Any]]:
 
 
 def holds_functions(eqn: Eqn) -> bool:
-    """Whether an equation stands for functions that it holds, and knows their derivative.
+    """Whether an equation contains the functions it stands for, and a rule for their derivatives.
 
-    Others of its kind stand for programs that JAX makes when it lowers or differentiates them.
+    For others of its kind, JAX makes the program when it lowers or differentiates the equation.
     """
     held = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
     if held is None:

@@ -11,17 +11,17 @@ from shmap_compiler.base import ref_views
 
 
 def is_axis_effect(effect: Any, axes: Iterable[str]) -> bool:
-    """Whether `effect` only says that a collective over one of `axes` was used."""
+    """Whether `effect` only records that a collective over one of `axes` is used."""
     return type(effect).__name__ == "NamedAxisEffect" and effect.name in axes
 
 
 def axis_of_effect(effect: Any) -> str | None:
-    """The axis of an effect that only says that some collective over it was used."""
+    """The axis of an effect that only records that a collective over it is used."""
     return effect.name if type(effect).__name__ == "NamedAxisEffect" else None
 
 
 def is_ref_effect(effect: Any) -> bool:
-    """Whether `effect` only says that mutable references are made, read or written."""
+    """Whether `effect` only records that mutable references are made, read or written."""
     return type(effect).__name__ in (
         "ReadEffect",
         "WriteEffect",

@@ -11,8 +11,8 @@ from jax.experimental import checkify
 def checkify_rules() -> dict[Any, Callable[..., Any]]:
     """The table of what `checkify` does to each primitive.
 
-    It has no public name, and primitives without a rule are not checked: programs that they hold
-    in other parameters than a jaxpr would be passed over in silence.
+    It has no public name. Primitives without a rule are not checked, nor are programs inside them
+    unless these are jaxprs among their parameters.
     """
     return checkify.checkify.__globals__["error_checks"]
 
@@ -20,7 +20,7 @@ def checkify_rules() -> dict[Any, Callable[..., Any]]:
 def special_value(error: Exception) -> str | None:
     """What a program computed that jax_debug_nans or jax_debug_infs forbids: "nan" or "inf".
 
-    A compiled program says so by an error that is JAX's own affair; jit tells it to users as a
+    A compiled program reports it by an internal error of JAX, which jit turns into a
     FloatingPointError.
     """
     return error.args[1] if type(error).__name__ == "InternalFloatingPointError" else None

@@ -1,4 +1,4 @@
-"""JAX's settings, and what of them traced and lowered programs depend on."""
+"""JAX's settings, and those that traced and lowered programs depend on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _partitioner_lock = threading.RLock()
 
 
 def varying_types(on: bool = True) -> contextlib.AbstractContextManager[None]:
-    """JAX tracks inside, in this thread, along which manual axes values vary; or does not.
+    """A context in which JAX tracks, in this thread, along which axes values vary, or does not.
 
     `jax.config.check_vma` can be set publicly for the whole process only; the object behind it also
     sets it for one thread. JAX uses it to give reverse-mode derivatives their meaning.
@@ -35,7 +35,7 @@ def tracks_varying_types() -> bool:
 
 
 def unchecked_backward_rules() -> contextlib.AbstractContextManager[None]:
-    """JAX takes from the backward rule of a custom_vjp function what it gives, in this thread."""
+    """A context in which JAX does not check what backward rules return, in this thread."""
     holder: Any = jax.config._value_holders["jax_disable_bwd_checks"]
     return holder(True)
 
@@ -45,7 +45,7 @@ def shardy_is_on() -> bool:
 
 
 def setting(name: str) -> Any:
-    """A setting of JAX as it is in this thread."""
+    """The value of a setting of JAX in this thread."""
     return getattr(jax.config, name)
 
 
@@ -117,13 +117,13 @@ def lowering_config() -> tuple[Any, ...]:
     )
 
 
-# No other way leads to the axes that vmap names.
+# There is no other way to find the axes that vmap names.
 _axis_names = jex_core.unsafe_get_axis_names_DO_NOT_USE  # pyright: ignore[reportPrivateImportUsage]
 
 
 @functools.lru_cache(maxsize=4)
 def _readers(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """(what reads settings that a thread may have of its own, what reads the others)."""
+    """(readers of settings that each thread may override, readers of the others)."""
     own = [name for name in names if hasattr(jax.config, name)]
     others = [name for name in names if name not in own]
     return operator.attrgetter(*own), lambda values: tuple(values[name] for name in others)
@@ -132,8 +132,8 @@ def _readers(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Callable[[An
 def tracing_context() -> Hashable:
     """What a traced program may depend on besides its function and the types of its arguments.
 
-    These are the settings of JAX in this thread, what its context managers hand on to the equations
-    made in them, and the named axes in scope.
+    These are the settings of JAX in this thread, the values of context managers that equations
+    record, and the named axes in scope.
     """
     of_process = jax.config.values
     of_thread, others = _readers(tuple(of_process))

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 def without_high_primitives(closed: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Jaxpr:
-    """The jaxpr as JAX lowers it: from 0.12 on some primitives stand for programs until then."""
+    """The jaxpr as JAX lowers it: in JAX 0.12, some primitives stand for programs until then."""
     if not getattr(closed, "is_high", False):
         return closed
     lower: Any = getattr(partial_eval, "lower_jaxpr2")  # noqa: B009, not there in JAX 0.10
@@ -40,7 +40,7 @@ def trace_in_scope(
     fun: Callable[..., Any], axis_env: Sequence[tuple[str, int]], avals: Sequence[Any]
 ) -> Any:
     """ClosedJaxpr of `fun` on `avals`, with these axes in scope besides those that are."""
-    # JAX would check what it traced after the names of the axes have gone out of scope.
+    # JAX would check the program after the names of the axes have gone out of scope.
     with jax.enable_checks(False):
         if setting("jax_debug_key_reuse"):  # only this looks for it inside
             return jax.make_jaxpr(fun, axis_env=list(axis_env))(*avals)
@@ -66,7 +66,7 @@ def _traced_flat(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
 
 
 def refuses_unreduced(error: Exception) -> bool:
-    """Whether JAX refused an operation on values that its types call unreduced or reduced."""
+    """Whether JAX rejected an operation on values whose types are unreduced or reduced."""
     trace, module = error.__traceback__, ""
     while trace is not None:
         trace, module = trace.tb_next, trace.tb_frame.f_globals.get("__name__", "")
@@ -74,7 +74,7 @@ def refuses_unreduced(error: Exception) -> bool:
 
 
 def needs_varying_types(error: BaseException | None) -> bool:
-    """Whether JAX refused a cast as it does outside of `varying_types`, where all are invariant."""
+    """Whether JAX rejected a cast that is valid only within `varying_types`."""
     while error is not None:
         if str(error).startswith("Unsupported pcast from="):
             return True
@@ -91,28 +91,28 @@ def described_as(
     args: Sequence[Any],
     positions: Sequence[int],
 ) -> Callable[..., _T]:
-    """`fun`, in JAX's errors described by the name, line and arguments of a user's function.
+    """`fun`, which errors of JAX describe by the name, line and arguments of a user's function.
 
     Args:
       args: the user's arguments, pytrees of which `fun` takes the leaves at `positions`.
     """
     info = jax.api_util.debug_info("shard_map", user_fun, args, {})
     names = info.arg_names or ()
-    if all(p < len(names) for p in positions):  # else they are those of another function
+    if all(p < len(names) for p in positions):  # otherwise they belong to another function
         info = info._replace(arg_names=tuple(names[p] for p in positions))
         setattr(fun, _DEBUG_INFO, info)
     return fun
 
 
 def described_alike(fun: Callable[..., _T], other: Callable[..., Any]) -> Callable[..., _T]:
-    """`fun`, in JAX's errors described as `other` is, if that was `described_as`."""
+    """`fun`, which errors of JAX describe as they describe `other`, if that was `described_as`."""
     if hasattr(other, _DEBUG_INFO):
         setattr(fun, _DEBUG_INFO, getattr(other, _DEBUG_INFO))
     return fun
 
 
 def is_of_other_mesh(error: Exception) -> bool:
-    """Whether JAX refused a value whose type has a mesh with other axes manual than those here."""
+    """Whether JAX rejected a value whose type has a mesh with other manual axes."""
     return isinstance(error, ValueError) and "should match the aval mesh" in str(error)
 
 
@@ -133,5 +133,5 @@ with eval_context():
 
 
 def is_tracing() -> bool:
-    """Whether a transformation is at work here, even if none of the values at hand shows it."""
+    """Whether a transformation is in progress, even if none of the values is a tracer."""
     return jex_core.get_opaque_trace_state() != _NO_TRACE

@@ -1,4 +1,4 @@
-"""What a type says: shape, split over Explicit axes, unreduced, reduced and varying axes."""
+"""Types of arrays: shape, split over Explicit axes, unreduced, reduced and varying axes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def without_varying_type(aval: Any) -> Any:
 
 
 def type_split(aval: Any) -> tuple[tuple[str, ...], ...]:
-    """For each dimension, the axes over which a type says it is split; `()` if it says nothing."""
+    """For each dimension, the axes over which its type is split; `()` if the type has no spec."""
     sharding = getattr(aval, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return ()
@@ -96,7 +96,7 @@ PARTLY_MANUAL_REDUCTIONS = hasattr(jax.sharding, "UnreducedKind")
 
 
 def reductions(spec: PartitionSpec) -> Reductions:
-    """What a spec says besides how dimensions are split."""
+    """The unreduced and reduced axes of a spec."""
     return Reductions(spec.unreduced, spec.reduced, getattr(spec, "unreduced_kind", None))
 
 
@@ -109,7 +109,7 @@ def reduction_kind(name: str | None) -> Any:
 
 
 def with_reductions(spec: PartitionSpec, found: Reductions) -> PartitionSpec:
-    """The spec that splits dimensions as `spec` does."""
+    """`spec` with these unreduced and reduced axes."""
     if not found:
         return PartitionSpec(*spec.partitions)
     kind: dict[str, Any] = {} if found.kind is None else {"unreduced_kind": found.kind}
@@ -117,13 +117,13 @@ def with_reductions(spec: PartitionSpec, found: Reductions) -> PartitionSpec:
 
 
 def type_reductions(aval: Any) -> Reductions:
-    """What the type of an array says besides how dimensions are split."""
+    """The unreduced and reduced axes of the type of an array."""
     sharding = getattr(aval, "sharding", None)
     return reductions(sharding.spec) if isinstance(sharding, NamedSharding) else Reductions()
 
 
 def manual_type_reductions(aval: Any) -> Reductions:
-    """What the type of a block says, under `varying_types`."""
+    """The unreduced and reduced axes of the type of a block, under `varying_types`."""
     found = getattr(aval, "manual_axis_type", None) or ManualAxisType()
     return Reductions(found.unreduced, found.reduced, getattr(found, "unreduced_kind", None))
 
@@ -139,7 +139,7 @@ def type_on_mesh(
     """Type of an array whose dimensions are split over axes of `mesh`.
 
     Only Explicit axes become part of the spec. The mesh is part of the type whatever its axes, as
-    in JAX, which reads from it on which mesh a result of jit lies.
+    in JAX, which takes the mesh of a result of jit from it.
     """
     explicit = explicit_axes(mesh)
     kept = [tuple(a for a in axes if a in explicit) for axes in splits]
