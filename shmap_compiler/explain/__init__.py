@@ -3,13 +3,14 @@
 ```
 hlo        the text of the module, as instructions
   |
-  +-- trips        how often loops run
-  +-- groups       which devices a collective joins, along which mesh axes
-  +-- collective   the collectives, and what they move
-  |     wire       their time on a network
-  +-- roofline     the time of everything else
+  +-- trip_count       how often loops run
+  +-- replica_groups   which devices a collective joins, along which mesh axes
+  +-- collective       the collectives, and what they move
+  |     links          when the links of the network carry it
+  +-- roofline         the time of everything else
+  +-- liveness         the arrays in memory at each instruction
   v
-schedule       one run: when a device computes, sends and waits
+schedule       one run: when a device computes, sends and waits, and what its memory holds
   v
 explanation    figures as data;  text, page and trace show them;  conditions and
                comparison judge them

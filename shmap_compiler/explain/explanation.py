@@ -15,6 +15,7 @@ from shmap_compiler.explain import hlo
 from shmap_compiler.explain.compute import compute_costs, short
 from shmap_compiler.explain.figures import CollectiveCost, Figures, Layout, Memory, Totals
 from shmap_compiler.explain.links import fullest
+from shmap_compiler.explain.memory_use import memory_use
 from shmap_compiler.explain.page import page
 from shmap_compiler.explain.schedule import Occurrence, Schedule, run
 from shmap_compiler.explain.text import text
@@ -22,7 +23,7 @@ from shmap_compiler.explain.trace import trace
 from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
 from shmap_compiler.targets import Torus
 
-SCHEMA = 2
+SCHEMA = 3
 """Counts changes to what `to_json` gives; see `docs/explain.md`."""
 
 
@@ -56,6 +57,7 @@ def explain(compiled: CompiledProgram) -> Explanation:
     schedule = run(module, target, compiled.places, math.prod(mesh.values()))
     timed = target is not None and target.chip is not None
     chip = target.chip if target is not None else None
+    memory = _memory(compiled)
     return Explanation(
         program=signature.who,
         target=target.text if target is not None else None,
@@ -64,7 +66,8 @@ def explain(compiled: CompiledProgram) -> Explanation:
         collectives=_collectives(schedule.occurrences, mesh),
         compute=compute_costs(schedule.works, chip),
         totals=_totals(compiled, schedule, timed),
-        memory=_memory(compiled),
+        memory=memory,
+        memory_use=memory_use(schedule, len(signature.in_types), memory.arguments, timed),
         layouts=_layouts(compiled, mesh),
         timeline=tuple(schedule.events),
         transfers=tuple(schedule.transfers),

@@ -118,6 +118,45 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class LiveArrays:
+    """Arrays of one line, scope and type that are in memory when most of it is in use.
+
+    Attributes:
+      source: the user's line, "file:line"; "" if XLA kept none, and for arguments.
+      scope: the named scopes around it; "arguments" for all of them together.
+      type: of one array; "" for arguments.
+      count: arrays.
+      bytes: of all of them.
+    """
+
+    source: str
+    scope: str
+    type: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """The memory of one device over one run, as the order of the instructions needs it.
+
+    Arguments count all the time, temporaries and results from when they are written, and
+    temporaries until they are read for the last time.
+
+    Attributes:
+      peak_bytes: the most that is in use at one time.
+      peak_start: when that is, in seconds from the start; None if times are not modelled.
+      live: the arrays that are in memory then, the largest first.
+      samples: (seconds, bytes): what is in use from then on; none if times are not modelled.
+    """
+
+    peak_bytes: int
+    peak_start: float | None
+    live: tuple[LiveArrays, ...]
+    samples: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True)
 class Layout:
     """How an argument or a result lies on the mesh.
 
@@ -147,6 +186,7 @@ class Figures:
       target: the text of the target; None if it was compiled for the devices of its mesh.
       mesh: sizes by axis.
       compute: by line and scope, the most expensive first.
+      memory_use: over time, and the arrays that are in memory at the peak.
       transfers: what each link of the network carries when, as far as the timeline goes.
       timeline: what happens when on one device; later trips of long loops are left out.
       notes: what these figures leave out.
@@ -160,6 +200,7 @@ class Figures:
     compute: tuple[ComputeCost, ...]
     totals: Totals
     memory: Memory
+    memory_use: MemoryUse
     layouts: tuple[Layout, ...]
     timeline: tuple[Event, ...]
     transfers: tuple[Event, ...]

@@ -100,11 +100,13 @@ class Module:
 
     Attributes:
       frames: the line of source, "file:line", by the number of a stack frame.
+      aliased_results: the numbers of results that are written in the place of arguments.
     """
 
     computations: Mapping[str, Computation]
     entry: Computation
     frames: Mapping[str, str] = field(default_factory=dict)
+    aliased_results: frozenset[int] = frozenset()
 
     @cached_property
     def started_channels(self) -> frozenset[str]:
@@ -160,7 +162,7 @@ def parse(text: str) -> Module:
             entry = computation if match["entry"] else entry
     if entry is None:
         raise ValueError("no text of an HLO module: it has no ENTRY computation")
-    return Module(computations, entry, _read_frames(text))
+    return Module(computations, entry, _read_frames(text), _read_aliases(text))
 
 
 def _read_computation(name: str, lines: Iterator[str]) -> Computation:
@@ -195,6 +197,12 @@ def _closing(text: str, opened: int) -> int:
         if depth == 0:
             return opened + match.start()
     return len(text)
+
+
+def _read_aliases(text: str) -> frozenset[int]:
+    """The numbers of results in the place of arguments: `input_output_alias={ {1}: (0, ...) }`."""
+    match = re.search(r"^HloModule .*?\binput_output_alias=\{(.*?\)) \}", text, re.MULTILINE)
+    return frozenset(int(n or 0) for n in re.findall(r"\{(\d*)\}: \(", match[1] if match else ""))
 
 
 def _read_frames(text: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from shmap_compiler.explain import roofline
 from shmap_compiler.explain.collective import Collective, is_done, read_collective, start_of
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
 from shmap_compiler.explain.links import Links, show_link
+from shmap_compiler.explain.liveness import Buffer, Liveness, liveness
 from shmap_compiler.explain.roofline import Work
 from shmap_compiler.explain.trip_count import Carried, trips
 from shmap_compiler.targets.target import Target
@@ -65,11 +66,21 @@ class Occurrence:
     exposed: float
 
 
+@dataclass(frozen=True)
+class Peak:
+    """When most memory is in use, and for which arrays, without the arguments."""
+
+    start: float = 0.0
+    bytes: int = 0
+    buffers: tuple[Buffer, ...] = ()
+
+
 @dataclass
 class Schedule:
     """One run of the program on one device.
 
     Attributes:
+      memory: (start, bytes): the memory in use from then on, without the arguments.
       works: what the device does itself; an instruction in a loop has one entry for all trips.
       transfers: what each link carries when; their lane names the link.
       seconds: from the first instruction to the last.
@@ -88,6 +99,8 @@ class Schedule:
     sending: float = 0.0
     usage: dict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
     unknown_loops: list[str] = field(default_factory=list)
+    memory: list[tuple[float, int]] = field(default_factory=list)
+    peak: Peak = Peak()
 
     @property
     def flops(self) -> int:
@@ -123,7 +136,9 @@ class _Runner:
         schedule, network = Schedule(), self._network
         links = Links(network) if network is not None else None
         started: dict[str, tuple[Collective, Cost | None, float]] = {}
-        for instruction in computation:
+        live = liveness(self.module, computation)
+        for index, instruction in enumerate(computation):
+            _hold(schedule, live, index)
             collective = read_collective(self.module, computation, instruction, self.device_count)
             if is_done(self.module, instruction):
                 under_way = {name: c for name, (c, _, _) in started.items()}
@@ -139,12 +154,14 @@ class _Runner:
                         self._work(schedule, computation, instruction)
                     self._finish(schedule, collective, cost, until, overlapped=False)
             elif instruction.opcode == "while":
-                self._loop(schedule, computation, instruction, carried)
+                count, part = self._loop(schedule, computation, instruction, carried)
+                _append(schedule, part, count, live, index)
             elif instruction.opcode in ("call", "conditional"):
                 branches = [
                     self.run(self.module.computations[name], {}) for name in instruction.called
                 ]
-                _append(schedule, max(branches, key=lambda s: s.seconds), 1)
+                longest = max(branches, key=lambda s: s.seconds)
+                _append(schedule, longest, 1, live, index)
             else:
                 self._work(schedule, computation, instruction)
         for unfinished in started.values():
@@ -201,21 +218,37 @@ class _Runner:
 
     def _loop(
         self, schedule: Schedule, computation: Computation, loop: Instruction, carried: Carried
-    ) -> None:
+    ) -> tuple[int, Schedule]:
+        """How often a loop runs, and one trip."""
         found = trips(self.module, computation, loop, carried)
         if found.count is None:
             schedule.unknown_loops.append(self.module.source(loop))
         body = self.module.computations[str(loop.attribute(r"\bbody=%([\w.\-]+)"))]
-        count = 1 if found.count is None else found.count
-        _append(schedule, self.run(body, found.carried), count)
+        return 1 if found.count is None else found.count, self.run(body, found.carried)
 
 
-def _append(schedule: Schedule, part: Schedule, times: int) -> None:
-    """Lets `part` run so many times after what is in `schedule`."""
+def _hold(schedule: Schedule, live: Liveness, index: int) -> None:
+    """Notes what is in memory while an instruction runs."""
+    held = live.bytes[index]
+    if not schedule.memory or schedule.memory[-1][1] != held:
+        schedule.memory.append((schedule.seconds, held))
+    if held > schedule.peak.bytes:
+        schedule.peak = Peak(schedule.seconds, held, live.at(index))
+
+
+def _append(schedule: Schedule, part: Schedule, times: int, live: Liveness, index: int) -> None:
+    """Lets `part` run so many times after what is in `schedule`, as the instruction at `index`."""
+    held = live.bytes[index]
     for k in range(min(times, DRAWN_TRIPS)):
-        schedule.events += _later(part.events, schedule.seconds + k * part.seconds)
-        schedule.transfers += _later(part.transfers, schedule.seconds + k * part.seconds)
+        begin = schedule.seconds + k * part.seconds
+        schedule.events += _later(part.events, begin)
+        schedule.transfers += _later(part.transfers, begin)
+        schedule.memory += [(begin + start, held + inside) for start, inside in part.memory]
     if times:
+        if held + part.peak.bytes > schedule.peak.bytes:
+            buffers = sorted((*live.at(index), *part.peak.buffers), key=lambda b: -b.bytes)
+            begin = schedule.seconds + part.peak.start
+            schedule.peak = Peak(begin, held + part.peak.bytes, tuple(buffers))
         schedule.occurrences += [replace(o, trips=o.trips * times) for o in part.occurrences]
         schedule.works += [replace(work, trips=work.trips * times) for work in part.works]
     schedule.seconds += times * part.seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shmap_compiler.base.text_tables import show_bytes, show_flops, show_seconds, table
-from shmap_compiler.explain.figures import CollectiveCost, ComputeCost, Figures
+from shmap_compiler.explain.figures import CollectiveCost, ComputeCost, Figures, LiveArrays
 
 Row = tuple[str, ...]
 
@@ -34,8 +34,11 @@ COMPUTE = (
 )
 """Columns of the table of compute by line."""
 
+LIVE = ("in memory at the peak", "scope", "arrays", "of type", "bytes")
+"""Columns of the table of arrays at the peak of memory."""
+
 LINES = 10
-"""Lines of the table of compute that are shown."""
+"""Lines of the tables of compute and of memory that are shown."""
 
 _NONE = ("none", *[""] * (len(HEADER) - 1))
 
@@ -51,6 +54,7 @@ def text(explanation: Figures) -> str:
         *_compute(explanation),
         table(("one run on one device", ""), totals_rows(explanation)),
         table(("memory of one device", ""), memory_rows(explanation)),
+        *_live(explanation),
         *(f"note: {note}" for note in explanation.notes),
     ]
     return "\n\n".join(parts)
@@ -105,6 +109,28 @@ def compute_cells(cost: ComputeCost) -> Row:
     )
 
 
+def _live(explanation: Figures) -> Iterator[str]:
+    """The table of arrays at the peak; one line for the rest of it."""
+    live = explanation.memory_use.live
+    rows = [live_cells(arrays) for arrays in live[:LINES]]
+    if rest := live[LINES:]:
+        count, bytes_ = sum(a.count for a in rest), sum(a.bytes for a in rest)
+        rows.append((f"{len(rest)} more", "", str(count), "", show_bytes(bytes_)))
+    if rows:
+        yield table(LIVE, rows)
+
+
+def live_cells(arrays: LiveArrays) -> Row:
+    given = arrays.scope == "arguments" and not arrays.type
+    return (
+        "arguments" if given else arrays.source or "?",
+        "" if given else arrays.scope,
+        str(arrays.count),
+        arrays.type,
+        show_bytes(arrays.bytes),
+    )
+
+
 def _hidden(cost: CollectiveCost) -> str:
     """How much of a collective runs while the device computes."""
     if not cost.overlapped:
@@ -148,6 +174,9 @@ def memory_rows(explanation: Figures) -> Iterator[Row]:
         share = 100 * memory.total / memory.capacity
         total += f", {share:.1f}% of {show_bytes(memory.capacity)} on a {explanation.chip}"
     yield "all", total
+    use = explanation.memory_use
+    when = f", at {_time(use.peak_start)}" if use.peak_start is not None else ""
+    yield "  in use at most", f"{show_bytes(use.peak_bytes)}{when}"
 
 
 def _time(seconds: float | None) -> str:

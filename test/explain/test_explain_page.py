@@ -15,7 +15,15 @@ from jax.sharding import PartitionSpec as P
 from shmap_compiler import shard_map
 from shmap_compiler.explain.collective import KINDS
 from shmap_compiler.explain.explanation import Explanation
-from shmap_compiler.explain.figures import CollectiveCost, ComputeCost, Layout, Memory, Totals
+from shmap_compiler.explain.figures import (
+    CollectiveCost,
+    ComputeCost,
+    Layout,
+    LiveArrays,
+    Memory,
+    MemoryUse,
+    Totals,
+)
 from shmap_compiler.explain.page import holders, page, timeline
 from shmap_compiler.explain.schedule import Event
 
@@ -96,6 +104,15 @@ def made(**changes):
             bound_seconds=3e-3,
         ),
         memory=Memory(2**30, 2**29, 0, 2**28, 2**20, 2**30 + 2**29 + 2**28 + 2**20, 2**34),
+        memory_use=MemoryUse(
+            2**30 + 2**28,
+            2e-3,
+            (
+                LiveArrays("", "arguments", "", 1, 2**30),
+                LiveArrays("model.py:8", "block/mlp", "f32[2,3]", 2, 2**28),
+            ),
+            ((0.0, 2**30), (2e-3, 2**30 + 2**28)),
+        ),
         layouts=(layout,),
         timeline=(
             Event("wire", 0.0, 2e-3, "ag.1", "all-gather", "model.py:7"),
