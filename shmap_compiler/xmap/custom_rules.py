@@ -20,13 +20,16 @@ from jax.interpreters import batching
 from shmap_compiler.base.jax_compat import (
     Eqn,
     Jaxpr,
+    axis_of_effect,
     constants_to_inputs,
+    is_defined_in_jax,
     jaxprs_in,
     program_of_equations,
     trace_in_scope,
 )
 from shmap_compiler.base.jax_compat.name_stacks import without_transpose
 from shmap_compiler.collectives import vmapped_axes
+from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP
 from shmap_compiler.transforms.batching import leave_p
 
 Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
@@ -34,8 +37,18 @@ Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 AxisEnv = tuple[tuple[str, int], ...]
 
-RULED = ("custom_jvp_call", "custom_vjp_call")
+RULED = (CUSTOM_JVP, CUSTOM_VJP)
 """Names of JAX's primitives for functions with derivative rules of the user's."""
+
+
+def rule_may_name_axes(eqn: Eqn) -> bool:
+    """Whether the derivative rule of a call may name logical axes.
+
+    Of JAX's own functions, such as `jax.nn.relu`, only those do that name axes themselves.
+    """
+    (primal,) = jaxprs_in(eqn.params)[:1]
+    is_of_jax = eqn.primitive.name == CUSTOM_JVP and is_defined_in_jax(primal)
+    return not is_of_jax or any(axis_of_effect(e) is not None for e in eqn.effects)
 
 
 def placed_call(

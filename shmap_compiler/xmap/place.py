@@ -2,9 +2,10 @@
 
 A collective over a logical axis becomes one over the axes that stand for it: its mesh axes, then
 the vmapped axis of the rest. The rules of `collectives/vmapped_axes.py` divide it in a part on the
-device and a collective over mesh axes. This walk only renames, with four exceptions: a psum of a
-product becomes a contraction; derivative rules of the user's, which JAX traces only when it
-differentiates, are placed then; and so are xmaps inside this one and shard_maps.
+device and a collective over mesh axes. This walk only renames, with five exceptions: a psum of a
+product becomes a contraction; small jitted functions are inlined; derivative rules of the user's
+that name logical axes, which JAX traces only when it differentiates, are placed then; and so are
+xmaps inside this one and shard_maps.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.held_programs import JITS
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
 from shmap_compiler.lowering.primitive import named_axes as graph_axes
 from shmap_compiler.lowering.primitive import shmap_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.xmap.contraction import contract_p
-from shmap_compiler.xmap.custom_rules import RULED, placed_call
+from shmap_compiler.xmap.custom_rules import RULED, placed_call, rule_may_name_axes
+from shmap_compiler.xmap.inlining import inlined
 from shmap_compiler.xmap.resources import Placement
 
 Deferred = Callable[..., Sequence[Any]]
@@ -128,13 +131,14 @@ class Placer(Rewriter):
             if not set(self.moved) & graph_axes(eqn.params["graph"]):
                 return [eqn]
             return [self._deferred(eqn, self.deferring.shard_map(eqn, self))]
-        if name in RULED:
+        if name in RULED and rule_may_name_axes(eqn):
             return [
                 self._deferred(eqn, placed_call(eqn, self.who, self.sizes, self._vmaps, self.run))
             ]
         if not jaxprs_in(eqn.params):
             self._refuse_unknown(eqn)
-        return super().equation(eqn, names)
+        placed = super().equation(eqn, names)
+        return inlined(placed[0]) if name in JITS else placed
 
     def effects(self, effects: Any) -> Any:
         return {e for e in effects if not is_axis_effect(e, frozenset(self.moved))}
@@ -223,21 +227,20 @@ class Placer(Rewriter):
             results = jex_core.jaxpr_as_fun(part)(*map(read, inputs))
             env.update(zip(needed, results, strict=True))
 
-        used_after: list[set[Any]] = []
-        later = set(filter(_is_variable, inner.outvars))
-        for eqn in reversed(inner.eqns):
-            used_after.append(set(later))
-            later.update(filter(_is_variable, eqn.invars))
-        groups = itertools.groupby(
-            zip(inner.eqns, reversed(used_after), strict=True),
-            lambda pair: pair[0].primitive is _deferred_p,
-        )
-        for is_deferred, group in groups:
-            pairs = list(group)
+        groups = [
+            (is_deferred, list(group))
+            for is_deferred, group in itertools.groupby(
+                inner.eqns, lambda eqn: eqn.primitive is _deferred_p
+            )
+        ]
+        later = [set(filter(_is_variable, inner.outvars))]
+        for _, eqns in reversed(groups):
+            later.append(later[-1].union(v for e in eqns for v in e.invars if _is_variable(v)))
+        for (is_deferred, eqns), used in zip(groups, later[-2::-1], strict=True):
             if not is_deferred:
-                run_together([eqn for eqn, _ in pairs], pairs[-1][1])
+                run_together(eqns, used)
                 continue
-            for eqn, _ in pairs:
+            for eqn in eqns:
                 results = eqn.params["fun"](*map(read, eqn.invars))
                 env.update(zip(eqn.outvars, results, strict=True))
         return [read(v) for v in inner.outvars]

@@ -154,6 +154,13 @@ def test_transpose():
         assert list(map(float, found)) == expected
 
 
+def test_is_defined_in_jax():
+    assert jax_compat.is_defined_in_jax(
+        jax.make_jaxpr(jax.nn.relu)(1.0).eqns[0].params["call_jaxpr"]
+    )
+    assert not jax_compat.is_defined_in_jax(jax.make_jaxpr(lambda x: x)(1.0))
+
+
 def test_is_closed():
     assert jax_compat.is_closed(SIN)
     (call,) = jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns

@@ -280,3 +280,41 @@ def test_rules_of_the_users_that_name_axes():
         assert tangent == 160
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
     np.testing.assert_allclose(found[2], found[0], rtol=1e-5)
+
+
+def test_only_small_functions_are_inlined():
+    @jax.jit
+    def large(x):
+        for _ in range(9):
+            x = jnp.sin(x)
+        return x
+
+    @jax.jit
+    def same(x):  # which returns what it takes
+        return x, x
+
+    def fun(x):
+        with jax.named_scope("outer"):
+            y = jax.nn.relu(x)
+        return large(y) + sum(same(x)) + jnp.clip(x, 0, 1)
+
+    f = xmap(fun, ["i", ...], ["i", ...], axis_resources={"i": "x"}, mesh=LINE)
+    text = str(f.lower(X).graph)
+    assert "name=large" in text
+    assert "name=clip" not in text
+    assert "outer" in f.lower(X).compile().as_text()
+    np.testing.assert_allclose(f(X), xmap(fun, ["i", ...], ["i", ...])(X), rtol=1e-6)
+
+
+def test_derivative_rules_of_jax_are_left_to_it():
+    """They name no axes, and so vmap them as they are."""
+    f = xmap(jax.nn.relu, ["i", ...], ["i", ...], axis_resources={"i": "x"}, mesh=LINE)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda x: f(x).sum()))(X)
+    assert "transpose" not in str(jaxpr)
+    want = jax.grad(lambda x: jax.nn.softmax(jax.nn.relu(x), 0)[0].sum())(X)
+
+    def by_name(x):  # the rule of jax.nn.softmax names an axis
+        return jax.nn.softmax(jax.nn.relu(x), ("i",))
+
+    g = xmap(by_name, ["i", ...], ["i", ...], axis_resources={"i": "x"}, mesh=LINE)
+    np.testing.assert_allclose(jax.grad(lambda x: g(x)[0].sum())(X), want, atol=1e-6)

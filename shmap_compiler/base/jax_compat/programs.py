@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,6 +83,15 @@ def replace_jaxprs_in(
 
     new = {name: replaced(value) for name, value in params.items()}
     return new if any(new[name] is not value for name, value in params.items()) else params
+
+
+def is_defined_in_jax(jaxpr: Jaxpr) -> bool:
+    """Whether the function that was traced is one of JAX's own."""
+    filename = open_jaxpr(jaxpr).debug_info.func_filename or ""
+    return filename.startswith(_FOLDER_OF_JAX)
+
+
+_FOLDER_OF_JAX = os.path.join(os.path.dirname(jax.__file__), "")
 
 
 def is_closed(jaxpr: Jaxpr) -> bool:
