@@ -10,30 +10,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 
 @dataclass(frozen=True)
 class Window:
     """A block of consecutive elements; dimensions that an index names are left out of it."""
 
-    starts: tuple[Any, ...]
+    starts: tuple[ArrayLike, ...]
     sizes: tuple[int, ...]
     left_out: tuple[int, ...]
 
-    def take(self, x: Any) -> Any:
+    def take(self, x: jax.Array) -> jax.Array:
         if self.sizes == x.shape and not self.left_out and _all_zero(self.starts):
             return x
         return lax.squeeze(lax.dynamic_slice(x, self._starts(), self.sizes), self.left_out)
 
-    def put(self, x: Any, part: Any) -> Any:
+    def put(self, x: jax.Array, part: jax.Array) -> jax.Array:
         if self.sizes == x.shape and not self.left_out and _all_zero(self.starts):
             return part
         return lax.dynamic_update_slice(x, lax.expand_dims(part, self.left_out), self._starts())
 
-    def _starts(self) -> list[Any]:
+    def _starts(self) -> list[jax.Array]:
         return [lax.convert_element_type(s, np.dtype(np.int32)) for s in self.starts]
 
 
@@ -43,13 +45,13 @@ class Elements:
 
     index: tuple[Any, ...]
 
-    def take(self, x: Any) -> Any:
+    def take(self, x: jax.Array) -> jax.Array:
         return jnp.asarray(x)[self.index]
 
-    def put(self, x: Any, part: Any) -> Any:
+    def put(self, x: jax.Array, part: jax.Array) -> jax.Array:
         return jnp.asarray(x).at[self.index].set(part)
 
-    def add(self, x: Any, part: Any) -> Any:
+    def add(self, x: jax.Array, part: jax.Array) -> jax.Array:
         """Adds to the elements; those that occur several times get the sum."""
         return jnp.asarray(x).at[self.index].add(part)
 
@@ -58,10 +60,10 @@ class Elements:
 class Reshape:
     shape: tuple[int, ...]
 
-    def take(self, x: Any) -> Any:
+    def take(self, x: jax.Array) -> jax.Array:
         return lax.reshape(x, self.shape)
 
-    def put(self, x: Any, part: Any) -> Any:
+    def put(self, x: jax.Array, part: jax.Array) -> jax.Array:
         return lax.reshape(part, x.shape)
 
 
@@ -69,10 +71,10 @@ class Reshape:
 class Transpose:
     permutation: tuple[int, ...]
 
-    def take(self, x: Any) -> Any:
+    def take(self, x: jax.Array) -> jax.Array:
         return lax.transpose(x, self.permutation)
 
-    def put(self, x: Any, part: Any) -> Any:
+    def put(self, x: jax.Array, part: jax.Array) -> jax.Array:
         return lax.transpose(part, tuple(int(p) for p in np.argsort(self.permutation)))
 
 
@@ -112,14 +114,14 @@ def indexed(shape: Sequence[int], entries: Sequence[Any]) -> list[Step]:
     return [Window(starts, sizes, ()), elements]
 
 
-def read(x: Any, steps: Sequence[Step]) -> Any:
+def read(x: jax.Array, steps: Sequence[Step]) -> jax.Array:
     """The part of `x` that the steps lead to."""
     for step in steps:
         x = step.take(x)
     return x
 
 
-def written(x: Any, steps: Sequence[Step], part: Any) -> Any:
+def written(x: jax.Array, steps: Sequence[Step], part: jax.Array) -> jax.Array:
     """`x` with `part` where the steps lead to."""
     if not steps:
         return part
@@ -127,7 +129,7 @@ def written(x: Any, steps: Sequence[Step], part: Any) -> Any:
     return first.put(x, written(first.take(x), rest, part))
 
 
-def added(x: Any, steps: Sequence[Step], part: Any) -> Any:
+def added(x: jax.Array, steps: Sequence[Step], part: jax.Array) -> jax.Array:
     """`x` with `part` added where the steps lead to."""
     if not steps:
         return x + part
@@ -137,5 +139,5 @@ def added(x: Any, steps: Sequence[Step], part: Any) -> Any:
     return first.put(x, added(first.take(x), rest, part))
 
 
-def _all_zero(starts: Sequence[Any]) -> bool:
+def _all_zero(starts: Sequence[ArrayLike]) -> bool:
     return all(isinstance(s, int) and s == 0 for s in starts)

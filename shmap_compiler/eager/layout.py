@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from jax.core import ShapedArray
 from jax.sharding import Mesh, PartitionSpec, Sharding
+from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import shaped_array
 from shmap_compiler.eager.placing import place
@@ -72,7 +73,7 @@ class EagerProgram:
         self.type_keys = tuple(map(type_key, self.types))
 
 
-def stacked_type(block: Any, count: int) -> jax.ShapeDtypeStruct:
+def stacked_type(block: ShapedArray, count: int) -> jax.ShapeDtypeStruct:
     """The type of `count` blocks, one after the other along a new first dimension."""
     return jax.ShapeDtypeStruct((count, *block.shape), block.dtype, weak_type=block.weak_type)
 
@@ -112,7 +113,7 @@ class Layout(ABC):
         """Where a whole value is placed."""
 
     @abstractmethod
-    def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
+    def enter(self, array: ArrayLike, spec: PartitionSpec) -> jax.Array:
         """The rows of a full array."""
 
     @abstractmethod
@@ -142,7 +143,7 @@ class Layout(ABC):
             in_types=in_types,
         )
 
-    def whole(self, value: Any) -> jax.Array:
+    def whole(self, value: ArrayLike) -> jax.Array:
         return place(value, self.whole_sharding())
 
     def local_blocks(self, rows: jax.Array) -> Iterator[tuple[int, jax.Array]]:

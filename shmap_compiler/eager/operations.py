@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Trace, eval_context
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
+from jax.typing import ArrayLike
 
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.jax_compat import (
@@ -195,7 +196,7 @@ class OperationTrace(Trace):
         results = out if primitive.multiple_results else [out]
         return [Constant(self, r) if isinstance(r, jax.Array) else r for r in results]
 
-    def placed(self, value: Any) -> jax.Array:
+    def placed(self, value: ArrayLike) -> jax.Array:
         """A value that all devices have, as an array on the devices of the layout."""
         value = plain(value)
         if isinstance(value, jax.Array):

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import ahead_of_time, is_key_type
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation, stacked_type
@@ -28,7 +29,7 @@ class PerDevice(Layout):
     def whole_sharding(self) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec())
 
-    def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
+    def enter(self, array: ArrayLike, spec: PartitionSpec) -> jax.Array:
         array = place(array, NamedSharding(self.mesh, spec))
         return _relabelled(self, array.aval, spec, self._rows_spec, _add_row)(array)
 
@@ -63,11 +64,11 @@ class PerDevice(Layout):
         return PartitionSpec(self.axes)
 
 
-def _add_row(block: Any) -> Any:
+def _add_row(block: jax.Array) -> jax.Array:
     return block.reshape(1, *block.shape)
 
 
-def _drop_row(row: Any) -> Any:
+def _drop_row(row: jax.Array) -> jax.Array:
     return row[0]
 
 

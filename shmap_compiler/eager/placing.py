@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax.sharding import Sharding
+from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import is_key_type
 
 
-def place(value: Any, sharding: Sharding) -> jax.Array:
+def place(value: ArrayLike, sharding: Sharding) -> jax.Array:
     """`value` with this sharding.
 
     Args:

@@ -59,7 +59,7 @@ def show_names(axes: Sequence[str]) -> str:
     return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
 
 
-def _show_block(block: Any) -> str:
+def _show_block(block: jax.Array) -> str:
     if is_key_type(block):
         return f"{block.dtype} {np.asarray(jax.random.key_data(block))}"
     return np.array2string(np.asarray(block), threshold=MAX_ELEMENTS, edgeitems=3)

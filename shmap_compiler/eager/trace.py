@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import call_subfunction, shaped_array
@@ -54,7 +55,7 @@ class EagerTrace(OperationTrace):
         self.once = once
         self.closed_over: dict[int, tuple[Any, Reference]] = {}
 
-    def enter(self, array: Any, spec: PartitionSpec) -> Blocks:
+    def enter(self, array: ArrayLike, spec: PartitionSpec) -> Blocks:
         """The blocks of a full array."""
         full = jax.typeof(array)
         shape = specs.shard_shape(full.shape, spec, self.layout.mesh)
@@ -63,14 +64,14 @@ class EagerTrace(OperationTrace):
         rows = self.layout.enter(array, spec)
         return Blocks(self, self.typed(aval, varying), rows, varying, type_key(aval))
 
-    def stage_value(self, val: Any) -> Blocks:
+    def stage_value(self, val: ArrayLike) -> Blocks:
         """The value whose block on every device is `val`."""
         if isinstance(val, Blocks):
             return val
         with self.outside():
             return self.enter(plain(val), PartitionSpec())
 
-    def constant(self, value: Any) -> Constant:
+    def constant(self, value: ArrayLike) -> Constant:
         """A value that does not depend on any argument."""
         with self.outside():
             return Constant(self, self.layout.whole(jnp.asarray(value)))
@@ -115,7 +116,7 @@ class EagerTrace(OperationTrace):
             for v in results
         ]
 
-    def _moved(self, value: Any) -> EagerValue:
+    def _moved(self, value: ArrayLike) -> EagerValue:
         """A value as an array, of the same type: that of a Python number is weak."""
         if isinstance(value, Blocks):
             return value

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from jax.extend import source_info_util
+from jax.typing import DTypeLike
 
 from shmap_compiler.base.errors import Problem, VaryingValueError
 from shmap_compiler.base.jax_compat import is_key_type, shaped_array
@@ -73,7 +74,7 @@ class EagerValue(_Tracer):
             return str(self)
         return self._scalar(lambda x: format(x.item(), format_spec), "formatting")
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._concrete("a NumPy array"), dtype=dtype)
 
     def item(self, *args: int) -> Any:

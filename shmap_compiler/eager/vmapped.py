@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import Eqn, ahead_of_time, axis_of_effect, is_key_type, no_mesh
@@ -37,7 +38,7 @@ class Vmapped(Layout):
     def whole_sharding(self) -> SingleDeviceSharding:
         return self.rows_sharding()
 
-    def enter(self, array: Any, spec: PartitionSpec) -> jax.Array:
+    def enter(self, array: ArrayLike, spec: PartitionSpec) -> jax.Array:
         if self._has_blocks(array, spec):
             shards = {s.device: s.data for s in array.addressable_shards}
             blocks = [shards[d] for d in self.mesh.devices.flat]
@@ -54,7 +55,7 @@ class Vmapped(Layout):
         shape = specs.global_shape(rows.shape[1:], spec, self.mesh)
         return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
-    def _has_blocks(self, array: Any, spec: PartitionSpec) -> bool:
+    def _has_blocks(self, array: ArrayLike, spec: PartitionSpec) -> TypeGuard[jax.Array]:
         """Whether each device has its block of an array already: the host needs no copy of it."""
         return (
             isinstance(array, jax.Array)
@@ -159,12 +160,12 @@ def _is_refused(eqn: Eqn) -> bool:
 
 
 @jax.jit
-def _stacked(*blocks: Any) -> Any:
+def _stacked(*blocks: jax.Array) -> jax.Array:
     return jnp.stack(blocks)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _blocks(rows: Any, positions: tuple[int, ...]) -> list[Any]:
+def _blocks(rows: jax.Array, positions: tuple[int, ...]) -> list[jax.Array]:
     return [rows[k] for k in positions]
 
 

@@ -54,7 +54,7 @@ class Executable(LoadedProgram):
         return self.signature.in_shardings
 
     @cached_property
-    def _constants(self) -> list[Any]:
+    def _constants(self) -> list[jax.Array]:
         constants = list(self.signature.constants)
         return jax.device_put(constants, self._flat_input_shardings[: len(constants)])
 
@@ -98,7 +98,7 @@ class Executable(LoadedProgram):
         return self._unflattened(self._run(*jax.tree.flatten(args)))
 
     @cached_property
-    def _packed(self) -> Callable[[list[Any]], Any] | None:
+    def _packed(self) -> Callable[[list[jax.Array]], Any] | None:
         """Turns flat results into those of the user's function: one array or a tuple of arrays.
 
         None if the function returns another structure, or takes arguments that are not arrays.
@@ -112,12 +112,12 @@ class Executable(LoadedProgram):
         results = jax.tree.structure((0,) * len(signature.out_types))
         return tuple if signature.out_tree == results else None
 
-    def _unflattened(self, results: list[Any]) -> Any:
+    def _unflattened(self, results: list[jax.Array]) -> Any:
         for k, sharding in self._empty_results:
             results[k] = jax.device_put(results[k], sharding)
         return jax.tree.unflatten(self.signature.out_tree, results)
 
-    def _run(self, leaves: list[Any], tree: Any) -> list[Any]:
+    def _run(self, leaves: list[Any], tree: Any) -> list[jax.Array]:
         """Checks the arguments, moves them where necessary, and runs the program."""
         if _paths(tree) != _paths(self.signature.in_tree):
             self._refuse_structure(tree)
