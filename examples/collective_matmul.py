@@ -1,8 +1,8 @@
 """Collective matrix product: the communication of `A @ B` hidden behind its arithmetic.
 
-`A` is split by rows over eight devices and every device wants the whole product. The plain way
-gathers `A` first, and all devices wait for it. The ring way multiplies the block of rows that a
-device already has while the next block travels to it: one collective-permute beside each product.
+`A` is split by rows over eight devices, and every device needs the whole product. The plain version
+gathers `A` first, and all devices wait for it. The ring multiplies the block of rows that a device
+already has while it receives the next block: one collective-permute beside each product.
 
     python examples/collective_matmul.py    what each variant sends
     shmap run examples/collective_matmul.py:plain           all-gather, then one product
@@ -13,8 +13,8 @@ device already has while the next block travels to it: one collective-permute be
 
 Each has a variant for bfloat16: append `_bf16` to its name.
 
-After the ring every device has multiplied every block, so all hold the same product. No analysis of
-what may differ between devices can know that; `assume_replicated` says it.
+After the ring every device has multiplied every block, so all devices hold the same product. The
+compiler cannot infer this, so the function declares it with `assume_replicated`.
 """
 
 import os
@@ -53,7 +53,7 @@ def shift(block, by):
 
 
 def ring_matmul(a_block, b, loop):
-    """Multiplies each block of rows of `A` by `b` as it comes by; blocks travel to the left.
+    """Multiplies each block of rows of `A` by `b` as it comes by; blocks are sent to the left.
 
     In step `i`, device `d` multiplies block `d + i` (modulo the ring's size) of `A`.
     """

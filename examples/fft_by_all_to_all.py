@@ -1,16 +1,16 @@
 """A Fourier transform in two dimensions, of an array that is split by rows over eight devices.
 
-A transform in two dimensions is one along each row, then one along each column. Rows are whole on
-their devices and columns are not; an all-to-all between the two cuts the array by columns instead.
-The result stays split by columns: a way back costs another all-to-all, and many programs need none.
+A transform in two dimensions is one along each row, then one along each column. Each device has
+whole rows, but only parts of columns; an all-to-all between the two splits the array by columns.
+The result stays split by columns: restoring rows would cost another all-to-all.
 
     python examples/fft_by_all_to_all.py    errors, and the all-to-alls that were compiled
     shmap run examples/fft_by_all_to_all.py:power_spectrum   there: one all-to-all
     shmap run examples/fft_by_all_to_all.py:poisson          there and back: two
 
-`poisson` solves an equation of physics. On a square whose opposite sides touch, it finds the
-potential `u` of charges `f`, the second derivatives of `u` being `-f`: a derivative is a product
-after the transform.
+`poisson` solves the Poisson equation on a periodic square: it finds the potential `u` of charges
+`f`, where the sum of the second derivatives of `u` is `-f`. After the transform, a derivative is a
+product.
 
 The method is the transpose method ("slab decomposition"), as described in the chapter on
 distributed-memory transforms of the FFTW manual.

@@ -5,7 +5,7 @@ eighth of every array. A layer's parameters are gathered right before use and ne
 it: `jax.checkpoint` gathers them again for the backward pass. The transpose of an all-gather is a
 reduce-scatter, so `jax.grad` gives each device the gradient of the eighth that it keeps, already
 summed over all devices' shares of the batch. The optimizer is optax's, used as on one device: Adam
-treats each number by itself, so it need not know that it sees an eighth.
+treats each number separately, so it can work on an eighth of the numbers.
 
     python examples/fsdp.py                    losses beside those of one device
     shmap run examples/fsdp.py:training_step

@@ -1,8 +1,8 @@
 """The heat equation on a plate that is split into 4x2 blocks, by finite differences.
 
-In each step a point moves towards the mean of its four neighbours. At the rim of a block they lie
-on another device, so before each step every device gets the rims of the blocks around its own,
-their halo: one ppermute in each direction along each mesh axis.
+In each step a point moves towards the mean of its four neighbours. At the edge of a block, some are
+on another device, so before each step every device receives the edges of the neighbouring blocks,
+its halo: one ppermute in each direction along each mesh axis.
 
     python examples/halo_stencil.py    how the plates cool
     shmap run examples/halo_stencil.py:cold_rim       the world around the plate has temperature 0

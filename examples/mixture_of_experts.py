@@ -1,7 +1,7 @@
 """A mixture of experts: each token is sent to the one network that a router picks for it.
 
-Eight experts live on eight devices, which also share the tokens. A token travels to its expert and
-back: one all-to-all each way. An all-to-all sends equally many rows to every device, so each device
+Eight experts are placed on eight devices, which also share the tokens. Tokens are sent to their
+experts and back by two all-to-alls, each of which sends equally many rows to every device: a device
 reserves `CAPACITY` rows for each expert. A token that finds its expert's rows taken is dropped: its
 result is zero, and the residual connection around such a layer keeps it as it was.
 

@@ -3,8 +3,8 @@
 The realistic example of the shard_map design document (its "2D weight gathered pattern"), with all
 missing pieces written out. The eight devices form a 2x2x2 mesh with the axes x, y and z. Comments
 give the layout of an array as `[batch.Z, time, embed.XY]`: batch split over z, embed over x and
-within that over y. The weights stay where they are (heads over y and z, embed over x), and the
-activations move to them:
+within that over y. The weights are never moved (heads over y and z, embed over x); the
+activations are:
 
 - the residual stream rests as [batch.Z, time, embed.XY];
 - the input projection needs [batch, time, embed.X] and leaves partial sums over x, which a ring of
