@@ -38,6 +38,7 @@ from shmap_compiler.stages.loading import load
 from shmap_compiler.stages.lowered import PARTITIONERS, STAGES, Lowered
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
+from shmap_compiler.targets.compiler_options import compiler_options
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.resources import SerialLoop, mesh, serial_loop
 from shmap_compiler.xmap.xmap import NamedLowered, XMapped, xmap
@@ -80,6 +81,7 @@ __all__ = [
     "XMapped",
     "__version__",
     "assume_replicated",
+    "compiler_options",
     "explain",
     "load",
     "mesh",

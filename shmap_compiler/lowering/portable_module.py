@@ -21,6 +21,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from shmap_compiler.base.jax_compat import compiling_for, shaped_array
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
 from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.lowering.primitive import mesh_witness
 from shmap_compiler.records.portable_program import PortableProgram
@@ -48,11 +49,13 @@ def lower_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Lowered:
         return jitted.trace(*signature.in_types).lower()
 
 
-def compile_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Compiled:
+def compile_portable(
+    program: PortableProgram, mesh: Mesh, options: CompilerOptions = NO_OPTIONS
+) -> jax.stages.Compiled:
     """Compiles a program for the devices of `mesh`, as a function of the flat inputs."""
     lowered = lower_portable(program, mesh)
     with compiling_for(program.partitioner):
-        return lowered.compile()
+        return compile_with(lowered, options)
 
 
 def portable(

@@ -8,12 +8,14 @@ from jax.sharding import Mesh
 
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions
 from shmap_compiler.lowering.portable_module import compile_portable
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.memory_report import check_capacity, does_not_fit, read_demand
+from shmap_compiler.stages.option_errors import refused_option, refused_options
 from shmap_compiler.stages.subprocess_compiler import Failure, compile_in_subprocess
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.targets.target import Target
@@ -26,13 +28,18 @@ _NO_ASSEMBLER = ("No PTX compilation provider", "libdevice not found")
 
 
 def compile_for_target(
-    program: PortableProgram, target: Target, progress: Progress, graph: Graph | None = None
+    program: PortableProgram,
+    target: Target,
+    progress: Progress,
+    graph: Graph | None = None,
+    options: CompilerOptions = NO_OPTIONS,
 ) -> Compiled:
     """A program compiled for the devices of a target.
 
     Args:
       progress: called with the name of each phase of a compilation elsewhere as it begins.
       graph: of the program, to name its arrays in errors.
+      options: of the compiler.
 
     Raises:
       TargetError: it does not fit them, or what compiles for them is missing or refuses it.
@@ -49,13 +56,15 @@ def compile_for_target(
         raise TargetError(signature.who, [problem])
     if target.is_here:
         mesh = target_mesh(signature, target)
-        return Executable(signature.on(mesh), compile_portable(program, mesh), target)
+        with refused_options(signature.who, options.given):
+            return Executable(signature.on(mesh), compile_portable(program, mesh, options), target)
     try:
-        compiled = compile_in_subprocess(program, target, progress)
+        compiled = compile_in_subprocess(program, target, progress, options)
     except Failure as failure:
         demand = read_demand(failure.message)
         problem = (
-            _refusal(failure, target, program.partitioner)
+            refused_option(failure.message, options.given)
+            or _refusal(failure, target, program.partitioner)
             if demand is None
             else does_not_fit(demand, target, signature, graph)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
+from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
@@ -28,6 +29,7 @@ from shmap_compiler.simulate.validation import Validation, validate
 from shmap_compiler.stages.compile_for_target import check_target, compile_for_target, target_mesh
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.option_errors import read_options, refused_options
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 
@@ -169,13 +171,25 @@ class Lowered:
         raise _no_such_choice(self.call, "stage", stage, STAGES)
 
     @overload
-    def compile(self, target: None = None) -> Executable: ...
+    def compile(
+        self, target: None = None, *, compiler_options: Mapping[str, Any] | None = ...
+    ) -> Executable: ...
 
     @overload
-    def compile(self, target: str | Target, progress: Callable[[str], None] = ...) -> Compiled: ...
+    def compile(
+        self,
+        target: str | Target,
+        progress: Callable[[str], None] = ...,
+        *,
+        compiler_options: Mapping[str, Any] | None = ...,
+    ) -> Compiled: ...
 
     def compile(
-        self, target: str | Target | None = None, progress: Callable[[str], None] = lambda _: None
+        self,
+        target: str | Target | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+        *,
+        compiler_options: Mapping[str, Any] | None = None,
     ) -> Compiled:
         """Compiles the program for the devices of its mesh, or for those of a target.
 
@@ -188,38 +202,52 @@ class Lowered:
             to the devices of the mesh.
           progress: A function that is called with the name of each phase of a compilation in a
             separate process, when the phase begins.
+          compiler_options: Options of XLA or of the target's compiler by name, as of
+            `jax.stages.Lowered.compile`, such as {"xla_tpu_enable_async_all_to_all": True}.
 
         Returns:
           An `Executable`; or a `CompiledForTarget`, which can be inspected and saved but not
           called, if the devices are not attached to this process.
 
         Raises:
-          TargetError: The mesh has no devices, or the program does not fit the target.
+          TargetError: The mesh has no devices, the program does not fit the target, or the compiler
+            does not take an option.
 
         Examples:
           >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
           >>> f.lower(x).compile("cpu:8")(x).shape
           (16,)
         """
-        if target is None:
-            return self._executable
         signature = self.call.signature
+        given = read_options(signature.who, compiler_options)
+        if target is None:
+            return self._compiled_here(given)
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
         check_target(signature, target)
         if target.is_here and isinstance(signature.mesh, Mesh):
             mesh = target_mesh(signature, target)
             if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
-                return replace(self._executable, target=target)
+                return replace(self._compiled_here(given), target=target)
         program = self.portable(target.platform)
-        return compile_for_target(program, target, progress, self.graph)
+        options = CompilerOptions(given)
+        return compile_for_target(program, target, progress, self.graph, options)
+
+    def _compiled_here(self, given: Mapping[str, Any]) -> Executable:
+        if not given:
+            return self._executable
+        with refused_options(self.call.signature.who, given):
+            return self._compile_here(CompilerOptions(given))
 
     @cached_property
     def _executable(self) -> Executable:
+        return self._compile_here(NO_OPTIONS)
+
+    def _compile_here(self, options: CompilerOptions) -> Executable:
         if isinstance(self.graph.mesh, AbstractMesh):
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with compiling_for(self.partitioner):
-            return Executable(self.call.signature, self.jax_lowered.compile())
+            return Executable(self.call.signature, compile_with(self.jax_lowered, options))
 
     def simulate(self, *args: Any, stage: str | None = None) -> Simulation:
         """Runs the program device by device, on StableHLO's reference interpreter.

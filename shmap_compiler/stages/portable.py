@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from shmap_compiler.artifacts import write_file, write_portable
+from shmap_compiler.lowering.compiler_options import CompilerOptions
 from shmap_compiler.lowering.portable_module import compile_portable, lower_portable
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.stages.compile_for_target import compile_for_target
 from shmap_compiler.stages.compiled import Compiled
+from shmap_compiler.stages.option_errors import read_options
 from shmap_compiler.targets import Target
 
 
@@ -55,23 +58,29 @@ class Portable(PortableProgram):
         return compile_portable(self, mesh)
 
     def compile(
-        self, target: str | Target = "local", progress: Callable[[str], None] = lambda _: None
+        self,
+        target: str | Target = "local",
+        progress: Callable[[str], None] = lambda _: None,
+        *,
+        compiler_options: Mapping[str, Any] | None = None,
     ) -> Compiled:
         """Compiles the program for the devices of a target.
 
         Args:
           target: A `Target` or its text. Defaults to the devices of this process.
           progress: As for `Lowered.compile`.
+          compiler_options: As for `Lowered.compile`.
 
         Returns:
           An `Executable`; or a `CompiledForTarget` if the devices are not attached.
 
         Raises:
-          TargetError: The program does not fit the target.
+          TargetError: The program does not fit the target, or the compiler does not take an option.
         """
         if not isinstance(target, Target):
             target = Target.parse(target, self.signature.who)
-        return compile_for_target(self, target, progress)
+        options = CompilerOptions(read_options(self.signature.who, compiler_options))
+        return compile_for_target(self, target, progress, options=options)
 
     def save(self, path: str | Path) -> None:
         """Saves the program for `load`; see `Lowered.save`."""

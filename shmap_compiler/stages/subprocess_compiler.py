@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from shmap_compiler.artifacts import write_portable
 from shmap_compiler.artifacts.container import unpack
 from shmap_compiler.base.jax_compat import setting
+from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.stages.compiled import CompiledForTarget
 from shmap_compiler.targets.target import Target
@@ -38,12 +40,16 @@ class Failure(Exception):
 
 
 def compile_in_subprocess(
-    program: PortableProgram, target: Target, progress: Callable[[str], None]
+    program: PortableProgram,
+    target: Target,
+    progress: Callable[[str], None],
+    options: CompilerOptions = NO_OPTIONS,
 ) -> CompiledForTarget:
     """A program compiled for devices that are not here.
 
     Args:
       progress: called with the name of each phase as it begins.
+      options: of the compiler; warns of those of the target that it does not know.
 
     Raises:
       Failure: the compiler refuses the target or the program.
@@ -52,7 +58,8 @@ def compile_in_subprocess(
         source, result = Path(folder, "program"), Path(folder, "compiled")
         flat = replace(program, signature=program.signature.flat())
         source.write_bytes(write_portable(flat))
-        _run([str(source), target.text, str(result)], target, progress)
+        arguments = [str(source), target.text, str(result), json.dumps(asdict(options))]
+        _run(arguments, target, progress)
         return CompiledForTarget(program.signature, target, unpack(result))
 
 
@@ -75,6 +82,8 @@ def _run(arguments: list[str], target: Target, progress: Callable[[str], None]) 
                 if "phase" in report:
                     phase = report["phase"]
                     progress(phase)
+                if "note" in report:
+                    warnings.warn(report["note"], stacklevel=2)
                 failure = report.get("failure", failure)
         log.seek(0)
         if process.returncode < 0:

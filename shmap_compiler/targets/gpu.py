@@ -67,6 +67,9 @@ gpu_device_info {
 }
 """
 
+COMPILER_OPTIONS = {"optimization_level": "O1"}
+"""With them XLA pipelines loops that gather; collectives outside of loops need none."""
+
 MODELS = {
     "h100": GpuModel(
         H100_SXM,
@@ -135,6 +138,10 @@ class GpuTarget(Target):
         return Nodes(
             self.nodes, self.size, kind.device_bandwidth, bandwidth, measured=kind.measured
         )
+
+    @property
+    def compiler_options(self) -> Mapping[str, str]:
+        return COMPILER_OPTIONS
 
     @property
     def device_count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 from shmap_passes.cost.chips import CHIPS, Chip
 
 from shmap_compiler.base.errors import Problem
+from shmap_compiler.targets import gpu, tpu
 from shmap_compiler.targets.target import Target
 
 
@@ -39,6 +41,13 @@ class LocalTarget(Target):
     def chip(self) -> Chip | None:
         kind = self.devices()[0].device_kind
         return next((chip for chip in CHIPS if chip.device_kind == kind), None)
+
+    @property
+    def compiler_options(self) -> Mapping[str, str]:
+        if self.platform == "cuda":
+            return gpu.COMPILER_OPTIONS
+        known = [g for g in tpu.GENERATIONS.values() if g.chip == self.chip]
+        return known[0].compiler_options if known else {}
 
     @property
     def device_count(self) -> int:

@@ -100,6 +100,14 @@ class Target:
         """Returns the coordinates of one of the devices in the network."""
         raise NotImplementedError
 
+    @property
+    def compiler_options(self) -> Mapping[str, Any]:
+        """Options of the compiler without which transfers do not run beside computation.
+
+        They change little in programs that are not written for it.
+        """
+        return {}
+
     # -------------------------------------------------------------------------------- devices
 
     @property

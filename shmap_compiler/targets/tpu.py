@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jax.experimental import topologies
@@ -38,6 +38,7 @@ class Generation:
         maker and the scaling book publish it.
       cores: devices on a chip.
       core_bandwidth: bytes per second between two devices of a chip in one direction.
+      compiler_options: see `Target.compiler_options`.
       cube: slices made of these wrap around in every dimension; None where just the dimensions
         wrap around that are as long as the pod's.
     """
@@ -51,6 +52,7 @@ class Generation:
     cube: Shape | None
     cores: int = 1
     core_bandwidth: float = math.inf
+    compiler_options: Mapping[str, str] = field(default_factory=dict)
 
     def wraps(self, shape: Shape) -> tuple[bool, ...]:
         if self.cube is None:
@@ -64,13 +66,42 @@ _DEEP = (
     *((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), (4, 4, 4), (4, 4, 8), (4, 8, 8), (8, 8, 8)),
     *((8, 8, 16), (8, 16, 16), (16, 16, 16), (16, 16, 24)),
 )
+# Without options, only v5e sends an all-gather while it computes, and no generation an all-to-all.
+_ASYNC_ALL_TO_ALL = {
+    "xla_tpu_enable_async_all_to_all": "true",
+    "xla_tpu_force_async_all_to_all": "true",
+}
+# All-gathers on the SparseCore, as recommended for MaxText, and a scheduler that begins permutes
+# before the products that they can overlap.
+_WITH_SPARSE_CORES = {
+    **_ASYNC_ALL_TO_ALL,
+    "xla_sc_disable_megacore_partitioning": "true",
+    "xla_sc_enable_instruction_fusion": "false",
+    "xla_tpu_enable_all_experimental_scheduler_features": "true",
+    "xla_tpu_enable_all_gather_offload_tracing": "true",
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "false",
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
+    "xla_tpu_use_tc_device_shape_on_sc": "true",
+}
 GENERATIONS = {
-    "v5e": Generation(TPU_V5E, (16, 16), _FLAT, ((1, 1), (2, 4)), 50e9, 45e9, None),
-    "v5p": Generation(TPU_V5P, (16, 20, 28), _DEEP, (), 100e9, 90e9, (4, 4, 4)),
-    "v6e": Generation(TPU_V6E, (16, 16), _FLAT, ((1, 1), (2, 4)), 100e9, 90e9, None),
+    "v5e": Generation(
+        *(TPU_V5E, (16, 16), _FLAT, ((1, 1), (2, 4)), 50e9, 45e9, None),
+        compiler_options=_ASYNC_ALL_TO_ALL,
+    ),
+    "v5p": Generation(
+        *(TPU_V5P, (16, 20, 28), _DEEP, (), 100e9, 90e9, (4, 4, 4)),
+        compiler_options=_WITH_SPARSE_CORES,
+    ),
+    "v6e": Generation(
+        *(TPU_V6E, (16, 16), _FLAT, ((1, 1), (2, 4)), 100e9, 90e9, None),
+        compiler_options=_WITH_SPARSE_CORES,
+    ),
     # No figure is published for the connection of the two devices of a chip: we take six links.
     "tpu7x": Generation(
-        TPU_7X, (16, 24, 24), _DEEP, (), 100e9, 90e9, (4, 4, 4), cores=2, core_bandwidth=600e9
+        *(TPU_7X, (16, 24, 24), _DEEP, (), 100e9, 90e9, (4, 4, 4)),
+        cores=2,
+        core_bandwidth=600e9,
+        compiler_options=_ASYNC_ALL_TO_ALL,
     ),
 }
 
@@ -142,6 +173,10 @@ class TpuTarget(Target):
             cores=kind.cores,
             core_bandwidth=kind.core_bandwidth,
         )
+
+    @property
+    def compiler_options(self) -> Mapping[str, str]:
+        return self._generation.compiler_options
 
     @property
     def device_count(self) -> int:

@@ -463,6 +463,21 @@ def test_partitioner():
     assert jax_compat.shardy_is_on() == before
 
 
+def test_compile_lowered():
+    lowered, before = jax.jit(jnp.sin).lower(1.0), jax.config.jax_optimization_level
+    assert jax_compat.compile_lowered(lowered, {"optimization_level": "O1"})(0.0) == 0
+    assert jax.config.jax_optimization_level == before
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'bogus'"):
+        jax_compat.compile_lowered(lowered, {"bogus": 1})
+
+
+def test_options_of_jit():
+    options = jax_compat.options_of_jit({"optimization_level": "O1", "other": 1})
+    assert options["other"] == 1
+    known = {name: value for name, value in options.items() if name != "other"}
+    assert jax.jit(jnp.sin, compiler_options=known)(0.0) == 0
+
+
 def test_compiling_for():
     before = jax_compat.shardy_is_on()
     for name in ("gspmd", "shardy"):

@@ -44,12 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
     )
+    program.add_compiler_options(parser)
     parser.add_argument("-o", metavar="FILE", dest="output", help="save the program to FILE")
 
 
 def execute(options: argparse.Namespace) -> int:
     from shmap_compiler import Target
 
+    compiler_options = program.compiler_options(options)
     output.require_writable("-o", options.output)
     target = Target.parse(options.compile_for)
     work = program.load_any(options)
@@ -57,7 +59,7 @@ def execute(options: argparse.Namespace) -> int:
     lowered = program.lower_for(work, options.partitioner, target)
     between = time.perf_counter()
     with Progress(f"compiling for {target}") as progress:
-        compiled = lowered.compile(target, progress.phase)
+        compiled = lowered.compile(target, progress.phase, compiler_options=compiler_options)
     ended = time.perf_counter()
     if options.output is not None:
         output.save("-o", options.output, lambda: compiled.save(options.output))

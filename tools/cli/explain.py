@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", dest="explain_for", metavar="TARGET", required=True, help="what to compile for"
     )
+    program.add_compiler_options(parser)
     parser.add_argument(
         "--json", action="store_true", help="print all figures as JSON instead of tables"
     )
@@ -92,8 +93,9 @@ def _explained(
     options: argparse.Namespace, work: program.Program | program.AnyProgram, target: Target
 ) -> Explanation:
     lowered = program.lower_for(work, options.partitioner, target)
+    given = program.compiler_options(options)
     with Progress(f"compiling for {target}") as progress:
-        return lowered.compile(target, progress.phase).explain()
+        return lowered.compile(target, progress.phase, compiler_options=given).explain()
 
 
 def _condition(text: str) -> Condition:

@@ -66,6 +66,36 @@ def add_partitioner(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_compiler_options(parser: argparse.ArgumentParser) -> None:
+    """The argument that passes options to the compiler."""
+    parser.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        dest="compiler_options",
+        help="an option of XLA or of the target's compiler, e.g. "
+        "xla_tpu_enable_async_all_to_all=true; can be given several times",
+    )
+
+
+def compiler_options(options: argparse.Namespace) -> dict[str, str]:
+    """The options of the compiler that a command line gives.
+
+    Raises:
+      UsageError: one is not NAME=VALUE.
+    """
+    texts = options.compiler_options or ()
+    return dict(read_all(*[lambda text=text: _compiler_option(text) for text in texts]))
+
+
+def _compiler_option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if name and equals:
+        return name, value
+    fix = "write e.g. --option xla_tpu_enable_async_all_to_all=true"
+    raise UsageError(Mistake("--option", repr(text), "NAME=VALUE", fix))
+
+
 def add_verbose(parser: argparse.ArgumentParser) -> None:
     """The argument that enables logs and whole tracebacks."""
     parser.add_argument(

@@ -61,8 +61,10 @@ from shmap_compiler.base.jax_compat.refs import (
 )
 from shmap_compiler.base.jax_compat.runtime_checks import checkify_rules, special_value
 from shmap_compiler.base.jax_compat.settings import (
+    compile_lowered,
     compiling_for,
     lowering_config,
+    options_of_jit,
     partitioner,
     setting,
     shardy_is_on,
@@ -116,6 +118,7 @@ __all__ = [
     "call_subfunction",
     "checkify_rules",
     "close_jaxpr",
+    "compile_lowered",
     "compiling_for",
     "concrete_mesh_in_scope",
     "constants_to_inputs",
@@ -149,6 +152,7 @@ __all__ = [
     "no_mesh",
     "offload_spaces",
     "open_jaxpr",
+    "options_of_jit",
     "partitioner",
     "policy_saves",
     "print_equations_as",

@@ -8,15 +8,18 @@ import logging
 import operator
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
 from jax import lax
 from jax.extend import core as jex_core
+from jaxlib.mlir.dialects import sdy
 
 # `jax_use_shardy_partitioner` can be set publicly for the whole process only.
 _partitioner_lock = threading.RLock()
+
+_OPTIMIZATION_LEVEL = "optimization_level"
 
 
 def varying_types(on: bool = True) -> contextlib.AbstractContextManager[None]:
@@ -71,6 +74,30 @@ def compiling_for(name: str) -> Iterator[None]:
     quiet = _without_gspmd_deprecation() if name == "gspmd" else contextlib.nullcontext()
     with partitioner(name), quiet:
         yield
+
+
+def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
+    """Compiles with compiler options; the optimization level ("O1") is one of them.
+
+    JAX 0.10 takes no name of a level as an option, so it is set as JAX's own setting.
+    """
+    others = {name: value for name, value in options.items() if name != _OPTIMIZATION_LEVEL}
+    level = options.get(_OPTIMIZATION_LEVEL)
+    if level is None:
+        return lowered.compile(compiler_options=others or None)
+    with _partitioner_lock:
+        before = setting("jax_optimization_level")
+        jax.config.update("jax_optimization_level", level)
+        try:
+            return lowered.compile(compiler_options=others or None)
+        finally:
+            jax.config.update("jax_optimization_level", before)
+
+
+def options_of_jit(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those compiler options that `jax.jit(compiler_options=...)` takes in this version."""
+    takes_levels = hasattr(sdy, "ReductionOp")  # from JAX 0.12 on
+    return {n: v for n, v in options.items() if takes_levels or n != _OPTIMIZATION_LEVEL}
 
 
 @contextlib.contextmanager
