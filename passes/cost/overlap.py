@@ -1,0 +1,191 @@
+"""Whether a form in which transfers run beside products is faster, and which one.
+
+    plan = plan_of(work, machine)
+    plan.name, plan.parts        "ring", 0; None if the program stays as it is
+    plan.plain, plan.expected    seconds
+
+A form is taken if it is expected to take at most 85% of the time of the plain program: with that
+margin, taking or leaving was right for 20 of 21 schedules of libtpu 0.0.50.1 from which the
+formulas for TPUs were made, and for all of ten sizes on GPUs. Nothing was measured on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from .collective_time import cost_of_groups
+from .machine import Machine
+from .rings import Order
+
+MARGIN = 0.85
+"""A form must be expected to take at most this share of the time of the plain program."""
+
+SHORTEST = 20e-6
+"""Transfers that take fewer seconds are left alone. Chosen, not measured."""
+
+FEWEST_ROWS = 256
+"""No piece of a product may have fewer rows or columns. Chosen, not measured."""
+
+MOST_DEVICES = 16
+"""Larger groups are left alone: the module would grow with them."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """`batch` products of [m, k] by [k, n]; `m` are the rows that are gathered or scattered."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Work:
+    """Products and the communication that could run beside them, on one device.
+
+    Attributes:
+      pattern: "gather-product", "gather-contraction", "product-scatter", "all-to-all" or
+        "gathering-loop".
+      products: of one step, for a loop.
+      groups: the devices that communicate, by position in the mesh.
+      element, element_bytes: the type of what is sent.
+      received: bytes that a device receives; of one step, for a loop; of two all-to-alls together.
+      trips: steps of a loop, else 1.
+      cut: the size of the dimension that is cut: of a device's block for a gather or a scatter.
+      columns: the largest free dimension of the other operand, for a scatter.
+      is_narrowed: f32 of which products with default precision use the upper half only.
+      may_round: whether sums may be rounded on their way, which changes results.
+    """
+
+    pattern: str
+    products: tuple[Product, ...]
+    groups: tuple[tuple[int, ...], ...]
+    element: str
+    element_bytes: int
+    received: int
+    trips: int = 1
+    cut: int = 1
+    columns: int = 1
+    is_narrowed: bool = False
+    may_round: bool = False
+
+    @property
+    def count(self) -> int:
+        """Devices in a group."""
+        return len(self.groups[0])
+
+    @property
+    def flops(self) -> int:
+        return sum(product.flops for product in self.products)
+
+    @property
+    def rows(self) -> int:
+        """Of the product that has the fewest."""
+        return min((p.batch * p.m for p in self.products), default=0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do about one place of a program.
+
+    Attributes:
+      name: of the form; None to leave the program as it is.
+      parts: see `Form` in passes/overlap.
+      order: of a ring.
+      is_stacked: whether the two halves of a step of a ring are one product.
+      plain, expected: seconds of the plain program and of the form; None if no form was considered.
+      reason: why the program is left as it is.
+    """
+
+    name: str | None
+    parts: int = 0
+    order: Order = ()
+    is_stacked: bool = False
+    plain: float | None = None
+    expected: float | None = None
+    reason: str = ""
+
+
+Rule = Callable[[Work, Machine], Plan]
+
+
+def plan_of(work: Work, machine: Machine, rule: Rule, margin: float = MARGIN) -> Plan:
+    """The plan of a rule, or to leave the program as it is for a reason that holds for any form.
+
+    Args:
+      margin: the share of the plain time that a form may be expected to take.
+    """
+    reason = _too_small_or_large(work, machine)
+    if reason:
+        return Plan(None, reason=reason)
+    plan = rule(work, machine)
+    if plan.name is None or plan.plain is None or plan.expected is None:
+        return plan
+    share = plan.expected / plan.plain
+    if share <= margin:
+        return plan
+    reason = f"{plan.name} would take {100 * share:.0f}% of the plain time, more than {margin:.0%}"
+    return replace(plan, name=None, reason=reason)
+
+
+def _too_small_or_large(work: Work, machine: Machine) -> str:
+    if not work.products:
+        return "there is no product to compute meanwhile"
+    if work.count > MOST_DEVICES:
+        return f"the group has {work.count} devices, more than {MOST_DEVICES}"
+    if not speed(work, machine):
+        return f"the speed of products of {work.element} is not known for a {machine.chip.name}"
+    seconds = wire_seconds(work, machine) * work.trips
+    if seconds < SHORTEST:
+        return f"the transfer takes {seconds * 1e6:.1f} us, less than {SHORTEST * 1e6:.0f}"
+    return ""
+
+
+def speed(work: Work, machine: Machine) -> float:
+    """Published operations per second in products of this type; 0 if unknown.
+
+    TPUs multiply f32 of default precision as bf16.
+    """
+    element = "bf16" if machine.is_tpu and work.element == "f32" else work.element
+    return machine.chip.flops.get(element, 0.0)
+
+
+_KINDS = {"product-scatter": "reduce-scatter", "all-to-all": "all-to-all"}
+
+
+def wire_seconds(work: Work, machine: Machine, parts: int = 1, kind: str | None = None) -> float:
+    """Of one of so many parts of the communication, in one step of a loop.
+
+    Args:
+      kind: the HLO instruction that it becomes; None for the usual one.
+    """
+    kind = kind or _KINDS.get(work.pattern, "all-gather")
+    times = 2 if work.pattern == "all-to-all" else 1
+    sent = work.received // 2 if is_halved(work, machine) else work.received
+    payload = sent * work.count // (work.count - 1) // times // parts
+    return times * _seconds(kind, payload, work.groups, machine)
+
+
+def is_halved(work: Work, machine: Machine) -> bool:
+    """Whether the compiler sends f32 as bf16, as that for TPUs does if a product reads no more."""
+    return machine.is_tpu and work.is_narrowed
+
+
+def _seconds(kind: str, payload: int, groups: Sequence[Sequence[int]], machine: Machine) -> float:
+    return cost_of_groups(kind, payload, groups, machine.places, machine.network).seconds
+
+
+def pipelined(transfer: float, compute: float, steps: int) -> float:
+    """Of so many transfers and as many computations, each of which needs one of the transfers."""
+    return transfer + (steps - 1) * max(transfer, compute) + compute
+
+
+def divisors(number: int, most: int) -> list[int]:
+    """Those from 2 on."""
+    return [k for k in range(2, min(number, most) + 1) if number % k == 0]

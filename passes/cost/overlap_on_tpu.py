@@ -1,0 +1,194 @@
+"""When overlap pays on TPUs: formulas fitted to schedules of libtpu 0.0.50.1.
+
+They were made from bf16 programs of one size for each pattern on v5e, v6e and v5p with eight chips,
+and agree with 17 schedules within 4% (median) and 18% (worst, too pessimistic); see
+docs/overlap.md. All times are the compiler's own estimates and `collective_time`.
+"""
+
+from __future__ import annotations
+
+from .machine import Machine
+from .overlap import (
+    FEWEST_ROWS,
+    Plan,
+    Product,
+    Work,
+    divisors,
+    is_halved,
+    pipelined,
+    speed,
+    wire_seconds,
+)
+from .rings import hop_seconds, ring_order
+
+# How much of the published speed large products reach by libtpu's own estimates.
+_SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
+# How far its estimates are above the published bandwidth for pieces of products that wait for
+# memory, and for copies.
+_PIECE_FACTOR = 4.0
+_COPY_FACTOR = 1.6
+# Only libtpu for this chip sends an all-gather while it computes without being told to.
+_GATHERS_BY_ITSELF = "TPU v5e"
+_CHUNKS = 4
+_CHAINS = 4
+_MOST_UNROLLED = 16
+
+
+def plan_on_tpu(work: Work, machine: Machine) -> Plan:
+    """The form of a pattern, and its time."""
+    return _RULES[work.pattern](work, machine)
+
+
+def _ring(work: Work, machine: Machine) -> Plan:
+    """Blocks go round in halves, both ways; a device multiplies what has arrived."""
+    pieces = 2 * work.count
+    if work.cut < 2 or work.rows // pieces < FEWEST_ROWS:
+        return _few("rows", work.rows // pieces)
+    order = ring_order(work.groups, machine.places, machine.network)
+    block = _block(work, machine)
+    hop = hop_seconds(block // 2, order, work.groups, machine.places, machine.network)
+    piece = sum(_piece(work, machine, p, pieces) for p in work.products)
+    cut = _copy(block, machine)
+    wire = (work.count - 1) * hop
+    expected = max(pieces * piece + cut, wire + cut + 2 * piece)
+    # Without options the scheduler starts permutes between the two products of a step.
+    is_stacked = machine.chip.name != _GATHERS_BY_ITSELF and not machine.compiler_options
+    return Plan("ring", 0, order, is_stacked, _plain(work, machine), expected)
+
+
+def _columns(work: Work, machine: Machine) -> Plan:
+    """The gathered operand in chunks of its free dimension; none of the contraction is cut."""
+    if not _gathers_meanwhile(machine):
+        return _needs_options("all-gathers")
+    parts = next((k for k in (8, 4) if work.cut % k == 0 and work.cut // k >= 512), 0)
+    parts = parts or (4 if work.cut % 4 == 0 and work.cut // 4 >= FEWEST_ROWS else 0)
+    if not parts:
+        return _few("columns", work.cut // 4)
+    wire = wire_seconds(work, machine)
+    expected = pipelined(wire / parts, _compute(work, machine) / parts, parts)
+    return Plan("columns", parts, (), False, _plain(work, machine), expected)
+
+
+def _partial_sums(work: Work, machine: Machine) -> Plan:
+    """Four sums are on the way at a time, two each way, and each grows by a product at each hop."""
+    if work.element != "f32" and not work.may_round:
+        reason = f"sums of {work.element} would be rounded at each hop; see overlap_rounding"
+        return Plan(None, reason=reason)
+    if machine.chip.name != _GATHERS_BY_ITSELF and not machine.compiler_options:
+        return _needs_options("permutes early")
+    pieces = _CHAINS * work.count
+    if work.cut % _CHAINS or work.rows // pieces < FEWEST_ROWS:
+        return _few("rows", work.rows // pieces)
+    order = ring_order(work.groups, machine.places, machine.network)
+    block = _block(work, machine)
+    places, network = machine.places, machine.network
+    hop = hop_seconds(block // 2, order, work.groups, places, network)
+    last = hop_seconds(block // _CHAINS, order, work.groups, places, network)
+    piece = sum(_piece(work, machine, p, pieces, adds=True) for p in work.products)
+    expected = max(pieces * piece, (work.count - 1) * hop) + last
+    return Plan("partial-sums", _CHAINS, order, False, _plain_scatter(work, machine), expected)
+
+
+def _exchange(work: Work, machine: Machine) -> Plan:
+    """The exchange, the products and the exchange back, in chunks."""
+    if not machine.compiler_options:
+        return _needs_options("all-to-alls")
+    if work.cut % _CHUNKS or work.rows // _CHUNKS < FEWEST_ROWS:
+        return _few("rows", work.rows // _CHUNKS)
+    wire = wire_seconds(work, machine)
+    array = work.received // 2 * work.count // (work.count - 1)
+    compute = _compute(work, machine) + 2 * _copy(array, machine)
+    expected = max(compute, wire) + wire / (2 * _CHUNKS)
+    return Plan("chunks", _CHUNKS, (), False, _plain(work, machine), expected)
+
+
+def _unrolled(work: Work, machine: Machine) -> Plan:
+    """Of a loop whose steps gather what they need, so that a step gathers for the next one."""
+    if not _gathers_meanwhile(machine):
+        return _needs_options("all-gathers")
+    return unrolled(work, wire_seconds(work, machine), _compute(work, machine))
+
+
+def unrolled(work: Work, wire: float, compute: float) -> Plan:
+    """A loop of which some steps, or all, become one; by the times of one step."""
+    choices = divisors(work.trips, _MOST_UNROLLED)
+    if not choices:
+        reason = f"{work.trips} steps are no multiple of a number up to {_MOST_UNROLLED}"
+        return Plan(None, reason=reason)
+
+    def seconds(steps: int) -> float:
+        return work.trips // steps * pipelined(wire, compute, steps)
+
+    best = min(choices, key=seconds)
+    plain = work.trips * (wire + compute)
+    return Plan("unroll", 0 if best == work.trips else best, (), False, plain, seconds(best))
+
+
+_RULES = {
+    "gather-product": _ring,
+    "gather-contraction": _columns,
+    "product-scatter": _partial_sums,
+    "all-to-all": _exchange,
+    "gathering-loop": _unrolled,
+}
+
+
+# ----------------------------------------------------------------------------------------- terms
+
+
+def _piece(
+    work: Work, machine: Machine, product: Product, pieces: int, adds: bool = False
+) -> float:
+    """One of so many pieces of a product; `adds` if it also reads a sum that it adds to."""
+    rows = product.batch * product.m / pieces
+    moved = rows * product.k + rows * product.n * (2 if adds else 1)
+    in_memory = _PIECE_FACTOR * work.element_bytes * moved / machine.chip.hbm_bandwidth
+    return max(product.flops / pieces / _peak(work, machine), in_memory)
+
+
+def _compute(work: Work, machine: Machine) -> float:
+    return work.flops / _peak(work, machine)
+
+
+def _peak(work: Work, machine: Machine) -> float:
+    return speed(work, machine) * _SHARE.get(machine.chip.name, 0.8)
+
+
+def _copy(size: float, machine: Machine) -> float:
+    return _COPY_FACTOR * 2 * size / machine.chip.hbm_bandwidth
+
+
+def _block(work: Work, machine: Machine) -> int:
+    """Bytes of what one device contributes to a gather, or has of a scatter."""
+    sent = work.received // 2 if is_halved(work, machine) else work.received
+    return sent // (work.count - 1)
+
+
+def _plain(work: Work, machine: Machine) -> float:
+    return _compute(work, machine) + wire_seconds(work, machine)
+
+
+def _plain_scatter(work: Work, machine: Machine) -> float:
+    """The product is stored, and waits for memory if it is wide, before its sums are scattered.
+
+    On v5p a scatter over chips along all dimensions becomes an all-reduce and a slice.
+    """
+    places = [machine.places[device] for device in work.groups[0]]
+    extends = sum(len(set(along)) > 1 for along in zip(*places, strict=True))
+    kind = "all-reduce" if machine.chip.name == "TPU v5p" and extends == 3 else None
+    compute = sum(_piece(work, machine, product, 1) for product in work.products)
+    return compute + wire_seconds(work, machine, kind=kind)
+
+
+def _gathers_meanwhile(machine: Machine) -> bool:
+    return machine.chip.name == _GATHERS_BY_ITSELF or machine.compiler_options
+
+
+def _needs_options(what: str) -> Plan:
+    reason = f"the compiler does not start {what} beside products without its options: see"
+    return Plan(None, reason=f"{reason} shmap_compiler.compiler_options")
+
+
+def _few(what: str, count: int) -> Plan:
+    reason = f"a piece of the product would have {count} {what}, and needs {FEWEST_ROWS}"
+    return Plan(None, reason=reason)
