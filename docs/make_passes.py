@@ -21,11 +21,12 @@ HEAD = '''\
 
 <!-- Made by docs/make_passes.py from the docstrings of the passes. -->
 
-Each pass is one file of `passes/import_/`, `passes/checks/`, `passes/simplify/` or
-`passes/export/`, and one flag of `shmap-opt`. Passes work on the *body form*, which
-`passes/ir/body_form.py` describes: StableHLO on per-device types, before wrapping. They are listed
-in the order of the pipeline, which leaves out
-`shmap-import-...` and `shmap-check-replication`; `passes/pipeline.py` explains the order. The flag
+Each pass is one file of `passes/import_/`, `passes/checks/`, `passes/simplify/`,
+`passes/overlap/` or `passes/export/`, and one flag of `shmap-opt`. Passes work on the *body form*,
+which `passes/ir/body_form.py` describes: StableHLO on per-device types, before wrapping. They are
+listed in the order of the pipeline, which leaves out `shmap-import-...`,
+`shmap-check-replication` and, unless overlap is on, `shmap-choose-overlap`;
+`passes/pipeline.py` explains the order. The flag
 `--shmap-pipeline` of `shmap-opt` runs the whole pipeline.
 
 Modules of other producers are brought into body form by `shmap-import-...`. So `shmap-opt` checks

@@ -19,6 +19,7 @@ from .import_.import_manual_computation import ImportManualComputation
 from .ir.dialects import make_context, register_mlir_passes
 from .ir.memoize import memoizing
 from .ir.printing import PassPrinting
+from .overlap.choose_overlap import ChooseOverlap
 from .simplify.combine_all_reduces import CombineAllReduces
 from .simplify.elide_gathered_slices import ElideGatheredSlices
 from .simplify.elide_invariant_reductions import ElideInvariantReductions
@@ -42,16 +43,26 @@ PASSES: tuple[type[Pass], ...] = (
     FormReduceScatter,
     FoldAllReduces,
     CombineAllReduces,
+    ChooseOverlap,
     LegalizeCollectives,
     WrapManual,
     InlineMeshes,
 )
 """Every pass of this project, in the order of the pipeline. It leaves out shmap-import-..., as
-`shard_map` emits body form, and shmap-check-replication, as it checks replication on the Graph."""
+`shard_map` emits body form, and shmap-check-replication, as it checks replication on the Graph. It
+has shmap-choose-overlap if asked for."""
 
 
-def pipeline(partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes") -> tuple[Pass, ...]:
-    """The passes from body form to the module that XLA compiles."""
+def pipeline(
+    partitioner: Partitioner = "gspmd",
+    groups: GroupNaming = "axes",
+    overlap: ChooseOverlap | None = None,
+) -> tuple[Pass, ...]:
+    """The passes from body form to the module that XLA compiles.
+
+    Args:
+      overlap: chooses where transfers run beside products; None for nowhere.
+    """
     return (
         # First: every later pass may then trust the module.
         Verify(),
@@ -68,6 +79,8 @@ def pipeline(partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes") -
         FoldAllReduces(),
         # After all passes that match all_reduces: they would find slices of combined ones.
         CombineAllReduces(),
+        # After all passes that simplify collectives: what they leave is what there is to overlap.
+        *(() if overlap is None else (overlap,)),
         # Before wrap-manual, which removes the manual axes that it reads from @main.
         LegalizeCollectives(groups=groups, partitioner=partitioner),
         # After everything that works on per-device types.

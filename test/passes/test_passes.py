@@ -16,7 +16,7 @@ from shmap_passes.checks.verify import Verify
 from shmap_passes.diagnostics import file_line_col
 
 HERE = Path(__file__).parent
-ROOMS = ("import_", "checks", "simplify", "export")
+ROOMS = ("import_", "checks", "simplify", "overlap", "export")
 by_name = pytest.mark.parametrize("cls", PASSES, ids=lambda cls: cls.name)
 
 

@@ -1,0 +1,160 @@
+"""Chooses what to do at each site of a module, for a machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..cost.machine import Machine
+from ..cost.overlap import MARGIN, Plan, Product, Work, plan_of
+from ..cost.overlap_on_gpu import plan_on_gpu
+from ..cost.overlap_on_tpu import plan_on_tpu
+from ..cost.rings import ring_order
+from ..ir.body_form import read_body_form
+from ..ir.mesh import Mesh
+from .form import Form, FormName
+from .sites import Site, find_sites
+
+Effort = Literal["auto", "try", "force"]
+"""Which forms are taken: those that are expected to gain a margin, anything, or all."""
+
+_MARGINS = {"auto": MARGIN, "try": 1.0, "force": math.inf}
+_USUAL_FORMS: dict[str, FormName] = {
+    "gather-product": "ring",
+    "gather-contraction": "columns",
+    "product-scatter": "partial-sums",
+    "all-to-all": "chunks",
+    "gathering-loop": "unroll",
+}
+# Patterns whose f32 operands a compiler may send as bf16.
+_GATHERS = ("gather-product", "gather-contraction", "gathering-loop")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is done at a site.
+
+    Attributes:
+      form: into which it is rewritten; None if it is left as it is.
+      plan: the times that decided it, and the reason.
+    """
+
+    site: Site
+    form: Form | None
+    plan: Plan
+
+
+def choices(
+    module: ModuleOp, machine: Machine | None, effort: Effort = "auto", may_round: bool = False
+) -> tuple[Choice, ...]:
+    """A choice for each site of a module in body form, in program order.
+
+    Args:
+      machine: what the program is compiled for; None if its figures are not known: then nothing is
+        taken, unless forced.
+      may_round: whether sums may be rounded on their way, which changes results.
+    """
+    sites = find_sites(module)
+    if not sites:
+        return ()
+    mesh = read_body_form(module).mesh
+    if machine is not None and len(machine.places) != mesh.size:
+        machine = None
+    chosen: dict[Site, Choice] = {}
+    # A loop comes first: what is in it stays as it is if steps overlap each other.
+    for site in sorted(sites, key=lambda site: site.pattern != "gathering-loop"):
+        loops = [s.op for s, c in chosen.items() if s.pattern == "gathering-loop" and c.form]
+        if any(op in loops for op in _around(site.op)):
+            plan = Plan(None, reason="it overlaps other steps of a loop that is unrolled")
+            chosen[site] = Choice(site, None, plan)
+        else:
+            chosen[site] = _choose(site, mesh, machine, effort, may_round)
+    return tuple(chosen[site] for site in sites)
+
+
+def _choose(
+    site: Site, mesh: Mesh, machine: Machine | None, effort: Effort, may_round: bool
+) -> Choice:
+    if machine is None:
+        plan = Plan(None, reason="the figures of its devices are not known")
+    else:
+        work = _work(site, mesh, may_round)
+        rule = plan_on_tpu if machine.is_tpu else plan_on_gpu
+        plan = plan_of(work, machine, rule, _MARGINS[effort])
+    if plan.name is None and effort == "force":
+        plan = _forced(site, mesh, machine, may_round) or plan
+    return Choice(site, _form(site, plan, machine), plan)
+
+
+def _forced(site: Site, mesh: Mesh, machine: Machine | None, may_round: bool) -> Plan | None:
+    """The usual form of a pattern, where the rule gives none."""
+    if site.pattern == "product-scatter" and site.element != "f32" and not may_round:
+        return None
+    name, order = _USUAL_FORMS[site.pattern], ()
+    if machine is not None and name in ("ring", "partial-sums"):
+        order = ring_order(_groups(site, mesh), machine.places, machine.network)
+    return Plan(name, order=order)
+
+
+def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
+    if plan.name is None:
+        return None
+    name = cast("FormName", plan.name)
+    return Form(
+        name,
+        plan.parts,
+        plan.order,
+        empty="zeros" if machine is None else "allocate",
+        stacked=plan.is_stacked,
+        narrow=name == "ring" and machine is not None and machine.is_tpu and _is_narrowed(site),
+    )
+
+
+def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
+    return Work(
+        pattern=site.pattern,
+        products=tuple(Product(s.batch, s.m, s.n, s.k) for s in site.shapes),
+        groups=_groups(site, mesh),
+        element=site.element,
+        element_bytes=max(1, _bits(site.element) // 8),
+        received=site.received,
+        trips=site.trips,
+        cut=site.cut,
+        columns=site.columns,
+        is_narrowed=_is_narrowed(site),
+        may_round=may_round,
+    )
+
+
+def _groups(site: Site, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, mesh.groups(site.axes)))
+
+
+def _is_narrowed(site: Site) -> bool:
+    """Whether what is sent is f32, and only products of default precision read it."""
+    if site.element != "f32" or site.pattern not in _GATHERS:
+        return False
+    precisions = [op.attributes.get("precision_config") for op in site.products]
+    return all(p is None or set(_words(str(p))) <= {"DEFAULT"} for p in precisions)
+
+
+def _words(precision_config: str) -> Sequence[str]:
+    """`[#stablehlo<precision DEFAULT>, ...]` -> DEFAULT, ..."""
+    return [word.partition(">")[0] for word in precision_config.split("precision ")[1:]]
+
+
+def _bits(element: str) -> int:
+    digits = "".join(c for c in element.partition("E")[0] if c.isdigit())
+    return int(digits or 8)
+
+
+def _around(op: ir.Operation) -> Iterator[ir.Operation]:
+    parent = op.parent
+    while parent is not None:
+        yield parent.operation
+        parent = parent.operation.parent

@@ -1,0 +1,141 @@
+"""The choosing pass on modules: what it writes for a machine, and what it says of each site."""
+
+import itertools
+
+import jax
+import pytest
+import shmap_passes
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+from jaxlib.mlir import ir
+from shmap_passes import PASSES, PipelineError, parse_pipeline
+from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V6E
+from shmap_passes.cost.machine import Machine
+from shmap_passes.cost.networks import Nodes, Torus
+from shmap_passes.overlap.choose_overlap import ChooseOverlap
+from shmap_passes.overlap.form import Form, read
+
+from shmap_compiler import shard_map
+
+MESH = AbstractMesh((8,), ("i",))
+PLACES = tuple(itertools.product(range(2), range(4)))
+V5E = Machine(TPU_V5E, Torus((2, 4), (False, False), 50e9), PLACES, True)
+V6E = Machine(TPU_V6E, Torus((2, 4), (False, False), 100e9), PLACES, True)
+H100 = Machine(
+    H100_SXM, Nodes(1, 8, 450e9, 400e9, measured=True), tuple((0, k) for k in range(8)), True
+)
+SNAKE = (0, 7, 6, 5, 1, 2, 3, 4)
+
+
+def gather(x, w):
+    return jax.lax.all_gather(x, "i", axis=0, tiled=True) @ w
+
+
+def scatter(x, w):
+    return jax.lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
+
+
+def fsdp(x, ws):
+    def layer(x, w):
+        w = jax.lax.all_gather(w, "i", axis=0, tiled=True)
+        return jax.numpy.tanh(x @ w), None
+
+    return jax.lax.scan(layer, x, ws)[0]
+
+
+PROGRAMS = {
+    gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
+    scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
+    fsdp: ((P("i"), P(None, "i")), P("i"), ((32768, 4096), (8, 4096, 4096))),
+}
+
+
+def body(fun, dtype="bfloat16", sizes=None):
+    ins, out, shapes = PROGRAMS[fun]
+    types = [jax.ShapeDtypeStruct(shape, dtype) for shape in sizes or shapes]
+    mapped = shard_map(fun, mesh=MESH, in_specs=ins, out_specs=out, check_vma=False)
+    return mapped.lower(*types).as_text("body")
+
+
+def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
+    """The choices in a program, and the forms that the pass writes."""
+    text = machine.text if machine else ""
+    pass_ = ChooseOverlap(machine=text, **options)
+    with shmap_passes.make_context():
+        module = ir.Module.parse(body(fun, dtype, sizes))
+        found = pass_.choices(module.operation.opview)
+        shmap_passes.run(module, [pass_])
+        assert [c.form for c in pass_.choices(module.operation.opview)] == [c.form for c in found]
+        forms = [read(c.site.op) for c in pass_.choices(module.operation.opview)]
+        assert forms == [c.form for c in found]
+        return [(c.site.pattern, c.form, c.plan) for c in found]
+
+
+def test_a_ring_follows_the_chips():
+    ((pattern, form, plan),) = chosen(gather, V5E)
+    assert (pattern, form) == ("gather-product", Form("ring", 0, SNAKE, "allocate"))
+    assert (plan.plain, plan.expected) == pytest.approx((5.23e-3, 3.01e-3), rel=1e-2)
+
+
+def test_rows_on_gpus():
+    ((_, form, _),) = chosen(gather, H100)
+    assert form == Form("rows", form.parts, empty="allocate")
+    assert form.parts in (4, 8)
+
+
+def test_f32_is_narrowed_on_tpus_if_products_read_no_more():
+    assert [form.narrow for _, form, _ in chosen(gather, V5E, "float32")] == [True]
+    with jax.default_matmul_precision("highest"):
+        assert not any(form and form.narrow for _, form, _ in chosen(gather, V5E, "float32"))
+
+
+def test_sums_are_rounded_only_if_they_may_be():
+    ((_, form, plan),) = chosen(scatter, V5E)
+    assert form is None
+    assert "see overlap_rounding" in plan.reason
+    ((_, form, _),) = chosen(scatter, V5E, may_round=True)
+    assert form == Form("partial-sums", 4, SNAKE, "allocate")
+
+
+def test_what_is_in_an_unrolled_loop_stays_as_it_is():
+    choices = {pattern: (form, plan) for pattern, form, plan in chosen(fsdp, V5E)}
+    assert choices["gathering-loop"][0] == Form("unroll", empty="allocate")
+    inside = choices["gather-contraction"]
+    assert inside[0] is None
+    assert "a loop that is unrolled" in inside[1].reason
+
+
+def test_small_programs_are_left_unless_forced():
+    sizes = ((64, 64), (64, 64))
+    ((_, form, plan),) = chosen(gather, V5E, sizes=sizes)
+    assert form is None
+    assert "less than 20" in plan.reason
+    ((_, form, _),) = chosen(gather, V5E, sizes=sizes, effort="force")
+    assert form == Form("ring", 0, SNAKE, "allocate")
+    ((_, form, _),) = chosen(gather, None, sizes=sizes, effort="force")
+    assert form == Form("ring", 0, (), "zeros")
+
+
+def test_machines_of_another_size_or_unknown_ones():
+    other = Machine(TPU_V5E, Torus((2, 2), (False, False), 50e9), PLACES[:4], True)
+    for machine in (None, other):
+        ((_, form, plan),) = chosen(gather, machine)
+        assert form is None
+        assert plan.reason == "the figures of its devices are not known"
+
+
+def test_the_pass_and_its_text_are_the_same():
+    pass_ = ChooseOverlap(machine=V6E.text, effort="try", may_round=True)
+    assert parse_pipeline(f"builtin.module({pass_})", PASSES) == (pass_,)
+
+
+def test_a_machine_that_cannot_be_read():
+    with pytest.raises(PipelineError, match="shmap-choose-overlap: option machine: no description"):
+        ChooseOverlap(machine="{}")
+
+
+def test_the_pipeline_has_the_pass_if_asked_for():
+    pass_ = ChooseOverlap(effort="force")
+    names = [each.name for each in shmap_passes.pipeline(overlap=pass_)]
+    assert names.index(pass_.name) == names.index("shmap-combine-all-reduces") + 1
+    assert pass_.name not in [each.name for each in shmap_passes.pipeline()]
