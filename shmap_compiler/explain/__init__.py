@@ -17,7 +17,7 @@ explanation    figures as data;  text, page and trace show them;  conditions and
 ```
 """
 
-from shmap_compiler.explain.explanation import Explanation, explain
+from shmap_compiler.explain.explanation import Explanation, SideBySide, explain
 from shmap_compiler.explain.figures import CollectiveCost, Layout, Memory, Totals
 
-__all__ = ["CollectiveCost", "Explanation", "Layout", "Memory", "Totals", "explain"]
+__all__ = ["CollectiveCost", "Explanation", "Layout", "Memory", "SideBySide", "Totals", "explain"]

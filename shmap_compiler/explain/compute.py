@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -82,11 +83,22 @@ def _split(operation: str) -> list[str]:
 
 
 def short(source: str) -> str:
-    """A line of source with its path from here, if it is below."""
+    """A line of source with its path from here; that of a library, from where it is installed."""
+    return _short(source, os.getcwd())
+
+
+@functools.cache
+def _short(source: str, here: str) -> str:
     path, colon, line = source.rpartition(":")
     if not colon:
         return source
+    installed = _INSTALLED.search(path)
+    if installed is not None:
+        return f"{installed[1]}:{line}"
     try:
-        return f"{Path(path).resolve().relative_to(os.getcwd())}:{line}"
-    except ValueError:
+        return f"{Path(os.path.relpath(Path(path).resolve(), here)).as_posix()}:{line}"
+    except ValueError:  # On another drive of Windows.
         return source
+
+
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from shmap_compiler.base import specs
 from shmap_compiler.explain import hlo
+from shmap_compiler.explain.comparison import Comparison
 from shmap_compiler.explain.compute import compute_costs, short
 from shmap_compiler.explain.figures import CollectiveCost, Figures, Layout, Memory, Totals
 from shmap_compiler.explain.links import fullest
 from shmap_compiler.explain.memory_use import memory_use
-from shmap_compiler.explain.page import page
-from shmap_compiler.explain.schedule import Occurrence, Schedule, run
+from shmap_compiler.explain.page import comparison_page, page
+from shmap_compiler.explain.schedule import Event, Occurrence, Schedule, run
 from shmap_compiler.explain.text import text
 from shmap_compiler.explain.trace import trace
 from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
@@ -45,8 +46,28 @@ class Explanation(Figures):
         """One page without references to others."""
         return page(self)
 
+    def against(self, other: Explanation) -> SideBySide:
+        """This explanation beside another one: of another program, or for another target."""
+        return SideBySide(self, other)
+
     def __str__(self) -> str:
         return text(self)
+
+
+class SideBySide(Comparison):
+    """Two explanations side by side.
+
+    `str()` gives tables, `to_json()` all figures of both, `to_html()` one page.
+    """
+
+    def to_json(self) -> str:
+        """All figures of both, under "first" and "second"."""
+        both = {"first": dataclasses.asdict(self.first), "second": dataclasses.asdict(self.second)}
+        return json.dumps({"schema": SCHEMA, **both}, indent=1)
+
+    def to_html(self) -> str:
+        """One page without references to others."""
+        return comparison_page(self)
 
 
 def explain(compiled: CompiledProgram) -> Explanation:
@@ -69,10 +90,15 @@ def explain(compiled: CompiledProgram) -> Explanation:
         memory=memory,
         memory_use=memory_use(schedule, len(signature.in_types), memory.arguments, timed),
         layouts=_layouts(compiled, mesh),
-        timeline=tuple(schedule.events),
-        transfers=tuple(schedule.transfers),
+        timeline=tuple(_located(schedule.events)),
+        transfers=tuple(_located(schedule.transfers)),
         notes=_notes(compiled, schedule),
     )
+
+
+def _located(events: Sequence[Event]) -> Iterator[Event]:
+    """Events with the path of their line from here."""
+    return (dataclasses.replace(event, source=short(event.source)) for event in events)
 
 
 def _collectives(

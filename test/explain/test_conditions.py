@@ -7,7 +7,6 @@ import re
 import pytest
 from test_explain_page import gather, made
 
-from shmap_compiler.explain.comparison import compare
 from shmap_compiler.explain.conditions import FIGURES, parse_condition
 
 
@@ -54,13 +53,33 @@ def test_a_time_that_is_not_known_is_no_verdict():
 
 def test_two_explanations_side_by_side():
     faster = dataclasses.replace(made().totals, step_seconds=4e-3, exposed_seconds=None)
-    lines = compare(made(), made(totals=faster, target="tpu:v6e:4x2")).splitlines()
+    lines = str(made().against(made(totals=faster, target="tpu:v6e:4x2"))).splitlines()
     assert "tpu:v5e:4x2" in lines[0]
     assert "tpu:v6e:4x2" in lines[0]
     (total,) = [line.split() for line in lines if "total" in line]
     assert total == ["total", "5", "ms", "4", "ms", "-20.0%"]
-    (exposed,) = [line.split() for line in lines if "exposed" in line]
+    (exposed,) = [line.split() for line in lines if line.strip().startswith("exposed")]
     assert exposed == ["exposed", "2", "ms", "-"]
+    (gathers,) = [line.split() for line in lines if "all-gather" in line]
+    assert " ".join(gathers).startswith("all-gather 1, 2 ms exposed")
+
+
+def test_two_programs_side_by_side():
+    """Lines of either program, the most expensive first; "-" where a program has no such line."""
+    (cost,) = made().compute
+    slower = dataclasses.replace(cost, seconds=6e-3)
+    other = dataclasses.replace(cost, source="ring.py:9", scope="", seconds=1e-3)
+    both = made().against(made(program="`ring` (ring.py:1)", compute=(other, slower)))
+    lines = [line.split() for line in str(both).splitlines()]
+    assert ["side", "by", "side", "f", "(model.py:3)", "ring", "(ring.py:1)", "change"] in lines
+    start = next(i for i, line in enumerate(lines) if line[:2] == ["compute", "scope"])
+    assert lines[start + 1 :] == [
+        ["model.py:8", "block/mlp", "3", "ms", "6", "ms", "+100.0%"],
+        ["ring.py:9", "-", "1", "ms"],
+    ]
+    data = json.loads(both.to_json())
+    assert set(data) == {"schema", "first", "second"}
+    assert data["second"]["program"] == "`ring` (ring.py:1)"
 
 
 def test_the_trace_reads_back():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
 from shmap_compiler.explain.collective import KINDS
+from shmap_compiler.explain.compute import short
 from shmap_compiler.explain.explanation import Explanation
 from shmap_compiler.explain.figures import (
     CollectiveCost,
@@ -64,7 +66,7 @@ class Page(HTMLParser):
 
     @property
     def events(self):
-        (data,) = [t for tag, t in self.texts if tag == "script" and t.startswith("{")]
+        (data, *_) = [t for tag, t in self.texts if tag == "script" and t.startswith("{")]
         return json.loads(data)
 
 
@@ -235,6 +237,64 @@ def test_memory_beyond_the_capacity_is_marked():
     marked = [a["class"] for a in Page(page(over)).attributes("span") if "bar" in a["class"]]
     assert "bar over" not in bars
     assert marked.count("bar over") == 1
+
+
+# ------------------------------------------------------------------------------------- the tables
+
+
+def test_ten_lines_are_shown_and_the_others_unfold():
+    (cost,) = made().compute
+    costs = tuple(dataclasses.replace(cost, source=f"model.py:{i}") for i in range(13))
+    read = Page(page(made(compute=costs)))
+    assert "3 more" in read.text
+    # Every row of a table can be searched for: a collective, 13 lines, two kinds of arrays.
+    assert len(read.having("data-row")) == 1 + 13 + 2
+    assert read.attributes("details") == [{}]
+
+
+def test_memory_at_its_peak_is_a_table_and_a_row_of_the_timeline():
+    read = Page(page(made()))
+    assert "In memory at the peak, at 2 ms" in read.text
+    assert "f32[2,3] 256.00 MiB" in read.text
+    assert read.events["memory"] == [[0.0, 2**30], [2e6, 2**30 + 2**28]]
+    assert read.events["reserved"] == 2**30 + 2**29 + 2**28
+
+
+def test_of_very_many_samples_of_memory_the_largest_are_drawn():
+    samples = tuple((i * 1e-7, i) for i in range(50_000))
+    use = dataclasses.replace(made().memory_use, samples=samples)
+    memory = Page(page(made(memory_use=use))).events["memory"]
+    assert len(memory) <= 2001
+    assert max(held for _, held in memory) == 49_999
+
+
+def test_a_page_of_two_explanations_has_both_at_one_scale():
+    slower = dataclasses.replace(made().totals, step_seconds=9e-3)
+    both = made().against(made(program="`g` (other.py:1)", totals=slower))
+    text = both.to_html()
+    read = Page(text)
+    assert "f (model.py:3) and g (other.py:1)" in read.text
+    assert len(read.attributes("article")) == 2
+    ids = [a["id"] for _, a in read.elements if "id" in a]
+    assert len(ids) == len(set(ids)) == 2
+    assert text.count('"end":9000000.0') == 2
+    assert re.findall(r"https?:|@import|url\(", text) == []
+
+
+def test_paths_are_relative_wherever_a_program_is():
+    """Also of files that are not below the current folder, and of installed libraries."""
+    types = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    explanation = shard_map(
+        lambda a: lax.psum(jnp.tanh(a), "i"), mesh=MESH, in_specs=P("i"), out_specs=P()
+    )
+    found = explanation.lower(types).compile().explain()
+    for text in (found.to_json(), found.to_html(), found.to_trace(), str(found)):
+        assert str(Path(__file__).parents[2]) not in text
+        assert "test_explain_page.py" in text or "traceEvents" in text
+    here = Path.cwd()
+    assert short(f"{here.parent / 'other' / 'x.py'}:3") == "../other/x.py:3"
+    assert short("/usr/lib/python3/site-packages/flax/nnx/nn.py:7") == "flax/nnx/nn.py:7"
+    assert short(f"{here / 'x.py'}:3") == "x.py:3"
 
 
 # ----------------------------------------------------------------------------------- the timeline

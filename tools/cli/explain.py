@@ -13,7 +13,7 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from shmap_compiler import Target
-    from shmap_compiler.explain import Explanation
+    from shmap_compiler.explain import Explanation, SideBySide
     from shmap_compiler.explain.conditions import Condition
 
 NAME = "explain"
@@ -31,6 +31,8 @@ examples:
   shmap explain examples/collective_matmul.py:two_way --target tpu:v5e:2x4 \\
       --arg 'bf16[16384,8192]' --arg 'bf16[8192,2048]'
   shmap explain examples/transformer_2d.py:transformer_layer --target tpu:v5p:2x2x2 --html page.html
+  shmap explain examples/collective_matmul.py:plain --target tpu:v5e:4x2 \\
+      --against examples/collective_matmul.py:two_way --html page.html
   shmap explain examples/matmul.py:matmul_basic --target tpu:v5e:2x4 --against tpu:v6e:2x4 \\
       --trace trace.json --fail-if 'exposed > 1ms'
 """
@@ -54,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="write the modelled run for Perfetto (ui.perfetto.dev)"
     )
     parser.add_argument(
-        "--against", metavar="TARGET", help="compile for a second target, too, and compare"
+        "--against",
+        metavar="OTHER",
+        help="compare with another program, FILE.py:NAME, or with the same one on another target",
     )
     parser.add_argument(
         "--fail-if",
@@ -68,7 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from shmap_compiler import Target
-    from shmap_compiler.explain.comparison import compare
 
     conditions = read_all(
         *[lambda text=text: _condition(text) for text in options.conditions or ()]
@@ -76,17 +79,37 @@ def execute(options: argparse.Namespace) -> int:
     output.require_writable("--html", options.html)
     output.require_writable("--trace", options.trace)
     target = Target.parse(options.explain_for)
-    other = Target.parse(options.against) if options.against is not None else None
+    other = _other(options, target)
     work = program.load_any(options)
+    other_work = work if other is None or other[0] is options else program.load_any(other[0])
     explanation = _explained(options, work, target)
-    print(explanation.to_json() if options.json else explanation)
+    shown: Explanation | SideBySide = explanation
     if other is not None:
-        print(f"\n{compare(explanation, _explained(options, work, other))}")
+        shown = explanation.against(_explained(other[0], other_work, other[1]))
+    if options.json:
+        print(shown.to_json())
+    else:
+        print(explanation)
+        if other is not None:
+            print(f"\n{shown}")
     if options.html is not None:
-        output.write("--html", options.html, explanation.to_html())
+        output.write("--html", options.html, shown.to_html())
     if options.trace is not None:
         output.write("--trace", options.trace, explanation.to_trace())
     return _judge(explanation, conditions)
+
+
+def _other(options: argparse.Namespace, target: Target) -> tuple[argparse.Namespace, Target] | None:
+    """The options and the target of what --against names: a program, or a target."""
+    from shmap_compiler import Target
+
+    text = options.against
+    if text is None:
+        return None
+    kind, colon, _ = text.partition(":")
+    if colon and kind not in {known.kind for known in Target.__subclasses__()}:
+        return argparse.Namespace(**{**vars(options), "target": text}), target
+    return options, Target.parse(text)
 
 
 def _explained(

@@ -3,7 +3,8 @@
 ```
 markup      elements of HTML; what is not one is escaped
   |
-  +-- summary    in a sentence, and tables of collectives, totals, memory and figures
+  +-- summary    the verdict, the totals, and where the figures come from
+  +-- tables     collectives, compute, memory, and two programs side by side
   +-- timeline   the events, as data for page.js, which draws them
   +-- mesh       the devices
   |     arrays     and the blocks of each array
@@ -13,6 +14,6 @@ document    the page, with page.css and page.js in it
 ```
 """
 
-from shmap_compiler.explain.page.document import page
+from shmap_compiler.explain.page.document import comparison_page, page
 
-__all__ = ["page"]
+__all__ = ["comparison_page", "page"]

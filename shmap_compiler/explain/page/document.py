@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from importlib import resources
 
+from shmap_compiler.explain.comparison import Comparison
 from shmap_compiler.explain.figures import Figures
-from shmap_compiler.explain.page import mesh, summary, timeline
+from shmap_compiler.explain.page import mesh, summary, tables, timeline
 from shmap_compiler.explain.page.markup import Markup, element, join
 
 _FOLDER = resources.files("shmap_compiler.explain.page")
@@ -22,25 +23,37 @@ _HEAD = Markup(
 
 def page(explanation: Figures) -> str:
     """One page of HTML, the same bytes for the same explanation."""
-    head = element(
-        "head",
-        _HEAD,
-        element("title", f"{explanation.program} on {summary.target(explanation)}"),
-        element("style", _beside("page.css")),
-    )
-    body = element(
-        "body",
+    title = f"{explanation.program} on {summary.target(explanation)}"
+    return _document(title, _article(explanation, 0, timeline.end(explanation)))
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """One page of HTML with two explanations, whose timelines have the same scale."""
+    both = (comparison.first, comparison.second)
+    end = max(map(timeline.end, both))
+    articles = (_article(explanation, k, end) for k, explanation in enumerate(both))
+    title = " and ".join(comparison.heads)
+    return _document(title, tables.side_by_side(comparison), *articles)
+
+
+def _article(explanation: Figures, number: int, end: float) -> Markup:
+    """Everything about one explanation; `number` tells the articles of a page apart."""
+    return element(
+        "article",
         summary.header(explanation),
-        element(
-            "main",
-            timeline.section(explanation),
-            summary.collectives(explanation),
-            summary.totals_and_memory(explanation),
-            mesh.section(explanation),
-            summary.notes(explanation),
-        ),
-        element("script", _beside("page.js")),
+        timeline.section(explanation, number, end),
+        tables.collectives(explanation),
+        tables.compute(explanation),
+        summary.totals_and_memory(explanation),
+        tables.live_arrays(explanation),
+        mesh.section(explanation),
+        summary.notes(explanation),
     )
+
+
+def _document(title: str, *sections: Markup) -> str:
+    head = element("head", _HEAD, element("title", title), element("style", _beside("page.css")))
+    body = element("body", element("main", *sections), element("script", _beside("page.js")))
     return join(Markup("<!doctype html>\n"), element("html", head, body, lang="en"), "\n")
 
 

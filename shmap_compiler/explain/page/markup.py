@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
+
+_WITHOUT_END = {"input"}
 
 
 class Markup(str):
@@ -10,7 +13,7 @@ class Markup(str):
 
 
 def element(name: str, *children: str, **attributes: str | int | bool | None) -> Markup:
-    """An element, with a closing tag.
+    """An element, with a closing tag if it may have one.
 
     Args:
       children: texts and elements.
@@ -18,6 +21,8 @@ def element(name: str, *children: str, **attributes: str | int | bool | None) ->
         without a value; None and False leave it out.
     """
     opened = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in _WITHOUT_END:
+        return Markup(f"<{name}{opened}>")
     return Markup(f"<{name}{opened}>{join(*children)}</{name}>")
 
 
@@ -38,3 +43,13 @@ def _attribute(key: str, value: str | int | bool | None) -> str:
 def _escape(text: str) -> str:
     """Text in ASCII, which a file in any encoding holds alike."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def bar(shares: Iterable[tuple[str, float]], over: bool = False) -> Markup:
+    """Parts of a whole, beside a table that says the same."""
+    parts = (
+        element("i", class_=name, style=f"width:{100 * share:.2f}%")
+        for name, share in shares
+        if share
+    )
+    return element("span", *parts, class_="bar over" if over else "bar", aria_hidden="true")

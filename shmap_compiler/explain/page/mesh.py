@@ -16,9 +16,9 @@ _IN_LINE = 8  # devices of a mesh of one axis
 _ROLES = {"closed over": "Closed over", "argument": "Arguments", "result": "Results"}
 
 _HELP = (
-    "Devices are numbered by position in the mesh. In each array stand the devices that hold a "
-    "block. Point at a device to see its blocks, at a block to see its devices; click a device to "
-    "keep it."
+    "Devices are numbered by position in the mesh, and each block of an array shows the devices "
+    "that hold it. Hover over a device to see its blocks, or over a block to see its devices. "
+    "Click a device to pin it."
 )
 
 
@@ -30,7 +30,7 @@ def section(explanation: Figures) -> Markup:
     )
     return element(
         "section",
-        element("h2", "Who holds what"),
+        element("h2", "Which device holds what"),
         element("p", _HELP, class_="quiet") if is_drawn(mesh) else "",
         element(
             "div",

@@ -4,9 +4,14 @@
 //
 // Times are in nanoseconds, lengths in CSS pixels. An event is
 // [row, kind, start, duration, name, what, source]; all but the times are numbers of strings.
+// A sample of memory is [start, bytes].
 
-function timeline(canvas, tip, data) {
-  const AXIS = 22, GUTTER = 66, GAP = 4, DEVICE = 34, WIRE = 22;
+function timeline(article, data) {
+  const AXIS = 22, GUTTER = 66, GAP = 4, DEVICE = 34, WIRE = 22, MEMORY = 56;
+  const canvas = article.querySelector(".timeline canvas");
+  const tip = article.querySelector(".timeline output");
+  const summary = article.querySelector(".selection");
+  const search = article.querySelector("[data-search]");
   const events = data.events.map(([row, kind, start, duration, name, what, source]) => ({
     row, start, duration, nameNumber: name,
     kind: data.strings[kind], name: data.strings[name],
@@ -15,13 +20,17 @@ function timeline(canvas, tip, data) {
   const rows = Math.max(...events.map((event) => event.row)) + 1;
   const tops = Array.from({ length: rows + 1 }, (_, row) =>
     AXIS + GAP + (row ? DEVICE + GAP + (row - 1) * (WIRE + GAP) : 0));
-  const height = tops[rows];
+  const height = tops[rows] + (data.memory.length ? MEMORY + GAP : 0);
+  const most = Math.max(data.reserved, ...data.memory.map(([, held]) => held));
   const collectiveOf = new Map(data.collectives.flatMap((names, i) => names.map((n) => [n, i])));
-  const tableRows = [...document.querySelectorAll("[data-collective]")];
+  const collectiveRows = [...article.querySelectorAll("[data-collective]")];
+  const tableRows = [...article.querySelectorAll("[data-row]")];
 
   let view = { from: 0, to: data.end };
-  let chosen = null;            // the event under the pointer or reached by keys
+  let chosen = null;            // the event under the pointer
   let marked = null;            // the collective whose row of the table is pointed at
+  let range = null;             // the selected stretch of time
+  let wanted = "";              // what is searched for
 
   // ---- from times to places and back
 
@@ -29,16 +38,11 @@ function timeline(canvas, tip, data) {
   const x = (time) => GUTTER + (time - view.from) / (view.to - view.from) * width();
   const time = (x) => view.from + (x - GUTTER) / width() * (view.to - view.from);
   const rowHeight = (row) => (row ? WIRE : DEVICE);
+  const end = (event) => event.start + event.duration;
 
   function show(from, to) {
-    const length = Math.min(Math.max(to - from, 1), data.end);
-    const first = Math.min(Math.max(from, 0), data.end - length);
-    view = { from: first, to: first + length };
-    draw();
-  }
-
-  function zoom(factor, around = (view.from + view.to) / 2) {
-    show(around - (around - view.from) * factor, around + (view.to - around) * factor);
+    view = { from: Math.max(0, from), to: Math.min(to, data.end) };
+    select(null);
   }
 
   // ---- drawing
@@ -61,6 +65,8 @@ function timeline(canvas, tip, data) {
     pen.clip();
     const hatch = hatching(pen, color("wait"));
     for (const event of events) drawEvent(pen, color, hatch, event);
+    if (data.memory.length) drawMemory(pen, color);
+    if (range) drawRange(pen, color);
     pen.restore();
     if (chosen) placeTip();
   }
@@ -83,13 +89,15 @@ function timeline(canvas, tip, data) {
     pen.textAlign = "left";
     pen.fillText("device", 0, tops[0] + DEVICE / 2);
     if (rows > 1) pen.fillText("wire", 0, tops[1] + WIRE / 2);
+    if (data.memory.length) pen.fillText("memory", 0, tops[rows] + MEMORY / 2);
   }
 
   function drawEvent(pen, color, hatch, event) {
-    const left = x(event.start), right = x(event.start + event.duration);
+    const left = x(event.start), right = x(end(event));
     if (right < GUTTER || left > canvas.clientWidth) return;
     const top = tops[event.row], tall = rowHeight(event.row), wide = Math.max(right - left, 1);
-    pen.globalAlpha = marked === null || collectiveOf.get(event.nameNumber) === marked ? 1 : 0.2;
+    const pale = marked === null ? !matches(event) : collectiveOf.get(event.nameNumber) !== marked;
+    pen.globalAlpha = pale ? 0.2 : 1;
     pen.fillStyle = event.kind === "wait" ? hatch : color(event.kind);
     // A line of paper between neighbours, unless that leaves nothing.
     pen.fillRect(left, top, wide > 3 ? wide - 1 : wide, tall);
@@ -115,6 +123,29 @@ function timeline(canvas, tip, data) {
     pen.fillText(label, left + (event.kind === "wait" ? 8 : 5), middle);
   }
 
+  // What is in use, as steps, below a line for what the compiler reserves.
+  function drawMemory(pen, color) {
+    const bottom = tops[rows] + MEMORY, y = (held) => bottom - held / most * (MEMORY - 4);
+    pen.fillStyle = color("temporaries");
+    for (const [i, [start, held]] of data.memory.entries()) {
+      const left = x(start), right = x(i + 1 < data.memory.length ? data.memory[i + 1][0] : data.last);
+      if (right >= GUTTER && left <= canvas.clientWidth) {
+        pen.fillRect(left, y(held), Math.max(right - left, 0.5), bottom - y(held));
+      }
+    }
+    pen.fillStyle = color("quiet");
+    pen.fillRect(GUTTER, Math.round(y(data.reserved)), x(data.last) - GUTTER, 1);
+  }
+
+  function drawRange(pen, color) {
+    const left = x(range.from), right = x(range.to);
+    pen.globalAlpha = 0.18;
+    pen.fillStyle = color("ink");
+    pen.fillRect(left, AXIS - 4, right - left, height - AXIS + 4);
+    pen.globalAlpha = 1;
+    for (const edge of [left, right]) pen.fillRect(Math.round(edge), AXIS - 4, 1, height);
+  }
+
   function title(event) {
     if (event.kind === "wait") return `waits for ${event.what}`;
     return event.row ? event.what : event.name;
@@ -125,7 +156,7 @@ function timeline(canvas, tip, data) {
   function choose(event) {
     chosen = event;
     const collective = event ? collectiveOf.get(event.nameNumber) : undefined;
-    tableRows.forEach((row, i) => row.classList.toggle("marked", i === collective));
+    collectiveRows.forEach((row, i) => row.classList.toggle("marked", i === collective));
     tip.hidden = !event;
     if (event) {
       const name = document.createElement("b");
@@ -140,8 +171,8 @@ function timeline(canvas, tip, data) {
 
   // Below its event, inside the page.
   function placeTip() {
-    const left = Math.max(x(chosen.start), GUTTER), most = canvas.clientWidth - tip.offsetWidth;
-    tip.style.left = `${Math.max(0, Math.min(left, most))}px`;
+    const left = Math.max(x(chosen.start), GUTTER), room = canvas.clientWidth - tip.offsetWidth;
+    tip.style.left = `${Math.max(0, Math.min(left, room))}px`;
     tip.style.top = `${tops[chosen.row] + rowHeight(chosen.row) + 4}px`;
   }
 
@@ -154,71 +185,74 @@ function timeline(canvas, tip, data) {
     return events.findLast(near) ?? null;
   }
 
-  function reveal(event) {
-    if (!event) return;
-    const length = view.to - view.from, end = event.start + event.duration;
-    if (event.start < view.from || end > view.to) {
-      show(event.start + event.duration / 2 - length / 2, event.start + event.duration / 2 + length / 2);
-    }
-    choose(event);
+  // ---- a stretch of time
+
+  function select(chosenRange) {
+    range = chosenRange;
+    const zoomed = view.from > 0 || view.to < data.end;
+    const texts = range ? [`${duration(range.from)} to ${duration(range.to)}: ${inRange(range)} `] : [];
+    if (range) texts.push(button("zoom in", () => show(range.from, range.to)));
+    if (zoomed) texts.push(button("show all", () => show(0, data.end)));
+    summary.replaceChildren(...texts);
+    draw();
   }
 
-  function step(along, down) {
-    if (!chosen) return reveal(events[0]);
-    if (along) {
-      const next = events[events.indexOf(chosen) + along];
-      return next?.row === chosen.row ? reveal(next) : undefined;
-    }
-    const away = (event) => Math.abs(event.start - chosen.start);
-    const there = events.filter((event) => event.row === chosen.row + down);
-    if (there.length) reveal(there.reduce((a, b) => (away(b) < away(a) ? b : a)));
+  // What the device does in a range, how long the wire is in use, and the most memory.
+  function inRange({ from, to }) {
+    const inside = events.filter((event) => event.start < to && end(event) > from);
+    const overlap = (event) => Math.min(end(event), to) - Math.max(event.start, from);
+    const sum = (kept) => inside.filter(kept).reduce((all, event) => all + overlap(event), 0);
+    const parts = [
+      `computes ${duration(sum((e) => e.kind === "compute"))}`,
+      `waits ${duration(sum((e) => e.kind === "wait"))}`,
+      `wire in use ${duration(covered(inside.filter((e) => e.row), from, to))}`,
+    ];
+    const held = data.memory.filter(([start], i) =>
+      start < to && (data.memory[i + 1]?.[0] ?? data.last) > from).map(([, bytes]) => bytes);
+    if (held.length) parts.push(`memory at most ${size(Math.max(...held))}`);
+    return `${parts.join(", ")}.`;
+  }
+
+  // ---- search
+
+  function matches(event) {
+    return !wanted || [event.name, event.what, event.source].some((text) =>
+      text.toLowerCase().includes(wanted));
+  }
+
+  function find() {
+    wanted = search.value.trim().toLowerCase();
+    tableRows.forEach((row) => { row.hidden = !row.textContent.toLowerCase().includes(wanted); });
+    if (wanted) article.querySelectorAll("details").forEach((each) => { each.open = true; });
+    draw();
   }
 
   // ---- what people do
 
   let drag = null;
+  const inside = (px) => Math.min(Math.max(time(px), view.from), view.to);
   canvas.addEventListener("pointerdown", (e) => {
-    drag = { x: e.offsetX, view };
+    drag = e.offsetX;
     canvas.setPointerCapture(e.pointerId);
   });
   canvas.addEventListener("pointermove", (e) => {
-    if (!drag) return choose(eventAt(e.offsetX, e.offsetY));
-    const by = (drag.x - e.offsetX) / width() * (drag.view.to - drag.view.from);
-    if (chosen) choose(null);
-    show(drag.view.from + by, drag.view.to + by);
+    if (drag === null) return choose(eventAt(e.offsetX, e.offsetY));
+    if (Math.abs(e.offsetX - drag) < 4) return;
+    chosen = null;
+    tip.hidden = true;
+    const ends = [inside(drag), inside(e.offsetX)].sort((a, b) => a - b);
+    select({ from: ends[0], to: ends[1] });
   });
-  canvas.addEventListener("pointerup", () => { drag = null; });
+  canvas.addEventListener("pointerup", (e) => {
+    if (drag !== null && Math.abs(e.offsetX - drag) < 4) select(null);
+    drag = null;
+  });
   canvas.addEventListener("pointercancel", () => { drag = null; });
   canvas.addEventListener("pointerleave", () => choose(null));
-  canvas.addEventListener("blur", () => choose(null));
-  canvas.addEventListener("dblclick", (e) => {
-    const event = eventAt(e.offsetX, e.offsetY);
-    if (event) show(event.start - event.duration * 0.05, event.start + event.duration * 1.05);
-  });
-  canvas.addEventListener("wheel", (e) => {
-    const sideways = e.deltaX || (e.shiftKey ? e.deltaY : 0);
-    if (!e.ctrlKey && !sideways) return;              // The page scrolls.
-    e.preventDefault();
-    const by = sideways / width() * (view.to - view.from);
-    if (e.ctrlKey) zoom(Math.exp(e.deltaY * 0.004), time(e.offsetX));
-    else show(view.from + by, view.to + by);
-    choose(eventAt(e.offsetX, e.offsetY));
-  }, { passive: false });
-
-  const actions = {
-    in: () => zoom(0.5), out: () => zoom(2), all: () => show(0, data.end),
-    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => show(0, data.end),
-    ArrowRight: () => step(1, 0), ArrowLeft: () => step(-1, 0),
-    ArrowDown: () => step(0, 1), ArrowUp: () => step(0, -1), Escape: () => choose(null),
-  };
-  canvas.addEventListener("keydown", (e) => {
-    if (!Object.hasOwn(actions, e.key) || e.ctrlKey || e.metaKey || e.altKey) return;
-    e.preventDefault();
-    actions[e.key]();
-  });
-  document.querySelectorAll("[data-zoom]").forEach((button) =>
-    button.addEventListener("click", () => actions[button.dataset.zoom]()));
-  tableRows.forEach((row, i) => {
+  canvas.addEventListener("dblclick", () => show(0, data.end));
+  document.addEventListener("keydown", (e) => { if (e.key === "Escape") show(0, data.end); });
+  search.addEventListener("input", find);
+  collectiveRows.forEach((row, i) => {
     const mark = (value) => () => { marked = value; draw(); };
     row.addEventListener("pointerenter", mark(i));
     row.addEventListener("focus", mark(i));
@@ -230,7 +264,34 @@ function timeline(canvas, tip, data) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }
 
-// The colours of the style sheet, by name.
+function button(text, run) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = text;
+  made.addEventListener("click", run);
+  return made;
+}
+
+// How much of a range is covered by events that may overlap.
+function covered(events, from, to) {
+  let all = 0, until = from;
+  for (const { start, duration } of [...events].sort((a, b) => a.start - b.start)) {
+    const end = Math.min(start + duration, to);
+    all += Math.max(0, end - Math.max(start, until));
+    until = Math.max(until, end);
+  }
+  return all;
+}
+
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+function size(bytes) {
+  let unit = 0;
+  for (; bytes >= 1024 && unit < SIZES.length - 1; unit += 1) bytes /= 1024;
+  return `${Number(bytes.toPrecision(4))} ${SIZES[unit]}`;
+}
+
+// The colors of the style sheet, by name.
 function colors() {
   const style = getComputedStyle(document.documentElement), known = new Map();
   return (name) => {
@@ -281,7 +342,7 @@ function ticks({ from, to }, width) {
   return { step, text: (at) => (at ? `${(at / unit).toFixed(digits)} ${name}` : "0") };
 }
 
-// ---------------------------------------------------------------------------------- who holds what
+// ---------------------------------------------------------------------------------- which device holds what
 
 function holders(section) {
   const devices = [...section.querySelectorAll("[data-device]")];
@@ -318,9 +379,8 @@ function holders(section) {
   }));
 }
 
-const recorded = document.getElementById("events");
-if (recorded) {
-  const canvas = document.querySelector(".timeline canvas");
-  timeline(canvas, document.querySelector(".timeline output"), JSON.parse(recorded.textContent));
-}
-holders(document.querySelector(".holders"));
+document.querySelectorAll("article").forEach((article) => {
+  const recorded = article.querySelector("script");
+  if (recorded) timeline(article, JSON.parse(recorded.textContent));
+  holders(article.querySelector(".holders"));
+});

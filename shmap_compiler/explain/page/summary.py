@@ -1,4 +1,4 @@
-"""What an explanation comes to: in a sentence, in tables, and what stands behind the figures."""
+"""The header with the verdict, the totals, and where the figures come from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from shmap_passes.cost.chips import Chip
 from shmap_passes.cost.networks import Network, Torus
 
 from shmap_compiler.base.text_tables import show_bytes, show_flops, show_seconds
-from shmap_compiler.explain.figures import CollectiveCost, Figures, Memory
-from shmap_compiler.explain.page.markup import Markup, element, join
-from shmap_compiler.explain.text import HEADER, collective_cells, memory_rows, totals_rows
+from shmap_compiler.explain.figures import Figures, Memory
+from shmap_compiler.explain.page.markup import Markup, bar, element, join
+from shmap_compiler.explain.text import memory_rows, totals_rows
 from shmap_compiler.targets.target import Target
 
 _HARDLY = 0.005
@@ -67,44 +67,7 @@ def _bound(explanation: Figures) -> str:
     return f"If all of it overlapped, the run would be {bound}: {seconds}."
 
 
-# ----------------------------------------------------------------------------------------- tables
-
-
-def collectives(explanation: Figures) -> Markup:
-    heading = element("h2", "Collectives")
-    if not explanation.collectives:
-        return element("section", heading, element("p", "None.", class_="quiet"))
-    step = explanation.totals.step_seconds
-    heads = (
-        element("th", text, scope="col", class_="figure" if text in _FIGURES else None)
-        for text in ("kind", *HEADER[1:])
-    )
-    rows = (_collective(i, cost, step) for i, cost in enumerate(explanation.collectives))
-    table = element(
-        "table",
-        element("thead", element("tr", *heads, element("th", "of the run") if step else "")),
-        element("tbody", *rows),
-        class_="collectives",
-    )
-    return element("section", heading, element("div", table, class_="wide"))
-
-
-_FIGURES = HEADER[3:]
-
-
-def _collective(number: int, cost: CollectiveCost, step: float | None) -> Markup:
-    kind, source, axes, *figures, exposed = collective_cells(cost)
-    swatch = element("i", class_=f"swatch {cost.kind}")
-    share = (cost.exposed_seconds or 0.0) / step if step else 0.0
-    cells = (
-        element("th", swatch, kind, scope="row"),
-        element("td", source),
-        element("td", axes),
-        *(element("td", text, class_="figure") for text in figures),
-        element("td", exposed, class_="figure"),
-        element("td", bar([("wait", share)])) if step else "",
-    )
-    return element("tr", *cells, tabindex=0, data_collective=number)
+# ------------------------------------------------------------------------------------- in figures
 
 
 def totals_and_memory(explanation: Figures) -> Markup:
@@ -133,16 +96,6 @@ def _shares(memory: Memory) -> list[tuple[str, float]]:
     return [(name, size / whole) for name, size in zip(_PARTS, sizes, strict=True)]
 
 
-def bar(shares: Iterable[tuple[str, float]], over: bool = False) -> Markup:
-    """Parts of a whole, beside a table that says the same."""
-    parts = (
-        element("i", class_=name, style=f"width:{100 * share:.2f}%")
-        for name, share in shares
-        if share
-    )
-    return element("span", *parts, class_="bar over" if over else "bar", aria_hidden="true")
-
-
 def _pairs(rows: Iterable[tuple[str, ...]], swatches: Collection[str] = ()) -> Markup:
     """Names and values; before some names, the colour that stands for them in a bar."""
 
@@ -159,19 +112,18 @@ def _pairs(rows: Iterable[tuple[str, ...]], swatches: Collection[str] = ()) -> M
 def notes(explanation: Figures) -> Markup:
     return element(
         "section",
-        element("h2", "What stands behind these figures"),
+        element("h2", "Where these figures come from"),
         element("ul", *(element("li", note) for note in (*_ALWAYS, *explanation.notes))),
         _figures(explanation),
     )
 
 
 _ALWAYS = (
-    "Read from the compiled program: the collectives, their order and bytes, the trips of loops, "
-    "and the memory.",
-    "Modelled: all times. Those of collectives follow from the bandwidth of links, those of "
-    "computing from the compiler's own estimates or from a roofline. Nothing was measured on a "
-    "device.",
-    "The formulas, and the source of each figure of a chip, are in docs/explain.md.",
+    "Read from the compiled program: the collectives, their order and bytes, the trip counts of "
+    "loops, and which arrays are live.",
+    "Modeled: all times. Collectives take what the bandwidth of their links allows; compute takes "
+    "what the compiler estimates, or a roofline. Nothing was measured on a device.",
+    "docs/explain.md has the formulas, and the source of each figure of a chip.",
 )
 
 

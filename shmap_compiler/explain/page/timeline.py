@@ -21,11 +21,10 @@ MOST_EVENTS = 10_000
 _POSITIONS = 2_000
 """Into how many parts the time is then cut; in each, short events of a kind become one per row."""
 
-_BUTTONS = (("in", "+", "zoom in"), ("out", "\u2212", "zoom out"), ("all", "all", "show all"))
-
 _HELP = (
-    "Drag to move, Ctrl+wheel to zoom, double-click an event to fill the view with it. "
-    "Keys: arrows step through events, + and - zoom, 0 shows all."
+    "Drag over a stretch of time to see what it adds up to and to zoom in; Escape, or a double "
+    "click, shows everything. For single events, write a trace for Perfetto with --trace FILE "
+    "(explanation.to_trace() in Python)."
 )
 
 
@@ -44,39 +43,40 @@ class Bar:
     count: int = 1
 
 
-def section(explanation: Figures) -> Markup:
+def section(explanation: Figures, number: int, until: float) -> Markup:
+    """The timeline of the article of this number, drawn up to `until`."""
+    heading = element("h2", "One run on one device")
     events = explanation.timeline
     if not events:
-        return element("section", element("h2", "One run on one device"), _no_times())
+        return element("section", heading, _no_times())
     drawn = bars(events)
-    buttons = (
-        element("button", text, type="button", data_zoom=name, aria_label=label, title=label)
-        for name, text, label in _BUTTONS
+    search = element(
+        "input", type="search", placeholder="find a line, a kind, an instruction", data_search=True
     )
     return element(
         "section",
-        element("h2", "One run on one device"),
-        element("div", _legend(drawn), element("div", *buttons, class_="buttons"), class_="tools"),
+        heading,
+        element("div", _legend(drawn), element("label", "Search ", search), class_="tools"),
         element(
             "div",
-            _canvas(explanation),
+            _canvas(explanation, number),
             element("output", hidden=True),
             element("noscript", "The timeline is drawn by a script; the tables below need none."),
             class_="timeline",
         ),
-        element("p", _HELP, *_left_out(explanation, drawn), class_="quiet", id="keys"),
-        element("script", _json(explanation, drawn), type="application/json", id="events"),
+        element("p", class_="selection", aria_live="polite"),
+        element("p", _HELP, *_left_out(explanation, drawn), class_="quiet", id=f"keys-{number}"),
+        element("script", _json(explanation, drawn, until), type="application/json"),
     )
 
 
-def _canvas(explanation: Figures) -> Markup:
-    """Where page.js draws; it takes keys, and tells of the chosen event in the element `output`."""
+def _canvas(explanation: Figures, number: int) -> Markup:
+    """Where page.js draws."""
     return element(
         "canvas",
-        tabindex=0,
-        role="application",
+        role="img",
         aria_label=_in_words(explanation),
-        aria_describedby="keys",
+        aria_describedby=f"keys-{number}",
     )
 
 
@@ -134,7 +134,7 @@ def _one(alike: Sequence[Bar]) -> Bar:
 # ------------------------------------------------------------------------------------------- data
 
 
-def _json(explanation: Figures, drawn: Sequence[Bar]) -> Markup:
+def _json(explanation: Figures, drawn: Sequence[Bar], until: float) -> Markup:
     """What page.js reads; strings are numbered, times are in nanoseconds."""
     strings: dict[str, int] = {}
 
@@ -158,17 +158,35 @@ def _json(explanation: Figures, drawn: Sequence[Bar]) -> Markup:
     ]
     collectives = [list(map(number, c.instructions)) for c in explanation.collectives]
     data = {
-        "end": nanoseconds(_end(explanation)),
+        "end": nanoseconds(until),
         "events": events,
         "collectives": collectives,
+        "memory": [(nanoseconds(start), held) for start, held in _memory(explanation)],
+        "reserved": explanation.memory.total - explanation.memory.program,
+        "last": nanoseconds(end(explanation)),
         "strings": list(strings),
     }
     # "<" could end the element that holds this.
     return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
 
 
-def _end(explanation: Figures) -> float:
-    last = max(event.start + event.seconds for event in explanation.timeline)
+def _memory(explanation: Figures) -> Sequence[tuple[float, int]]:
+    """The samples of memory; of very many, the largest in each stretch of time."""
+    samples = explanation.memory_use.samples
+    if len(samples) <= MOST_EVENTS:
+        return samples
+    length = end(explanation) / _POSITIONS
+    largest: dict[int, tuple[float, int]] = {}
+    for start, held in samples:
+        key = int(start / length)
+        if key not in largest or held > largest[key][1]:
+            largest[key] = start, held
+    return [(key * length, held) for key, (_, held) in sorted(largest.items())]
+
+
+def end(explanation: Figures) -> float:
+    """Seconds from the start of the run to the end of its last event."""
+    last = max((event.start + event.seconds for event in explanation.timeline), default=0.0)
     return max(last, explanation.totals.step_seconds or 0.0)
 
 
@@ -193,7 +211,7 @@ def _in_words(explanation: Figures) -> str:
         return f"{len(found)} {lane} events, {show_seconds(sum(found))} together"
 
     lanes = "; ".join(map(total, ("compute", "wire", "wait")))
-    return f"Timeline of {show_seconds(_end(explanation))}: {lanes}."
+    return f"Timeline of {show_seconds(end(explanation))}: {lanes}."
 
 
 def _no_times() -> Markup:
