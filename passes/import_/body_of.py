@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import PassRefused, Violation
 from ..ir.body_form import MANUAL_AXES
-from .inline_calls import functions_of
+from ..ir.inline_calls import functions_of
 
 
 def main_of(module: ModuleOp, what: str) -> func.FuncOp:

@@ -21,9 +21,9 @@ from jaxlib.mlir import ir
 
 from ..base import Violation
 from ..ir.collective_ops import is_axis_index
+from ..ir.inline_calls import callee
 from ..ir.ops import is_token, terminator
 from ..ir.types import Value
-from .inline_calls import callee
 from .outside_ops import (
     CONTROL_FLOW,
     ELEMENTWISE,

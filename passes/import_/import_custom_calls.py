@@ -44,6 +44,7 @@ from ..base import PassRefused, PipelineError, Violation
 from ..ir.boundary import value_attributes
 from ..ir.collective_ops import COLLECTIVES, call_target
 from ..ir.find_ops import find_ops
+from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline, inline_calls, reaches
 from ..ir.mesh import Mesh
 from ..ir.ops import defining_op, is_token, terminator, walk
 from ..ir.types import Value
@@ -52,7 +53,6 @@ from .choose_mesh import choose_mesh, mesh_of_text
 from .full_values import Crossing
 from .hlo_sharding import read_hlo_sharding
 from .import_pass import ImportPass
-from .inline_calls import callee, erase_uncalled, functions_of, inline, inline_calls, reaches
 from .localize import finish, localize
 from .name_groups import to_body_form
 from .name_positions import PARTITION_ID, name_positions

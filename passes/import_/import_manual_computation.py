@@ -40,13 +40,13 @@ from ..analysis.per_device_constants import evaluate
 from ..base import PassRefused, Violation
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.find_ops import find_ops
+from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline_calls
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import terminator, walk
 from ..ir.types import Value
 from .body_of import main_of, replace_module
 from .full_values import Crossing
 from .import_pass import ImportPass
-from .inline_calls import callee, erase_uncalled, functions_of, inline_calls
 from .localize import finish, localize
 from .manual_regions import common_mesh, hints_of, placements
 from .name_groups import to_body_form

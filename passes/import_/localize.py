@@ -13,11 +13,11 @@ from ..base import PassRefused, Violation
 from ..ir.body_form import MANUAL_AXES
 from ..ir.boundary import SHARDING, value_attributes
 from ..ir.collective_ops import is_axis_index
+from ..ir.inline_calls import functions_of, reaches
 from ..ir.mesh import Mesh
 from ..ir.ops import is_token, terminator, walk
 from ..ir.types import Value
 from .full_values import Crossing, FullValues
-from .inline_calls import functions_of, reaches
 from .name_groups import sdy_mesh
 from .outside_ops import has_effect, is_dead, is_hint, splat
 from .placement import Placement

@@ -6,7 +6,8 @@ After:   %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, ... axes = 
               {shmap.overlap = {name = "ring", order = array<i64: 0, 1, 3, 2>, ...}}
          %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
 Needs:   the machine: its chip, its network and the places of the mesh, as `Machine.text` has them.
-Leaves:  every operation as it is; the passes after it rewrite those that have a form.
+Leaves:  every operation as it is; the passes after it rewrite those that have a form. Only
+         functions that are called in loops which gather are inlined: a loop is rewritten whole.
 
 The rule is in passes/cost/overlap.py. A form must be expected to take at most 85% of the time of
 the plain program, with `effort=try` at most 100%, and with `effort=force` any. Without a machine
@@ -23,6 +24,7 @@ from ..base import Pass, PipelineError
 from ..cost.machine import Machine
 from .choices import Choice, Effort, choices
 from .form import write
+from .inline_steps import inline_steps
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class ChooseOverlap(Pass):
                 raise PipelineError(f"{self.name}: option machine: {error}") from None
 
     def choices(self, module: ModuleOp) -> tuple[Choice, ...]:
-        """What the pass chooses in a module."""
+        """What the pass chooses in a module; inlines the steps of loops first."""
+        inline_steps(module)
         machine = Machine.parse(self.machine) if self.machine else None
         return choices(module, machine, self.effort, self.may_round)
 

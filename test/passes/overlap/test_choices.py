@@ -12,8 +12,6 @@ from shmap_passes import PASSES, PipelineError, parse_pipeline
 from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
-from shmap_passes.import_.inline_calls import inline_calls
-from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
 from shmap_passes.overlap.form import Form, read
 
@@ -65,9 +63,6 @@ def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
     pass_ = ChooseOverlap(machine=text, **options)
     with shmap_passes.make_context():
         module = ir.Module.parse(body(fun, dtype, sizes))
-        # JAX 0.10 lowers the steps of a loop as functions.
-        main = read_body_form(module.operation.opview).main
-        inline_calls(module.operation.opview, main, lambda call: True)
         found = pass_.choices(module.operation.opview)
         shmap_passes.run(module, [pass_])
         assert [c.form for c in pass_.choices(module.operation.opview)] == [c.form for c in found]

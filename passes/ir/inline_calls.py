@@ -9,8 +9,8 @@ from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import PassRefused, Violation
-from ..ir.find_ops import find_ops
-from ..ir.ops import terminator, walk
+from .find_ops import find_ops
+from .ops import terminator, walk
 
 # A module calls its functions a few times; more is a recursion.
 _MOST_INLINED = 1000
