@@ -20,6 +20,11 @@ from .ir.dialects import make_context, register_mlir_passes
 from .ir.memoize import memoizing
 from .ir.printing import PassPrinting
 from .overlap.choose_overlap import ChooseOverlap
+from .overlap.overlap_all_to_all import OverlapAllToAll
+from .overlap.overlap_gather_contraction import OverlapGatherContraction
+from .overlap.overlap_gather_product import OverlapGatherProduct
+from .overlap.overlap_product_scatter import OverlapProductScatter
+from .overlap.unroll_gathering_loops import UnrollGatheringLoops
 from .simplify.combine_all_reduces import CombineAllReduces
 from .simplify.elide_gathered_slices import ElideGatheredSlices
 from .simplify.elide_invariant_reductions import ElideInvariantReductions
@@ -27,6 +32,7 @@ from .simplify.elide_trivial_collectives import ElideTrivialCollectives
 from .simplify.fold_all_reduces import FoldAllReduces
 from .simplify.form_reduce_scatter import FormReduceScatter
 from .simplify.merge_equal_collectives import MergeEqualCollectives
+from .simplify.normalize_all_to_all import NormalizeAllToAll
 
 Partitioner = Literal["gspmd", "shardy"]
 GroupNaming = Literal["axes", "ids"]
@@ -43,14 +49,20 @@ PASSES: tuple[type[Pass], ...] = (
     FormReduceScatter,
     FoldAllReduces,
     CombineAllReduces,
+    NormalizeAllToAll,
     ChooseOverlap,
+    UnrollGatheringLoops,
+    OverlapAllToAll,
+    OverlapGatherProduct,
+    OverlapGatherContraction,
+    OverlapProductScatter,
     LegalizeCollectives,
     WrapManual,
     InlineMeshes,
 )
 """Every pass of this project, in the order of the pipeline. It leaves out shmap-import-..., as
 `shard_map` emits body form, and shmap-check-replication, as it checks replication on the Graph. It
-has shmap-choose-overlap if asked for."""
+has shmap-choose-overlap, and the passes that rewrite what it chooses, if asked for."""
 
 
 def pipeline(
@@ -79,14 +91,28 @@ def pipeline(
         FoldAllReduces(),
         # After all passes that match all_reduces: they would find slices of combined ones.
         CombineAllReduces(),
+        NormalizeAllToAll(),
         # After all passes that simplify collectives: what they leave is what there is to overlap.
-        *(() if overlap is None else (overlap,)),
+        *(() if overlap is None else (overlap, *overlap_passes())),
         # Before wrap-manual, which removes the manual axes that it reads from @main.
         LegalizeCollectives(groups=groups, partitioner=partitioner),
         # After everything that works on per-device types.
         WrapManual(partitioner=partitioner),
         # Last: it removes the mesh that all others look up.
         InlineMeshes(),
+    )
+
+
+def overlap_passes() -> tuple[Pass, ...]:
+    """The passes that rewrite what shmap-choose-overlap has chosen."""
+    return (
+        # First: the others may rewrite the steps of a loop, each by itself.
+        UnrollGatheringLoops(),
+        OverlapAllToAll(),
+        # Before product-scatter: what it computes from a product in pieces stays an operand.
+        OverlapGatherProduct(),
+        OverlapGatherContraction(),
+        OverlapProductScatter(),
     )
 
 

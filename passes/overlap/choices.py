@@ -110,6 +110,9 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         plan.parts,
         plan.order,
         empty="zeros" if machine is None else "allocate",
+        # XLA joins chunks again on GPUs if nothing keeps them apart, and writes into slices late.
+        barriers=name not in ("columns", "chunks") or (machine is not None and not machine.is_tpu),
+        in_place=machine is None or machine.is_tpu,
         stacked=plan.is_stacked,
         narrow=name == "ring" and machine is not None and machine.is_tpu and _is_narrowed(site),
     )

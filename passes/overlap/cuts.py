@@ -87,10 +87,13 @@ def _through_reshape(old: list[int], new: list[int], cut: Cut) -> Cut | None:
 def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     """The cut that operand `number` must have if the result is cut; None if it is taken whole.
 
-    For elementwise operations and products, which are all that can have several operands.
+    For transposes, and for elementwise operations and products, which can have several operands.
     """
     operand = op.operands[number]
     if op.name == DOT:
         dimension = Product.of(op).operand_dimensions(cut.dimension).get(number)
         return None if dimension is None else replace(cut, dimension=dimension)
+    if op.name == "stablehlo.transpose":
+        order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        return replace(cut, dimension=order[cut.dimension])
     return cut if shape_of(operand) == shape_of(op.results[0]) else None

@@ -39,19 +39,20 @@ class Exchange:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 
 
-def exchanges(root: ir.Operation, form: BodyForm) -> list[Exchange]:
-    """The pairs of all_to_alls inside `root`, over several devices, with products between them."""
-    all_of_them = over_whole_axes(root, ALL_TO_ALL)
-    found: list[Exchange] = []
-    taken: set[ir.Operation] = set()
-    for op, axes in all_of_them:
-        if op in taken or form.mesh.product(axes) == 1:
-            continue
-        pair = next(_pairs(op, axes, form.mesh.product(axes)), None)
+def exchanges(root: ir.Operation, form: BodyForm) -> Iterator[Exchange]:
+    """The pairs of all_to_alls inside `root`, over several devices, with products between them.
+
+    Each is looked for when it is asked for, so those before may be rewritten.
+    """
+    ops = over_whole_axes(root, ALL_TO_ALL)
+    numbers = {op: number for number, (op, _) in enumerate(ops)}
+    taken: set[int] = set()
+    for number, (op, axes) in enumerate(ops):
+        count = form.mesh.product(axes)
+        pair = next(_pairs(op, axes, count), None) if number not in taken and count > 1 else None
         if pair is not None:
-            found.append(pair)
-            taken |= {pair.op, pair.back}
-    return found
+            taken.add(numbers[pair.back])
+            yield pair
 
 
 def _pairs(op: ir.Operation, axes: tuple[str, ...], count: int) -> Iterator[Exchange]:

@@ -36,7 +36,9 @@ class Form:
         @AllocateBuffer, which XLA has on TPUs and GPUs only.
       barriers: whether optimization barriers keep the steps apart.
       stacked: whether the two halves of a step of a ring are one product.
+      in_place: whether chunks are put in place in a buffer; else they are concatenated.
       narrow: whether f32 that is multiplied with default precision is sent as bf16.
+      wide: whether partial sums are sent as f32, and rounded at the end only.
     """
 
     name: FormName
@@ -45,7 +47,9 @@ class Form:
     empty: Empty = "zeros"
     barriers: bool = True
     stacked: bool = False
+    in_place: bool = True
     narrow: bool = False
+    wide: bool = False
 
 
 def write(op: ir.Operation, form: Form) -> None:
@@ -59,7 +63,9 @@ def write(op: ir.Operation, form: Form) -> None:
                 "empty": ir.StringAttr.get(form.empty),
                 "barriers": ir.BoolAttr.get(form.barriers),
                 "stacked": ir.BoolAttr.get(form.stacked),
+                "in_place": ir.BoolAttr.get(form.in_place),
                 "narrow": ir.BoolAttr.get(form.narrow),
+                "wide": ir.BoolAttr.get(form.wide),
             }
         )
 
@@ -80,7 +86,9 @@ def read(op: ir.Operation) -> Form | None:
         cast("Empty", empty),
         _flag(attribute, "barriers", default=True),
         _flag(attribute, "stacked"),
+        _flag(attribute, "in_place", default=True),
         _flag(attribute, "narrow"),
+        _flag(attribute, "wide"),
     )
 
 

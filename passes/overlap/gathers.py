@@ -61,14 +61,16 @@ class Gather:
         return tuple(each for each in self.operands if each.role == "contracted")
 
 
-def gathers(root: ir.Operation, form: BodyForm) -> list[Gather]:
-    """The gathers inside `root` over several devices, each with its products."""
-    return [
-        Gather(op, axes, form.mesh.product(axes), dimension, tuple(_operands(op, dimension)))
-        for op, axes in over_whole_axes(root, ALL_GATHER)
-        if form.mesh.product(axes) > 1
-        for dimension in [ir.IntegerAttr(op.attributes["all_gather_dim"]).value]
-    ]
+def gathers(root: ir.Operation, form: BodyForm) -> Iterator[Gather]:
+    """The gathers inside `root` over several devices, each with its products.
+
+    The products are looked for when a gather is asked for, so those before may be rewritten.
+    """
+    for op, axes in over_whole_axes(root, ALL_GATHER):
+        count = form.mesh.product(axes)
+        if count > 1:
+            dimension = ir.IntegerAttr(op.attributes["all_gather_dim"]).value
+            yield Gather(op, axes, count, dimension, tuple(_operands(op, dimension)))
 
 
 def _operands(gather: ir.Operation, dimension: int) -> list[GatheredOperand]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -52,27 +53,36 @@ class GatheringLoop:
     products: tuple[Product, ...]
 
 
-def gathering_loops(root: ir.Operation, form: BodyForm) -> list[GatheringLoop]:
-    """The loops inside `root` that gather over several devices and multiply."""
+def gathering_loops(root: ir.Operation, form: BodyForm) -> Iterator[GatheringLoop]:
+    """The loops inside `root` that gather over several devices and multiply, inner ones first.
+
+    Each is looked at when it is asked for, so those before may be rewritten.
+    """
     by_block: dict[ir.Block, list[tuple[ir.Operation, tuple[str, ...]]]] = {}
     for name in (ALL_GATHER, REDUCE_SCATTER):
         for op, axes in over_whole_axes(root, name):
             if form.mesh.product(axes) > 1:
                 by_block.setdefault(op.block, []).append((op, axes))
-    found: list[GatheringLoop] = []
-    for block, collectives in by_block.items():
+    for block in sorted(by_block, key=_depth, reverse=True):
         owner = block.owner.operation
         loop = counted_loop(owner) if owner.name == WHILE else None
         if loop is None or block != loop.body:
             continue
         carried = _carried(loop)
-        free = tuple(each for each in collectives if _is_free(each[0], loop, carried))
+        free = tuple(each for each in by_block[block] if _is_free(each[0], loop, carried))
         products = tuple(
             Product.of(op.operation) for op in block.operations if op.operation.name == DOT
         )
         if free and products:
-            found.append(GatheringLoop(loop, free, products))
-    return found
+            yield GatheringLoop(loop, free, products)
+
+
+def _depth(block: ir.Block) -> int:
+    """The number of operations around a block."""
+    depth, op = 0, block.owner.operation.parent
+    while op is not None:
+        depth, op = depth + 1, op.operation.parent
+    return depth
 
 
 def counted_loop(op: ir.Operation) -> CountedLoop | None:

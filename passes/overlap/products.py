@@ -83,3 +83,13 @@ class Product:
     def _free(self, side: int) -> tuple[int, ...]:
         rank = ir.RankedTensorType(self.op.operands[side].type).rank
         return tuple(d for d in range(rank) if self.role(side, d) == "free")
+
+
+def has_default_precision(op: ir.Operation) -> bool:
+    """Whether a dot_general leaves it to the chip how it rounds its operands."""
+    if "algorithm" in op.attributes:
+        return False
+    precision = op.attributes.get("precision_config")
+    return precision is None or all(
+        stablehlo.PrecisionAttr(each).value == "DEFAULT" for each in ir.ArrayAttr(precision)
+    )

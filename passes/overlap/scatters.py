@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -9,6 +10,7 @@ from jaxlib.mlir import ir
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import REDUCE_SCATTER, over_whole_axes, reduction
 from ..ir.ops import defining_op
+from ..ir.types import Value
 from .cuts import ELEMENTWISE, Cut, cut_of_operand, shape_of
 from .products import DOT, Product
 
@@ -34,15 +36,24 @@ class ScatteredProduct:
     chain: tuple[ir.Operation, ...]
     cut: Cut
 
+    def replace(self, value: Value) -> None:
+        """Replaces the sum, and erases it with what it is computed from."""
+        self.op.results[0].replace_all_uses_with(value)
+        for op in (self.op, *reversed(self.chain), self.product.op):
+            op.erase()
 
-def scattered_products(root: ir.Operation, form: BodyForm) -> list[ScatteredProduct]:
-    """The reduce_scatters of products inside `root`, over several devices."""
-    found = [
-        _scattered(op, axes, form.mesh.product(axes))
-        for op, axes in over_whole_axes(root, REDUCE_SCATTER)
-        if form.mesh.product(axes) > 1 and reduction(op) == "stablehlo.add"
-    ]
-    return [each for each in found if each is not None]
+
+def scattered_products(root: ir.Operation, form: BodyForm) -> Iterator[ScatteredProduct]:
+    """The reduce_scatters of products inside `root`, over several devices.
+
+    Each is looked at when it is asked for, so those before may be rewritten.
+    """
+    for op, axes in over_whole_axes(root, REDUCE_SCATTER):
+        count = form.mesh.product(axes)
+        if count > 1 and reduction(op) == "stablehlo.add":
+            found = _scattered(op, axes, count)
+            if found is not None:
+                yield found
 
 
 def _scattered(op: ir.Operation, axes: tuple[str, ...], count: int) -> ScatteredProduct | None:

@@ -8,7 +8,7 @@ module @a_gathered_operand {
   sdy.mesh @mesh = <["i"=4]>
   // CHECK-LABEL: module @a_gathered_operand
   // CHECK: "stablehlo.all_gather"
-  // CHECK-SAME: shmap.overlap = {barriers = true, empty = "zeros", name = "ring"
+  // CHECK-SAME: shmap.overlap = {barriers = true, empty = "zeros", in_place = true, name = "ring"
   // CHECK-NEXT: stablehlo.dot_general
   func.func public @main(%x: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}, %w: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<16x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<16x8xf32>
@@ -24,7 +24,7 @@ module @sums_of_bf16_are_rounded_on_their_way {
   // CHECK-LABEL: module @sums_of_bf16_are_rounded_on_their_way
   // CHECK-NOT: shmap.overlap
   // ROUND-LABEL: module @sums_of_bf16_are_rounded_on_their_way
-  // ROUND: shmap.overlap = {barriers = true, empty = "zeros", name = "partial-sums"
+  // ROUND: shmap.overlap = {barriers = true, empty = "zeros", in_place = true, name = "partial-sums"
   func.func public @main(%x: tensor<16x2xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}]>}, %w: tensor<2x6xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}) -> (tensor<4x6xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
     %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x2xbf16>, tensor<2x6xbf16>) -> tensor<16x6xbf16>
     %s = "stablehlo.reduce_scatter"(%y) <{scatter_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({

@@ -1,0 +1,102 @@
+"""Cuts an exchange, what is computed from it, and the exchange back into chunks.
+
+In a layer of experts each device sends tokens to the devices of their experts, and gets the results
+back. Nothing is computed while tokens are on the way. Cut along the tokens that two devices
+exchange, one chunk is on the way while another is computed.
+
+Before:  %1 = "stablehlo.all_to_all"(%x) <{split_dimension = 0, concat_dimension = 0, ...}>
+         %2 = stablehlo.dot_general (stablehlo.reshape %1), %w
+         %y = "stablehlo.all_to_all"(stablehlo.reshape %2) <{...}>
+After, parts=2:
+         // for each half of dimension 1 of %x
+         %a = "stablehlo.all_to_all"(stablehlo.slice %x [0:n, 0:c])
+         %b = stablehlo.dot_general (stablehlo.reshape %a), %w
+         %c = "stablehlo.all_to_all"(stablehlo.reshape %b)
+         // is put in place in a buffer, or concatenated
+Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the first of
+         the two.
+Leaves:  an all_to_all that does not lead, through products, elementwise operations, transposes and
+         reshapes alone, to one over the same axes; one that is used for anything else; one along
+         whose dimensions nothing can be cut into `parts` chunks.
+
+Each token is computed as before. If some axes are automatic, nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass
+from ..ir.body_form import read_body_form
+from ..ir.types import Value
+from .cuts import Cut
+from .exchanges import Exchange, exchanges
+from .form import Empty, Form, erase, read
+from .pieces import barrier, compute, empty, join, take
+
+_USUAL = 4
+"""Chunks, if the form does not say how many."""
+
+
+@dataclass(frozen=True)
+class OverlapAllToAll(Pass):
+    """Cuts an exchange, what is computed from it, and the exchange back into chunks."""
+
+    name = "shmap-overlap-all-to-all"
+    code = "SHM-P18"
+    keeps_bits = True
+    needs_body_form = True
+
+    form: Literal["chosen", "chunks"] = "chosen"
+    parts: int = 0
+    empty: Empty = "zeros"
+    barriers: bool = False
+
+    def run(self, module: ModuleOp) -> None:
+        body = read_body_form(module)
+        for exchange in exchanges(module.operation, body):
+            form = read(exchange.op) if self.form == "chosen" else self._forced()
+            if form is None or form.name != "chunks":
+                continue
+            erase(exchange.op)
+            parts = form.parts or _USUAL
+            size = exchange.cuts[exchange.op.operands[0]].size
+            if not body.is_partly_manual and parts > 1 and size % parts == 0:
+                _rewrite(exchange, parts, form)
+
+    def _forced(self) -> Form:
+        return Form("chunks", self.parts, empty=self.empty, barriers=self.barriers)
+
+
+def _rewrite(exchange: Exchange, parts: int, form: Form) -> None:
+    result = exchange.back.results[0]
+    with ir.InsertionPoint(exchange.back), exchange.op.location:
+        type_ = result.type
+        buffer = empty(type_, form.empty) if form.in_place else None
+        pieces = _pieces(exchange, parts, form)
+        joined = join(pieces, exchange.cuts[result], type_, buffer)
+    result.replace_all_uses_with(joined)
+    for op in (exchange.back, *reversed(exchange.ops), exchange.op):
+        op.erase()
+
+
+def _pieces(exchange: Exchange, parts: int, form: Form) -> list[Value]:
+    sent = exchange.op.operands[0]
+    size = exchange.cuts[sent].size // parts
+    pieces: list[Value] = []
+    for part in range(parts):
+
+        def take_piece(value: Value, cut: Cut, part: int = part) -> Value:
+            return take(value, cut, part * size, size)
+
+        chunk = take_piece(sent, exchange.cuts[sent])
+        if form.barriers and pieces:
+            chunk, pieces[-1] = barrier(chunk, pieces[-1])
+        ops = (exchange.op, *exchange.ops, exchange.back)
+        known = compute(ops, {sent: chunk}, exchange.cuts, size, take_piece)
+        pieces.append(known[exchange.back.results[0]])
+    return pieces

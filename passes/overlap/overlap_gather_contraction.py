@@ -1,0 +1,77 @@
+"""Gathers an operand in chunks of columns, each beside the product with the chunk before.
+
+If a product sums over the gathered dimension, as that of activations with gathered weights does,
+every element of the result needs the blocks of all devices. But columns of the result need only
+columns of the operand. Each chunk of columns is gathered by itself and multiplied over the whole
+gathered dimension, so that no sum is split and results are bitwise the same.
+
+Before:  %g = "stablehlo.all_gather"(%w) <{all_gather_dim = 0, ... axes = ["i"]}>
+         %y = stablehlo.dot_general %x, %g, contracting_dims = [1] x [0]
+After, parts=2:
+         %g0 = "stablehlo.all_gather"(stablehlo.slice %w [0:k, 0:c])
+         %g1 = "stablehlo.all_gather"(stablehlo.slice %w [0:k, c:2*c])
+         %y0 = stablehlo.dot_general %x, %g0
+         %y1 = stablehlo.dot_general %x, %g1
+         // both are put in place in a buffer, or concatenated
+Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the gathers
+         that are to be rewritten.
+Leaves:  gathers without a product over the gathered dimension, those whose operand has no other
+         free dimension that `parts` divides, and those whose results are needed too early.
+
+If `barriers`, optimization barriers keep the compiler from joining the chunks again and let one
+gather run at a time. If some axes are automatic, nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass
+from ..ir.body_form import read_body_form
+from .cuts import Cut, shape_of
+from .form import Empty, Form, erase, read
+from .gather_chunks import gather_in_chunks, is_cut_by
+from .gathers import Gather, gathers
+
+
+@dataclass(frozen=True)
+class OverlapGatherContraction(Pass):
+    """Gathers an operand in chunks of columns, each beside the product with the chunk before."""
+
+    name = "shmap-overlap-gather-contraction"
+    code = "SHM-P16"
+    keeps_bits = True
+    needs_body_form = True
+
+    form: Literal["chosen", "columns"] = "chosen"
+    parts: int = 0
+    empty: Empty = "zeros"
+    barriers: bool = False
+
+    def run(self, module: ModuleOp) -> None:
+        body = read_body_form(module)
+        for gather in gathers(module.operation, body):
+            form = read(gather.op) if self.form == "chosen" else self._forced()
+            if form is None or form.name != "columns" or not gather.contracted:
+                continue
+            erase(gather.op)
+            dimension = _columns(gather)
+            if dimension is not None and not body.is_partly_manual:
+                gather_in_chunks(gather, dimension, form)
+
+    def _forced(self) -> Form:
+        return Form("columns", self.parts, empty=self.empty, barriers=self.barriers)
+
+
+def _columns(gather: Gather) -> int | None:
+    """The largest dimension along which a product over the gathered one can be cut."""
+    shape = shape_of(gather.op.operands[0])
+    for dimension in sorted(range(len(shape)), key=lambda d: -shape[d]):
+        cut = Cut(dimension, shape[dimension])
+        others = dimension != gather.dimension
+        if others and any(is_cut_by(operand, cut) for operand in gather.contracted):
+            return dimension
+    return None

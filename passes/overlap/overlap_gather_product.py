@@ -1,0 +1,83 @@
+"""Multiplies gathered blocks while others are on the way.
+
+A product with a gathered operand waits until the last block is there, although each block of the
+result needs one block of the operand. This pass lets the blocks go round a ring of devices and
+multiplies each when it comes. Both directions of the links are used: one half of each block goes
+one way and the other half the other way. What is computed from the product element by element is
+computed on the pieces, too.
+
+Before:  %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0, ... axes = ["i"]}>     // i has 8
+         %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
+         %z = stablehlo.tanh %y
+After, form=ring:
+         %buffer = stablehlo.custom_call @AllocateBuffer()
+         %u, %l = stablehlo.slice %x [0:h], %x [h:2*h]
+         %u1, %l1 = collective_permute %u, %l                    // one backward, one forward
+         %p = stablehlo.tanh (stablehlo.dot_general %x, %w)
+         %z1 = stablehlo.dynamic_update_slice %buffer, %p, the start of the own block
+         %z2, %u2, %l2 = stablehlo.optimization_barrier %z1, %u1, %l1
+         // then 7 times: the halves are sent on, multiplied and put in place
+After, form=rows parts=2:
+         %g0 = "stablehlo.all_gather"(stablehlo.slice %x [0:h])
+         %x1, %h0 = stablehlo.optimization_barrier (stablehlo.slice %x [h:2*h]), %g0
+         %g1 = "stablehlo.all_gather"(%x1)
+         %z0 = stablehlo.tanh (stablehlo.dot_general %h0, %w)
+         // and so on: a gather beside each product; the rows are put in order at the end
+Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the gathers
+         that are to be rewritten.
+Leaves:  gathers of which no product has the gathered dimension as a free or batch dimension; those
+         whose results are needed too early; those whose blocks have no two halves, or are not
+         `parts` chunks.
+
+A ring also remains a gather where groups have more than 16 devices, where the mesh has more than
+4096, as modules would grow with these numbers, and where some devices may not come, as in a branch.
+Other uses of the gathered array read one that is put together from the pieces. If some axes are
+automatic, nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass
+from ..ir.body_form import read_body_form
+from .form import Empty, Form, erase, read
+from .gather_chunks import gather_in_chunks
+from .gather_ring import gather_by_ring
+from .gathers import gathers
+from .rings import Reach
+
+
+@dataclass(frozen=True)
+class OverlapGatherProduct(Pass):
+    """Multiplies gathered blocks while others are on the way."""
+
+    name = "shmap-overlap-gather-product"
+    code = "SHM-P15"
+    keeps_bits = True
+    needs_body_form = True
+
+    form: Literal["chosen", "ring", "rows"] = "chosen"
+    parts: int = 0
+    empty: Empty = "zeros"
+
+    def run(self, module: ModuleOp) -> None:
+        body = read_body_form(module)
+        reach = Reach(module)
+        for gather in gathers(module.operation, body):
+            form = read(gather.op) if self.form == "chosen" else self._forced(self.form)
+            if form is None or form.name not in ("ring", "rows") or not gather.multiplied:
+                continue
+            erase(gather.op)
+            if body.is_partly_manual:
+                continue
+            if form.name == "rows":
+                gather_in_chunks(gather, gather.dimension, form)
+            elif reach.reaches(gather.op):
+                gather_by_ring(gather, body, form)
+
+    def _forced(self, name: Literal["ring", "rows"]) -> Form:
+        return Form(name, self.parts, empty=self.empty)

@@ -1,0 +1,82 @@
+"""Adds up products of other devices' blocks while sums are on the way.
+
+A reduce_scatter of a product begins when the whole product is there, although each block of the sum
+needs one block of the product. This pass lets partial sums go round a ring of devices, half of them
+each way. Each device adds its product to a sum that arrives, and sends it on; the last to add is
+the device that keeps the block. With four partial sums for each block, three are on the way while a
+product for the fourth is computed.
+
+Before:  %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+         %y = "stablehlo.reduce_scatter"(%p) <{scatter_dimension = 0, ... axes = ["i"]}> ({ add })
+After, form=partial-sums:
+         // for each device on the ring, and for each of the sums s:
+         %r = collective_permute %s                       // forward or backward
+         %r1, %x1 = stablehlo.optimization_barrier %r, %x
+         %q = stablehlo.dot_general (stablehlo.dynamic_slice %x1, the rows for s), %w : f32
+         %s1 = stablehlo.convert (stablehlo.add (stablehlo.convert %r1), %q)
+         // at the end the own block is put together from its sums
+After, form=columns parts=2:
+         %p0 = stablehlo.dot_general %x, (stablehlo.slice %w [0:k, 0:c])
+         %x1, %q0 = stablehlo.optimization_barrier %x, %p0
+         %y0 = "stablehlo.reduce_scatter"(%q0)
+         %p1 = stablehlo.dot_general %x1, (stablehlo.slice %w [0:k, c:2*c])
+         // and so on: a reduce_scatter beside each product; the columns are joined at the end
+Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the
+         reduce_scatters that are to be rewritten.
+Leaves:  reduce_scatters of anything but a product that nothing else uses, and that is at most
+         transposed, or changed element by element, before it is summed up; those whose blocks, or
+         columns, are not `parts` pieces.
+
+Chunks of columns are summed up by the same reduce_scatter, so results do not depend on the cut. A
+ring adds in another order. Sums of numbers of 16 bits are added in 32 and rounded before they are
+sent; `wide` sends 32 bits. A reduce_scatter also remains where groups have more than 16 devices,
+where the mesh has more than 4096, as modules would grow with these numbers, and where some devices
+may not come, as in a branch. If some axes are automatic, nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass
+from ..ir.body_form import read_body_form
+from .form import Empty, Form, erase, read
+from .rings import Reach
+from .scatter_chunks import scatter_in_chunks
+from .scatter_ring import scatter_by_ring
+from .scatters import scattered_products
+
+
+@dataclass(frozen=True)
+class OverlapProductScatter(Pass):
+    """Adds up products of other devices' blocks while sums are on the way."""
+
+    name = "shmap-overlap-product-scatter"
+    code = "SHM-P17"
+    needs_body_form = True
+
+    form: Literal["chosen", "partial-sums", "columns"] = "chosen"
+    parts: int = 0
+    empty: Empty = "zeros"
+    wide: bool = False
+
+    def run(self, module: ModuleOp) -> None:
+        body = read_body_form(module)
+        reach = Reach(module)
+        for scattered in scattered_products(module.operation, body):
+            form = read(scattered.op) if self.form == "chosen" else self._forced(self.form)
+            if form is None or form.name not in ("partial-sums", "columns"):
+                continue
+            erase(scattered.op)
+            if body.is_partly_manual:
+                continue
+            if form.name == "columns":
+                scatter_in_chunks(scattered, form)
+            elif reach.reaches(scattered.op):
+                scatter_by_ring(scattered, body, form)
+
+    def _forced(self, name: Literal["partial-sums", "columns"]) -> Form:
+        return Form(name, self.parts, empty=self.empty, wide=self.wide)

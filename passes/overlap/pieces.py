@@ -1,0 +1,246 @@
+"""Takes pieces of values, computes operations on pieces, and joins pieces.
+
+Everything here is built at the current insertion point and location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from ..ir.ops import defining_op
+from ..ir.types import Value
+from .cuts import Cut, cut_of_operand, shape_of
+
+Take = Callable[[Value, Cut], Value]
+"""Takes the piece of a value that is cut."""
+
+
+def element_of(value: Value) -> ir.Type:
+    return ir.RankedTensorType(value.type).element_type
+
+
+def tensor(shape: Sequence[int], element: ir.Type) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get(shape, element)
+
+
+def piece_type(value: Value, cut: Cut, size: int) -> ir.RankedTensorType:
+    """The type of a piece of which `size` indices are those that are cut."""
+    shape = shape_of(value)
+    shape[cut.dimension] = cut.outer * size * cut.inner
+    return tensor(shape, element_of(value))
+
+
+def scalar(value: int) -> Value:
+    """An index."""
+    i32 = ir.IntegerType.get_signless(32)
+    element = ir.IntegerAttr.get(i32, value)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor([], i32), element))
+
+
+def constant_like(value: Value, number: int) -> Value:
+    """An integer of the type of a value."""
+    type_ = ir.RankedTensorType(value.type)
+    attribute = ir.IntegerAttr.get(type_.element_type, number)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
+
+
+def take(value: Value, cut: Cut, start: int, size: int) -> Value:
+    """Indices `start` to `start + size` of those that are cut."""
+    shape = shape_of(value)
+    if size == cut.size:
+        return value
+    if cut.outer == 1:
+        return _slice(value, cut.dimension, start * cut.inner, size * cut.inner)
+    split = list(shape)
+    split[cut.dimension : cut.dimension + 1] = [cut.outer, cut.size * cut.inner]
+    apart = stablehlo.reshape(tensor(split, element_of(value)), value)
+    piece = _slice(apart, cut.dimension + 1, start * cut.inner, size * cut.inner)
+    return stablehlo.reshape(piece_type(value, cut, size), piece)
+
+
+def _slice(value: Value, dimension: int, start: int, size: int) -> Value:
+    shape = shape_of(value)
+    starts = [0] * len(shape)
+    starts[dimension] = start
+    ends = list(shape)
+    ends[dimension] = start + size
+    return stablehlo.slice(value, starts, ends, [1] * len(shape))
+
+
+def take_at(value: Value, dimension: int, start: Value, size: int) -> Value:
+    """`size` indices of a dimension, from one that is known when the program runs."""
+    shape = shape_of(value)
+    if size == shape[dimension]:
+        return value
+    shape[dimension] = size
+    return stablehlo.dynamic_slice(value, _starts(value, dimension, start), shape)
+
+
+def put_at(whole: Value, piece: Value, dimension: int, start: Value) -> Value:
+    """`whole` with a piece put in its place along a dimension."""
+    return stablehlo.dynamic_update_slice(whole, piece, _starts(whole, dimension, start))
+
+
+def _starts(value: Value, dimension: int, start: Value) -> list[Value]:
+    zero = scalar(0)
+    return [start if d == dimension else zero for d in range(len(shape_of(value)))]
+
+
+def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None) -> Value:
+    """The value whose pieces, of equal sizes, are given in order.
+
+    Args:
+      pieces: at least one.
+      cut: that of the value.
+      type_: that of the value.
+      buffer: what the pieces are put in; None to concatenate them.
+    """
+    if len(pieces) == 1:
+        return pieces[0]
+    dimension = cut.dimension + (cut.outer > 1)
+    size = cut.size // len(pieces) * cut.inner
+    whole = tensor(_apart(ir.RankedTensorType(type_).shape, cut, cut.size), element_of(pieces[0]))
+    parts = [
+        stablehlo.reshape(
+            tensor(_apart(shape_of(piece), cut, cut.size // len(pieces)), element_of(piece)), piece
+        )
+        if cut.outer > 1
+        else piece
+        for piece in pieces
+    ]
+    if buffer is None:
+        joined: Value = stablehlo.concatenate(parts, dimension)
+    else:
+        joined = stablehlo.reshape(whole, buffer) if cut.outer > 1 else buffer
+        for number, part in enumerate(parts):
+            joined = put_at(joined, part, dimension, scalar(number * size))
+    return stablehlo.reshape(type_, joined) if cut.outer > 1 else joined
+
+
+def _apart(shape: Sequence[int], cut: Cut, size: int) -> list[int]:
+    """The shape with the dimension that is cut in two, if it is not contiguous."""
+    split = list(shape)
+    if cut.outer > 1:
+        split[cut.dimension : cut.dimension + 1] = [cut.outer, size * cut.inner]
+    return split
+
+
+def empty(type_: ir.Type, how: str) -> Value:
+    """A buffer every element of which is written before it is read."""
+    if how == "allocate":
+        call = ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[type_],
+            attributes={"call_target_name": ir.StringAttr.get("AllocateBuffer")},
+        )
+        return call.results[0]
+    return splat(ir.RankedTensorType(type_))
+
+
+def splat(type_: ir.RankedTensorType) -> Value:
+    """Zeros."""
+    element = type_.element_type
+    if isinstance(element, ir.ComplexType):
+        zero = stablehlo.constant(
+            ir.DenseElementsAttr.get_splat(
+                tensor([], element.element_type), ir.FloatAttr.get(element.element_type, 0.0)
+            )
+        )
+        return broadcast(stablehlo.complex(zero, zero), type_)
+    attribute = (
+        ir.FloatAttr.get(element, 0.0)
+        if isinstance(element, ir.FloatType)
+        else ir.IntegerAttr.get(element, 0)
+    )
+    constant = stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor([], element), attribute))
+    return broadcast(constant, type_)
+
+
+def broadcast(value: Value, type_: ir.Type) -> Value:
+    """A scalar at every place."""
+    return stablehlo.broadcast_in_dim(type_, value, [])
+
+
+def barrier(*values: Value) -> list[Value]:
+    """The values, none of which is used before all are there."""
+    op = stablehlo.OptimizationBarrierOp(values)
+    return list(op.results)
+
+
+def compute(
+    ops: Iterable[ir.Operation],
+    pieces: Mapping[Value, Value],
+    cuts: Mapping[Value, Cut],
+    size: int,
+    take_piece: Take,
+    element: ir.Type | None = None,
+) -> dict[Value, Value]:
+    """Computes operations with one result each on pieces.
+
+    Args:
+      ops: in program order.
+      pieces: by the value that they are pieces of.
+      cuts: the cuts of `pieces`, and of the results of `ops`.
+      size: how many of the indices that are cut a piece has.
+      take_piece: for operands that are not computed in pieces.
+      element: the element type of all results, if it is another than that of the operations.
+
+    Returns:
+      `pieces`, and those of the results.
+    """
+    known = dict(pieces)
+    for op in ops:
+        cut = cuts[op.results[0]]
+        operands = [
+            _operand(op, number, cut, known, size, take_piece) for number in range(len(op.operands))
+        ]
+        type_ = piece_type(op.results[0], cut, size)
+        copy = ir.Operation.create(
+            op.name,
+            results=[type_ if element is None else tensor(type_.shape, element)],
+            operands=operands,
+            attributes={name: op.attributes[name] for name in op.attributes},
+            loc=op.location,
+        )
+        known[op.results[0]] = copy.results[0]
+    return known
+
+
+def _operand(
+    op: ir.Operation,
+    number: int,
+    result_cut: Cut,
+    known: Mapping[Value, Value],
+    size: int,
+    take_piece: Take,
+) -> Value:
+    operand = op.operands[number]
+    if operand in known:
+        return known[operand]
+    cut = cut_of_operand(op, number, result_cut)
+    if cut is None:
+        return operand
+    return _smaller(operand, cut, size) or take_piece(operand, cut)
+
+
+def _smaller(value: Value, cut: Cut, size: int) -> Value | None:
+    """A piece of a value that is the same along the dimension that is cut."""
+    op = defining_op(value)
+    type_ = piece_type(value, cut, size)
+    if op is None:
+        return None
+    if op.name == "stablehlo.constant":
+        attribute = op.attributes["value"]
+        if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
+            element = attribute.get_splat_value()
+            return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, element))
+        return None
+    if op.name == "stablehlo.broadcast_in_dim":
+        dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        here = [k for k, d in enumerate(dimensions) if d == cut.dimension]
+        if all(shape_of(op.operands[0])[k] == 1 for k in here):
+            return stablehlo.broadcast_in_dim(type_, op.operands[0], dimensions)
+    return None

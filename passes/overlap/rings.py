@@ -1,0 +1,130 @@
+"""Rings of devices: where the members of a group are on them, and moving values along them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..ir.body_form import BodyForm
+from ..ir.collective_ops import AXIS_INDEX, PERMUTE
+from ..ir.find_ops import find_ops
+from ..ir.mesh import Mesh
+from ..ir.types import Value
+from .loops import WHILE, counted_loop
+from .pieces import element_of, scalar, tensor
+
+LARGEST_RING = 16
+"""Modules grow with the number of devices on a ring."""
+MOST_PAIRS = 4096
+"""So many devices at most does a permutation list."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The groups along `axes`, each as a ring.
+
+    Attributes:
+      members: the number of the member at each place of the ring, in the order of `axes`.
+    """
+
+    mesh: Mesh
+    axes: tuple[str, ...]
+    members: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    def shift(self, value: Value, by: int) -> Value:
+        """What the device `by` places further along the ring has; `by` is 1 or -1."""
+        pairs = [
+            (group[self.members[(place + by) % self.count]], group[self.members[place]])
+            for group in self.mesh.groups(self.axes)
+            for place in range(self.count)
+        ]
+        op = ir.Operation.create(
+            PERMUTE,
+            results=[value.type],
+            operands=[value],
+            attributes={
+                "source_target_pairs": ir.DenseElementsAttr.get(np.array(sorted(pairs), np.int64))
+            },
+        )
+        return op.results[0]
+
+    def starts(self, size: int) -> list[Value]:
+        """Where the block of the member `k` places further begins, if blocks have `size` indices.
+
+        `k` is the number of the element of the list, from 0, the device itself.
+        """
+        places = [self.members.index(member) for member in range(self.count)]
+        me = axis_index(self.axes)
+        if places != list(range(self.count)):
+            me = _element(stablehlo.dynamic_slice(_table(places), [me], [1]))
+        twice = [member * size for member in (*self.members, *self.members)]
+        mine = stablehlo.dynamic_slice(_table(twice), [me], [self.count])
+        return [_element(stablehlo.slice(mine, [k], [k + 1], [1])) for k in range(self.count)]
+
+
+def ring(form: BodyForm, axes: tuple[str, ...], order: Sequence[int]) -> Ring:
+    """The ring of a group; `order` has the place of each member, or is empty for their order."""
+    count = form.mesh.product(axes)
+    places = list(order) if sorted(order) == list(range(count)) else list(range(count))
+    return Ring(form.mesh, axes, tuple(places.index(place) for place in range(count)))
+
+
+def axis_index(axes: Sequence[str]) -> Value:
+    """The index of the device along axes, first axis major."""
+    names = ir.ArrayAttr.get([ir.StringAttr.get(axis) for axis in axes])
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[tensor([], ir.IntegerType.get_signless(32))],
+        attributes={
+            "call_target_name": ir.StringAttr.get(AXIS_INDEX),
+            "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
+            "backend_config": ir.DictAttr.get({"axes": names}),
+        },
+    )
+    return call.results[0]
+
+
+def plus(index: Value, by: int) -> Value:
+    return index if by == 0 else stablehlo.add(index, scalar(by))
+
+
+def _table(values: Sequence[int]) -> Value:
+    return stablehlo.constant(ir.DenseElementsAttr.get(np.array(values, np.int32)))
+
+
+def _element(value: Value) -> Value:
+    return stablehlo.reshape(tensor([], element_of(value)), value)
+
+
+class Reach:
+    """Which operations all devices of the mesh execute, equally often.
+
+    Only there can a permutation among all devices replace a collective of each group.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self._calls: dict[str, list[ir.Operation]] = {}
+        for call in find_ops(module.operation, ["func.call"]):
+            name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+            self._calls.setdefault(name, []).append(call)
+
+    def reaches(self, op: ir.Operation, depth: int = 0) -> bool:
+        """Whether all devices execute `op` as often."""
+        parent = op.parent.operation if op.parent is not None else None
+        if parent is None or parent.name == "builtin.module" or depth > 64:
+            return depth <= 64
+        if parent.name == "func.func":
+            name = ir.StringAttr(parent.attributes["sym_name"]).value
+            return all(self.reaches(call, depth + 1) for call in self._calls.get(name, []))
+        if parent.name == WHILE:
+            return counted_loop(parent) is not None and self.reaches(parent, depth + 1)
+        return False

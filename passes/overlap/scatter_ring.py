@@ -1,0 +1,127 @@
+"""Replaces a reduce_scatter of a product by partial sums that go round a ring."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from ..ir.body_form import BodyForm
+from ..ir.types import Value
+from .cuts import Cut, cut_through, shape_of
+from .form import Form
+from .pieces import barrier, compute, element_of, empty, join, take_at, tensor
+from .rings import LARGEST_RING, MOST_PAIRS, plus, ring
+from .scatters import ScatteredProduct
+
+_USUAL = 4
+"""Partial sums that are on the way at a time, if the form does not say how many."""
+
+
+def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> None:
+    """Rewrites the reduce_scatter, if blocks are pieces and modules do not become too large."""
+    size = scattered.cut.size
+    parts = form.parts or next((k for k in (_USUAL, 2) if size % k == 0), 1)
+    if scattered.count > LARGEST_RING or body.mesh.size > MOST_PAIRS:
+        return
+    if parts < 1 or size % parts or size < parts:
+        return
+    cuts = {scattered.product.result: Cut(scattered.cut.dimension, size * scattered.count)}
+    for op in scattered.chain:
+        through = cut_through(op, 0, cuts[op.operands[0]])
+        if through is None:
+            return
+        cuts[op.results[0]] = through
+    with ir.InsertionPoint(scattered.op), scattered.op.location:
+        scattered.replace(_value(scattered, body, cuts, parts, form))
+
+
+def _value(
+    scattered: ScatteredProduct,
+    body: BodyForm,
+    cuts: dict[Value, Cut],
+    parts: int,
+    form: Form,
+) -> Value:
+    around = ring(body, scattered.axes, form.order)
+    size = scattered.cut.size
+    piece = size // parts
+    starts = around.starts(size)
+    sent_as = element_of(scattered.op.results[0])
+    added_as = _adding_type(sent_as)
+    kept_as = added_as if form.wide else sent_as
+    operands = _sliced(scattered)
+    sums: list[Value] = []
+    for step in range(around.count):
+        for number in range(parts):
+            way = 1 if number % 2 == 0 else -1
+            block = starts[way * (step + 1) % around.count]
+            current = dict(zip(operands, operands, strict=True))
+            received: Value | None = None
+            if step > 0:
+                received = around.shift(sums[number], way)
+                if form.barriers:
+                    received, *values = barrier(received, *operands)
+                    current = dict(zip(operands, values, strict=True))
+            start = plus(block, number * piece)
+            computed = _product(scattered, cuts, current, start, piece, added_as)
+            if received is None:
+                sums.append(_convert(computed, kept_as))
+            else:
+                total = stablehlo.add(_convert(received, added_as), computed)
+                sums[number] = _convert(total, kept_as)
+    type_ = scattered.op.results[0].type
+    buffer = empty(type_, form.empty) if form.in_place else None
+    rounded = [_convert(each, sent_as) for each in sums]
+    return join(rounded, Cut(scattered.dimension, size), type_, buffer)
+
+
+def _product(
+    scattered: ScatteredProduct,
+    cuts: dict[Value, Cut],
+    operands: dict[Value, Value],
+    start: Value,
+    size: int,
+    element: ir.Type,
+) -> Value:
+    """The rows of the product from `start`, as numbers of type `element`."""
+
+    def rows(value: Value, cut: Cut) -> Value:
+        return take_at(operands.get(value, value), cut.dimension, start, size)
+
+    ops = (scattered.product.op, *scattered.chain)
+    summed = scattered.op.operands[0]
+    if not _is_only_moved(scattered) or element == element_of(summed):
+        return _convert(compute(ops, {}, cuts, size, rows)[summed], element)
+    known: dict[Value, Value] = {}
+    for op in ops:
+        if op.name == "stablehlo.convert":
+            known[op.results[0]] = known[op.operands[0]]
+        else:
+            known = compute([op], known, cuts, size, rows, element)
+    return known[summed]
+
+
+def _sliced(scattered: ScatteredProduct) -> list[Value]:
+    """The operands of the product that have the scattered dimension."""
+    sides = scattered.product.operand_dimensions(scattered.cut.dimension)
+    return list(dict.fromkeys(scattered.product.op.operands[side] for side in sides))
+
+
+def _is_only_moved(scattered: ScatteredProduct) -> bool:
+    """Whether the product reaches the sum as it is, but for its order and its rounding."""
+    moving = {"stablehlo.transpose", "stablehlo.convert"}
+    values = [scattered.product.result, *(op.results[0] for op in scattered.chain)]
+    return all(op.name in moving for op in scattered.chain) and all(
+        isinstance(element_of(value), ir.BF16Type | ir.F16Type | ir.F32Type) for value in values
+    )
+
+
+def _adding_type(element: ir.Type) -> ir.Type:
+    is_short = isinstance(element, ir.BF16Type | ir.F16Type)
+    return ir.F32Type.get() if is_short else element
+
+
+def _convert(value: Value, element: ir.Type) -> Value:
+    if element_of(value) == element:
+        return value
+    return stablehlo.convert(tensor(shape_of(value), element), value)

@@ -1,0 +1,138 @@
+"""Unrolls loops that gather, so that a gather can run beside the product of the step before.
+
+Weights that are kept in pieces are gathered layer by layer, in a loop over the layers. The gather
+of a step does not need the step before, but a loop runs one step after the other. In an unrolled
+loop it can begin early. Unrolling also removes the copies of what the loop carries.
+
+Before:  %k, %y = stablehlo.while(%i = %zero, %c = %x) cond { %i < 8 } do {
+           %w = stablehlo.dynamic_slice %stack, %i, ...
+           %g = "stablehlo.all_gather"(%w)
+           %n = stablehlo.dot_general %c, %g
+           stablehlo.return %i + 1, %n
+         }
+After:   %g0 = "stablehlo.all_gather"(stablehlo.dynamic_slice %stack, 0, ...)
+         %n0 = stablehlo.dot_general %x, %g0
+         %g1 = "stablehlo.all_gather"(stablehlo.dynamic_slice %stack, 1, ...)
+         %n1 = stablehlo.dot_general %n0, %g1
+         // and 6 more
+After, parts=2: a loop of 4 steps, each of which is two of those before
+Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the loops
+         that are to be unrolled.
+Leaves:  loops whose number of steps is not a constant or, if they are to be unrolled completely,
+         more than 64; loops without products; loops all of whose gathers need the step before, and
+         all of whose reduce_scatters are needed in the step after.
+
+With `parts`, steps that are left over run before the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..base import Pass
+from ..ir.body_form import read_body_form
+from ..ir.ops import terminator, walk
+from ..ir.types import Value
+from .form import Form, erase, read
+from .loops import CountedLoop, gathering_loops
+from .pieces import constant_like
+
+_MOST_STEPS = 64
+
+
+@dataclass(frozen=True)
+class UnrollGatheringLoops(Pass):
+    """Unrolls loops that gather, so that a gather can run beside the product of the step before."""
+
+    name = "shmap-unroll-gathering-loops"
+    code = "SHM-P19"
+    keeps_bits = True
+    needs_body_form = True
+
+    form: Literal["chosen", "unroll"] = "chosen"
+    parts: int = 0
+
+    def run(self, module: ModuleOp) -> None:
+        body = read_body_form(module)
+        for found in gathering_loops(module.operation, body):
+            loop = found.loop
+            form = read(loop.op) if self.form == "chosen" else Form("unroll", self.parts)
+            if form is None or form.name != "unroll":
+                continue
+            erase(loop.op)
+            steps = min(form.parts or loop.trips, loop.trips)
+            if not body.is_partly_manual and 1 <= steps <= _MOST_STEPS:
+                _unroll(loop, steps)
+
+
+def _unroll(loop: CountedLoop, steps: int) -> None:
+    """Makes `steps` steps of the loop one, or the whole loop none."""
+    values = list(loop.op.operands)
+    before = loop.trips if steps == loop.trips else loop.trips % steps
+    with ir.InsertionPoint(loop.op):
+        for step in range(before):
+            values[loop.counter] = _counter(loop, step)
+            values = _step(loop.body, values)
+    if steps == loop.trips:
+        values[loop.counter] = _counter_before(loop, loop.op, loop.trips)
+        for result, value in zip(loop.op.results, values, strict=True):
+            result.replace_all_uses_with(value)
+        loop.op.erase()
+        return
+    if before:
+        values[loop.counter] = _counter_before(loop, loop.op, before)
+        for number, value in enumerate(values):
+            loop.op.operands[number] = value
+    _repeat(loop.body, steps)
+
+
+def _counter(loop: CountedLoop, step: int) -> Value:
+    with loop.op.location:
+        return constant_like(loop.op.operands[loop.counter], loop.start + step * loop.step)
+
+
+def _counter_before(loop: CountedLoop, op: ir.Operation, step: int) -> Value:
+    with ir.InsertionPoint(op):
+        return _counter(loop, step)
+
+
+def _repeat(body: ir.Block, times: int) -> None:
+    """Lets the body of a loop do what it does so many times."""
+    end = terminator(body)
+    ops = [each.operation for each in body.operations][:-1]
+    arguments, returned = list(body.arguments), list(end.operands)
+    values = list(returned)
+    with ir.InsertionPoint(end):
+        for _ in range(times - 1):
+            values = _copy(ops, arguments, returned, values)
+    for number, value in enumerate(values):
+        end.operands[number] = value
+
+
+def _step(body: ir.Block, values: list[Value]) -> list[Value]:
+    """Copies the body to the insertion point, and returns what it then returns."""
+    ops = [each.operation for each in body.operations][:-1]
+    return _copy(ops, list(body.arguments), list(terminator(body).operands), values)
+
+
+def _copy(
+    ops: Sequence[ir.Operation],
+    arguments: Sequence[Value],
+    returned: Sequence[Value],
+    values: Sequence[Value],
+) -> list[Value]:
+    new = dict(zip(arguments, values, strict=True))
+    for op in ops:
+        copy = op.clone().operation
+        for inner in walk(copy):
+            for number, operand in enumerate(inner.operands):
+                if operand in new:
+                    inner.operands[number] = new[operand]
+        for result, copied in zip(op.results, copy.results, strict=True):
+            new[result] = copied
+    return [new.get(value, value) for value in returned]

@@ -1,0 +1,173 @@
+// RUN: shmap-opt %s --shmap-overlap-gather-product --split-input-file | FileCheck %s
+// RUN: shmap-opt %s '--shmap-overlap-gather-product=form=ring empty=allocate' --split-input-file | FileCheck %s --check-prefix=FORCED
+
+// FORCED: @AllocateBuffer
+// CHECK-LABEL: module @all_axes_are_manual
+module @all_axes_are_manual {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @blocks_go_round_in_halves_both_ways
+  func.func private @blocks_go_round_in_halves_both_ways(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NOT: all_gather
+    // CHECK-DAG: %[[U:.*]] = stablehlo.slice %arg0 [0:2, 0:8]
+    // CHECK-DAG: %[[L:.*]] = stablehlo.slice %arg0 [2:4, 0:8]
+    // CHECK: %[[U1:.*]] = "stablehlo.collective_permute"(%[[U]]) <{source_target_pairs = dense<{{\[\[}}0, 6], [1, 7], [2, 0], [3, 1], [4, 2], [5, 3], [6, 4], [7, 5]]>
+    // CHECK: %[[L1:.*]] = "stablehlo.collective_permute"(%[[L]]) <{source_target_pairs = dense<{{\[\[}}0, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7], [6, 0], [7, 1]]>
+    // CHECK: %[[P:.*]] = stablehlo.dot_general %arg0, %arg1
+    // CHECK: %[[A:.*]] = stablehlo.dynamic_update_slice %{{.*}}, %[[P]]
+    // CHECK: stablehlo.optimization_barrier %[[A]], %[[U1]], %[[L1]]
+    // CHECK-COUNT-6: -> tensor<2x6xf32>
+    // CHECK-NOT: -> tensor<2x6xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @what_is_computed_element_by_element_is_computed_on_pieces
+  func.func private @what_is_computed_element_by_element_is_computed_on_pieces(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: stablehlo.tanh %{{.*}} : tensor<4x6xf32>
+    // CHECK-COUNT-6: stablehlo.tanh %{{.*}} : tensor<2x6xf32>
+    // CHECK-NOT: stablehlo.tanh
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %z = stablehlo.tanh %y : tensor<16x6xf32>
+    return %z : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @the_order_of_the_ring_is_given
+  func.func private @the_order_of_the_ring_is_given(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: stablehlo.constant dense<[0, 1, 3, 2]> : tensor<4xi32>
+    // CHECK: stablehlo.constant dense<[0, 4, 12, 8, 0, 4, 12, 8]> : tensor<8xi32>
+    // CHECK: collective_permute{{.*}}dense<{{\[\[}}0, 4], [1, 5], [2, 0], [3, 1], [4, 6], [5, 7], [6, 2], [7, 3]]>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring", order = array<i64: 0, 1, 3, 2>}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @transposed_as_the_right_operand
+  func.func private @transposed_as_the_right_operand(%x: tensor<4x8xf32>, %w: tensor<6x8xf32>) -> tensor<6x16xf32> {
+    // CHECK-NOT: all_gather
+    // CHECK: stablehlo.transpose %arg0, dims = [1, 0] : (tensor<4x8xf32>) -> tensor<8x4xf32>
+    // CHECK: stablehlo.dot_general %arg1, %{{.*}} -> tensor<6x4xf32>
+    // CHECK-COUNT-6: -> tensor<6x2xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %t = stablehlo.transpose %g, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
+    %y = stablehlo.dot_general %w, %t, contracting_dims = [1] x [0] : (tensor<6x8xf32>, tensor<8x16xf32>) -> tensor<6x16xf32>
+    return %y : tensor<6x16xf32>
+  }
+
+  // CHECK-LABEL: func.func private @other_uses_read_what_is_put_together
+  func.func private @other_uses_read_what_is_put_together(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> (tensor<16x6xf32>, tensor<16x8xf32>) {
+    // CHECK-NOT: all_gather
+    // CHECK: return %{{.*}}, %{{.*}} : tensor<16x6xf32>, tensor<16x8xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y, %g : tensor<16x6xf32>, tensor<16x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @rows_in_two_chunks
+  func.func private @rows_in_two_chunks(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: %[[G0:.*]] = "stablehlo.all_gather"{{.*}} : (tensor<2x8xf32>) -> tensor<8x8xf32>
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[G0]]
+    // CHECK: "stablehlo.all_gather"(%[[B]]#0)
+    // CHECK: stablehlo.dot_general %[[B]]#1, %arg1
+    // CHECK: stablehlo.dot_general
+    // CHECK-NOT: stablehlo.dot_general
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "rows", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @blocks_of_one_row_have_no_halves
+  func.func private @blocks_of_one_row_have_no_halves(%x: tensor<1x8xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0){{.*}}axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<1x8xf32>)
+    // CHECK-NEXT: stablehlo.dot_general
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<1x8xf32>) -> tensor<4x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    return %y : tensor<4x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @the_result_is_needed_before_the_other_factor
+  func.func private @the_result_is_needed_before_the_other_factor(%x: tensor<4x8xf32>) -> tensor<16x8xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: collective_permute
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %v = stablehlo.slice %g [0:8, 0:8] : (tensor<16x8xf32>) -> tensor<8x8xf32>
+    %y = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
+    return %y : tensor<16x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_product_that_sums_over_what_is_gathered
+  func.func private @a_product_that_sums_over_what_is_gathered(%x: tensor<4x8xf32>, %v: tensor<6x16xf32>) -> tensor<6x8xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: collective_permute
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %v, %g, contracting_dims = [1] x [0] : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>
+    return %y : tensor<6x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @nothing_is_chosen
+  func.func private @nothing_is_chosen(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NEXT: stablehlo.dot_general
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @devices_may_stay_out_of_a_branch
+  func.func private @devices_may_stay_out_of_a_branch(%t: tensor<i1>, %x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: "stablehlo.all_gather"(%arg1)
+    // CHECK-NOT: collective_permute
+    %z = "stablehlo.if"(%t) ({
+      %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+      stablehlo.return %y : tensor<16x6xf32>
+    }, {
+      %c = stablehlo.constant dense<0.0> : tensor<16x6xf32>
+      stablehlo.return %c : tensor<16x6xf32>
+    }) : (tensor<i1>) -> tensor<16x6xf32>
+    return %z : tensor<16x6xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @some_axes_are_automatic
+module @some_axes_are_automatic {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @a_gather
+  func.func private @a_gather(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: collective_permute
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_large_group
+module @a_large_group {
+  sdy.mesh @mesh = <["i"=32]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @a_ring_of_32_devices
+  func.func private @a_ring_of_32_devices(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<128x6xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: collective_permute
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<128x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<128x8xf32>, tensor<8x6xf32>) -> tensor<128x6xf32>
+    return %y : tensor<128x6xf32>
+  }
+}

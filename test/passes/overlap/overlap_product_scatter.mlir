@@ -1,0 +1,117 @@
+// RUN: shmap-opt %s --shmap-overlap-product-scatter | FileCheck %s
+
+// CHECK-LABEL: module @all_axes_are_manual
+module @all_axes_are_manual {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @two_partial_sums_on_the_way
+  func.func private @two_partial_sums_on_the_way(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
+    // CHECK-NOT: reduce_scatter
+    // CHECK: %[[D:.*]] = stablehlo.dynamic_slice %arg0, %{{.*}}, sizes = [2, 8]
+    // CHECK: %[[P:.*]] = stablehlo.dot_general %[[D]], %arg1
+    // CHECK: stablehlo.dot_general
+    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%[[P]]) <{source_target_pairs = dense<{{\[\[}}0, 6], [1, 7], [2, 0], [3, 1], [4, 2], [5, 3], [6, 4], [7, 5]]>
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %[[R]], %arg0
+    // CHECK: stablehlo.dynamic_slice %[[B]]#1
+    // CHECK: stablehlo.add %[[B]]#0
+    // CHECK-COUNT-5: stablehlo.collective_permute
+    // CHECK-NOT: stablehlo.collective_permute
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    return %y : tensor<4x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @sums_of_16_bits_are_added_in_32
+  func.func private @sums_of_16_bits_are_added_in_32(%x: tensor<16x8xbf16>, %w: tensor<8x6xbf16>) -> tensor<4x6xbf16> {
+    // CHECK: stablehlo.dot_general {{.*}} -> tensor<2x6xf32>
+    // CHECK: stablehlo.convert %{{.*}} : (tensor<2x6xf32>) -> tensor<2x6xbf16>
+    // CHECK: collective_permute{{.*}} -> tensor<2x6xbf16>
+    // CHECK: stablehlo.add %{{.*}} : tensor<2x6xf32>
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xbf16>, tensor<8x6xbf16>) -> tensor<16x6xbf16>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xbf16>) -> tensor<4x6xbf16>
+    return %y : tensor<4x6xbf16>
+  }
+
+  // CHECK-LABEL: func.func private @columns_in_two_chunks
+  func.func private @columns_in_two_chunks(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
+    // CHECK: stablehlo.slice %arg1 [0:8, 0:3]
+    // CHECK: %[[P:.*]] = stablehlo.dot_general
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg0, %[[P]]
+    // CHECK: "stablehlo.reduce_scatter"(%[[B]]#1)
+    // CHECK: stablehlo.slice %arg1 [0:8, 3:6]
+    // CHECK: stablehlo.dot_general %[[B]]#0
+    // CHECK: stablehlo.reduce_scatter
+    // CHECK: stablehlo.concatenate
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64, in_place = false}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    return %y : tensor<4x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_transposed_product
+  func.func private @a_transposed_product(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<6x4xf32> {
+    // CHECK-NOT: reduce_scatter
+    // CHECK: stablehlo.transpose %{{.*}} : (tensor<2x6xf32>) -> tensor<6x2xf32>
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %t = stablehlo.transpose %p, dims = [1, 0] : (tensor<16x6xf32>) -> tensor<6x16xf32>
+    %y = "stablehlo.reduce_scatter"(%t) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 1 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<6x16xf32>) -> tensor<6x4xf32>
+    return %y : tensor<6x4xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_maximum_is_not_a_sum
+  func.func private @a_maximum_is_not_a_sum(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: "stablehlo.reduce_scatter"
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    return %y : tensor<4x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @the_product_is_used_twice
+  func.func private @the_product_is_used_twice(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> (tensor<4x6xf32>, tensor<16x6xf32>) {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: "stablehlo.reduce_scatter"
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    return %y, %p : tensor<4x6xf32>, tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @blocks_are_not_that_many_pieces
+  func.func private @blocks_are_not_that_many_pieces(%x: tensor<12x8xf32>, %w: tensor<8x6xf32>) -> tensor<3x6xf32> {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: "stablehlo.reduce_scatter"
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<12x8xf32>, tensor<8x6xf32>) -> tensor<12x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<12x6xf32>) -> tensor<3x6xf32>
+    return %y : tensor<3x6xf32>
+  }
+}

@@ -1,0 +1,82 @@
+// RUN: shmap-opt %s --shmap-normalize-all-to-all --split-input-file | FileCheck %s
+
+// CHECK-LABEL: module @all_axes_are_manual
+module @all_axes_are_manual {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @each_device_gets_one_index
+  func.func private @each_device_gets_one_index(%x: tensor<4x2x3xf32>) -> tensor<1x8x3xf32> {
+    // CHECK: %[[E:.*]] = "stablehlo.all_to_all"(%arg0) <{concat_dimension = 0 : i64,{{.*}}split_dimension = 0 : i64}> : (tensor<4x2x3xf32>) -> tensor<4x2x3xf32>
+    // CHECK-NEXT: stablehlo.reshape %[[E]] : (tensor<4x2x3xf32>) -> tensor<1x8x3xf32>
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 1 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x2x3xf32>) -> tensor<1x8x3xf32>
+    return %y : tensor<1x8x3xf32>
+  }
+
+  // CHECK-LABEL: func.func private @each_device_gives_one_index
+  func.func private @each_device_gives_one_index(%x: tensor<1x8x3xf32>) -> tensor<4x2x3xf32> {
+    // CHECK: %[[E:.*]] = stablehlo.reshape %arg0 : (tensor<1x8x3xf32>) -> tensor<4x2x3xf32>
+    // CHECK-NEXT: "stablehlo.all_to_all"(%[[E]]) <{concat_dimension = 0 : i64,{{.*}}split_dimension = 0 : i64}>
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 1 : i64}> : (tensor<1x8x3xf32>) -> tensor<4x2x3xf32>
+    return %y : tensor<4x2x3xf32>
+  }
+
+  // CHECK-LABEL: func.func private @dimensions_of_size_one_are_between
+  func.func private @dimensions_of_size_one_are_between(%x: tensor<4x1x2xf32>) -> tensor<1x1x8xf32> {
+    // CHECK: all_to_all{{.*}} -> tensor<4x1x2xf32>
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 2 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x1x2xf32>) -> tensor<1x1x8xf32>
+    return %y : tensor<1x1x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @each_device_gets_two_indices
+  func.func private @each_device_gets_two_indices(%x: tensor<8x2x3xf32>) -> tensor<2x8x3xf32> {
+    // CHECK-NEXT: "stablehlo.all_to_all"(%arg0) <{concat_dimension = 1 : i64
+    // CHECK-NOT: reshape
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 1 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<8x2x3xf32>) -> tensor<2x8x3xf32>
+    return %y : tensor<2x8x3xf32>
+  }
+
+  // CHECK-LABEL: func.func private @another_dimension_is_between
+  func.func private @another_dimension_is_between(%x: tensor<4x2x3xf32>) -> tensor<1x2x12xf32> {
+    // CHECK-NEXT: "stablehlo.all_to_all"(%arg0) <{concat_dimension = 2 : i64
+    // CHECK-NOT: reshape
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 2 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x2x3xf32>) -> tensor<1x2x12xf32>
+    return %y : tensor<1x2x12xf32>
+  }
+
+  // CHECK-LABEL: func.func private @the_dimensions_would_change_places
+  func.func private @the_dimensions_would_change_places(%x: tensor<2x4x3xf32>) -> tensor<8x1x3xf32> {
+    // CHECK-NEXT: "stablehlo.all_to_all"(%arg0) <{concat_dimension = 0 : i64,{{.*}}split_dimension = 1 : i64
+    // CHECK-NOT: reshape
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 1 : i64}> : (tensor<2x4x3xf32>) -> tensor<8x1x3xf32>
+    return %y : tensor<8x1x3xf32>
+  }
+
+  // CHECK-LABEL: func.func private @one_dimension
+  func.func private @one_dimension(%x: tensor<4x2xf32>) -> tensor<4x2xf32> {
+    // CHECK-NEXT: "stablehlo.all_to_all"(%arg0)
+    // CHECK-NEXT: return
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x2xf32>) -> tensor<4x2xf32>
+    return %y : tensor<4x2xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @some_axes_are_automatic
+module @some_axes_are_automatic {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @an_exchange
+  func.func private @an_exchange(%x: tensor<4x2x3xf32>) -> tensor<1x8x3xf32> {
+    // CHECK-NEXT: "stablehlo.all_to_all"(%arg0) <{concat_dimension = 1 : i64
+    // CHECK-NOT: reshape
+    %y = "stablehlo.all_to_all"(%x) <{concat_dimension = 1 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x2x3xf32>) -> tensor<1x8x3xf32>
+    return %y : tensor<1x8x3xf32>
+  }
+}
