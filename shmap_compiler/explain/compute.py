@@ -79,7 +79,14 @@ def named_scope(operation: str) -> str:
 
 def _split(operation: str) -> list[str]:
     """Parts between slashes, but not those within parentheses."""
-    return re.findall(r"(?:[^/()]|\([^()]*(?:\([^()]*\)[^()]*)*\))+", operation)
+    parts, depth = [""], 0
+    for letter in operation:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "/" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def short(source: str) -> str:

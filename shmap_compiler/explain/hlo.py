@@ -7,10 +7,12 @@ stand in the order in which they run.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,9 @@ _FILE = re.compile(r'(\d+) "(.*)"$')
 _LOCATION = re.compile(r"(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _FRAME = re.compile(r"(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?")
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_ROOT = Path(__file__).parents[2]
+_OWN = tuple(str(_ROOT / folder) + os.sep for folder in ("shmap_compiler", "passes", "tools"))
+"""Where this package is, if it is not among the installed libraries but in a checkout."""
 _ELSEWHERE = re.compile(r"\w+\[[^\]]*\]\{[^}]*T\([^}]*S\([1-9]\)[^}]*\}")
 """An array with a tiled layout, as on TPUs, and a memory space other than the usual one."""
 _ARRAY = re.compile(r"\b(?P<element>[a-z]+(?P<bits>\d*)\w*)\[(?P<sizes>[\d,<=]*)\]")
@@ -234,7 +239,9 @@ def _read_frames(text: str) -> dict[str, str]:
 def _users_line(
     frame: str, frames: Mapping[str, tuple[str, ...]], places: Mapping[str, str]
 ) -> str:
-    """The innermost line of a stack that is no line of an installed library; else the innermost.
+    """The innermost line of a stack that is in no library and not in this package, if there is one.
+
+    Else the innermost line that is not in this package, "" if there is none.
 
     XLA counts parents from one more than frames.
     """
@@ -243,9 +250,10 @@ def _users_line(
     while key in frames and seen <= len(frames):
         place, parent = frames[key]
         here = places.get(place, "")
-        line = line or here
-        if here and not _LIBRARY.search(here):
-            return here
+        if here and not here.startswith(_OWN):
+            line = line or here
+            if not _LIBRARY.search(here):
+                return here
         key, seen = str(int(parent or 0) - 1), seen + 1
     return line
 

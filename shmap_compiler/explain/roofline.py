@@ -61,11 +61,74 @@ def _own_flops(computation: Computation, instruction: Instruction) -> int:
 
 
 def _convolution_flops(computation: Computation, instruction: Instruction) -> int:
-    """Each element of the result needs the whole kernel, of one output feature."""
-    labels = instruction.attribute(r"\bdim_labels=\w+_(\w+)->") or ""
-    kernel = hlo.shape(computation[instruction.operands[1]].type)
-    used = math.prod(n for n, label in zip(kernel, labels, strict=True) if label != "o")
-    return 2 * math.prod(hlo.shape(instruction.type)) * used
+    """Each element of the result needs those elements of the kernel that meet the input.
+
+    Products with batch dimensions are convolutions over these dimensions, with padding or dilation
+    of which all but one position of the window meets nothing.
+    """
+    labels = instruction.attribute(r"\bdim_labels=(\w+->\w+)") or ""
+    of_input, of_kernel, of_result = re.split("_|->", labels)
+    left, kernel = (hlo.shape(computation[name].type) for name in instruction.operands[:2])
+    result = hlo.shape(instruction.type)
+    batch = left[of_input.index("b")] // int(
+        instruction.attribute(r"\bbatch_group_count=(\d+)") or 1
+    )
+    window = instruction.attribute(r"\bwindow=\{([^}]*)\}") or ""
+    met = math.prod(
+        _meetings(
+            left[of_input.index(d)],
+            kernel[of_kernel.index(d)],
+            result[of_result.index(d)],
+            _Window.read(window, int(d)),
+        )
+        for d in of_kernel
+        if d.isdigit()
+    )
+    return 2 * batch * kernel[of_kernel.index("i")] * result[of_result.index("f")] * met
+
+
+@dataclass(frozen=True)
+class _Window:
+    """How a kernel moves along one dimension of a convolution."""
+
+    stride: int
+    padding: int
+    input_dilation: int
+    kernel_dilation: int
+
+    @staticmethod
+    def read(text: str, dimension: int) -> _Window:
+        """From the text of a window: `size=3x3 stride=2x2 pad=1_1x1_1 lhs_dilate=1x2`."""
+
+        def number(name: str, default: int) -> int:
+            match = re.search(rf"\b{name}=([^ ]+)", text)
+            return int(match[1].split("x")[dimension].partition("_")[0]) if match else default
+
+        return _Window(
+            number("stride", 1), number("pad", 0), number("lhs_dilate", 1), number("rhs_dilate", 1)
+        )
+
+
+def _meetings(left: int, kernel: int, result: int, window: _Window) -> int:
+    """Along one dimension, how many pairs of positions in result and kernel meet the input.
+
+    The position `k` of the kernel meets, for `r` of the result, what is at `r * stride - padding +
+    k * kernel_dilation` of the dilated input.
+    """
+    last = (left - 1) * window.input_dilation
+    shared = math.gcd(window.stride, window.input_dilation)
+    apart = window.input_dilation // shared
+    count = 0
+    for k in range(kernel):
+        offset = k * window.kernel_dilation - window.padding
+        if offset % shared:
+            continue
+        first = (-offset // shared * pow(window.stride // shared, -1, apart)) % apart
+        lowest = max(0, -(offset // window.stride))
+        highest = min(result - 1, (last - offset) // window.stride)
+        lowest += (first - lowest) % apart
+        count += max(0, (highest - lowest) // apart + 1)
+    return count
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from shmap_compiler.explain.compute import compute_costs, named_scope
         ("jit(step)/transpose(jvp(Model))/mlp/dot_general", "Model/mlp"),
         ("jit(f)/jit(main)/vmap(attention)/reduce_sum", "attention"),
         ("jit(f)/attention/custom_jvp_call/gelu/mul", "attention/gelu"),
+        ("jit(f)/transpose(jvp(jit(row)))/shard_map/vmap(vmap(row))/mul", "row"),
         ("", ""),
     ],
 )

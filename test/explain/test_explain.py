@@ -28,6 +28,7 @@ from shmap_compiler.explain import (
     trip_count,
 )
 from shmap_compiler.explain.collective import read_collective
+from shmap_compiler.explain.roofline import _meetings, _Window
 from shmap_compiler.targets import Nodes, Torus
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -287,6 +288,49 @@ def test_operations_of_a_convolution_over_space():
     )
     expected = 2 * (2 * 7 * 7 * 5) * (3 * 3 * 3)
     assert roofline.flops(parsed, parsed.entry, parsed.entry["c"]) == expected
+
+
+def windows():
+    """(input, kernel, stride, padding, dilations of both) of small convolutions."""
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        left, kernel, stride, input_dilation, kernel_dilation = map(int, random.integers(1, 5, 5))
+        low, high = map(int, random.integers(-1, 5, 2))
+        room = (left - 1) * input_dilation + low + high - (kernel - 1) * kernel_dilation
+        if room >= 0:
+            sizes = (left, kernel, room // stride + 1)
+            yield sizes, _Window(stride, low, input_dilation, kernel_dilation)
+
+
+def test_positions_of_a_window_that_meet_the_input():
+    """Against counting one by one."""
+    checked = 0
+    for (left, kernel, result), window in windows():
+        taken = [
+            r * window.stride - window.padding + k * window.kernel_dilation
+            for r in range(result)
+            for k in range(kernel)
+        ]
+        dilated = range(0, (left - 1) * window.input_dilation + 1, window.input_dilation)
+        expected = sum(position in dilated for position in taken)
+        assert _meetings(left, kernel, result, window) == expected, (left, kernel, result, window)
+        checked += 1
+    assert checked > 100
+
+
+def test_operations_of_a_product_with_batch_dimensions_that_became_a_convolution():
+    """Batched products of [4, 64, 32] and [4, 32, 16], as libtpu writes them."""
+    text = """HloModule m
+
+ENTRY %main (a: f32[4,64,32], b: f32[4,32,16]) -> f32[4,64,16] {
+  %a = f32[4,64,32] parameter(0)
+  %b = f32[4,32,16] parameter(1)
+  ROOT %c = f32[4,64,16] convolution(%a, %b), WINDOW, dim_labels=0bf_0io->0bf
+}
+"""
+    module = hlo.parse(text.replace("WINDOW", "window={size=4 stride=3 pad=0_0 lhs_dilate=4}"))
+    counted = roofline.flops(module, module.entry, module.entry["c"])
+    assert counted == 4 * 2 * 64 * 32 * 16
 
 
 def test_time_of_compute_is_the_compilers_estimate_or_a_roofline():
