@@ -9,6 +9,7 @@ This table is what one needs to run the passes and to write one:
     Partitioner     what the pipeline is for: "gspmd" or "shardy"
     GroupNaming     how collectives name their groups: "axes" or "ids"
     PASSES          every pass class
+    ChooseOverlap   the pass that chooses where transfers run beside products
     parse_pipeline  passes from text, as in "builtin.module(shmap-verify,canonicalize)"
     Pass            base class of passes: a frozen dataclass with `name` and `run(module)`
     option_fields   the options of a pass class; option_types: their types;
@@ -48,12 +49,14 @@ from .ir.body_form import BodyForm, read_body_form
 from .ir.dialects import make_context
 from .ir.find_ops import find_ops
 from .ir.printing import PassPrinting, TextFormat, bytecode
+from .overlap.choose_overlap import ChooseOverlap
 from .pipeline import PASSES, GroupNaming, Partitioner, PassFailure, pipeline, require_known, run
 from .pipeline_text import parse_pipeline
 
 __all__ = [
     "PASSES",
     "BodyForm",
+    "ChooseOverlap",
     "Diagnostic",
     "GroupNaming",
     "Partitioner",

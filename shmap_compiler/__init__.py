@@ -26,6 +26,7 @@ from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.frontend.smap import smap
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import passes
+from shmap_compiler.lowering.overlap import overlap
 from shmap_compiler.lowering.watchdog import watch_collectives
 from shmap_compiler.pmap.pmap import Pmapped, pmap
 from shmap_compiler.replication import Replication, assume_replicated
@@ -36,6 +37,7 @@ from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.explaining import explain
 from shmap_compiler.stages.loading import load
 from shmap_compiler.stages.lowered import PARTITIONERS, STAGES, Lowered
+from shmap_compiler.stages.overlap_report import OverlapChoice, OverlapReport
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 from shmap_compiler.targets.compiler_options import compiler_options
@@ -59,6 +61,8 @@ __all__ = [
     "Lowered",
     "NamedLowered",
     "NamedProgram",
+    "OverlapChoice",
+    "OverlapReport",
     "Pmapped",
     "Portable",
     "Problem",
@@ -86,6 +90,7 @@ __all__ = [
     "load",
     "mesh",
     "named",
+    "overlap",
     "passes",
     "pmap",
     "serial_loop",

@@ -36,6 +36,7 @@ from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
 from shmap_compiler.lowering.added_passes import added_passes
+from shmap_compiler.lowering.overlap import OverlapMode, read_setting
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.stages import lowered
 from shmap_compiler.stages.lowered import Lowered
@@ -149,7 +150,12 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         return self._call(args).graph
 
     def lower(
-        self, *args: Any, partitioner: Partitioner | None = None, groups: GroupNaming = "axes"
+        self,
+        *args: Any,
+        partitioner: Partitioner | None = None,
+        groups: GroupNaming = "axes",
+        overlap: OverlapMode | None = None,
+        overlap_rounding: bool | None = None,
     ) -> Lowered:
         """Traces and lowers the function to StableHLO.
 
@@ -160,6 +166,8 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
             only.
           groups: Whether collectives name their groups by mesh "axes" or list device "ids", for
             compilers that do not read mesh axes.
+          overlap: As for the context manager `overlap`, by which it defaults.
+          overlap_rounding: `rounding` of the same.
 
         Returns:
           A `Lowered`.
@@ -172,6 +180,7 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
           >>> "stablehlo.sine" in f.lower(x).as_text("body")
           True
         """
+        setting = read_setting(overlap, overlap_rounding, describe(self.fun))
         call = self._call(args)
         if call.references:
             ref_arguments.refuse_lowered(describe(self.fun), call.reference_paths)
@@ -179,9 +188,9 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
             partitioner = "shardy" if call.has_unreduced_results else "gspmd"
         is_choice = partitioner in lowered.PARTITIONERS and groups in lowered.GROUPS
         if call.constants or not is_choice:
-            return lowered.lower(call, partitioner, groups)
-        key = Identity(call), partitioner, groups, added_passes()
-        return self._lowered.get(key, lambda: lowered.lower(call, partitioner, groups))
+            return lowered.lower(call, partitioner, groups, setting)
+        key = Identity(call), partitioner, groups, added_passes(), setting
+        return self._lowered.get(key, lambda: lowered.lower(call, partitioner, groups, setting))
 
     def _call(self, args: tuple[Any, ...]) -> TracedCall:
         call, _ = trace_call(self, self._region(jax.tree.leaves(args)), args)

@@ -17,7 +17,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
-from shmap_passes import GroupNaming, Pass, PassFailure, PipelineError
+from shmap_passes import ChooseOverlap, GroupNaming, Pass, PassFailure, PipelineError
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import (
@@ -41,8 +42,10 @@ from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.lowering.added_passes import with_added
 from shmap_compiler.lowering.emit_module import emit
 from shmap_compiler.lowering.inline_module import merge
+from shmap_compiler.lowering.overlap import overlap_setting
 from shmap_compiler.lowering.symbolic_dimensions import refuse_symbolic_dimensions
 from shmap_compiler.lowering.watchdog import is_watching
+from shmap_compiler.targets.attached import machine_of_mesh
 
 shmap_p = Primitive("shard_map")  # the name in profiles and in error messages of JAX
 shmap_p.multiple_results = True
@@ -125,12 +128,16 @@ class LoweringOptions:
     Attributes:
       groups: collectives name their groups by mesh "axes", or list the device "ids" of each; None
         for what is right whatever other meshes the enclosing jit has.
+      machine: that of a target for which the program is compiled; None for that of its mesh.
+      compiler_options: whether it is compiled with those of its devices; see `Machine`.
       observer: called as `observer(module, passes)` for each graph, with the emitted module and the
         passes that will change it. Graphs nested in another come before it.
     """
 
     groups: GroupNaming | None = None
     observer: Callable[[ir.Module, Sequence[Pass | str]], None] | None = None
+    machine: Machine | None = None
+    compiler_options: bool = False
 
 
 _DEFAULT = LoweringOptions()
@@ -162,7 +169,8 @@ def _lowering(ctx, *args, graph, mesh_witness):
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # Programs that are shown, saved or compiled ahead of time are never watched.
     module = emit(graph, ctx, effects, watch=is_watching() and _options.get() is _DEFAULT)
-    _run_passes(module, lambda: emit(graph, ctx, effects))
+    chooser = _chooser(graph, ctx)
+    _run_passes(module, lambda: emit(graph, ctx, effects), chooser)
     tokens = [ctx.tokens_in.get(e) for e in effects]
     results = merge(module, "shmap", ctx, [*ctx.dim_var_values, *tokens, *args])
     if effects:
@@ -171,7 +179,21 @@ def _lowering(ctx, *args, graph, mesh_witness):
     return keep_unreduced(results[len(effects) :], ctx.avals_out)
 
 
-def _run_passes(module: ir.Module, emit_again: Callable[[], ir.Module]) -> None:
+def _chooser(graph: Graph, ctx: Any) -> ChooseOverlap | None:
+    """What chooses where transfers run beside products, for the devices of the program."""
+    setting, options = overlap_setting(), _options.get()
+    if setting.mode == "off":
+        return None
+    is_judged, machine = options.machine is not None, options.machine
+    platforms = ctx.module_context.platforms
+    if machine is None and len(platforms) == 1:
+        machine = machine_of_mesh(graph.mesh, platforms[0], options.compiler_options)
+    return setting.chooser(machine, is_judged)
+
+
+def _run_passes(
+    module: ir.Module, emit_again: Callable[[], ir.Module], chooser: ChooseOverlap | None
+) -> None:
     """Runs the pipeline. If a pass fails, the message names a reproducer.
 
     The reproducer is emitted again, as passes may have changed the module: a copy of each module
@@ -179,7 +201,8 @@ def _run_passes(module: ir.Module, emit_again: Callable[[], ir.Module]) -> None:
     """
     options = _options.get()
     groups = options.groups or groups_among_other_meshes()
-    passes = with_added(shmap_passes.pipeline("shardy" if shardy_is_on() else "gspmd", groups))
+    partitioner = "shardy" if shardy_is_on() else "gspmd"
+    passes = with_added(shmap_passes.pipeline(partitioner, groups, chooser))
     if options.observer is not None:
         options.observer(module, passes)
     try:

@@ -14,7 +14,8 @@ from typing import Any
 
 import shmap_passes
 from jax.interpreters.mlir import ir
-from shmap_passes import Pass
+from shmap_passes import ChooseOverlap, Pass
+from shmap_passes.overlap.choices import Choice
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,20 @@ class Snapshots:
             shmap_passes.run(module, (each,))
         return module.operation.get_asm(enable_debug_info=True)
 
+    def choices(self, chooser: ChooseOverlap | None = None) -> tuple[Choice, ...]:
+        """What the pass that chooses where transfers run beside products has chosen.
+
+        Args:
+          chooser: what to ask instead.
+        """
+        mine = [each for each in self._passes if isinstance(each, ChooseOverlap)]
+        before = self._passes.index(mine[0]) if mine else self.names.index(_LAST_IN_BODY_FORM) - 1
+        module = self._emitted.operation.clone(ip=False)
+        for each in self._passes[:before]:
+            shmap_passes.run(module, (each,))
+        chooser = chooser or (mine[0] if mine else None)
+        return () if chooser is None else chooser.choices(module.opview)
+
     @cached_property
     def stages(self) -> tuple[ModuleState, ...]:
         """Like `texts`, with the source line of every operation."""
@@ -91,6 +106,10 @@ class Snapshots:
             shmap_passes.run(module, (each,))
             keeps_bits = isinstance(each, Pass) and each.keeps_bits
             yield _name(each), module, keeps_bits
+
+
+_LAST_IN_BODY_FORM = "shmap-legalize-collectives"
+"""The pass before which the choice is made."""
 
 
 def _name(element: Pass | str) -> str:

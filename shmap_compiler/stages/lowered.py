@@ -11,6 +11,7 @@ from typing import Any, get_args, overload
 import jax
 from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import GroupNaming, Partitioner
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
 from shmap_compiler.base.jax_compat import compiling_for
@@ -19,6 +20,12 @@ from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
+from shmap_compiler.lowering.overlap import (
+    OverlapMode,
+    OverlapSetting,
+    read_setting,
+    using_setting,
+)
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
@@ -26,10 +33,16 @@ from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.simulate.arguments import simulate
 from shmap_compiler.simulate.simulation import Simulation
 from shmap_compiler.simulate.validation import Validation, validate
-from shmap_compiler.stages.compile_for_target import check_target, compile_for_target, target_mesh
+from shmap_compiler.stages.compile_for_target import check_target, target_mesh
+from shmap_compiler.stages.compile_overlapped import (
+    compile_overlapped,
+    machine_for,
+    with_options_here,
+)
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.option_errors import read_options, refused_options
+from shmap_compiler.stages.overlap_report import OverlapReport, report_of
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 
@@ -43,7 +56,9 @@ GROUPS: tuple[GroupNaming, ...] = get_args(GroupNaming)
 PLATFORMS = ("cpu", "tpu", "cuda")
 
 
-def lower(call: TracedCall, partitioner: Partitioner, groups: GroupNaming) -> Lowered:
+def lower(
+    call: TracedCall, partitioner: Partitioner, groups: GroupNaming, setting: OverlapSetting
+) -> Lowered:
     """Lowers a traced call by itself, for the devices of its mesh.
 
     Raises:
@@ -54,8 +69,9 @@ def lower(call: TracedCall, partitioner: Partitioner, groups: GroupNaming) -> Lo
     if groups not in GROUPS:
         raise _no_such_choice(call, "groups", groups, GROUPS)
     platform = "cpu" if isinstance(call.graph.mesh, AbstractMesh) else None
-    jax_lowered, snapshots = _lower(call, partitioner, groups, platform)
-    return Lowered(call, partitioner, groups, jax_lowered, snapshots, added_passes())
+    with using_setting(setting):
+        jax_lowered, snapshots = _lower(call, partitioner, groups, platform)
+    return Lowered(call, partitioner, groups, jax_lowered, snapshots, added_passes(), setting)
 
 
 def _lower(
@@ -64,12 +80,14 @@ def _lower(
     groups: GroupNaming,
     platform: str | None,
     keep_unused: bool = False,
+    machine: Machine | None = None,
 ) -> tuple[Any, Snapshots]:
     """(the program as a `jax.stages.Lowered`, its module after emission and each pass).
 
     Args:
       platform: what to lower for; None for what the devices of the mesh are.
       keep_unused: whether the module takes also those inputs that it does not use.
+      machine: see `LoweringOptions`.
     """
     graph, signature = call.graph, call.signature
     snapshots = Snapshots()
@@ -79,9 +97,10 @@ def _lower(
 
     program.__name__ = graph.name
     shardings = tuple(signature.in_shardings)
+    options = LoweringOptions(groups, snapshots.emitted, machine, compiler_options=True)
     jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
     platforms = None if platform is None else (platform,)
-    with partitioner_is(partitioner), lowering_with(LoweringOptions(groups, snapshots.emitted)):
+    with partitioner_is(partitioner), lowering_with(options):
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
     return jax_lowered, snapshots
 
@@ -109,6 +128,7 @@ class Lowered:
       jax_lowered: The same program as a `jax.stages.Lowered`.
       snapshots: The module after emission and after each pass.
       added: The user's passes in its pipeline.
+      overlap: Whether transfers are made to run beside products.
 
     Examples:
       >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
@@ -123,6 +143,7 @@ class Lowered:
     jax_lowered: Any
     snapshots: Snapshots
     added: tuple[AddedPass, ...]
+    overlap: OverlapSetting
 
     @property
     def passes(self) -> tuple[tuple[str, str], ...]:
@@ -172,7 +193,12 @@ class Lowered:
 
     @overload
     def compile(
-        self, target: None = None, *, compiler_options: Mapping[str, Any] | None = ...
+        self,
+        target: None = None,
+        *,
+        compiler_options: Mapping[str, Any] | None = ...,
+        overlap: OverlapMode | None = ...,
+        overlap_rounding: bool | None = ...,
     ) -> Executable: ...
 
     @overload
@@ -182,6 +208,8 @@ class Lowered:
         progress: Callable[[str], None] = ...,
         *,
         compiler_options: Mapping[str, Any] | None = ...,
+        overlap: OverlapMode | None = ...,
+        overlap_rounding: bool | None = ...,
     ) -> Compiled: ...
 
     def compile(
@@ -190,6 +218,8 @@ class Lowered:
         progress: Callable[[str], None] = lambda _: None,
         *,
         compiler_options: Mapping[str, Any] | None = None,
+        overlap: OverlapMode | None = None,
+        overlap_rounding: bool | None = None,
     ) -> Compiled:
         """Compiles the program for the devices of its mesh, or for those of a target.
 
@@ -204,6 +234,10 @@ class Lowered:
             separate process, when the phase begins.
           compiler_options: Options of XLA or of the target's compiler by name, as of
             `jax.stages.Lowered.compile`, such as {"xla_tpu_enable_async_all_to_all": True}.
+          overlap: As for the context manager `overlap`. With "measure" and a target, the program is
+            compiled as it is and with its transfers beside products, and the one is returned that
+            is faster by the model of `explain`. Defaults to that with which it was lowered.
+          overlap_rounding: `rounding` of the same.
 
         Returns:
           An `Executable`; or a `CompiledForTarget`, which can be inspected and saved but not
@@ -220,18 +254,57 @@ class Lowered:
         """
         signature = self.call.signature
         given = read_options(signature.who, compiler_options)
+        program = self._with_setting(overlap, overlap_rounding)
         if target is None:
-            return self._compiled_here(given)
+            return program._compiled_here(given)
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
         check_target(signature, target)
         if target.is_here and isinstance(signature.mesh, Mesh):
             mesh = target_mesh(signature, target)
             if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
-                return replace(self._compiled_here(given), target=target)
-        program = self.portable(target.platform)
-        options = CompilerOptions(given)
-        return compile_for_target(program, target, progress, self.graph, options)
+                return replace(program._compiled_here(given), target=target)
+        return compile_overlapped(
+            program._portable, program.overlap, target, given, progress, self.graph, signature
+        )
+
+    def _with_setting(self, mode: OverlapMode | None, rounding: bool | None) -> Lowered:
+        """The program with another setting of overlap."""
+        if mode is None and rounding is None:
+            return self
+        with using_setting(self.overlap):
+            setting = read_setting(mode, rounding, self.call.signature.who)
+        if setting == self.overlap:
+            return self
+        with using(self.added):
+            return lower(self.call, self.partitioner, self.groups, setting)
+
+    def overlap_report(self, target: str | Target | None = None) -> OverlapReport:
+        """Returns where transfers could run beside products, what was chosen, and why.
+
+        Args:
+          target: A `Target` or its text. Defaults to the devices of the mesh.
+
+        Returns:
+          An `OverlapReport`. If overlap is off, it has what "auto" would choose.
+
+        Raises:
+          TargetError: The program does not fit the target.
+
+        Examples:
+          >>> f = shard_map(lambda x, w: lax.all_gather(x, "i", tiled=True) @ w, mesh=mesh,
+          ...               in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
+          >>> report = f.lower(jnp.ones((16, 4)), jnp.ones((4, 4))).overlap_report()
+          >>> report.choices[0].pattern, report.choices[0].reason
+          ('gather-product', 'the figures of its devices are not known')
+        """
+        signature = self.call.signature
+        if target is None:
+            return report_of(self.snapshots, self.overlap, None)
+        if not isinstance(target, Target):
+            target = Target.parse(target, signature.who)
+        check_target(signature, target)
+        return report_of(self.snapshots, self.overlap, machine_for(signature, target))
 
     def _compiled_here(self, given: Mapping[str, Any]) -> Executable:
         if not given:
@@ -247,6 +320,7 @@ class Lowered:
         if isinstance(self.graph.mesh, AbstractMesh):
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with compiling_for(self.partitioner):
+            options = with_options_here(options, self.overlap, self.snapshots)
             return Executable(self.call.signature, compile_with(self.jax_lowered, options))
 
     def simulate(self, *args: Any, stage: str | None = None) -> Simulation:
@@ -318,7 +392,7 @@ class Lowered:
         """The modules with all inputs; `jit` leaves out those that the program does not use."""
         if self.snapshots.input_count == len(self.call.signature.in_types):
             return self.snapshots
-        with using(self.added):
+        with using(self.added), using_setting(self.overlap):
             _, snapshots = _lower(self.call, self.partitioner, self.groups, "cpu", True)
         return snapshots
 
@@ -334,15 +408,21 @@ class Lowered:
         Raises:
           TargetError: The program calls back into Python.
         """
-        signature = self.call.signature
         if platform not in PLATFORMS:
             raise _no_such_choice(self.call, "platform", platform, PLATFORMS)
+        return self._portable(platform, self.overlap, None)[0]
+
+    def _portable(
+        self, platform: str, setting: OverlapSetting, machine: Machine | None
+    ) -> tuple[Portable, Snapshots]:
+        signature = self.call.signature
         if signature.callbacks:
             raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
-        with using(self.added):
-            jax_lowered, _ = _lower(self.call, self.partitioner, self.groups, platform, True)
+        options = (self.call, self.partitioner, self.groups, platform, True, machine)
+        with using(self.added), using_setting(setting):
+            jax_lowered, snapshots = _lower(*options)
         module = jax_lowered.compiler_ir("stablehlo")
-        return Portable.of(portable(signature, module, self.partitioner, platform))
+        return Portable.of(portable(signature, module, self.partitioner, platform)), snapshots
 
     def save(self, path: str | Path, platform: str = "cpu") -> None:
         """Saves the program as a portable StableHLO artifact with its signature.

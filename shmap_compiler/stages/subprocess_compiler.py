@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from shmap_compiler.targets.target import Target
 
 # Run as a file: frames of `python -m` would appear among the source lines of the program.
 _WORKER = Path(__file__).with_name("subprocess_worker.py")
+_PLACES_WORKER = _WORKER.with_name("places_worker.py")
 
 
 class Failure(Exception):
@@ -59,15 +61,33 @@ def compile_in_subprocess(
         flat = replace(program, signature=program.signature.flat())
         source.write_bytes(write_portable(flat))
         arguments = [str(source), target.text, str(result), json.dumps(asdict(options))]
-        _run(arguments, target, progress)
+        _run(_WORKER, arguments, target, progress)
         return CompiledForTarget(program.signature, target, unpack(result))
 
 
-def _run(arguments: list[str], target: Target, progress: Callable[[str], None]) -> None:
-    """Runs the worker until it exits; reads its reports, lines of JSON on its standard output."""
+@functools.lru_cache(maxsize=64)
+def places_in_subprocess(target: Target, sizes: tuple[tuple[str, int], ...]) -> tuple[Any, ...]:
+    """The coordinates of each device of a mesh of these axes, by position in the mesh.
+
+    Raises:
+      Failure: the compiler refuses the target.
+    """
+    arguments = [target.text, json.dumps(dict(sizes))]
+    reports = _run(_PLACES_WORKER, arguments, target, lambda _: None)
+    return tuple(tuple(place) for place in reports["places"])
+
+
+def _run(
+    worker: Path, arguments: list[str], target: Target, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Runs a worker until it exits; reads its reports, lines of JSON on its standard output.
+
+    Returns the last report of each kind.
+    """
+    reports: dict[str, Any] = {}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER), *arguments],
+            [sys.executable, "-P", str(worker), *arguments],
             env=_environment(target),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -85,13 +105,15 @@ def _run(arguments: list[str], target: Target, progress: Callable[[str], None]) 
                 if "note" in report:
                     warnings.warn(report["note"], stacklevel=2)
                 failure = report.get("failure", failure)
+                reports |= report
         log.seek(0)
         if process.returncode < 0:
             raise Failure(phase, _last_words(log.read()), aborted=True)
         if failure:
             raise Failure(phase, failure, aborted=False)
         if process.returncode:
-            raise RuntimeError(f"a defect of {_WORKER.name}\n{log.read()}")
+            raise RuntimeError(f"a defect of {worker.name}\n{log.read()}")
+    return reports
 
 
 def _environment(target: Target) -> dict[str, str]:

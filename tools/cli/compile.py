@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
     )
     program.add_compiler_options(parser)
+    program.add_overlap(parser)
     parser.add_argument("-o", metavar="FILE", dest="output", help="save the program to FILE")
 
 
@@ -55,8 +56,9 @@ def execute(options: argparse.Namespace) -> int:
     output.require_writable("-o", options.output)
     target = Target.parse(options.compile_for)
     work = program.load_any(options)
+    overlap = program.overlap_options(options, work)
     started = time.perf_counter()
-    lowered = program.lower_for(work, options.partitioner, target)
+    lowered = program.lower_for(work, options.partitioner, target, **overlap)
     between = time.perf_counter()
     with Progress(f"compiling for {target}") as progress:
         compiled = lowered.compile(target, progress.phase, compiler_options=compiler_options)

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", dest="explain_for", metavar="TARGET", required=True, help="what to compile for"
     )
     program.add_compiler_options(parser)
+    program.add_overlap(parser)
     parser.add_argument(
         "--json", action="store_true", help="print all figures as JSON instead of tables"
     )
@@ -90,6 +91,9 @@ def execute(options: argparse.Namespace) -> int:
         print(shown.to_json())
     else:
         print(explanation)
+        if options.overlap not in (None, "off") and isinstance(work, program.Program):
+            lowered = work.lower(options.partitioner, **program.overlap_options(options, work))
+            print(f"\n{lowered.overlap_report(target)}")
         if other is not None:
             print(f"\n{shown}")
     if options.html is not None:
@@ -115,7 +119,8 @@ def _other(options: argparse.Namespace, target: Target) -> tuple[argparse.Namesp
 def _explained(
     options: argparse.Namespace, work: program.Program | program.AnyProgram, target: Target
 ) -> Explanation:
-    lowered = program.lower_for(work, options.partitioner, target)
+    overlap = program.overlap_options(options, work)
+    lowered = program.lower_for(work, options.partitioner, target, **overlap)
     given = program.compiler_options(options)
     with Progress(f"compiling for {target}") as progress:
         return lowered.compile(target, progress.phase, compiler_options=given).explain()

@@ -31,6 +31,7 @@ a function that returns it.
 examples:
   shmap lower examples/matmul.py:matmul_basic --stage graph
   shmap lower examples/matmul.py:matmul_basic --stage stablehlo --partitioner shardy -o out.mlir
+  shmap lower examples/collective_matmul.py:plain --overlap=report --target tpu:v5e:2x4
   shmap lower examples/matmul.py:matmul_basic --mesh i=64,j=32 \\
       --arg 'bf16[8192,1024]' --arg 'bf16[1024,4096]'
 """
@@ -50,6 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("axes", "ids"),
         default="axes",
         help="collectives name their groups by mesh axes (the default), or list device ids",
+    )
+    program.add_overlap(parser, "report")
+    parser.add_argument(
+        "--target",
+        dest="report_for",
+        metavar="TARGET",
+        help="with --overlap=report: print, instead of the program, what would be chosen for this "
+        "target, such as tpu:v5e:2x4",
     )
     parser.add_argument("-o", metavar="FILE", dest="output", help="write to FILE instead of stdout")
     parser.add_argument(
@@ -72,7 +81,10 @@ def execute(options: argparse.Namespace) -> int:
         graph = work.trace()
         texts = [str(graph)]
     else:
-        lowered = work.lower(options.partitioner, options.groups)
+        overlap = program.overlap_options(options, work)
+        if options.overlap == "report":
+            return _report(work.lower(options.partitioner), options)
+        lowered = work.lower(options.partitioner, options.groups, **overlap)
         graph = lowered.graph
         if options.print_ir_after_all:
             _print_passes(lowered)
@@ -82,6 +94,11 @@ def execute(options: argparse.Namespace) -> int:
     if len(stages) > 1:
         texts = [f"// ----- stage: {s} -----\n{t}" for s, t in zip(stages, texts, strict=True)]
     _write("\n".join(text.rstrip() + "\n" for text in texts), options.output)
+    return 0
+
+
+def _report(lowered: Lowered, options: argparse.Namespace) -> int:
+    _write(f"{lowered.overlap_report(options.report_for)}\n", options.output)
     return 0
 
 

@@ -78,6 +78,44 @@ def add_compiler_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_overlap(parser: argparse.ArgumentParser, *more: str) -> None:
+    """The arguments that choose whether transfers are made to run beside products.
+
+    Args:
+      more: choices besides the modes.
+    """
+    parser.add_argument(
+        "--overlap",
+        choices=("off", "auto", "measure", "force", *more),
+        help="run transfers beside products: where a model expects a gain (auto), where the "
+        "compiled program is then faster by the model (measure), or wherever possible (force); "
+        "default: SHMAP_OVERLAP in the environment, or off",
+    )
+    parser.add_argument(
+        "--overlap-rounding",
+        action="store_true",
+        default=None,
+        help="sums may be rounded on their way between devices, which changes results of types "
+        "narrower than f32",
+    )
+
+
+def overlap_options(options: argparse.Namespace, work: Program | AnyProgram) -> dict[str, Any]:
+    """The arguments of `ShardMapped.lower` for the options of `add_overlap`.
+
+    Raises:
+      UsageError: the program is not shard_mapped.
+    """
+    mode, rounding = options.overlap, options.overlap_rounding
+    if isinstance(work, Program):
+        return {"overlap": mode, "overlap_rounding": rounding}
+    if mode in (None, "off"):
+        return {}
+    found = f"{work.function.name} is not shard_mapped"
+    fix = "name the shard_mapped function, or omit --overlap"
+    raise UsageError(Mistake(f"--overlap {mode}", found, "a shard_mapped function", fix))
+
+
 def compiler_options(options: argparse.Namespace) -> dict[str, str]:
     """The options of the compiler that a command line gives.
 
@@ -118,10 +156,16 @@ class Program:
     mapped: ShardMapped[..., Any]
     args: tuple[Any, ...]
 
-    def lower(self, partitioner: Partitioner, groups: GroupNaming = "axes") -> Lowered:
-        """Traces and lowers. Raises UserCodeError if the function raises while it is traced."""
+    def lower(
+        self, partitioner: Partitioner, groups: GroupNaming = "axes", **overlap: Any
+    ) -> Lowered:
+        """Traces and lowers. Raises UserCodeError if the function raises while it is traced.
+
+        Args:
+          overlap: as `overlap_options` returns it.
+        """
         return self._tracing(
-            lambda: self.mapped.lower(*self.args, partitioner=partitioner, groups=groups)
+            lambda: self.mapped.lower(*self.args, partitioner=partitioner, groups=groups, **overlap)
         )
 
     def trace(self) -> Graph:
@@ -163,12 +207,16 @@ class AnyProgram:
 
 
 def lower_for(
-    work: Program | AnyProgram, partitioner: Partitioner, target: Target
+    work: Program | AnyProgram, partitioner: Partitioner, target: Target, **overlap: Any
 ) -> Lowered | Portable:
-    """Traces and lowers a program for a target."""
+    """Traces and lowers a program for a target.
+
+    Args:
+      overlap: as `overlap_options` returns it.
+    """
     if isinstance(work, AnyProgram):
         return work.lower(partitioner, target)
-    return work.lower(partitioner)
+    return work.lower(partitioner, **overlap)
 
 
 def load_any(options: argparse.Namespace, *, needs_devices: bool = False) -> Program | AnyProgram:

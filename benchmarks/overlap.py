@@ -1,0 +1,166 @@
+"""Programs whose transfers run beside products, and the same programs as they are.
+
+    python benchmarks/overlap.py
+    python benchmarks/overlap.py --programs a c --targets tpu:v6e:2x4 --mode auto
+
+Compiles each program twice for each target, without its devices, and prints what `explain` models:
+milliseconds of computing, of the wire, and of the run. "to limit" is the run relative to the longer
+of computing and the wire, by the form that has less of each. Needs the extra `tpu` or `gpu`; a
+program takes from ten seconds to some minutes for each target.
+"""
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import shard_map
+
+I = P("i")  # noqa: E741
+
+
+def a(x, w):
+    """A gathered operand."""
+    return lax.all_gather(x, "i", axis=0, tiled=True) @ w
+
+
+def b(x, w):
+    """Gathered weights."""
+    return x @ lax.all_gather(w, "i", axis=0, tiled=True)
+
+
+def c(x, w):
+    """A product that is summed and scattered."""
+    return lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
+
+
+def d(x, w):
+    """A product that is summed."""
+    return lax.psum(x @ w, "i")
+
+
+def e(x, w1, w2):
+    """An MLP block."""
+    h = jax.nn.gelu(lax.all_gather(x, "i", axis=0, tiled=True) @ w1)
+    return lax.psum_scatter(h @ w2, "i", scatter_dimension=0, tiled=True)
+
+
+def f(x, w1, w2):
+    """Experts."""
+    y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
+    h = jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w1))
+    z = jnp.einsum("ech,ehd->ecd", h, w2)
+    return lax.all_to_all(z, "i", split_axis=1, concat_axis=0, tiled=True)
+
+
+def g(x, ws):
+    """A scan that gathers the weights of each layer."""
+
+    def layer(x, w):
+        w = lax.all_gather(w, "i", axis=0, tiled=True)
+        return jnp.tanh(x @ w), None
+
+    return lax.scan(layer, x, ws)[0]
+
+
+def _gradient(fun, *argnums):
+    def gradient(*args):
+        def loss(*args):
+            return (fun(*args).astype(jnp.float32) ** 2).sum()
+
+        return jax.grad(loss, argnums)(*args)
+
+    return gradient
+
+
+ROWS, COLUMNS, STACK = P("i", None), P(None, "i"), P(None, "i", None)
+MLP = ((ROWS, COLUMNS, ROWS), ((16384, 4096), (4096, 16384), (16384, 4096)))
+SCAN = ((ROWS, STACK), ((32768, 4096), (8, 4096, 4096)))
+EXPERTS = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
+# Body, specs of the arguments and of the results, and global shapes, for eight devices.
+PROGRAMS = {
+    "a": (a, (ROWS, P()), P(), ((16384, 8192), (8192, 2048))),
+    "b": (b, (ROWS, ROWS), ROWS, ((32768, 8192), (8192, 8192))),
+    "c": (c, (COLUMNS, ROWS), ROWS, ((16384, 16384), (16384, 8192))),
+    "d": (d, (COLUMNS, ROWS), P(), ((8192, 16384), (16384, 8192))),
+    "e": (e, MLP[0], ROWS, MLP[1]),
+    "f": (f, (STACK, I, I), STACK, EXPERTS),
+    "g": (g, SCAN[0], ROWS, SCAN[1]),
+    "e'": (_gradient(e, 0, 1, 2), MLP[0], MLP[0], MLP[1]),
+    "g'": (_gradient(g, 0, 1), SCAN[0], SCAN[0], SCAN[1]),
+}
+TARGETS = ("tpu:v5e:2x4", "tpu:v6e:2x4", "tpu:v5p:2x2x2")
+HEAD = (
+    "| program | target | forms | plain: compute, wire, run | overlapped | gain | to limit | "
+    "temporaries, MiB | compile, s |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def lowered(name, mode):
+    body, in_specs, out_specs, shapes = PROGRAMS[name]
+    mesh = AbstractMesh((8,), ("i",))
+    mapped = shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    types = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    return mapped.lower(*types, overlap=mode, overlap_rounding=True)
+
+
+def measured(program, target):
+    """(the totals, MiB of temporaries, seconds of compiling) of a program."""
+    start = time.perf_counter()
+    explanation = program.compile(target).explain()
+    took = time.perf_counter() - start
+    return explanation.totals, explanation.memory.temporaries >> 20, took
+
+
+def row(name, target, mode):
+    program, overlapped = lowered(name, "off"), lowered(name, mode)
+    forms = [choice.form or "-" for choice in overlapped.overlap_report(target).choices]
+    plain, plain_memory, plain_took = measured(program, target)
+    other, memory, took = measured(overlapped, target)
+    limit = max(
+        min(plain.compute_seconds, other.compute_seconds),
+        min(plain.wire_seconds, other.wire_seconds),
+    )
+    ratios = [total(each) / limit for each in (plain, other)]
+    cells = (
+        name,
+        target,
+        " ".join(forms) or "none",
+        figures(plain),
+        figures(other),
+        f"{100 * (1 - total(other) / total(plain)):+.0f}%",
+        f"{ratios[0]:.2f} -> {ratios[1]:.2f}",
+        f"{plain_memory} -> {memory}",
+        f"{plain_took:.0f} -> {took:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def total(totals):
+    """Of the run, with memory traffic for which the compiler has no estimate."""
+    return totals.step_seconds + totals.unestimated_seconds
+
+
+def figures(totals):
+    times = (totals.compute_seconds, totals.wire_seconds, total(totals))
+    return ", ".join(f"{1e3 * seconds:.2f}" for seconds in times)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
+    parser.add_argument("--targets", nargs="+", default=TARGETS)
+    parser.add_argument("--mode", default="auto", choices=("auto", "measure", "force"))
+    options = parser.parse_args()
+    print(HEAD)
+    for target in options.targets:
+        for name in options.programs:
+            print(row(name, target, options.mode), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Whether, and how, transfers are made to run beside products: the setting and its context."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import jax
+from shmap_passes import ChooseOverlap
+from shmap_passes.cost.machine import Machine
+
+from shmap_compiler.base.errors import Problem, ShmapError, show_value
+
+OverlapMode = Literal["off", "auto", "measure", "force"]
+
+MODES: tuple[OverlapMode, ...] = get_args(OverlapMode)
+VARIABLE = "SHMAP_OVERLAP"
+"""The environment variable that sets the mode of programs that no context or argument sets."""
+
+
+@dataclass(frozen=True)
+class OverlapSetting:
+    """A mode, and whether sums may be rounded on their way between devices."""
+
+    mode: OverlapMode = "off"
+    rounding: bool = False
+
+    def chooser(self, machine: Machine | None, is_judged: bool) -> ChooseOverlap | None:
+        """The pass that chooses for a machine; None if nothing can be chosen.
+
+        Args:
+          is_judged: whether what it makes is compared with the plain program.
+        """
+        if self.mode == "off" or (machine is None and self.mode != "force"):
+            return None
+        tries = is_judged and self.mode == "measure"
+        effort = "force" if self.mode == "force" else "try" if tries else "auto"
+        return ChooseOverlap(machine.text if machine else "", effort, self.rounding)
+
+
+def read_setting(mode: Any, rounding: Any, who: str | None = None) -> OverlapSetting:
+    """The setting of two arguments; those that are None are as in scope.
+
+    Raises:
+      ShmapError: there is no such mode.
+    """
+    in_scope = overlap_setting()
+    if mode is not None and (not isinstance(mode, str) or mode not in MODES):
+        raise ShmapError(who, [_no_such_mode("overlap", mode)])
+    rounds = in_scope.rounding if rounding is None else bool(rounding)
+    return OverlapSetting(in_scope.mode if mode is None else mode, rounds)
+
+
+def _no_such_mode(where: str, mode: Any) -> Problem:
+    needed = f"one of {', '.join(map(repr, MODES))}"
+    return Problem(where, show_value(mode), needed, "write 'auto', or 'off' for the plain program")
+
+
+def _of_environment() -> OverlapSetting:
+    mode = os.environ.get(VARIABLE) or "off"
+    if mode not in MODES:
+        raise ShmapError(None, [_no_such_mode(VARIABLE, mode)])
+    return OverlapSetting(mode)
+
+
+# JAX's caches tell its values apart, as those of added passes.
+_setting: Any = jax.make_user_context(_of_environment())
+
+
+def overlap_setting() -> OverlapSetting:
+    """The setting in this thread; a part of the keys of caches."""
+    setting = _setting.value
+    assert isinstance(setting, OverlapSetting), "nothing else is put there"
+    return setting
+
+
+def using_setting(setting: OverlapSetting) -> contextlib.AbstractContextManager[None]:
+    """A context with this setting."""
+    return _setting(setting)
+
+
+@contextlib.contextmanager
+def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iterator[None]:
+    """Sets whether transfers are made to run beside products in what is lowered inside.
+
+    It applies to shard_mapped functions that are jitted or lowered inside this context, in this
+    thread, for TPUs and GPUs; programs for CPUs change with "force" only. Caches distinguish
+    programs with different settings. The environment variable `SHMAP_OVERLAP` sets the mode of all
+    others. `shmap_compiler.compiler_options` returns the options of the compiler that a user's own
+    `jax.jit` should have.
+
+    Args:
+      mode: "off"; "auto", where a model expects a gain of at least 15%; "measure", where the
+        compiled program is then faster than the plain one by the model of `explain`, if it is
+        compiled for a target, otherwise as "auto"; or "force", wherever it is possible.
+      rounding: Whether sums may be rounded on their way between devices, which changes results of
+        types narrower than f32. Defaults to the value outside, which is first False.
+
+    Raises:
+      ShmapError: There is no such mode.
+
+    Examples:
+      >>> f = shard_map(lambda x, w: lax.all_gather(x, "i", tiled=True) @ w, mesh=mesh,
+      ...               in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
+      >>> with overlap("force"):
+      ...     lowered = f.lower(jnp.ones((16, 4)), jnp.ones((4, 4)))
+      >>> print(lowered.overlap_report().choices[0].form)
+      ring
+    """
+    with using_setting(read_setting(mode, rounding)):
+        yield

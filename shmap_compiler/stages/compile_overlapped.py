@@ -1,0 +1,101 @@
+"""Compiles a program with its transfers beside products, where that is expected to be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shmap_passes.cost.machine import Machine
+
+from shmap_compiler.base.errors import TargetError
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.compiler_options import CompilerOptions
+from shmap_compiler.lowering.overlap import OverlapSetting
+from shmap_compiler.lowering.snapshots import Snapshots
+from shmap_compiler.records.portable_program import PortableProgram
+from shmap_compiler.records.signature import Signature
+from shmap_compiler.stages.compile_for_target import Progress, compile_for_target, target_mesh
+from shmap_compiler.stages.compiled import Compiled
+from shmap_compiler.stages.subprocess_compiler import Failure, places_in_subprocess
+from shmap_compiler.targets import Target
+
+Lower = Callable[[str, OverlapSetting, Machine | None], tuple[PortableProgram, Snapshots]]
+"""Lowers a program for a platform, with a setting, for a machine."""
+
+PLAIN = OverlapSetting("off")
+
+
+def compile_overlapped(
+    lower: Lower,
+    setting: OverlapSetting,
+    target: Target,
+    given: Mapping[str, Any],
+    progress: Progress,
+    graph: Graph,
+    signature: Signature,
+) -> Compiled:
+    """A program compiled for a target.
+
+    Only a program in which something was chosen is compiled with the options of the target.
+    """
+
+    def compiled(program: PortableProgram, of_target: Mapping[str, Any]) -> Compiled:
+        options = CompilerOptions(given, of_target)
+        return compile_for_target(program, target, progress, graph, options)
+
+    machine = machine_for(signature, target) if setting.mode != "off" else None
+    program, snapshots = lower(target.platform, setting, machine)
+    if not is_changed(snapshots):
+        return compiled(program, {})
+    if setting.mode != "measure":
+        return compiled(program, target.compiler_options)
+    plain = compiled(lower(target.platform, PLAIN, None)[0], {})
+    try:
+        changed = compiled(program, target.compiler_options)
+    except TargetError:  # It needs more memory, or the compiler fails.
+        return plain
+    return changed if _is_better(changed, plain) else plain
+
+
+def is_changed(snapshots: Snapshots) -> bool:
+    """Whether a form was chosen anywhere."""
+    return any(choice.form is not None for choice in snapshots.choices())
+
+
+def machine_for(signature: Signature, target: Target) -> Machine | None:
+    """The machine of a program on a target; None if its figures are not known."""
+    if target.chip is None or target.network is None:
+        return None
+    try:
+        if target.is_here:
+            devices = target_mesh(signature, target).devices.flat
+            places = tuple(target.place(device) for device in devices)
+        else:
+            places = places_in_subprocess(target, tuple(signature.mesh.shape.items()))
+    except Failure:
+        return None  # The compilation reports it.
+    return Machine(target.chip, target.network, places, compiler_options=True)
+
+
+def with_options_here(
+    options: CompilerOptions, setting: OverlapSetting, snapshots: Snapshots
+) -> CompilerOptions:
+    """The options for a program that is compiled for the devices of its mesh."""
+    if setting.mode == "off" or not is_changed(snapshots):
+        return options
+    return CompilerOptions(options.given, Target.parse("local").compiler_options)
+
+
+def _is_better(changed: Compiled, plain: Compiled) -> bool:
+    """Whether a program is faster than the plain one, and needs no more memory.
+
+    Memory traffic without an estimate of the compiler counts, or work that moves there would be
+    free.
+    """
+    seconds = []
+    for totals in (changed.explain().totals, plain.explain().totals):
+        if totals.step_seconds is None:
+            return False
+        seconds.append(totals.step_seconds + (totals.unestimated_seconds or 0.0))
+    memory = [each.explain().memory.total for each in (changed, plain)]
+    return seconds[0] < seconds[1] and memory[0] <= 1.02 * memory[1]

@@ -1,0 +1,213 @@
+"""Overlap: its setting, its reports, and what is compiled for a target."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compilers import needs_tpu_compiler
+from jax import lax
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+from shmap_passes.cost.chips import H100_SXM, TPU_V6E
+from shmap_passes.cost.networks import Nodes, Torus
+
+from shmap_compiler import ShmapError, Target, overlap, shard_map
+from shmap_compiler.lowering import overlap as overlap_module
+from shmap_compiler.lowering.compiler_options import NO_OPTIONS
+from shmap_compiler.lowering.overlap import OverlapSetting, overlap_setting
+from shmap_compiler.stages import compile_overlapped as module
+from shmap_compiler.targets.attached import machine_of_devices, machine_of_mesh
+
+MESH = jax.make_mesh((8,), ("i",))
+X = np.arange(16 * 4, dtype=np.float32).reshape(16, 4)
+W = np.arange(4 * 4, dtype=np.float32).reshape(4, 4)
+SIZES = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((16384, 8192), (8192, 2048))]
+CHOOSE = "shmap-choose-overlap"
+
+
+def gather_product(x, w):
+    return lax.all_gather(x, "i", tiled=True) @ w
+
+
+def mapped(mesh=MESH):
+    specs = {"in_specs": (P("i"), P()), "out_specs": P()}
+    return shard_map(gather_product, mesh=mesh, **specs, check_vma=False)
+
+
+def passes_of(lowered):
+    return [name for name, _ in lowered.passes]
+
+
+# ---------------------------------------------------------------------------------------- setting
+
+
+def test_programs_are_plain_by_default():
+    assert overlap_setting() == OverlapSetting("off", False)
+    assert CHOOSE not in passes_of(mapped().lower(X, W))
+
+
+@pytest.mark.parametrize("mode", ["off", "auto", "measure"])
+def test_programs_for_cpus_do_not_change(mode):
+    plain, other = mapped().lower(X, W), mapped().lower(X, W, overlap=mode)
+    assert other.as_text() == plain.as_text()
+    assert (other is plain) == (mode == "off")
+    with overlap(mode):
+        assert mapped().lower(X, W) is other
+
+
+def test_forced_programs():
+    plain, forced = mapped().lower(X, W), mapped().lower(X, W, overlap="force")
+    assert CHOOSE in passes_of(forced)
+    np.testing.assert_array_equal(forced.compile()(X, W), plain.compile()(X, W))
+    other = plain.compile("cpu:8", overlap="force")
+    np.testing.assert_array_equal(other(X, W), X @ W)
+    assert plain.compile(overlap="off") is plain.compile()
+
+
+def test_the_context_is_a_part_of_the_key_of_jit():
+    f = jax.jit(mapped())
+    plain = f.lower(X, W).as_text()
+    with overlap("force"):
+        assert f.lower(X, W).as_text() != plain
+    assert f.lower(X, W).as_text() == plain
+
+
+def test_contexts_nest():
+    with overlap("auto", rounding=True):
+        with overlap("force"):
+            assert overlap_setting() == OverlapSetting("force", True)
+        with overlap("measure", rounding=False):
+            assert overlap_setting() == OverlapSetting("measure", False)
+        assert overlap_setting() == OverlapSetting("auto", True)
+
+
+@pytest.mark.parametrize("mode", ["on", 3])
+def test_modes_that_do_not_exist(mode):
+    with pytest.raises(
+        ShmapError, match=r"(?s)`gather_product`.*overlap.*'off', 'auto', 'measure'"
+    ):
+        mapped().lower(X, W, overlap=mode)
+    with pytest.raises(ShmapError, match=r"(?s)overlap.*'off', 'auto', 'measure'"), overlap(mode):
+        pass
+
+
+def test_the_mode_of_the_environment(monkeypatch):
+    monkeypatch.setenv("SHMAP_OVERLAP", "auto")
+    assert overlap_module._of_environment() == OverlapSetting("auto")
+    monkeypatch.setenv("SHMAP_OVERLAP", "always")
+    with pytest.raises(ShmapError, match=r"(?s)SHMAP_OVERLAP.*'always'.*one of 'off'"):
+        overlap_module._of_environment()
+
+
+@pytest.mark.subprocess
+def test_the_environment_sets_the_default():
+    program = "from shmap_compiler.lowering.overlap import *; print(overlap_setting().mode)"
+    command = ["env", "SHMAP_OVERLAP=measure", sys.executable, "-c", program]
+    assert subprocess.check_output(command, text=True).strip() == "measure"
+
+
+# ----------------------------------------------------------------------------------------- report
+
+
+def test_report():
+    lowered = mapped().lower(*SIZES)
+    (choice,) = lowered.overlap_report().choices
+    assert (choice.pattern, choice.axes, choice.devices) == ("gather-product", ("i",), 8)
+    assert choice.form is None
+    assert "test_overlap.py:" in choice.line
+    assert "not known" in str(lowered.overlap_report())
+    (choice,) = mapped().lower(X, W, overlap="force").overlap_report().choices
+    assert (choice.form, choice.reason) == ("ring", "")
+
+
+def test_report_on_nothing():
+    f = shard_map(jnp.sin, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    report = f.lower(X).overlap_report("cpu:8")
+    assert not report.is_changed
+    assert "no products" in str(report)
+
+
+# --------------------------------------------------------------------------------------- machines
+
+
+def tpus(count):
+    return [
+        SimpleNamespace(device_kind="TPU v6 lite", platform="tpu", coords=(k // 4, k % 4, 0))
+        for k in range(count)
+    ]
+
+
+def test_the_machine_of_attached_tpus():
+    devices = tpus(8)
+    machine = machine_of_devices(devices[:4], devices, False)
+    assert machine is not None
+    assert machine.chip == TPU_V6E
+    assert isinstance(machine.network, Torus)
+    assert machine.network.shape == (2, 4)
+    assert machine.places == ((0, 0), (0, 1), (0, 2), (0, 3))
+
+
+def test_the_machine_of_attached_gpus():
+    kind = H100_SXM.device_kind
+    devices = [SimpleNamespace(device_kind=kind, process_index=k // 4) for k in range(8)]
+    machine = machine_of_devices(devices, devices, True)
+    assert machine is not None
+    assert machine.network == Nodes(2, 4, 450e9, 200e9, measured=True)
+    assert machine.places[3:5] == ((0, 3), (1, 0))
+    assert machine.compiler_options
+
+
+def test_machines_that_are_not_known():
+    assert machine_of_mesh(MESH, "cpu", True) is None
+    assert machine_of_mesh(MESH, "tpu", True) is None
+    assert machine_of_mesh(AbstractMesh((8,), ("i",)), "tpu", True) is None
+    other = [SimpleNamespace(device_kind="another")]
+    assert machine_of_devices(other, other, True) is None
+
+
+def test_options_for_attached_devices(monkeypatch):
+    options = {"some_option": "true"}
+    monkeypatch.setattr(type(Target.parse("local")), "compiler_options", options)
+    for mode, given in (("off", {}), ("force", options)):
+        lowered = mapped().lower(X, W, overlap=mode)
+        found = module.with_options_here(NO_OPTIONS, lowered.overlap, lowered.snapshots)
+        assert found.of_target == given
+
+
+# ---------------------------------------------------------------------------------------- targets
+
+
+def judged(seconds, unestimated=0.0, memory=100):
+    totals = SimpleNamespace(step_seconds=seconds, unestimated_seconds=unestimated)
+    explanation = SimpleNamespace(totals=totals, memory=SimpleNamespace(total=memory))
+    return SimpleNamespace(explain=lambda: explanation)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_better"),
+    [
+        (judged(0.9), True),
+        (judged(1.1), False),
+        (judged(0.9, unestimated=0.2), False),  # work moved to what nobody estimates
+        (judged(0.9, memory=110), False),
+        (judged(None), False),
+    ],
+)
+def test_the_faster_program_is_kept(changed, is_better):
+    assert module._is_better(changed, judged(1.0)) == is_better
+
+
+@needs_tpu_compiler
+def test_a_program_for_tpus():
+    """The ring that the rule chooses is faster by explain's model, and so are its options."""
+    lowered = mapped(AbstractMesh((8,), ("i",))).lower(*SIZES)
+    (choice,) = lowered.overlap_report("tpu:v6e:2x4").choices
+    assert choice.form == "ring"
+    assert choice.plain_seconds == pytest.approx(1.86e-3, rel=0.01)
+    assert choice.expected_seconds == pytest.approx(1.35e-3, rel=0.01)
+    compiled = lowered.compile("tpu:v6e:2x4", overlap="measure")
+    assert compiled.explain().totals.step_seconds < 1.4e-3
