@@ -27,11 +27,15 @@ from shmap_passes.ir.unverified import manual_axes
 
 from shmap_compiler.base.device_groups import group_axes as axes_of_groups
 from shmap_compiler.base.device_groups import pair_axes
-from shmap_compiler.simulate import borders
+from shmap_compiler.simulate import borders, lapack
 from shmap_compiler.simulate.arithmetic import COMPUTED
 from shmap_compiler.simulate.collectives import result_of
 from shmap_compiler.simulate.cuts import Cut, Groups
-from shmap_compiler.simulate.element_types import ELEMENT_TYPES, ElementType
+from shmap_compiler.simulate.element_types import (
+    ElementType,
+    UnknownElementType,
+    known_element_type,
+)
 from shmap_compiler.simulate.interpreter import shared
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.places import SourcePlace, place_of
@@ -60,7 +64,6 @@ from shmap_compiler.simulate.steps import (
     Unsupported,
 )
 
-_IDENTITIES = frozenset({"sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier"})
 _IDENTITY_CALLS = frozenset({"Sharding", "annotate_device_placement", "LayoutConstraint"})
 _TOKENS = frozenset({"stablehlo.after_all", "stablehlo.create_token"})
 _CONTROL = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
@@ -237,7 +240,7 @@ class _Compiler:
             _check_static(ops[0], value)
         try:
             segment = outline(ops, inputs, outputs, self.module.functions)
-        except KeyError as error:
+        except UnknownElementType as error:
             found = f"{ops[0].name}, which has a value of element type {error.args[0]}"
             return Unsupported(
                 place_of(ops[0]), (), self._all(outputs), found, "use another element type"
@@ -259,8 +262,6 @@ class _Compiler:
             return self._manual_computation(op)
         place = place_of(op)
         numbers = self._all(op.operands), self._all(op.results)
-        if op.name in _IDENTITIES:
-            return [Same(place, *numbers)]
         if op.name in COMPUTED:
             return [Computed(place, *numbers, COMPUTED[op.name](op))]
         if op.name in COLLECTIVES:
@@ -313,6 +314,8 @@ class _Compiler:
             shape = _shape(op.results[0].type)
             cut = borders.read_text(_sharding_text(op), shape, self.mesh.size)
             return self._leave(place, *numbers, (cut,), [shape])
+        if (computed := lapack.call_of(op, target)) is not None:
+            return Computed(place, *numbers, computed)
         if "callback" in target:
             found = "a call back into Python, whose function the module does not contain"
             fix = "remove the callback or print, or run the program on devices"
@@ -415,7 +418,7 @@ def _shape_or_none(type_: ir.Type) -> tuple[int, ...] | None:
 def _typed(type_: ir.Type) -> tuple[tuple[int, ...], ElementType] | None:
     if not isinstance(type_, ir.RankedTensorType):
         return None
-    return tuple(type_.shape), ELEMENT_TYPES[str(type_.element_type)]
+    return tuple(type_.shape), known_element_type(str(type_.element_type))
 
 
 def _check_static(op: ir.Operation, value: Value) -> None:

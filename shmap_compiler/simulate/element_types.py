@@ -101,3 +101,14 @@ def _known() -> dict[str, ElementType]:
 
 ELEMENT_TYPES: dict[str, ElementType] = _known()
 """Every element type that can be simulated, by its name in MLIR."""
+
+
+class UnknownElementType(Exception):
+    """An element type that cannot be simulated; its name in MLIR is the only argument."""
+
+
+def known_element_type(name: str) -> ElementType:
+    """The element type of a name in MLIR. Raises UnknownElementType if it cannot be simulated."""
+    if name not in ELEMENT_TYPES:
+        raise UnknownElementType(name)
+    return ELEMENT_TYPES[name]

@@ -16,6 +16,7 @@ from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.ops import walk
 
+_HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier"})
 _TILES = re.compile(r'mhlo\.sharding = "\{devices=\[([\d,]+)\]')
 
 
@@ -61,14 +62,24 @@ def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) 
         passmanager.PassManager.parse(legalize).run(parsed.operation)
         module = parsed.operation.opview
         assert isinstance(module, ModuleOp), "Module.parse returns modules only"
+        _erase_hints(module)
         functions = {
             op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)
         }
         meshes = [read_mesh(op) for op in module.body.operations if isinstance(op, sdy.MeshOp)]
         named = {mesh.symbol: mesh for mesh in meshes}
         given = None if axes is None else Mesh("mesh", tuple(axes.items()))
-        mesh = given or (meshes[0] if meshes else _mesh_in_use(module))
+        # A part of the devices, or none, as in `@empty_mesh`, may have a mesh of its own.
+        largest = max(meshes, key=lambda mesh: mesh.size, default=None)
+        mesh = given or largest or _mesh_in_use(module)
         return ReadModule(module, functions, {**named, "": mesh})
+
+
+def _erase_hints(module: ModuleOp) -> None:
+    """Erases the ops by which the partitioner is told how to split an array, also in reductions."""
+    for op in [op for op in walk(module.operation) if op.name in _HINTS]:
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
 
 
 def _mesh_in_use(module: ModuleOp) -> Mesh:

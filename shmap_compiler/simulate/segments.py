@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 from shmap_passes.ir.types import Value
 
-from shmap_compiler.simulate.element_types import ELEMENT_TYPES, ElementType
+from shmap_compiler.simulate.element_types import ElementType, known_element_type
 from shmap_compiler.simulate.steps import Segment
 
 CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
@@ -94,7 +94,7 @@ def outline(
 def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
     """A segment that applies the reduction region of `op` to the elements of two arrays."""
     tensor = ir.RankedTensorType(type_)
-    element = ELEMENT_TYPES[str(tensor.element_type)]
+    element = known_element_type(str(tensor.element_type))
     module = ir.Module.create()
     carriers = [ir.RankedTensorType.get(tensor.shape, ir.Type.parse(c)) for c in element.carriers]
     with ir.InsertionPoint(module.body):
@@ -119,8 +119,8 @@ def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
 
 
 def element_type(value: Value) -> ElementType:
-    """The element type of a value. Raises KeyError if it is not a tensor of a known type."""
-    return ELEMENT_TYPES[str(ir.RankedTensorType(value.type).element_type)]
+    """The element type of a tensor. Raises UnknownElementType if it cannot be simulated."""
+    return known_element_type(str(ir.RankedTensorType(value.type).element_type))
 
 
 def _carriers(value: Value, element: ElementType) -> list[ir.Type]:

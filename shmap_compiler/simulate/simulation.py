@@ -18,7 +18,7 @@ from shmap_compiler.base.text_tables import show_bytes, table
 from shmap_compiler.simulate.borders import UnreadableSharding
 from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
 from shmap_compiler.simulate.device import CannotSimulate, Observer
-from shmap_compiler.simulate.element_types import ELEMENT_TYPES
+from shmap_compiler.simulate.element_types import ELEMENT_TYPES, UnknownElementType
 from shmap_compiler.simulate.module import read_module
 from shmap_compiler.simulate.non_finite import FirstNonFinite, has_non_finite
 from shmap_compiler.simulate.play import Played, play
@@ -182,7 +182,7 @@ def playable(
         needed = "a sharding over whole mesh axes"
         fix = "write shardings as JAX or this package does"
         raise _error(who, "module", f"the sharding {error}", needed, fix) from None
-    except KeyError as error:
+    except UnknownElementType as error:
         needed = f"one of {', '.join(ELEMENT_TYPES)}"
         fix = "use another element type"
         found = f"an array of element type {error.args[0]}"

@@ -21,17 +21,14 @@ import pytest
 from library_programs import draw_program
 from library_programs.memory import cost
 from library_programs.program import Body, Program
-from library_programs.run import difference
+from library_programs.run import difference, runs_nowhere
 
-from shmap_compiler import BodyError, shard_map
-from shmap_compiler.tracing.vma_typing import refused_by_types
+from shmap_compiler import shard_map
 
 EXAMPLES = int(os.environ.get("SHMAP_LIBRARY_EXAMPLES", "50"))
 CHECKPOINTED = max(10, EXAMPLES // 20)
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 BATCH = 10  # programs of one test
-
-_REFUSED_BY_TYPES = refused_by_types(ValueError("")).found  # how it begins, whatever the reason
 
 
 def complaint(program: Program) -> str | None:
@@ -42,24 +39,6 @@ def complaint(program: Program) -> str | None:
         if runs_nowhere(program, error):
             return None
         return f"{type(error).__name__}: {error}"
-
-
-def runs_nowhere(program: Program, error: Exception) -> bool:
-    """Whether the refusal has a reason that is not ours.
-
-    XLA's CPU compiler cannot take all layouts of an FFT, with or without shard_map. A derivative
-    inside the function needs JAX's types of varying values, which refuse loops that `jax.shard_map`
-    refuses, too (README, "Limits").
-    """
-    if isinstance(error, jax.errors.JaxRuntimeError):
-        return "fft_thunk" in str(error)
-    if not isinstance(error, BodyError) or _REFUSED_BY_TYPES not in str(error):
-        return False
-    try:
-        difference(program, jax.shard_map)
-    except (TypeError, ValueError, AssertionError):
-        return any(step.name == "inner_gradient" for step in program.body.walk())
-    return False
 
 
 def reduced(program: Program) -> Program:

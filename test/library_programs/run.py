@@ -15,8 +15,12 @@ from library_programs.generate import OPERATIONS
 from library_programs.program import Program, run_body
 from library_programs.reference import reference
 from library_programs.transformations import TRANSFORMATIONS
+from shmap_compiler import BodyError
+from shmap_compiler.tracing.vma_typing import refused_by_types
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-7}
+
+_REFUSED_BY_TYPES = refused_by_types(ValueError("")).found  # how it begins, whatever the reason
 
 
 @dataclass(frozen=True)
@@ -100,3 +104,21 @@ def copies(x: jax.Array) -> list[list[np.ndarray]]:
     for shard in x.addressable_shards:
         groups.setdefault(str(shard.index), []).append(np.asarray(shard.data))
     return list(groups.values())
+
+
+def runs_nowhere(program: Program, error: Exception) -> bool:
+    """Whether the refusal has a reason that is not ours.
+
+    XLA's CPU compiler cannot take all layouts of an FFT, with or without shard_map. A derivative
+    inside the function needs JAX's types of varying values, which refuse loops that `jax.shard_map`
+    refuses, too (README, "Limits").
+    """
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return "fft_thunk" in str(error)
+    if not isinstance(error, BodyError) or _REFUSED_BY_TYPES not in str(error):
+        return False
+    try:
+        difference(program, jax.shard_map)
+    except (TypeError, ValueError, AssertionError):
+        return any(step.name == "inner_gradient" for step in program.body.walk())
+    return False

@@ -1,5 +1,6 @@
 """Programs in the simulator: equal to what XLA computes, in every form, with every exchange."""
 
+import re
 from functools import partial
 
 import jax
@@ -178,6 +179,62 @@ def test_operations_that_the_interpreter_lacks():
     # On a TPU, there are no custom calls of LAPACK.
     lowered = jax.jit(mapped).trace(x).lower(lowering_platforms=("tpu",))
     assert_close(simulate_module(with_lines(lowered), [x]).results, list(jax.jit(mapped)(x)))
+
+
+def positive(b):
+    return b @ b.mT.conj() + 9 * jnp.eye(b.shape[-1], dtype=b.dtype)
+
+
+ROUTINES = {
+    "getrf": lambda b: lax.linalg.lu(b)[:2],
+    "getrf of tall matrices": lambda b: lax.linalg.lu(b[..., :2])[:2],
+    "potrf": lambda b: (jnp.linalg.cholesky(positive(b)), jnp.linalg.cholesky(positive(b).mT)),
+    "trsm": lambda b: (
+        lax.linalg.triangular_solve(b, b, left_side=True, lower=True),
+        lax.linalg.triangular_solve(b, b, lower=False, transpose_a=True, unit_diagonal=True),
+        lax.linalg.triangular_solve(b, b, conjugate_a=True, transpose_a=True),
+    ),
+    "geqrf": lambda b: jnp.linalg.qr(b[..., :2]),
+    "geqrf, whole": lambda b: jnp.linalg.qr(b[..., :2], mode="complete"),
+    "gesdd": lambda b: jnp.linalg.svd(b[..., :2], full_matrices=False),
+    "gesdd, whole": lambda b: jnp.linalg.svd(b[..., :2]),
+    "gesdd without vectors": lambda b: jnp.linalg.svd(b, compute_uv=False),
+    "syevd": lambda b: jnp.linalg.eigh(positive(b)),
+    "syevd of upper triangles": lambda b: jnp.linalg.eigh(positive(b), UPLO="U"),
+}
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_routines_of_lapack(name, dtype):
+    rng = np.random.default_rng(5)
+    full = rng.normal(size=(8, 3, 3)) + (1j * rng.normal(size=(8, 3, 3)) if "c" in dtype else 0)
+    full = full.astype(dtype)
+
+    def f(b):
+        return jnp.concatenate(
+            [part.reshape(b.shape[0], -1) for part in jax.tree.leaves(run(b))], 1
+        )
+
+    run = ROUTINES[name]
+    lowered = on_mesh(f, in_specs=P(("i", "j")), out_specs=P(("i", "j"))).lower(full)
+    assert_close(lowered.simulate(full).results, lowered.compile()(full))
+
+
+def test_what_jax_writes_beside_automatic_axes():
+    """It marks values, also in the reduction of a scatter, and names an empty mesh."""
+
+    def f(b, by):
+        scattered = jnp.zeros(8).at[jnp.arange(4) % 3].add(b[0, :4] * by)
+        return lax.psum(lax.ppermute(scattered, "i", [(0, 1), (1, 0)]), "i") + b
+
+    mapped = jax.shard_map(f, mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i"), axis_names={"i"})
+    args = x, jnp.float32(2)
+    lowered = jax.jit(mapped).lower(*args)
+    text = lowered.as_text()
+    assert "sdy.mesh @empty_mesh" in text
+    assert re.search(r'"stablehlo.scatter".*\n.*\^bb0.*\n.*sdy.sharding_constraint', text)
+    assert_close(simulate_module(with_lines(lowered), args).results, [lowered.compile()(*args)])
 
 
 def test_what_devices_share_is_computed_once_and_memory_is_bounded(monkeypatch):

@@ -1,0 +1,122 @@
+"""The LAPACK routines that JAX calls on CPUs, computed by SciPy on each matrix of a batch.
+
+A custom call such as `@lapack_dgetrf_ffi` takes batches of matrices, and returns the matrices as
+the routine overwrites them, its other results, and an `info` for each. jaxlib calls the routines of
+SciPy, too, so results are equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from scipy.linalg import blas, lapack
+
+from shmap_compiler.simulate.arithmetic import Function
+from shmap_compiler.simulate.element_types import known_element_type
+
+_TARGET = re.compile(r"lapack_([sdcz])([a-z]+)_ffi")
+_LOWER, _LEFT, _UNIT = map(ord, "LLU")
+_NO_VECTORS, _ALL_VECTORS = map(ord, "NA")
+
+Routine = Callable[[str, Mapping[str, int], list[np.ndarray]], tuple[Any, ...]]
+"""A routine on one matrix: (type letter, options, operands) -> results."""
+
+
+def call_of(op: ir.Operation, target: str) -> Function | None:
+    """What a custom call computes; None if its target is not a routine of `_ROUTINES`."""
+    found = _TARGET.fullmatch(target)
+    if found is None or found[2] not in _ROUTINES:
+        return None
+    letter, routine = found[1], _ROUTINES[found[2]]
+    attributes = ir.DictAttr(op.attributes["mhlo.backend_config"])
+    options = {a.name: ir.IntegerAttr(a.attr).value for a in attributes}
+    types = [ir.RankedTensorType(result.type) for result in op.results]
+    shapes = [tuple(t.shape) for t in types]
+    dtypes = [known_element_type(str(t.element_type)).dtype for t in types]
+
+    def run(*operands: np.ndarray) -> list[np.ndarray]:
+        results = [np.zeros(s, t) for s, t in zip(shapes, dtypes, strict=True)]
+        for at in np.ndindex(operands[0].shape[:-2]):
+            found = routine(letter, options, [np.asfortranarray(x[at]) for x in operands])
+            for result, value in zip(results, found, strict=True):
+                if value is not None:
+                    result[at] = value
+        return results
+
+    return run
+
+
+def _named(library: Any, letter: str, name: str) -> Any:
+    return getattr(library, letter + name)
+
+
+def _workspace(letter: str, name: str, *sizes: Any, **options: Any) -> int:
+    """The size of workspace that a routine prefers, with which it computes in blocks."""
+    first, _ = _named(lapack, letter, f"{name}_lwork")(*sizes, **options)
+    return int(first.real)
+
+
+def _getrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    factors, pivots, info = _named(lapack, letter, "getrf")(operands[0])
+    return factors, pivots + 1, info  # LAPACK counts rows from 1, and SciPy from 0
+
+
+def _potrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    lower = options["uplo"] == _LOWER
+    return _named(lapack, letter, "potrf")(operands[0], lower=lower, clean=False)
+
+
+def _trsm(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    found = _named(blas, letter, "trsm")(
+        1,
+        *operands,
+        side=options["side"] != _LEFT,
+        lower=options["uplo"] == _LOWER,
+        trans_a="NTC".index(chr(options["trans_x"])),
+        diag=options["diag"] == _UNIT,
+    )
+    return (found,)
+
+
+def _geqrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    size = _workspace(letter, "geqrf", *operands[0].shape)
+    factors, scales, _, _ = _named(lapack, letter, "geqrf")(operands[0], lwork=size)
+    return factors, scales
+
+
+def _orgqr(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    name = "orgqr" if letter in "sd" else "ungqr"
+    found, _, _ = _named(lapack, letter, name)(*operands)
+    return (found,)
+
+
+def _gesdd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    vectors, full = options["mode"] != _NO_VECTORS, options["mode"] == _ALL_VECTORS
+    choice = {"compute_uv": vectors, "full_matrices": full}
+    size = _workspace(letter, "gesdd", *operands[0].shape, **choice)
+    left, values, right, info = _named(lapack, letter, "gesdd")(operands[0], lwork=size, **choice)
+    return None, values, left if vectors else None, right if vectors else None, info
+
+
+def _syevd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    name = "syevd" if letter in "sd" else "heevd"
+    choice = {"compute_v": options["mode"] != _NO_VECTORS, "lower": options["uplo"] == _LOWER}
+    values, vectors, info = _named(lapack, letter, name)(operands[0], **choice)
+    return vectors, values, info
+
+
+_ROUTINES: dict[str, Routine] = {
+    "getrf": _getrf,
+    "potrf": _potrf,
+    "trsm": _trsm,
+    "geqrf": _geqrf,
+    "orgqr": _orgqr,
+    "ungqr": _orgqr,
+    "gesdd": _gesdd,
+    "syevd": _syevd,
+    "heevd": _syevd,
+}
