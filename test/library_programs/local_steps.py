@@ -221,7 +221,7 @@ def inner_gradient(x):
 
 
 def adam(x, y):
-    optimizer = optax.adam(0.1)
+    optimizer = optax.adam(0.1, eps_root=1e-4)  # so that its derivative at zero is finite
     updates, _ = optimizer.update(y, optimizer.init(x), x)
     return optax.apply_updates(x, updates) * (1 + 0 * y)
 
