@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from shmap_passes import reference
 
@@ -311,10 +311,25 @@ def body_error(who: str, problems: Sequence[Problem]) -> BodyError:
     return (ArgumentTypeError if only_types else BodyError)(who, problems)
 
 
+_STANDS_FOR = "_stands_for"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def standing_for(made: _F, fun: Callable[..., Any]) -> _F:
+    """`made`, described in errors by the name and place of a user's function.
+
+    Unlike `functools.wraps`, it does not say that calls of `made` run the code of `fun`.
+    """
+    made.__name__ = made.__qualname__ = function_name(fun)
+    setattr(made, _STANDS_FOR, fun)
+    return made
+
+
 def describe(fun: Callable[..., Any]) -> str:
     """Name and place of a user's function: "`f` (train.py:12)"."""
     name = function_name(fun)
-    inner: Any = inspect.unwrap(fun)
+    inner: Any = inspect.unwrap(getattr(fun, _STANDS_FOR, fun))
     while isinstance(inner, functools.partial):
         inner = inner.func
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)

@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
+from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.errors import (
     ShmapError,
@@ -19,9 +20,14 @@ from shmap_compiler.base.errors import (
 )
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.lowering.overlap import overlap_setting
 from shmap_compiler.pmap import processes
+from shmap_compiler.pmap.mapped_rows import RowCall
 from shmap_compiler.pmap.option_errors import option_problems
 from shmap_compiler.pmap.program import Program
+from shmap_compiler.records.traced_call import TracedCall
+from shmap_compiler.stages import lowered
+from shmap_compiler.stages.lowered import Lowered
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -173,8 +179,34 @@ class Pmapped(Generic[_P, _R]):
           >>> [str(t) for t in f.trace(x.reshape(8, 2)).body_in_types]
           ['float32[1,2]']
         """
+        return self._traced(args, kwargs).graph
+
+    def lower_rows(
+        self, *args: Any, partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes"
+    ) -> Lowered:
+        """Traces and lowers the program of one device, with the stages of a `shard_map`.
+
+        Rows that `out_axes` counts from the last dimension are still in the first one, and static
+        arguments are not among the arguments.
+
+        Args:
+          *args: Arrays, or `jax.ShapeDtypeStruct`s: the rows of this process.
+          partitioner: As for `shard_map`.
+          groups: As for `shard_map`.
+
+        Returns:
+          A `Lowered`, which can be simulated, explained, and compiled for other devices.
+
+        Examples:
+          >>> lowered = pmap(jnp.sin).lower_rows(x.reshape(8, 2))
+          >>> "tensor<1x2xf32>" in lowered.as_text("body")
+          True
+        """
+        return lowered.lower(self._traced(args, {}), partitioner, groups, overlap_setting())
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
         args, kwargs = self._of_all(args, kwargs)
-        return self._program.on_rows(lambda call: call.trace().graph, args, kwargs)
+        return self._program.on_rows(RowCall.trace, args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Traces and lowers the function, as the `lower` of a `jax.jit` function does.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shmap_compiler.base.errors import function_name
 from shmap_compiler.base.jax_compat import AnyMesh, Jaxpr, is_axis_effect
 from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.resources import Placement
@@ -17,7 +18,7 @@ class NamedJaxpr:
     """A traced function of named axes: the data of `NamedProgram`.
 
     Attributes:
-      name: The name of the user's function.
+      fun: The user's function.
       jaxpr: A closed jaxpr without constants, on types without named dimensions.
       constants: The values of its leading inputs, which the function closes over.
       placements: Where each logical axis is, by its name.
@@ -26,7 +27,7 @@ class NamedJaxpr:
       outer: The axes of enclosing xmaps, by their sizes.
     """
 
-    name: str
+    fun: Callable[..., Any]
     who: str
     jaxpr: Jaxpr
     constants: tuple[Any, ...]
@@ -35,6 +36,11 @@ class NamedJaxpr:
     in_mappings: tuple[AxisMapping, ...]
     out_mappings: tuple[AxisMapping, ...]
     outer: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """The name of the user's function."""
+        return function_name(self.fun)
 
     @property
     def sizes(self) -> dict[str, int]:

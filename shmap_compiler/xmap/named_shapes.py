@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh
 
-from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.collectives.jax_params import named_axes
@@ -47,7 +47,8 @@ def check(program: NamedJaxpr, out_paths: list[str], in_paths: list[str]) -> Non
     """Checks named shapes against `out_axes` and resources.
 
     Raises:
-      SpecError: a result has other axes than its mapping, or two axes on one resource meet.
+      SpecError: a result has other axes than its mapping, or two axes on one resource meet (that
+        alone is a SpecTypeError).
     """
     shapes = infer(program)
     problems = [
@@ -57,7 +58,7 @@ def check(program: NamedJaxpr, out_paths: list[str], in_paths: list[str]) -> Non
         *_broadcast_conflicts(program, shapes, out_paths),
     ]
     if problems:
-        raise SpecError(program.who, problems)
+        raise spec_error(program.who, problems)
 
 
 def show(program: NamedJaxpr) -> str:
@@ -93,14 +94,14 @@ def _shown_placement(placement: Placement) -> str:
 
 
 def _looped_names(program: NamedJaxpr) -> Iterator[Problem]:
-    looped = {name: p for name, p in program.placements.items() if p.loop is not None}
+    looped = {name: p.loop.text for name, p in program.placements.items() if p.loop}
     for eqn in equations(program.jaxpr) if looped else ():
         if eqn.primitive.name in COLLECTIVE_NAMES and {"axes", "axis_name"} & set(eqn.params):
             for name in named_axes(eqn.params):
                 if name in looped:
                     yield Problem(
                         f"{eqn.primitive} over {name!r} at {source_line(eqn)}",
-                        f"axis {name!r}, whose chunks {looped[name].loop} computes one by one",
+                        f"axis {name!r}, whose chunks {looped[name]} computes one by one",
                         "an axis without a loop resource: chunks do not communicate",
                         "assign mesh axes to it instead, or leave it without resources",
                     )
@@ -177,7 +178,7 @@ def _broadcast_conflicts(
 
 def _conflict(where: str, what: str, names: tuple[str, ...], resource: str) -> Problem:
     one, other = map(repr, names)
-    return Problem(
+    return TypeProblem(
         where,
         f"{what} whose named shape has the axes {one} and {other}, both mapped to the resource "
         f"{resource}",

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from shmap_compiler.base.errors import standing_for
 from shmap_compiler.base.jax_compat import AnyMesh, Eqn
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.frontend.shard_map import ShardMapped, shard_map
@@ -54,9 +55,8 @@ def mapped_over(
     def body(*args: Any) -> Any:
         return jax.tree.unflatten(out_tree, flat(*constants, *jax.tree.leaves(args)))
 
-    body.__name__ = body.__qualname__ = program.name
     return shard_map(
-        body,
+        standing_for(body, program.fun),
         mesh=mesh,
         axis_names=axis_names,
         in_specs=jax.tree.unflatten(in_tree, in_specs[len(constants) :]),
@@ -93,8 +93,7 @@ def _on_one_device(program: NamedJaxpr, outer: Mapping[str, Placement]) -> Flat:
             names = frozenset(n for n, p in program.placements.items() if p.loop is not None)
             return _looped(program, names, loop.length, run)(*args[whole:])
 
-    blocks.__name__ = blocks.__qualname__ = program.name
-    return blocks
+    return standing_for(blocks, program.fun)
 
 
 def _once(program: NamedJaxpr, placer: Placer, constants: Sequence[Any]) -> Flat:

@@ -112,6 +112,14 @@ def find_mesh(given: AnyMesh | None) -> AnyMesh | None:
     return _in_scope().mesh or concrete_mesh_in_scope() or mesh_in_scope()
 
 
+def is_another_mesh(found: AnyMesh | None) -> bool:
+    """Whether this is not the mesh over which an enclosing function is manual."""
+    scope = mesh_in_scope()
+    if found is None or scope is None or not scope.manual_axes:
+        return False
+    return dict(found.shape) != dict(scope.shape)
+
+
 def loops_in_scope() -> dict[str, int]:
     return dict(_in_scope().loops)
 
@@ -222,6 +230,17 @@ def _loop(resource: Any, loops: Mapping[str, int]) -> Loop:
 
 
 # ------------------------------------------------------------------------------------- mistakes
+
+
+def mesh_changes(found: AnyMesh | None) -> Problem:
+    scope = mesh_in_scope()
+    shown, outer = (dict(m.shape) if m is not None else "none" for m in (found, scope))
+    return Problem(
+        "the mesh",
+        f"{shown}, inside a function on the mesh {outer}",
+        "the mesh of the enclosing function: the physical mesh cannot change inside xmap",
+        "enter the context of one mesh around the outermost call, and pass no other one",
+    )
 
 
 def _wrong_length(where: str, length: Any) -> Problem:

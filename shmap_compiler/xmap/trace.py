@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from shmap_compiler.base.errors import BodyError, Problem, ShmapError
+from shmap_compiler.base.errors import BodyError, Problem, ShmapError, UnknownAxisError
 from shmap_compiler.base.jax_compat import (
     constants_to_inputs,
     trace_in_scope,
@@ -72,7 +72,7 @@ def trace_named(
             refusal = collective_errors.refused(error, who, known)
             if refusal is None:
                 raise
-            raise refusal from error
+            raise _in_words_of_xmap(refusal, known) from error
 
     def inner_types(mesh: AbstractMesh) -> list[Any]:
         return [_inner_type(t, m, mesh) for t, m in zip(types, mappings, strict=True)]
@@ -101,6 +101,27 @@ def _inner_type(full: Any, mapping: AxisMapping, mesh: AbstractMesh) -> Any:
     named = {at for _, at in mapping.positions}
     shape = [size for at, size in enumerate(full.shape) if at not in named]
     return type_on_mesh(mesh, (), shape, full.dtype, bool(getattr(full, "weak_type", False)))
+
+
+def _in_words_of_xmap(error: ShmapError, sizes: Mapping[str, int]) -> ShmapError:
+    """What an error says of axes that do not exist, said of named axes."""
+    if not isinstance(error, UnknownAxisError):
+        return error
+    known = ", ".join(f"{name!r} of size {size}" for name, size in sizes.items())
+    return UnknownAxisError(
+        error.who,
+        [
+            Problem(
+                problem.where,
+                problem.found,
+                f"a named axis: {known or 'there is none'}",
+                "use one of these names, or name a dimension of an argument so in in_axes"
+                if known
+                else "name a dimension of an argument so in in_axes",
+            )
+            for problem in error.problems
+        ],
+    )
 
 
 def _too_many_positions(sizes: Mapping[str, int]) -> Problem:

@@ -47,7 +47,7 @@ from shmap_compiler.xmap.arguments import (
 from shmap_compiler.xmap.axes import Mappings, sizes_of
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.placed import mapped_over, placed
-from shmap_compiler.xmap.resources import find_mesh, place_axes
+from shmap_compiler.xmap.resources import find_mesh, is_another_mesh, mesh_changes, place_axes
 from shmap_compiler.xmap.trace import Scope, trace_named
 
 _P = ParamSpec("_P")
@@ -246,6 +246,24 @@ class XMapped(Generic[_P, _R]):
         fields = {name: getattr(lowered, name) for name in lowered.__dataclass_fields__}
         return NamedLowered(**fields, named=program)
 
+    def replace(self, *, mesh: AnyMesh | None) -> XMapped[_P, _R]:
+        """Returns the same function on another mesh.
+
+        Args:
+          mesh: As for `xmap`.
+
+        Returns:
+          An `XMapped`.
+
+        Examples:
+          >>> f = xmap(lambda x: x * 2, in_axes=["rows", ...], out_axes=["rows", ...],
+          ...          axis_resources={"rows": "i"})
+          >>> f.replace(mesh=mesh)(x).sharding.spec
+          PartitionSpec('i',)
+        """
+        options = self.axis_sizes, self.axis_resources, self.donate_argnums
+        return XMapped(self.fun, self._ins, self._outs, *options, mesh)
+
     def _call(self, args: tuple[Any, ...]) -> _Call:
         who = self._who
         paths, in_tree = jax.tree_util.tree_flatten_with_path(args)
@@ -266,6 +284,8 @@ class XMapped(Generic[_P, _R]):
         if shadowed:
             raise spec_error(who, shadowed)
         found = find_mesh(self.mesh)
+        if outer and self.axis_resources and is_another_mesh(found):
+            raise spec_error(who, [mesh_changes(found)])
         placements = place_axes(who, sizes, self.axis_resources, found, tuple(outer))
         out: list[Any] = []
 
@@ -302,7 +322,7 @@ class XMapped(Generic[_P, _R]):
         if wrong:
             raise spec_error(who, wrong)
         program = NamedProgram(
-            name=function_name(self.fun),
+            fun=self.fun,
             who=who,
             jaxpr=jaxpr,
             constants=constants,

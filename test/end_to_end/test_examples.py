@@ -29,7 +29,7 @@ from example_programs import (
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import shard_map
+from shmap_compiler import XMapped, shard_map
 
 
 def for_each_example(test, slow=()):
@@ -46,20 +46,25 @@ def for_each_example(test, slow=()):
 for_both_partitioners = pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 
 
-def assert_sharded_as_out_specs_say(results, example):
+def assert_sharded_as_out_specs_say(results, example, args):
     def check(spec, result):
         expected = NamedSharding(example.mesh, spec)
         assert isinstance(result.sharding, NamedSharding)
         assert result.sharding.is_equivalent_to(expected, result.ndim)
 
-    specs = jax.tree.broadcast(example.out_specs, results, is_leaf=lambda s: isinstance(s, P))
+    if isinstance(example, XMapped):  # which has out_axes
+        specs = jax.tree.unflatten(
+            jax.tree.structure(results), example.lower(*args).graph.out_specs
+        )
+    else:
+        specs = jax.tree.broadcast(example.out_specs, results, is_leaf=lambda s: isinstance(s, P))
     jax.tree.map(check, specs, results)
 
 
 def check(file, name, run):
     results = jax.block_until_ready(run(*arguments(file, name)))
     assert_equals_reference(results, reference(file, name))
-    assert_sharded_as_out_specs_say(results, getattr(MODULES[file], name))
+    assert_sharded_as_out_specs_say(results, getattr(MODULES[file], name), arguments(file, name))
 
 
 @pytest.fixture(params=["gspmd", "shardy"])
@@ -284,6 +289,21 @@ def test_transformer_cache_and_position_matter():
     for other in others:
         changed, _, _ = transformer.transformer_layer_reference(*other)
         assert np.abs(out - changed).max() > 100 * TOLERANCE["float32"] * np.abs(out).max()
+
+
+# named_transformer.py
+
+
+def test_the_named_transformer_trains_alike_whatever_its_resources():
+    example = MODULES["named_transformer"]
+    params, *data = example.loss_args()
+    example.STEPS, losses = 3, {}
+    for name, assignment in example.ASSIGNMENTS.items():
+        losses[name], _ = example.trained(example.assigned(*assignment), params, *data)
+    assert len(losses) == 4
+    for found in losses.values():
+        np.testing.assert_allclose(found, losses["one device"], rtol=1e-4)
+    assert losses["data"][2] < losses["data"][0] - 0.2
 
 
 # digits.py

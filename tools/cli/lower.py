@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 NAME = "lower"
 SUMMARY = "print a program at one of its stages"
 DESCRIPTION = """\
-Traces a shard_mapped function and prints it at one of its stages:
+Traces a shard_mapped, xmapped or pmapped function and prints it at one of its stages:
 
+  named      of a function that xmap returned: the program with the named shape of every value
   graph      the traced per-device program, with its mesh, specs and source lines
   body       the module emitted from it: StableHLO on per-device types
   stablehlo  the module handed to XLA, after all passes
   hlo        the program of one device that XLA made of it
-  all        all of these, each under a header
+  all        graph, body, stablehlo and hlo, each under a header
 
 Up to stablehlo, the mesh may have more devices than are available (see --devices).
 """
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     program.add_arguments(parser)
     parser.add_argument(
         "--stage",
-        choices=(*_STAGES, "all"),
+        choices=("named", *_STAGES, "all"),
         default="stablehlo",
         help="what to print (default: %(default)s)",
     )
@@ -77,6 +78,9 @@ def execute(options: argparse.Namespace) -> int:
     stages = _STAGES if options.stage == "all" else (options.stage,)
     output.require_writable("-o", options.output)
     work = program.load(options, needs_devices="hlo" in stages)
+    if stages == ("named",):
+        _write(work.named().rstrip() + "\n", options.output)
+        return 0
     if stages == ("graph",) and not options.print_ir_after_all:
         graph = work.trace()
         texts = [str(graph)]

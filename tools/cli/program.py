@@ -19,7 +19,8 @@ from .virtual_devices import DEFAULT_COUNT as DEFAULT_DEVICES
 if TYPE_CHECKING:
     from shmap_passes import GroupNaming, Partitioner
 
-    from shmap_compiler import Graph, Lowered, Portable, ShardMapped, Target
+    from shmap_compiler import Graph, Lowered, Pmapped, Portable, ShardMapped, Target, XMapped
+    from shmap_compiler.lowering.overlap import OverlapMode
 
     from .program_files import UserFunction
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="FILE.py:NAME",
-        help="a shard_mapped function in a file; package.module:NAME works too",
+        help="a shard_mapped, xmapped or pmapped function in a file; package.module:NAME works too",
     )
     parser.add_argument(
         "--mesh",
@@ -150,27 +151,59 @@ def request_devices(options: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """A shard_mapped function with arguments, which may be types only."""
+    """A function that is shard_mapped, xmapped or pmapped, with arguments, which may be types."""
 
     function: UserFunction
-    mapped: ShardMapped[..., Any]
+    mapped: ShardMapped[..., Any] | XMapped[..., Any] | Pmapped[..., Any]
     args: tuple[Any, ...]
 
     def lower(
-        self, partitioner: Partitioner, groups: GroupNaming = "axes", **overlap: Any
+        self,
+        partitioner: Partitioner,
+        groups: GroupNaming = "axes",
+        *,
+        overlap: OverlapMode | None = None,
+        overlap_rounding: bool | None = None,
     ) -> Lowered:
         """Traces and lowers. Raises UserCodeError if the function raises while it is traced.
 
         Args:
-          overlap: as `overlap_options` returns it.
+          overlap, overlap_rounding: as `overlap_options` returns them.
         """
-        return self._tracing(
-            lambda: self.mapped.lower(*self.args, partitioner=partitioner, groups=groups, **overlap)
-        )
+        from shmap_compiler import Pmapped
+        from shmap_compiler.lowering.overlap import read_setting, using_setting
+
+        mapped = self.mapped
+        lower = mapped.lower_rows if isinstance(mapped, Pmapped) else mapped.lower
+        with using_setting(read_setting(overlap, overlap_rounding)):
+            return self._tracing(lambda: lower(*self.args, partitioner=partitioner, groups=groups))
 
     def trace(self) -> Graph:
         """Traces. Raises UserCodeError if the function raises."""
+        from shmap_compiler import XMapped
+
+        if isinstance(self.mapped, XMapped):  # whose own trace is one of named axes
+            return self.lower("gspmd").graph
         return self._tracing(lambda: self.mapped.trace(*self.args))
+
+    def named(self) -> str:
+        """The text of the program with its named axes. Raises UserCodeError, as `trace` does.
+
+        Raises:
+          UsageError: the function has none.
+        """
+        from shmap_compiler import XMapped
+
+        if isinstance(self.mapped, XMapped):
+            return str(self._tracing(lambda: self.mapped.trace(*self.args)))
+        raise UsageError(
+            Mistake(
+                "--stage named",
+                f"{self.function.name} is a {type(self.mapped).__name__}",
+                "a function that xmap returned, which has named axes",
+                "choose another stage, e.g. --stage graph",
+            )
+        )
 
     def _tracing(self, run: Callable[[], Any]) -> Any:
         from shmap_compiler.base.errors import describe
@@ -223,12 +256,12 @@ def load_any(options: argparse.Namespace, *, needs_devices: bool = False) -> Pro
     """As `load`, for functions that need not be shard_mapped."""
     import jax
 
-    from shmap_compiler import ShardMapped
+    from shmap_compiler import ShardMapped, XMapped
 
     from . import array_type, program_files
 
     function = program_files.load(options.target, any_function=True)
-    if isinstance(function.mapped, ShardMapped):
+    if isinstance(function.mapped, (ShardMapped, XMapped)):
         return load(options, needs_devices=needs_devices, function=function)
     jax.config.update("jax_traceback_filtering", "off")
     if options.mesh is not None:
@@ -262,6 +295,8 @@ def load(
     import jax
     from jax.sharding import AbstractMesh
 
+    from shmap_compiler import Pmapped
+
     from . import array_type, mesh_text, program_files
 
     # Errors in user code are shown without JAX's frames by `user_traceback`.
@@ -276,6 +311,10 @@ def load(
     pairs = zip(texts, types, strict=True)
     read_all(*[lambda pair=pair: array_type.require_enabled(*pair) for pair in pairs])
     mapped = function.mapped
+    if isinstance(mapped, Pmapped):
+        if sizes is not None:
+            raise UsageError(_no_mesh_of_rows(options.mesh, function.name))
+        return Program(function, mapped, _args(function, tuple(types)))
     if sizes is None and needs_devices and isinstance(mapped.mesh, AbstractMesh):
         sizes = dict(mapped.mesh.shape)
     if sizes is not None:
@@ -284,6 +323,15 @@ def load(
         mesh = mesh_text.make(sizes, mapped.mesh)
         mapped = mapped.replace(mesh=mesh)
     return Program(function, mapped, _args(function, tuple(types)))
+
+
+def _no_mesh_of_rows(text: str, name: str) -> Mistake:
+    return Mistake(
+        f"--mesh {text}",
+        f"{name} is pmapped, over as many devices as its arguments have rows",
+        "no mesh",
+        "omit --mesh, and give arguments with other numbers of rows by --arg",
+    )
 
 
 def _check_devices(sizes: dict[str, int], there: int) -> None:

@@ -1,8 +1,8 @@
 """Finds programs in Python files: `FILE.py:name`, or `package.module:name`.
 
-By convention `name` is a shard_mapped function, `name_args` the tuple of its arguments (arrays or
-`jax.ShapeDtypeStruct`s) or a function that returns it, and `name_reference` an unsharded function
-of the same arguments.
+By convention `name` is a shard_mapped function (or one that `xmap` or `pmap` returned), `name_args`
+the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s) or a function that returns it, and
+`name_reference` an unsharded function of the same arguments.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from typing import Any
 
 import jax
 
-from shmap_compiler import ShardMapped, ShmapError
+from shmap_compiler import Pmapped, ShardMapped, ShmapError, XMapped
 
 from ..usage import Mistake, UsageError, listed
 from .user_traceback import user_traceback
 
 _NEEDED = "FILE.py:NAME, or package.module:NAME, of a shard_mapped function"
+
+
+MAPPED = (ShardMapped, XMapped, Pmapped)
+"""What `shard_map`, `xmap` and `pmap` return."""
 
 
 class UserCodeError(Exception):
@@ -38,7 +42,7 @@ class UserFunction:
       text: the target as given.
       file: the file that defines it.
       name: its name in the file.
-      mapped: the function: a ShardMapped, or anything callable where that is taken.
+      mapped: the function: one of `MAPPED`, or anything callable where that is taken.
       args: its arguments, None if the file gives none.
       reference: the same function unsharded, None if the file gives none.
     """
@@ -139,10 +143,10 @@ def _import_module(name: str, text: str) -> ModuleType:
 
 
 def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Any:
-    there = [key for key, value in vars(module).items() if isinstance(value, ShardMapped)]
+    there = [key for key, value in vars(module).items() if isinstance(value, MAPPED)]
     choices = f"shard_mapped in this file: {listed(there)}"
     value = getattr(module, name, None) if name else None
-    if isinstance(value, ShardMapped) or (any_function and callable(value)):
+    if isinstance(value, MAPPED) or (any_function and callable(value)):
         return value
     if not name:
         raise _mistake(text, "no name of a function", f"add :NAME; {choices}")
