@@ -317,13 +317,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def standing_for(made: _F, fun: Callable[..., Any]) -> _F:
-    """`made`, described in errors by the name and place of a user's function.
+    """`made`, which runs a traced program, described in errors as the user's function `fun`.
 
     Unlike `functools.wraps`, it does not say that calls of `made` run the code of `fun`.
     """
     made.__name__ = made.__qualname__ = function_name(fun)
     setattr(made, _STANDS_FOR, fun)
     return made
+
+
+def runs_traced_program(fun: Callable[..., Any]) -> bool:
+    """Whether `fun` was made by `standing_for`: what types mean in it was decided before."""
+    return hasattr(fun, _STANDS_FOR)
 
 
 def describe(fun: Callable[..., Any]) -> str:

@@ -140,7 +140,12 @@ PSUM = Collective(
             _split(split_axes.psum, _sum_dimensions),
             positional=True,
         ),
-        JaxForm("psum_invariant", _expand_named_psum, _split(split_axes.psum, _sum_dimensions)),
+        JaxForm(
+            "psum_invariant",
+            _expand_named_psum,
+            _split(split_axes.psum, _sum_dimensions),
+            jax_batches=False,  # unless types of varying values are on
+        ),
         JaxForm("unreduced_psum", _expand_named_psum),
         JaxForm("shmap_psum_invariant", _expand_named_psum),
     ),

@@ -171,7 +171,12 @@ ALL_GATHER = Collective(
     hlo="all-gather",
     forms=(
         JaxForm("all_gather", _expand_all_gather, _split_all_gather),
-        JaxForm("all_gather_invariant", _expand_all_gather, _split_all_gather),
+        JaxForm(
+            "all_gather_invariant",
+            _expand_all_gather,
+            _split_all_gather,
+            jax_batches=False,  # unless types of varying values are on
+        ),
         JaxForm("all_gather_reduced", _expand_all_gather),
     ),
     on_rows=_all_gather_on_rows,

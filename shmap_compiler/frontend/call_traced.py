@@ -12,7 +12,7 @@ from jax.core import ShapedArray
 from jax.sharding import AxisType, PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import describe, function_name
+from shmap_compiler.base.errors import describe, function_name, runs_traced_program
 from shmap_compiler.base.jax_compat import axis_types, described_as, tracing_context
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.values import is_hashable
@@ -123,7 +123,7 @@ def _trace(
         in_types=[i.type for i in inputs.dynamic],
         check_vma=mapped.check_vma,
         check_hangs=mapped.check_hangs,
-        user_fun=mapped.fun,
+        user_fun=None if runs_traced_program(mapped.fun) else mapped.fun,
         has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
     )
     before, count = len(traced.constants), len(results.paths)

@@ -42,17 +42,21 @@ def _over_named_shapes(sampler: Callable[..., Any], shape_at: int) -> Callable[.
 
     @functools.wraps(sampler)
     def sample(key: Any, *args: Any, shape: Any = None, **kwargs: Any) -> Any:
-        arguments = list(args)
-        if len(arguments) >= shape_at and shape is None:
-            shape = arguments.pop(shape_at - 1)
+        by_position = shape is None and len(args) >= shape_at
+        shape = args[shape_at - 1] if by_position else shape
         if not isinstance(shape, NamedShape):
-            return sampler(key, *arguments, **({} if shape is None else {"shape": shape}), **kwargs)
+            given = {} if by_position or shape is None else {"shape": shape}
+            return sampler(key, *args, **given, **kwargs)
         wrong = [n for n, size in shape.named.items() if lax.axis_size(n) != size]
         if wrong:
             problems = [_wrong_size(n, shape.named[n], lax.axis_size(n)) for n in wrong]
             raise SpecError(f"{sampler.__name__} of `{shape}`", problems)
         own = fold_in_axes(key, tuple(shape.named))
-        return sampler(own, *arguments, shape=shape.dimensions, **kwargs)
+        if by_position:
+            args = (*args[: shape_at - 1], shape.dimensions, *args[shape_at:])
+        else:
+            kwargs["shape"] = shape.dimensions
+        return sampler(own, *args, **kwargs)
 
     return sample
 

@@ -198,8 +198,12 @@ def _region(eqn: Eqn, placer: Placer) -> Deferred:
 def _shard_map(eqn: Eqn, placer: Placer) -> Deferred:
     """A shard_map in the body, with collectives over logical axes in it."""
     graph: Graph = eqn.params["graph"]
+
+    def blocks(*args: Any) -> Sequence[Any]:
+        return list(placer.run(graph.jaxpr, args))
+
     return shard_map(
-        lambda *blocks: list(placer.run(graph.jaxpr, blocks)),
+        standing_for(blocks, blocks),
         mesh=graph.mesh,
         axis_names=graph.manual_axes,
         in_specs=graph.in_specs,

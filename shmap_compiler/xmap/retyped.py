@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, NamedSharding
 
@@ -40,7 +41,9 @@ class _Retyping(Rewriter):
         replaced: dict[Any, Any] = {}
 
         def atom(old: Any) -> Any:
-            return old if isinstance(old, jex_core.Literal) else replaced.get(old, old)
+            return (
+                self.literal(old) if isinstance(old, jex_core.Literal) else replaced.get(old, old)
+            )
 
         def define(old: Any) -> Any:
             if isinstance(getattr(old.aval, "sharding", None), NamedSharding):
@@ -61,6 +64,15 @@ class _Retyping(Rewriter):
         ]
         outvars = [atom(v) for v in inner.outvars]
         return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+
+    def literal(self, old: jex_core.Literal) -> jex_core.Literal:
+        t: Any = old.aval
+        sharding = getattr(t, "sharding", None)
+        if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+            return old
+        value = np.asarray(old.val)  # without its type, which is on the other mesh
+        new = type_on_mesh(self.mesh, (), t.shape, t.dtype, t.weak_type)
+        return jex_core.Literal(value.item() if t.weak_type else value, new)
 
     def params(self, eqn: Eqn) -> dict[str, Any]:
         params = replace_jaxprs_in(eqn.params, self.jaxpr)

@@ -1,0 +1,240 @@
+"""xmap under transformations, inside itself and in shard_map, and its stages.
+
+The oracle is the same computation by position. Each is done without resources, on one mesh axis
+with several positions on each device, and on several mesh axes.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from named_programs import LINE, SQUARE
+
+import shmap_compiler
+from shmap_compiler import BodyError, SpecError, named, shard_map, xmap
+
+X = np.random.default_rng(3).uniform(0.5, 1, size=(16, 3)).astype(np.float32)
+PLACES = {
+    "nowhere": ({}, None),
+    "on one mesh axis": ({"i": "x"}, LINE),
+    "on two mesh axes": ({"i": ("y", "x")}, SQUARE),
+}
+everywhere = pytest.mark.parametrize("place", PLACES)
+
+
+def shares(place, fun=lambda x: jnp.sin(x) / lax.psum(x, "i"), out_axes=("i", ...), **options):
+    resources, mesh = PLACES[place]
+    return xmap(fun, ["i", ...], out_axes, axis_resources=resources, mesh=mesh, **options)
+
+
+def by_position(x):
+    return jnp.sin(x) / x.sum(0)
+
+
+def assert_close(found, wanted):
+    jax.tree.map(lambda f, w: np.testing.assert_allclose(f, w, rtol=2e-5, atol=1e-6), found, wanted)
+
+
+@everywhere
+def test_transformations(place):
+    f = shares(place)
+
+    def transformed(f):
+        def all_of_them(x):
+            once = jax.checkpoint(f)
+            loop = lax.scan(lambda c, _: (f(c) + x, None), x, length=2)[0]
+            policy = jax.checkpoint_policies.dots_saveable
+            return (
+                jax.vmap(f)(jnp.stack([x, 2 * x])),
+                jax.vmap(f, 1, 2)(jnp.stack([x, 2 * x], 1)),
+                jax.jvp(f, (x,), (jnp.cos(x),)),
+                jax.grad(lambda x: (once(x) ** 2).sum())(x),
+                jax.grad(lambda x: jax.checkpoint(f, policy=policy)(x)[0].sum())(x),
+                jax.linearize(f, x)[1](x),
+                jax.jvp(jax.grad(lambda x: f(x)[1].sum()), (x,), (x,))[1],
+                loop,
+            )
+
+        return jax.jit(all_of_them)(X)
+
+    assert_close(transformed(f), transformed(by_position))
+    if place != "on two mesh axes":
+        assert_close(
+            jax.grad(lambda x: f(x)[0].sum())(X), jax.grad(lambda x: by_position(x)[0].sum())(X)
+        )
+
+
+@everywhere
+def test_derivatives_inside(place):
+    """That with respect to what has no axis is summed over the axis."""
+
+    def fun(x):
+        def loss(w):
+            return jnp.sum(lax.pmean((w * x - 1) ** 2, "i"))
+
+        return jax.grad(loss)(jnp.ones(3)), jax.grad(lambda x: jnp.sum(x**3))(x)
+
+    gradient, own = shares(place, fun, ([...], ["i", ...]))(X)
+    want = jax.grad(lambda w: ((w * X - 1) ** 2).mean(0).sum())(jnp.ones(3))
+    assert_close((gradient, own), (want, 3 * X**2))
+
+
+@pytest.mark.parametrize("inner", [{}, {"j": "y"}])
+@pytest.mark.parametrize("outer", [{}, {"i": "x"}])
+def test_in_another_xmap(outer, inner):
+    def row(x):
+        within = xmap(
+            lambda y: (
+                jnp.sin(y) * lax.axis_index("j") - lax.pmean(y, ("i", "j")) + lax.psum(y, "i")
+            ),
+            ["j", ...],
+            ["j", ...],
+            axis_resources=inner,
+            mesh=SQUARE if inner else None,
+        )
+        return within(x) * 2
+
+    f = xmap(row, ["i", ...], {1: "i"}, axis_resources=outer, mesh=SQUARE if outer else None)
+    x = np.random.default_rng(0).normal(size=(8, 4, 2)).astype(np.float32)
+
+    def want(x):
+        mean = x.mean((0, 1))
+        return 2 * jnp.moveaxis(jnp.sin(x) * np.arange(4)[:, None] - mean + x.sum(0), 0, 1)
+
+    assert_close(f(x), want(x))
+    found = jax.jit(jax.grad(lambda x: jnp.sum(f(x) ** 2)))(x)
+    assert_close(found, jax.grad(lambda x: jnp.sum(want(x) ** 2))(x))
+    assert_close(jax.vmap(f)(x[None]), want(x)[None])
+
+
+def test_shadowed_names_and_derivatives_of_inner_mesh_axes_are_rejected():
+    def same(x):
+        return xmap(lambda y: y, ["i", ...], ["i", ...])(x)
+
+    with pytest.raises(SpecError, match="an enclosing xmap has given to an axis"):
+        xmap(same, ["i", ...], ["i", ...])(X)
+
+    def differentiated(x):
+        inner = xmap(jnp.sin, ["j"], ["j"], axis_resources={"j": "y"})
+        return jax.grad(lambda x: inner(x).sum())(x)
+
+    with shmap_compiler.mesh(SQUARE), pytest.raises(BodyError, match="derivative") as raised:
+        xmap(differentiated, ["i", ...], ["i", ...], axis_resources={"i": "x"})(X[:, :2])
+    assert all(part for p in raised.value.problems for part in (p.where, p.found, p.needed, p.fix))
+
+
+@pytest.mark.parametrize("resources", [{}, {"i": "y"}])
+def test_in_shard_map(resources):
+    def body(block):
+        f = xmap(by_name, ["i", ...], ["i", ...], axis_resources=resources)
+        return lax.psum(f(block), "x")
+
+    def by_name(row):
+        return row / lax.psum(row, "i")
+
+    mapped = shard_map(body, mesh=SQUARE, in_specs=P("x"), out_specs=P(), axis_names={"x"})
+    want = sum(part / part.sum(0) for part in X.reshape(4, 4, 3))
+    assert_close(jax.jit(mapped)(X), want)
+
+
+def test_the_mesh_is_that_of_the_call():
+    f = xmap(lambda x: lax.psum(x, "i"), ["i", ...], [...], axis_resources={"i": "x"})
+    jitted = jax.jit(f)
+    for mesh in (LINE, SQUARE):
+        with shmap_compiler.mesh(mesh):
+            assert_close(f(X), X.sum(0))
+            assert_close(jitted(X), X.sum(0))
+            assert set(f.lower(X).graph.mesh.axis_names) == set(mesh.axis_names)
+        with jax.set_mesh(mesh):
+            assert_close(jitted(X), X.sum(0))
+    with pytest.raises(SpecError, match="there is no mesh in scope"):
+        f(X)
+
+
+@everywhere
+def test_donated_arguments(place):
+    f = shares(place, lambda x: x * 2, donate_argnums=0)
+    x = (
+        jnp.asarray(X)
+        if place == "nowhere"
+        else jax.device_put(X, f.lower(X).call.signature.in_shardings[0])
+    )
+    assert_close(f(x), 2 * X)
+    assert x.is_deleted()
+
+
+def test_stages():
+    f = shares("on two mesh axes")
+    lowered = f.lower(X)
+    assert [c.kind for c in lowered.compile().explain().collectives] == ["all-reduce"]
+    assert lowered.validate(X, xla=False).holds
+    for partitioner in ("gspmd", "shardy"):
+        for groups in ("axes", "ids"):
+            found = f.lower(X, partitioner=partitioner, groups=groups).compile()(X)
+            assert_close(found, by_position(X))
+    portable = lowered.portable("cpu")
+    assert "all_reduce" in str(portable.signature.mesh) or portable.signature.mesh == SQUARE
+    assert "{i:16}" in lowered.as_text("named")
+    assert shares("nowhere").lower(X).compile()(X).shape == X.shape
+
+
+@everywhere
+def test_samples_do_not_depend_on_resources(place):
+    def fun(x):
+        key, random = jax.random.key(0), named.random
+        shape = named.NamedShape(2, i=16)
+        inits = [
+            random.variance_scaling(1.0, "fan_in", kind, ("i",), ())
+            for kind in ("normal", "truncated_normal", "uniform")
+        ]
+        return (
+            random.normal(key, shape),
+            random.uniform(key, shape, jnp.float32, -1, 1),
+            random.randint(key, shape, 0, 10),
+            random.bernoulli(key, 0.3, shape),
+            random.gamma(key, 2.0, shape),
+            random.truncated_normal(key, -1, 1, shape=shape),
+            random.normal(key, (2,)) + x[0] * 0,
+            *(init(key, shape) for init in inits),
+        )
+
+    found = shares(place, fun, ["i", ...])(X)
+    assert_close(found, shares("nowhere", fun, ["i", ...])(X))
+    assert len(np.unique(found[0])) == 32
+
+
+@everywhere
+def test_positions_along_names(place):
+    k = np.array([[5, 0], [47, 13]])
+
+    def fun(x):
+        return (
+            named.pgather(x, k % 16, "i"),
+            named.pgather(x, k, ("i", 0)),
+            named.pgather(x, k, (0, "i")),
+            named.one_hot(jnp.int32(3), 16, axis="i"),
+            jax.nn.one_hot(jnp.int32(3), 16, axis="i"),
+            named.argmax(x, "i"),
+            named.argmin(x, "i"),
+            named.axis_size("i"),
+        )
+
+    outs = ([...], [...], [...], ["i"], ["i"], [...], [...], [...])
+    found = shares(place, fun, outs)(X)
+    eye = np.eye(16, dtype=np.float32)[3]
+    rows, columns = X.reshape(-1), X.T.reshape(-1)
+    want = X[k % 16], rows[k], columns[k], eye, eye, X.argmax(0), X.argmin(0), 16
+    assert_close(found, tuple(map(np.asarray, want)))
+
+
+def test_sizes_that_are_not_those_of_axes():
+    with pytest.raises(SpecError, match="16, the size of axis 'i'"):
+        shares("nowhere", lambda x: named.one_hot(0, 5, axis="i"), ["i"])(X)
+
+
+def test_samples_of_a_wrong_size():
+    key, shape = jax.random.key(0), named.NamedShape(i=5)
+    with pytest.raises(SpecError, match="16, the size of the axis"):
+        shares("nowhere", lambda x: named.random.normal(key, shape), ["i"])(X)
