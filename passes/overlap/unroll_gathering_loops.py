@@ -39,6 +39,7 @@ from ..ir.body_form import read_body_form
 from ..ir.ops import terminator, walk
 from ..ir.types import Value
 from .form import Form, erase, read
+from .inline_steps import inline_steps
 from .loops import CountedLoop, gathering_loops
 from .pieces import constant_like
 
@@ -59,6 +60,8 @@ class UnrollGatheringLoops(Pass):
 
     def run(self, module: ModuleOp) -> None:
         body = read_body_form(module)
+        if self.form != "chosen":
+            inline_steps(module)
         for found in gathering_loops(module.operation, body):
             loop = found.loop
             form = read(loop.op) if self.form == "chosen" else Form("unroll", self.parts)
