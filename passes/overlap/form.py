@@ -12,6 +12,8 @@ from typing import Literal, cast, get_args
 
 from jaxlib.mlir import ir
 
+from ..ir.find_ops import find_ops
+
 FormName = Literal["ring", "rows", "columns", "partial-sums", "chunks", "unroll"]
 Empty = Literal["allocate", "zeros"]
 
@@ -96,6 +98,18 @@ def erase(op: ir.Operation) -> None:
     """Removes the form that is written on an operation, if any."""
     if FORM in op.attributes:
         del op.attributes[FORM]
+
+
+def erase_all(root: ir.Operation, op_name: str, *names: FormName) -> None:
+    """Removes forms of some names from the operations of a name inside `root`.
+
+    What is left after a pass is on operations that other rewrites have changed. Nothing after the
+    passes of this room takes the attribute.
+    """
+    for op in find_ops(root, [op_name]):
+        form = read(op)
+        if form is not None and form.name in names:
+            erase(op)
 
 
 def _entry(attribute: ir.DictAttr, key: str) -> ir.Attribute | None:

@@ -34,8 +34,8 @@ from ..base import Pass
 from ..ir.body_form import read_body_form
 from ..ir.types import Value
 from .cuts import Cut
-from .exchanges import Exchange, exchanges
-from .form import Empty, Form, erase, read
+from .exchanges import ALL_TO_ALL, Exchange, exchanges
+from .form import Empty, Form, erase, erase_all, read
 from .pieces import barrier, compute, empty, join, take
 
 _USUAL = 4
@@ -67,6 +67,7 @@ class OverlapAllToAll(Pass):
             size = exchange.cuts[exchange.op.operands[0]].size
             if not body.is_partly_manual and parts > 1 and size % parts == 0:
                 _rewrite(exchange, parts, form)
+        erase_all(module.operation, ALL_TO_ALL, "chunks")
 
     def _forced(self) -> Form:
         return Form("chunks", self.parts, empty=self.empty, barriers=self.barriers)

@@ -31,8 +31,9 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass
 from ..ir.body_form import read_body_form
+from ..ir.collective_ops import ALL_GATHER
 from .cuts import Cut, shape_of
-from .form import Empty, Form, erase, read
+from .form import Empty, Form, erase, erase_all, read
 from .gather_chunks import gather_in_chunks, is_cut_by
 from .gathers import Gather, gathers
 
@@ -61,6 +62,7 @@ class OverlapGatherContraction(Pass):
             dimension = _columns(gather)
             if dimension is not None and not body.is_partly_manual:
                 gather_in_chunks(gather, dimension, form)
+        erase_all(module.operation, ALL_GATHER, "columns")
 
     def _forced(self) -> Form:
         return Form("columns", self.parts, empty=self.empty, barriers=self.barriers)

@@ -44,7 +44,8 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass
 from ..ir.body_form import read_body_form
-from .form import Empty, Form, erase, read
+from ..ir.collective_ops import ALL_GATHER
+from .form import Empty, Form, erase, erase_all, read
 from .gather_chunks import gather_in_chunks
 from .gather_ring import gather_by_ring
 from .gathers import gathers
@@ -78,6 +79,7 @@ class OverlapGatherProduct(Pass):
                 gather_in_chunks(gather, gather.dimension, form)
             elif reach.reaches(gather.op):
                 gather_by_ring(gather, body, form)
+        erase_all(module.operation, ALL_GATHER, "ring", "rows")
 
     def _forced(self, name: Literal["ring", "rows"]) -> Form:
         return Form(name, self.parts, empty=self.empty)

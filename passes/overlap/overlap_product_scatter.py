@@ -43,7 +43,8 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass
 from ..ir.body_form import read_body_form
-from .form import Empty, Form, erase, read
+from ..ir.collective_ops import REDUCE_SCATTER
+from .form import Empty, Form, erase, erase_all, read
 from .rings import Reach
 from .scatter_chunks import scatter_in_chunks
 from .scatter_ring import scatter_by_ring
@@ -77,6 +78,7 @@ class OverlapProductScatter(Pass):
                 scatter_in_chunks(scattered, form)
             elif reach.reaches(scattered.op):
                 scatter_by_ring(scattered, body, form)
+        erase_all(module.operation, REDUCE_SCATTER, "partial-sums", "columns")
 
     def _forced(self, name: Literal["partial-sums", "columns"]) -> Form:
         return Form(name, self.parts, empty=self.empty, wide=self.wide)

@@ -38,9 +38,9 @@ from ..base import Pass
 from ..ir.body_form import read_body_form
 from ..ir.ops import terminator, walk
 from ..ir.types import Value
-from .form import Form, erase, read
+from .form import Form, erase, erase_all, read
 from .inline_steps import inline_steps
-from .loops import CountedLoop, gathering_loops
+from .loops import WHILE, CountedLoop, gathering_loops
 from .pieces import constant_like
 
 _MOST_STEPS = 64
@@ -71,6 +71,7 @@ class UnrollGatheringLoops(Pass):
             steps = min(form.parts or loop.trips, loop.trips)
             if not body.is_partly_manual and 1 <= steps <= _MOST_STEPS:
                 _unroll(loop, steps)
+        erase_all(module.operation, WHILE, "unroll")
 
 
 def _unroll(loop: CountedLoop, steps: int) -> None:
