@@ -50,7 +50,7 @@ def text(explanation: Figures) -> str:
     parts = [
         f"{explanation.program} on mesh({mesh}), target {target}",
         table(HEADER, [*map(collective_cells, explanation.collectives)] or [_NONE]),
-        *_added(explanation),
+        *added(explanation),
         *_compute(explanation),
         table(("one run on one device", ""), totals_rows(explanation)),
         table(("memory of one device", ""), memory_rows(explanation)),
@@ -76,7 +76,8 @@ def collective_cells(cost: CollectiveCost) -> Row:
     )
 
 
-def _added(explanation: Figures) -> Iterator[str]:
+def added(explanation: Figures) -> Iterator[str]:
+    """What the partitioner added, in a sentence, if it did."""
     added = [cost for cost in explanation.collectives if not cost.written]
     if added:
         sent = show_bytes(sum(cost.sent_bytes for cost in added))

@@ -111,3 +111,4 @@ def test_collectives_of_the_partitioner_are_marked():
     assert "all-gather *" in text
     assert "* added by the partitioner: all-gather; 768.00 KiB of the bytes sent" in text
     assert "partitioner" not in str(made())
+    assert "* added by the partitioner: all-gather" in made(collectives=(added,)).to_html()

@@ -112,8 +112,8 @@ STARTS_PROCESSES = {"subprocess", "in_child", "run_in_child", "compile_in_subpro
 NEEDS_COMPILER = {"needs_tpu_compiler", "needs_gpu_compiler"}
 """Decorators that mark a test as starting a process."""
 
-HELPERS = {"test_targets.py": {"worker"}}
-"""Helpers of a test file whose result starts a process."""
+HELPERS = {"test_targets.py": {"worker"}, "test_perfetto.py": {"query"}}
+"""Helpers of a test file that start a process, or whose result does."""
 
 
 def names_in(node):

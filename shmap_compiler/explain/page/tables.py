@@ -13,6 +13,7 @@ from shmap_compiler.explain.text import (
     HEADER,
     LINES,
     LIVE,
+    added,
     collective_cells,
     compute_cells,
     live_cells,
@@ -29,7 +30,9 @@ def collectives(explanation: Figures) -> Markup:
         for number, (cost, share) in enumerate(zip(costs, shares, strict=True))
     ]
     heads = ("kind", *HEADER[1:], *(["of the run"] if step else []))
-    return _section("Collectives", heads, 3, rows)
+    table = _section("Collectives", heads, 3, rows)
+    notes = (element("p", note, class_="quiet note") for note in added(explanation))
+    return join(table, *notes)
 
 
 def compute(explanation: Figures) -> Markup:
