@@ -52,7 +52,7 @@ class Totals:
       compute_seconds: by the compiler's own estimates, or by a roofline.
       wire_seconds: in which at least one collective runs.
       exposed_seconds: in which the device waits for collectives.
-      step_seconds: from begin to end.
+      step_seconds: from the first instruction to the last.
       unestimated_seconds: memory traffic of instructions, such as copies, for which the compiler
         gives no estimate. No other figure includes it.
       link_seconds: for which the link is in use that is in use for longest.

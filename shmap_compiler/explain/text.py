@@ -154,7 +154,7 @@ def totals_rows(explanation: Figures) -> Iterator[Row]:
     yield "computing", _time(totals.compute_seconds)
     yield "wire in use", _time(totals.wire_seconds)
     yield "waiting for the wire", _time(totals.exposed_seconds)
-    yield "from begin to end", _time(totals.step_seconds)
+    yield "total", _time(totals.step_seconds)
     if totals.unestimated_seconds:
         yield "  not counted", f"{_time(totals.unestimated_seconds)} of copies without an estimate"
     beyond = totals.step_seconds / totals.bound_seconds - 1 if totals.bound_seconds else 0.0
