@@ -130,7 +130,7 @@ function timeline(article, data) {
     for (const [i, [start, held]] of data.memory.entries()) {
       const left = x(start), right = x(i + 1 < data.memory.length ? data.memory[i + 1][0] : data.last);
       if (right >= GUTTER && left <= canvas.clientWidth) {
-        pen.fillRect(left, y(held), Math.max(right - left, 0.5), bottom - y(held));
+        pen.fillRect(left, y(held), Math.max(right - left, 0.5) + 0.5, bottom - y(held));
       }
     }
     pen.fillStyle = color("quiet");

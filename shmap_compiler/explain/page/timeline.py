@@ -23,7 +23,8 @@ _POSITIONS = 2_000
 
 _HELP = (
     "Drag over a stretch of time to see what it adds up to and to zoom in; Escape, or a double "
-    "click, shows everything. For single events, write a trace for Perfetto with --trace FILE "
+    "click, shows everything. The line above the memory in use is what the compiler reserves, "
+    "without the program. For single events, write a trace for Perfetto with --trace FILE "
     "(explanation.to_trace() in Python)."
 )
 
@@ -51,7 +52,7 @@ def section(explanation: Figures, number: int, until: float) -> Markup:
         return element("section", heading, _no_times())
     drawn = bars(events)
     search = element(
-        "input", type="search", placeholder="find a line, a kind, an instruction", data_search=True
+        "input", type="search", placeholder="line, kind or instruction", data_search=True
     )
     return element(
         "section",
