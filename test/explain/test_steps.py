@@ -5,10 +5,15 @@
 
 import argparse
 import json
+import lzma
 from pathlib import Path
 
 import pytest
 from shmap_tools.cli import explain
+
+from shmap_compiler import Target
+from shmap_compiler.explain import hlo, schedule
+from shmap_compiler.explain.memory_use import memory_use
 
 STEPS = Path(__file__).parent / "steps"
 
@@ -76,10 +81,41 @@ def test_the_step_of_a_flax_transformer(capsys):
     assert ("data",) in {tuple(c["axes"]) for c in added}
     scopes = {cost["scope"].split("/")[0] for cost in found["compute"] if cost["flops"]}
     assert {"layer_0", "layer_1", "logits"} <= scopes
-    # Products of 16 sequences of 1024 tokens: 6 operations for each token and weight, and those of
-    # the attention, of which the causal half is not left out.
+    assert found["totals"]["flops"] == pytest.approx(needed(), rel=0.01)
+
+
+def needed():
+    """Operations of one device, by hand: 6 for each token and weight, and those of the attention.
+
+    The causal half of the attention is not left out.
+    """
     layer = 4 * 1024**2 + 2 * 1024 * 4096
     attention = 2 * 2 * 1024 * 1024 * 3
     tokens = 16 * 1024
-    needed = tokens * (6 * (2 * layer + 16384 * 1024) + 2 * attention) / 8
-    assert found["totals"]["flops"] == pytest.approx(needed, rel=0.01)
+    return tokens * (6 * (2 * layer + 16384 * 1024) + 2 * attention) / 8
+
+
+@pytest.mark.parametrize("target", ["tpu:v5e:2x4", "tpu:v6e:2x4"])
+def test_the_step_of_a_flax_transformer_on_a_target(target):
+    """The schedules that libtpu makes of it, stored, are what the documentation tells."""
+    chip = target.split(":")[1]
+    text = lzma.decompress((STEPS / f"nnx_transformer_{chip}.hlo.xz").read_bytes()).decode()
+    header = json.loads(text.splitlines()[0].removeprefix("// "))
+    places = [tuple(place) for place in header["places"]]
+    run = schedule.run(hlo.parse(text), Target.parse(target), places, 8)
+    # Products with a batch of heads are convolutions here.
+    assert run.flops == pytest.approx(needed(), rel=0.01)
+    memory = header["memory"]
+    use = memory_use(run, 95, memory["argument_size_in_bytes"], True)
+    exposed = sum(o.trips * o.exposed for o in run.occurrences)
+    page = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    (row,) = [
+        line for line in page.splitlines() if line.startswith(f"| `{target}` | ") and "GiB" in line
+    ]
+    _, _, *cells = [cell.strip() for cell in row.split("|")]
+    times = (run.computing, run.sending, exposed)
+    assert cells[:3] == [f"{1e3 * seconds:.2f} ms" for seconds in times]
+    assert cells[3] == f"{1e3 * run.seconds:.3g} ms"
+    assert cells[5] == f"{use.peak_bytes / 2**20:.0f} MiB"
+    reserved = sum(memory[f"{part}_size_in_bytes"] for part in ("argument", "output", "temp"))
+    assert use.peak_bytes < reserved
