@@ -31,6 +31,14 @@ class OverlapChoice:
       plain_seconds: The expected time of the plain program; None if no form was considered.
       expected_seconds: That of the form.
       reason: Why the program is left as it is.
+
+    Examples:
+      >>> f = shard_map(lambda x, w: lax.all_gather(x, "i", tiled=True) @ w, mesh=mesh,
+      ...               in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
+      >>> report = f.lower(jnp.ones((16, 4)), jnp.ones((4, 4)), overlap="force").overlap_report()
+      >>> choice = report.choices[0]
+      >>> choice.axes, choice.devices, choice.form, choice.reason
+      (('i',), 8, 'ring', '')
     """
 
     pattern: str
