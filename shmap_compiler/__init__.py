@@ -17,6 +17,7 @@ from shmap_compiler.base.errors import (
     SpecError,
     SpecTypeError,
     TargetError,
+    UnjitError,
     UnknownAxisError,
     UnreducedError,
     VaryingValueError,
@@ -41,6 +42,9 @@ from shmap_compiler.stages.overlap_report import OverlapChoice, OverlapReport
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 from shmap_compiler.targets.compiler_options import compiler_options
+from shmap_compiler.unjit.embedded import call_stablehlo
+from shmap_compiler.unjit.unjitted import Unjitted, unjit
+from shmap_compiler.unjit.validation import UnjitValidation
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.resources import SerialLoop, mesh, serial_loop
 from shmap_compiler.xmap.xmap import NamedLowered, XMapped, xmap
@@ -78,6 +82,9 @@ __all__ = [
     "SpecTypeError",
     "Target",
     "TargetError",
+    "UnjitError",
+    "UnjitValidation",
+    "Unjitted",
     "UnknownAxisError",
     "UnreducedError",
     "Validation",
@@ -85,6 +92,7 @@ __all__ = [
     "XMapped",
     "__version__",
     "assume_replicated",
+    "call_stablehlo",
     "compiler_options",
     "explain",
     "load",
@@ -97,6 +105,7 @@ __all__ = [
     "shard_map",
     "simulate_module",
     "smap",
+    "unjit",
     "watch_collectives",
     "xmap",
 ]

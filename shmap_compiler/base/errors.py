@@ -299,6 +299,20 @@ class SimulationError(ShmapError, ValueError):
     code = "SHM-E601"
 
 
+class UnjitError(ShmapError, ValueError):
+    """A jitted program cannot be brought back to source.
+
+    Examples:
+      >>> try:
+      ...     unjit(jax.jit(jnp.sin), jnp.ones(16))  # one device: nothing was partitioned
+      ... except UnjitError as error:
+      ...     print(error.problems[0].found)
+      a program for one device
+    """
+
+    code = "SHM-E701"
+
+
 def spec_error(who: str, problems: Sequence[Problem]) -> SpecError:
     """The error for mesh and specs that do not fit: a TypeError if all mistakes are about types."""
     only_types = all(isinstance(problem, TypeProblem) for problem in problems)

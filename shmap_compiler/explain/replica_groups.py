@@ -30,7 +30,15 @@ def read_groups(instruction: Instruction, device_count: int) -> Groups:
     Raises:
       ValueError: the groups are written in another way.
     """
-    text = instruction.attribute(r"\breplica_groups=(.*)") or "{}"
+    return groups_of_text(instruction.attribute(r"\breplica_groups=(.*)") or "{}", device_count)
+
+
+def groups_of_text(text: str, device_count: int) -> Groups:
+    """The groups that a text begins with: what follows `replica_groups=` in an instruction.
+
+    Raises:
+      ValueError: the groups are written in another way.
+    """
     if text.startswith("{}"):
         return (tuple(range(device_count)),)
     if text.startswith("{{"):
@@ -41,11 +49,22 @@ def read_groups(instruction: Instruction, device_count: int) -> Groups:
         order = _numbers(match[3]) if match[3] else range(len(sizes))
         ids = np.arange(math.prod(sizes)).reshape(sizes).transpose(tuple(order))
         return _rows(ids.reshape(shape))
-    if match := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\(([\d,]+)\))? \{([^}]*)\}", text):
+    if match := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\(([^ ]+)\))? \{([^}]*)\}", text):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
-        ids = np.array(_numbers(match[2])) if match[2] else np.arange(math.prod(sizes.values()))
+        ids = _device_ids(match[2]) if match[2] else np.arange(math.prod(sizes.values()))
         return _along(ids.reshape(tuple(sizes.values())), sizes, match[3])
     raise ValueError(f"groups in a form that is not known: {text[:60]}")
+
+
+def _device_ids(text: str) -> np.ndarray:
+    """The ids of a mesh in its own order: a list, or a grid with dimensions exchanged."""
+    if match := re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
+        sizes = _numbers(match[1])
+        order = _numbers(match[2]) if match[2] else range(len(sizes))
+        return np.arange(math.prod(sizes)).reshape(sizes).transpose(tuple(order)).ravel()
+    if re.fullmatch(r"[\d,]+", text):
+        return np.array(_numbers(text))
+    raise ValueError(f"device ids in a form that is not known: {text[:60]}")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

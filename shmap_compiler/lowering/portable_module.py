@@ -7,6 +7,7 @@ the Shardy dialect, which makes no such promise.
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -134,5 +135,16 @@ def _lowering(ctx, *args, module, out_types, mesh_witness):
     return merge(parsed, "portable", ctx, args)
 
 
+@functools.lru_cache(maxsize=64)
+def _compiled(params):
+    return jax.jit(functools.partial(module_p.bind, **dict(params)))
+
+
+def _impl(*args, **params):
+    """Outside of jit, a module is compiled by itself."""
+    return _compiled(tuple(params.items()))(*args)
+
+
+module_p.def_impl(_impl)
 module_p.def_abstract_eval(_types)
 mlir.register_lowering(module_p, _lowering)

@@ -31,6 +31,7 @@ ROOMS = {
         "eager",
         "stages",
         "frontend",
+        "unjit",
         "named",
         "xmap",
         "pmap",

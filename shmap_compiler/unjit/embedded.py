@@ -1,0 +1,99 @@
+"""Operations that have no spelling, as StableHLO inside of Python source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+from shmap_passes.ir.types import Value
+
+from shmap_compiler.base.errors import ArgumentTypeError, Problem
+from shmap_compiler.lowering.embedded_module import apply_module
+
+
+def call_stablehlo(text: str, *operands: Any) -> Any:
+    """Applies a StableHLO module to arrays.
+
+    The source that `unjit` writes calls it for operations that have no name in `jax.lax`.
+
+    Args:
+      text: A module with a function `@main` of one tensor for each operand.
+      *operands: Arrays of the types that `@main` takes.
+
+    Returns:
+      The results of `@main`: an array, or a tuple of several.
+
+    Raises:
+      ArgumentTypeError: The text is not such a module, or the operands do not fit.
+
+    Examples:
+      >>> text = '''
+      ... func.func @main(%x: tensor<16xf32>) -> tensor<16xf32> {
+      ...   %y = stablehlo.cbrt %x : tensor<16xf32>
+      ...   return %y : tensor<16xf32>
+      ... }
+      ... '''
+      >>> call_stablehlo(text, x).shape
+      (16,)
+    """
+    try:
+        results = apply_module(text, operands)
+    except ValueError as error:
+        problem = Problem(
+            "the module given to call_stablehlo",
+            str(error).partition("\n")[0],
+            "a StableHLO module whose @main takes arrays of the operands' types",
+            "print it again, or pass operands of these types",
+        )
+        raise ArgumentTypeError(None, [problem]) from None
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def outline(op: ir.Operation) -> tuple[list[Value], str]:
+    """The values that an operation reads, and a module that computes its results of them."""
+    inputs = _inputs(op)
+    module = ir.Module.create()
+    with ir.InsertionPoint(module.body):
+        types = [value.type for value in inputs], [result.type for result in op.results]
+        main = func.FuncOp("main", types, visibility="public")
+    with ir.InsertionPoint(main.add_entry_block()):
+        copy = op.clone()
+        _rewire(copy, dict(zip(inputs, main.arguments, strict=True)))
+        func.ReturnOp(list(copy.results))
+    return inputs, str(module.operation.get_asm(enable_debug_info=False))
+
+
+def definition(name: str, text: str) -> list[str]:
+    """The statement that keeps a module in a variable of the file."""
+    body = text.strip().replace("\\", "\\\\").splitlines()
+    return [f'{name} = """', *body, '"""']
+
+
+def _inputs(op: ir.Operation) -> list[Value]:
+    found: dict[Value, None] = {}
+    inside: set[Any] = set()
+
+    def visit(each: ir.Operation) -> None:
+        for operand in each.operands:
+            if operand not in inside:
+                found.setdefault(operand)
+        for region in each.regions:
+            for block in region.blocks:
+                inside.update(block.arguments)
+                for inner in block.operations:
+                    visit(inner.operation)
+        inside.update(each.results)
+
+    visit(op)
+    return list(found)
+
+
+def _rewire(op: ir.Operation, mapping: dict[Any, Any]) -> None:
+    for position, operand in enumerate(op.operands):
+        if operand in mapping:
+            op.operands[position] = mapping[operand]
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                _rewire(inner.operation, mapping)

@@ -1,0 +1,120 @@
+"""The first line of a generated source that computes something else than its module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+from shmap_passes import make_context
+from shmap_passes.ir.ops import terminator
+
+from shmap_compiler.base.errors import ShmapError
+from shmap_compiler.frontend.shard_mapped import ShardMapped
+from shmap_compiler.simulate.agreement import default_tolerance
+from shmap_compiler.simulate.simulation import simulate_module
+from shmap_compiler.simulate.trace_values import distance
+from shmap_compiler.unjit.source import Assigned, Source
+
+
+def first_difference(
+    body: str,
+    source: Source,
+    mapped: ShardMapped[..., Any],
+    mesh: jax.sharding.Mesh,
+    args: Sequence[Any],
+    kept: Sequence[int],
+) -> str:
+    """Where the variables of the source begin to differ from the values of the module.
+
+    Args:
+      mapped: the function of the source.
+      args: its arguments.
+      kept: the leaves of these that the module takes.
+    """
+    if not source.assigned:
+        return "the source assigns no variables"
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(args))]
+    try:
+        blocks = _of_module(body, source.assigned, mesh, [arrays[k] for k in kept])
+        values = _of_source(source, mapped, mesh, args)
+    except ShmapError as error:
+        return f"its lines cannot be compared: {error.problems[0].found}"
+    lines = source.text.splitlines()
+    for each, expected, found in zip(source.assigned, blocks, values, strict=True):
+        for device, block in enumerate(expected):
+            apart = distance(found[device], block)
+            if apart > 4 * default_tolerance(block.dtype):
+                text = lines[each.line - 1].strip()
+                return (
+                    f"the first variable to differ is {each.name}, on device {device}, "
+                    f"in line {each.line}: {text}"
+                )
+    return "no variable differs by more than its results"
+
+
+def _of_module(
+    body: str, assigned: Sequence[Assigned], mesh: jax.sharding.Mesh, arrays: Sequence[np.ndarray]
+) -> list[list[np.ndarray]]:
+    """What each device holds in each variable, simulated."""
+    text = _returning(body, assigned)
+    simulation = simulate_module(text, arrays)
+    return [list(blocks) for blocks in simulation.blocks]
+
+
+def _returning(body: str, assigned: Sequence[Assigned]) -> str:
+    """The module with the values of variables as results, whole on every device."""
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.parse(body)
+        main = next(
+            op
+            for op in module.body.operations
+            if isinstance(op, func.FuncOp) and op.name.value == "main"
+        )
+        block: Any = main.entry_block
+        ops = [each.operation for each in block.operations]
+        values = [ops[each.op].results[each.result] for each in assigned]
+        end = terminator(block)
+        with ir.InsertionPoint(end):
+            func.ReturnOp(values)
+        end.erase()
+        inputs = list(main.type.inputs)
+        type_ = ir.FunctionType.get(inputs, [value.type for value in values])
+        main.attributes["function_type"] = ir.TypeAttr.get(type_)
+        attributes = []
+        for value in values:
+            rank = ir.RankedTensorType(value.type).rank
+            dims = ", ".join(["{}"] * rank)
+            sharding = ir.Attribute.parse(f"#sdy.sharding<@mesh, [{dims}]>")
+            attributes.append(ir.DictAttr.get({"sdy.sharding": sharding}))
+        main.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
+        return str(module.operation.get_asm(enable_debug_info=True))
+
+
+def _of_source(
+    source: Source, mapped: ShardMapped[..., Any], mesh: jax.sharding.Mesh, args: Sequence[Any]
+) -> list[np.ndarray]:
+    """The same of the source: for each variable, the blocks of all devices in one array."""
+    tree = ast.parse(source.text)
+    function = next(
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == source.name
+    )
+    function.decorator_list = []
+    names: list[ast.expr] = [ast.Name(each.name, ast.Load()) for each in source.assigned]
+    function.body[-1] = ast.Return(ast.List(names, ast.Load()))
+    namespace: dict[str, Any] = {"__name__": "unjit_variables"}
+    exec(compile(ast.fix_missing_locations(tree), "<unjit variables>", "exec"), namespace)
+    inner = namespace[source.name]
+
+    def stacked(*inputs: Any) -> list[Any]:
+        return [jnp.asarray(value)[None] for value in inner(*inputs)]
+
+    everyone = PartitionSpec(mesh.axis_names)
+    found = mapped.replace(fun=stacked, out_specs=everyone)
+    return [np.asarray(value) for value in jax.jit(found)(*args)]

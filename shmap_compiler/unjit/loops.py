@@ -1,0 +1,225 @@
+"""Loops and branches as functions of `lax`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+from shmap_passes.ir.ops import defining_op, terminator
+from shmap_passes.ir.types import Value
+
+from shmap_compiler.unjit.layout import Code, call, display
+from shmap_compiler.unjit.spelling.operation import Op
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The counter of a loop that counts up by one.
+
+    Attributes:
+      position: among what the loop carries.
+      end: where it stops: a value around the loop, or in its condition.
+    """
+
+    position: int
+    end: Value
+
+
+def write_while(program: Any, op: ir.Operation) -> None:
+    """Writes a loop, as `fori_loop` if it counts, else as `while_loop`."""
+    condition, body = (region.blocks[0] for region in op.regions)
+    returned = list(terminator(body).operands)
+    count = len(op.operands)
+    constant = [k for k in range(count) if returned[k] == body.arguments[k]]
+    counter = _counter(program, op, constant)
+    for k in constant:
+        _name(program, op.operands[k])
+        for value in (condition.arguments[k], body.arguments[k], op.results[k]):
+            program.same(value, op.operands[k])
+    carried = [
+        k for k in range(count) if k not in constant and (counter is None or k != counter.position)
+    ]
+    # Names are those of what the loop begins with.
+    wanted = [_base(program, op.operands[k]) for k in carried]
+    if counter is None:
+        _while_loop(program, op, carried, wanted)
+    else:
+        _fori_loop(program, op, carried, wanted, counter)
+
+
+def _while_loop(
+    program: Any, op: ir.Operation, carried: Sequence[int], wanted: Sequence[str]
+) -> None:
+    condition, body = (region.blocks[0] for region in op.regions)
+    names = []
+    for block, name in ((condition, "keep_going"), (body, "step")):
+        names.append(_function(program, block, name, [], carried, wanted, condition is block))
+    start = _carry(program, [op.operands[k] for k in carried])
+    code = call("lax.while_loop", *names, start)
+    program.assign_values([op.results[k] for k in carried], code, wanted, op)
+
+
+def _fori_loop(
+    program: Any, op: ir.Operation, carried: Sequence[int], wanted: Sequence[str], counter: Counter
+) -> None:
+    body = op.regions[1].blocks[0]
+    k = counter.position
+    index = program.names.fresh("i")
+    program.bind(body.arguments[k], index)
+    program.leave_out(terminator(body).operands[k])
+    name = _function(program, body, "step", [index], carried, wanted, False)
+    first, end = _bound(program, op.operands[k]), _bound(program, counter.end)
+    start = _carry(program, [op.operands[k] for k in carried])
+    code = call("lax.fori_loop", first, end, name, start)
+    program.assign_values([op.results[k] for k in carried], code, wanted, op)
+    if list(op.results[k].uses):
+        program.same(op.results[k], counter.end)
+
+
+def _function(
+    program: Any,
+    block: ir.Block,
+    wanted_name: str,
+    parameters: Sequence[str],
+    carried: Sequence[int],
+    wanted: Sequence[str],
+    is_condition: bool,
+) -> str:
+    """Defines a function of what a loop carries."""
+    name = program.names.fresh(wanted_name)
+    arguments = [block.arguments[k] for k in carried]
+    inner = [program.names.fresh(each) for each in wanted]
+    for argument, each in zip(arguments, inner, strict=True):
+        program.bind(argument, each)
+    one = inner[0] if len(inner) == 1 else program.names.fresh("carry")
+    program.open(f"def {name}({', '.join([*parameters, one])}):")
+    used = [n if list(a.uses) else "_" for n, a in zip(inner, arguments, strict=True)]
+    if len(inner) != 1 and any(each != "_" for each in used):
+        _unpack(program, used, one)
+    returned = program.block(block)
+    if is_condition:
+        program.close(program.exact(returned[0]))
+    else:
+        program.close(program.results([returned[k] for k in carried]))
+    return name
+
+
+def _unpack(program: Any, names: Sequence[str], whole: str) -> None:
+    text = f"{', '.join(names)} = {whole}"
+    if program.indent + len(text) <= 88:
+        program.line(text)
+        return
+    for number, name in enumerate(names):
+        if name != "_":
+            program.line(f"{name} = {whole}[{number}]")
+
+
+def _carry(program: Any, values: Sequence[Value]) -> Code:
+    codes = [program.exact(value) for value in values]
+    return codes[0] if len(codes) == 1 else display("(", codes, ")")
+
+
+def _name(program: Any, value: Value) -> None:
+    program.name_of(value)
+
+
+def _base(program: Any, value: Value) -> str:
+    """The name of what a loop begins with, without its number."""
+    code = program.loose(value)[0].text
+    if not code.isidentifier():
+        return "state"
+    stem, _, number = code.rpartition("_")
+    return stem if number.isdigit() and stem else code
+
+
+def _bound(program: Any, value: Value) -> Code:
+    known = program.constant(value)
+    return program.exact(value) if known is None else Code(str(int(known)))
+
+
+def _counter(program: Any, op: ir.Operation, constant: Sequence[int]) -> Counter | None:
+    """The counter of a loop: `while k < end`, with `k + 1` as the next `k`."""
+    condition, body = (region.blocks[0] for region in op.regions)
+    (kept,) = terminator(condition).operands
+    compare = defining_op(kept)
+    if compare is None or compare.name != "stablehlo.compare":
+        return None
+    if Op(compare, program).word("comparison_direction") != "LT":
+        return None
+    left, right = compare.operands
+    found = [k for k, argument in enumerate(condition.arguments) if argument == left]
+    if not found or str(left.type) != "tensor<i32>":
+        return None
+    (k,) = found
+    end = _outer(condition, right, op, constant)
+    if end is None or not _adds_one(terminator(body).operands[k], body.arguments[k]):
+        return None
+    if program.constant(op.operands[k]) is None and not end[1]:
+        return None
+    if end[1]:
+        program.number_of(end[0])
+    if list(op.results[k].uses) and not _counts_up(program, op.operands[k], end[0]):
+        return None
+    return Counter(k, end[0])
+
+
+def _counts_up(program: Any, first: Value, end: Value) -> bool:
+    """Whether a loop is known to run at least to its end, which its counter then is."""
+    low, high = program.constant(first), program.constant(end)
+    return low is not None and high is not None and int(low) <= int(high)
+
+
+def _outer(
+    condition: ir.Block, value: Value, op: ir.Operation, constant: Sequence[int]
+) -> tuple[Value, bool] | None:
+    """The value outside of the loop that one in its condition is; whether it is a number."""
+    for k, argument in enumerate(condition.arguments):
+        if argument == value:
+            return (op.operands[k], False) if k in constant else None
+    source = defining_op(value)
+    if source is None:
+        return None
+    if source.name == "stablehlo.constant":
+        return value, True
+    return None if source.block == condition else (value, False)
+
+
+def _adds_one(value: Value, argument: Value) -> bool:
+    source = defining_op(value)
+    if source is None or source.name != "stablehlo.add":
+        return False
+    others = [each for each in source.operands if each != argument]
+    if len(others) != 1:
+        return False
+    one = defining_op(others[0])
+    if one is None or one.name != "stablehlo.constant":
+        return False
+    elements = ir.DenseElementsAttr(one.attributes["value"])
+    return elements.is_splat and ir.IntegerAttr(elements.get_splat_value()).value == 1
+
+
+def write_branches(program: Any, op: ir.Operation) -> None:
+    """Writes `if` and `case`, as `cond` and `switch`."""
+    words = ("if_true", "if_false") if op.name == "stablehlo.if" else None
+    names = []
+    for k, region in enumerate(op.regions):
+        name = program.names.fresh(words[k] if words else f"case_{k}")
+        program.open(f"def {name}():")
+        program.close(program.results(program.block(region.blocks[0])))
+        names.append(name)
+    which = program.exact(op.operands[0])
+    if words:
+        code = call("lax.cond", which, *names)
+    else:
+        code = call("lax.switch", which, display("[", names, "]"))
+    program.assign_values(list(op.results), code, program.wanted(op), op)
+
+
+CONTROL: dict[str, Callable[[Any, ir.Operation], None]] = {
+    "stablehlo.while": write_while,
+    "stablehlo.if": write_branches,
+    "stablehlo.case": write_branches,
+}
+"""How control flow is written, by the name of the operation."""

@@ -1,0 +1,486 @@
+"""The body of the generated function: one statement, or part of one, for each operation.
+
+An operation whose result is used once, by an operation of the same line of the user's, becomes part
+of that one's expression. Broadcasts and numbers are written where they are used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from shmap_passes.ir.collective_ops import COLLECTIVES
+from shmap_passes.ir.mesh import Mesh
+from shmap_passes.ir.ops import defining_op, terminator
+from shmap_passes.ir.types import Value
+
+from shmap_compiler.unjit import embedded, layout
+from shmap_compiler.unjit.layout import ATOM, WIDTH, Code, call, display, lay_out, numbers
+from shmap_compiler.unjit.loops import CONTROL
+from shmap_compiler.unjit.names import Names, wanted_name
+from shmap_compiler.unjit.spelling.operation import Op
+from shmap_compiler.unjit.spelling.table import SPELLINGS
+from shmap_compiler.unjit.types import (
+    dtype_code,
+    dtype_of,
+    element_of,
+    literal,
+    shape_of,
+    shown_type,
+    splat_of,
+)
+from shmap_compiler.unjit.user_lines import NOWHERE, UserLine, user_line
+
+_LONGEST_PART = 48
+"""An expression that is longer becomes a statement."""
+_LONGEST_BROADCAST = 30
+"""A broadcast of a longer one is that of a variable."""
+_MOST_ELEMENTS = 64
+"""A constant of more different elements is kept in a file of its own text at the end."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What stands for a value where it is used.
+
+    Attributes:
+      code: an expression; of a number, the number.
+      is_number: whether it is a Python number, which takes the type of what it is combined with.
+      source_shape: of a broadcast, the shape of `code`.
+      dims: of a broadcast, the dimensions of the result that those of `code` become.
+    """
+
+    code: Code
+    is_number: bool = False
+    source_shape: tuple[int, ...] | None = None
+    dims: tuple[int, ...] = ()
+
+
+@dataclass
+class Statement:
+    """A statement that assigns a value.
+
+    Attributes:
+      number: of its first line in the body, from 0.
+      value: what it assigns.
+      name: the variable.
+    """
+
+    number: int
+    value: Value
+    name: str
+
+
+@dataclass
+class Body:
+    """The lines of a function, and what they assign at the outermost level."""
+
+    lines: list[str] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    definitions: dict[str, list[str]] = field(default_factory=dict)
+    """What the file defines above the function, by name."""
+    embedded: list[str] = field(default_factory=list)
+    """The operations that are embedded as StableHLO."""
+
+
+class Program:
+    """Writes blocks as statements."""
+
+    def __init__(self, mesh: Mesh, names: Names, function: str):
+        """`function` is the jitted function that the program is made of."""
+        self.mesh, self.names, self.jitted = mesh, names, function
+        self.body = Body()
+        self.indent = 4
+        self._known: dict[Value, Known] = {}
+        self._constants: dict[Value, np.ndarray] = {}
+        self._pending: dict[Value, ir.Operation] = {}
+        self._shown: tuple[str, int, bool] | None = None
+        self._last: dict[Any, ir.Operation] = {}
+        self._left_out: set[Value] = set()
+
+    # --------------------------------------------------------------------- values, as operands
+
+    def bind(self, value: Value, code: str) -> None:
+        """Says which expression stands for a value."""
+        self._known[value] = Known(Code(code))
+
+    def same(self, value: Value, other: Value) -> None:
+        """Says that a value is another one."""
+        self._known[value] = self._known[other]
+        if other in self._constants:
+            self._constants[value] = self._constants[other]
+
+    def constant(self, value: Value) -> np.ndarray | None:
+        return self._constants.get(value)
+
+    def number_of(self, value: Value) -> None:
+        """Notes a constant that is not written yet."""
+        op = defining_op(value)
+        if value not in self._known and op is not None:
+            self._is_number(op)
+
+    def leave_out(self, value: Value) -> None:
+        """Does not write the operation of a value that only the end of its block uses."""
+        if len(list(value.uses)) == 1:
+            self._left_out.add(value)
+
+    def exact(self, value: Value) -> Code:
+        known = self._known[value]
+        if known.is_number:
+            return _filled(value, known.code)
+        if known.source_shape is None:
+            return known.code
+        if known.source_shape == ():
+            return call("jnp.full", numbers(shape_of(value)), known.code)
+        return call("jnp.broadcast_to", _spread(known, shape_of(value)), numbers(shape_of(value)))
+
+    def loose(self, value: Value) -> tuple[Code, bool, bool]:
+        known = self._known[value]
+        if known.is_number:
+            return known.code, shape_of(value) == (), False
+        if known.source_shape is None:
+            return known.code, True, True
+        return _spread(known, shape_of(value)), False, True
+
+    def name_of(self, value: Value) -> Code:
+        """The expression of a value that may be used many times: never a long one."""
+        if value in self._pending:
+            self._assign_pending([value])
+        return self._known[value].code
+
+    def function(self, region: ir.Region, name: str) -> str | None:
+        """Defines a function that computes what a region computes; returns its name."""
+        block = region.blocks[0]
+        if any(len(each.operation.regions) for each in block.operations):
+            return None
+        return self.define(block, name, list("abcdefgh")[: len(block.arguments)])
+
+    # -------------------------------------------------------------------------------- blocks
+
+    def block(self, block: ir.Block) -> list[Value]:
+        """Writes the operations of a block; returns what it ends with."""
+        self._find_last(block)
+        for each in list(block.operations)[:-1]:
+            self._write(each.operation)
+        return list(terminator(block).operands)
+
+    def define(
+        self, block: ir.Block, wanted: str, wanted_arguments: Sequence[str], bound: Any = None
+    ) -> str:
+        """Defines a function of the arguments of a block, just here; returns its name.
+
+        Args:
+          bound: arguments of the block that are no parameters.
+        """
+        name = self.names.fresh(wanted)
+        free = [a for a in block.arguments if bound is None or a not in bound]
+        parameters = [self.names.fresh(each) for each in wanted_arguments]
+        for argument, parameter in zip(free, parameters, strict=True):
+            self.bind(argument, parameter)
+        self.open(f"def {name}({', '.join(parameters)}):")
+        results = self.block(block)
+        self.close(self.results(results))
+        return name
+
+    def open(self, head: str) -> None:
+        """Begins a function."""
+        if self.body.lines and self.body.lines[-1] and not self.body.lines[-1].endswith(":"):
+            self.line("")
+        self.line(head)
+        self.indent += 4
+        self._shown = None
+
+    def close(self, result: Code) -> None:
+        """Ends a function."""
+        self.write("return ", result)
+        self.indent -= 4
+        self._shown = None
+        self.body.lines.append("")
+
+    def results(self, values: Sequence[Value]) -> Code:
+        """What a function returns: one array, or a tuple."""
+        codes = [self.exact(value) for value in values]
+        if len(codes) == 1:
+            return codes[0]
+        text = ", ".join(each.text for each in codes)
+        if self.indent + len(f"return {text}") <= WIDTH:
+            return Code(text)
+        return display("(", codes, ")")
+
+    def _line(self, op: ir.Operation) -> UserLine:
+        return user_line(op, self.jitted)
+
+    def _find_last(self, block: ir.Block) -> None:
+        """Finds the operation that makes the result of each statement of the user's.
+
+        It is the last one that other statements use, and not only their derivatives.
+        """
+        found: set[Any] = set()
+        for each in list(block.operations)[:-1]:
+            op = each.operation
+            if op.name == "stablehlo.constant":
+                continue
+            line = self._line(op)
+            key = (block, line.statement, line.is_backward)
+            users = [self._line(use.owner.operation) for r in op.results for use in r.uses]
+            is_result = any(u.statement != line.statement and not u.is_backward for u in users)
+            if is_result or key not in found:
+                self._last[key] = op
+            if is_result:
+                found.add(key)
+
+    # ---------------------------------------------------------------------------- operations
+
+    def _write(self, op: ir.Operation) -> None:
+        if not any(list(result.uses) for result in op.results) and op.name not in COLLECTIVES:
+            return
+        if self._is_number(op) or self._is_broadcast(op):
+            return
+        if len(op.results) == 1 and op.results[0] in self._left_out:
+            return
+        if op.name in CONTROL:
+            self._assign_pending(_used_inside(op))
+            CONTROL[op.name](self, op)
+            return
+        code = self._spelled(op)
+        if code is not None and len(op.results) == 1:
+            if self._may_wait(op, code):
+                self._known[op.results[0]] = Known(code)
+                self._pending[op.results[0]] = op
+                return
+            self._assign(op, code)
+        elif code is not None:
+            self._assign_all(op, code)
+        else:
+            self._embed(op)
+
+    def _spelled(self, op: ir.Operation) -> Code | None:
+        row = SPELLINGS.get(op.name)
+        if row is None:
+            return None
+        code = row(Op(op, self))
+        waiting = [value for value in op.operands if value in self._pending]
+        if code is not None and waiting and self._is_too_long(code):
+            self._assign_pending(waiting)
+            code = row(Op(op, self))
+        for value in op.operands:
+            self._pending.pop(value, None)
+        return code
+
+    def _is_too_long(self, code: Code) -> bool:
+        return self.indent + 26 + len(code.text) > WIDTH
+
+    def _may_wait(self, op: ir.Operation, code: Code) -> bool:
+        """Whether an expression can be part of the one that uses it."""
+        if op.name in COLLECTIVES or len(code.text) > _LONGEST_PART:
+            return False
+        uses = list(op.results[0].uses)
+        if len(uses) != 1:
+            return False
+        user = uses[0].owner.operation
+        if user.block != op.block or user == terminator(op.block):
+            return False
+        if user.name not in SPELLINGS and user.name != "stablehlo.broadcast_in_dim":
+            return False
+        if len(user.regions) and user.name not in ("stablehlo.reduce", *COLLECTIVES):
+            return False
+        here, there = self._line(op), self._line(user)
+        return NOWHERE in (here, there) or (
+            here.statement == there.statement and here.is_backward == there.is_backward
+        )
+
+    def _assign_pending(self, values: Iterable[Value]) -> None:
+        for value in values:
+            op = self._pending.pop(value, None)
+            if op is not None:
+                # What waits for this one waits no longer than it.
+                self._assign(op, self._known[value].code)
+
+    def _assign(self, op: ir.Operation, code: Code) -> None:
+        value = op.results[0]
+        name = self.names.fresh(self._wanted(op))
+        self._comment(self._line(op))
+        self._note(value, name)
+        self.write(f"{name} = ", code, shown_type(value))
+        self.bind(value, name)
+
+    def _assign_all(self, op: ir.Operation, code: Code) -> None:
+        self.assign_values(list(op.results), code, self._wanted(op), op)
+
+    def assign_values(
+        self,
+        values: Sequence[Value],
+        code: Code,
+        wanted: str | Sequence[str],
+        op: ir.Operation,
+    ) -> None:
+        """Assigns the results of a call that returns several."""
+        self._comment(self._line(op))
+        each = [wanted] * len(values) if isinstance(wanted, str) else list(wanted)
+        names = [
+            self.names.fresh(base) if list(value.uses) else "_"
+            for base, value in zip(each, values, strict=True)
+        ]
+        for value, name in zip(values, names, strict=True):
+            if name != "_":
+                self._note(value, name)
+                self.bind(value, name)
+        types = ", ".join(map(shown_type, values))
+        if len(values) == 1:
+            self.write(f"{names[0]} = ", code, types)
+            return
+        targets = ", ".join(names)
+        if self.indent + len(targets) + len(code.head or code.text) + 3 <= WIDTH:
+            self.write(f"{targets} = ", code, types)
+            return
+        whole = self.names.fresh("results")
+        self.write(f"{whole} = ", code)
+        for number, (name, value) in enumerate(zip(names, values, strict=True)):
+            if name != "_":
+                self.write(f"{name} = ", Code(f"{whole}[{number}]"), shown_type(value))
+
+    def _embed(self, op: ir.Operation) -> None:
+        """Calls an operation as StableHLO."""
+        self._assign_pending(_used_inside(op))
+        inputs, text = embedded.outline(op)
+        name = self.names.fresh(op.name.partition(".")[2].upper())
+        self.body.definitions[name] = embedded.definition(name, text)
+        self.body.embedded.append(op.name)
+        arguments = [self.exact(value) for value in inputs]
+        self.assign_values(
+            list(op.results), call("call_stablehlo", name, *arguments), self._wanted(op), op
+        )
+
+    def _wanted(self, op: ir.Operation) -> str:
+        line = self._line(op)
+        last = self._last.get((op.block, line.statement, line.is_backward))
+        operand = self._known.get(op.operands[0]) if len(op.operands) else None
+        text = "" if operand is None else operand.code.text
+        return wanted_name(op, line, last is not None and last == op, text)
+
+    def wanted(self, op: ir.Operation) -> str:
+        return self._wanted(op)
+
+    # ------------------------------------------------------- what is written where it is used
+
+    def _is_number(self, op: ir.Operation) -> bool:
+        if op.name != "stablehlo.constant":
+            return False
+        value = op.results[0]
+        attribute = op.attributes["value"]
+        elements = ir.DenseElementsAttr(attribute)
+        if elements.is_splat:
+            number = splat_of(attribute, element_of(value))
+            if number is None:
+                return False
+            self._constants[value] = np.asarray(number)
+            text = literal(number)
+            if isinstance(number, np.unsignedinteger) and int(number) >= 2**31:
+                self._known[value] = _typed_number(value, text)
+                return True
+            level = layout.UNARY if text.startswith("-") else ATOM
+            self._known[value] = Known(Code(text, level), is_number=True)
+            return True
+        if np.prod(shape_of(value)) <= _MOST_ELEMENTS and dtype_of(value).kind in "biuf":
+            array = np.array(elements).reshape(shape_of(value))
+            self._constants[value] = array
+        return False
+
+    def _is_broadcast(self, op: ir.Operation) -> bool:
+        """Whether an operation is a broadcast that need not be written."""
+        if op.name != "stablehlo.broadcast_in_dim":
+            return False
+        source, value = op.operands[0], op.results[0]
+        dims = Op(op, self).integers("broadcast_dimensions")
+        known = self._known[source]
+        if known.is_number:
+            self._known[value] = known
+            self._constants[value] = self._constants[source]
+            return True
+        if known.source_shape is not None or list(dims) != sorted(dims):
+            self._known[source] = Known(self.exact(source))
+        if list(dims) != sorted(dims):
+            return False
+        if len(list(value.uses)) > 1 or len(known.code.text) > _LONGEST_BROADCAST:
+            self.name_of(source)
+        self._pending.pop(source, None)
+        self._known[value] = Known(
+            self._known[source].code, source_shape=shape_of(source), dims=tuple(dims)
+        )
+        return True
+
+    # --------------------------------------------------------------------------------- lines
+
+    def line(self, text: str) -> None:
+        self.body.lines.append(" " * self.indent + text if text else "")
+
+    def write(self, before: str, code: Code, comment: str = "") -> None:
+        """Writes a statement, with a comment after it or, if it is long, above."""
+        after = f"  # {comment}" if comment else ""
+        lines = lay_out(self.indent, before, code)
+        if len(lines) == 1 and len(lines[0] + after) <= WIDTH:
+            lines = [lines[0] + after]
+        elif comment:
+            shown = f"# {before.removesuffix(' = ')}: {comment}"
+            lines = [" " * self.indent + shown[: WIDTH - self.indent], *lines]
+        self.body.lines += lines
+
+    def _note(self, value: Value, name: str) -> None:
+        if self.indent == 4:
+            self.body.statements.append(Statement(len(self.body.lines), value, name))
+
+    def _comment(self, line: UserLine) -> None:
+        """The user's line, above the first of its statements."""
+        if line is NOWHERE or (*line.statement, line.is_backward) == self._shown:
+            return
+        self._shown = (*line.statement, line.is_backward)
+        backward = "backward of " if line.is_backward else ""
+        text = re.sub(r"\s+", " ", f"# {backward}{line.place}  {line.text}")
+        room = WIDTH - self.indent
+        self.line(text if len(text) <= room else text[: room - 3] + "...")
+
+
+def _filled(value: Value, number: Code) -> Code:
+    """A number as an array of the type of a value."""
+    shape, dtype = shape_of(value), dtype_code(value)
+    if shape == ():
+        return call(dtype, number)
+    if number.text in ("0", "0.0"):
+        return call("jnp.zeros", numbers(shape), dtype)
+    return call("jnp.full", numbers(shape), number, dtype)
+
+
+def _typed_number(value: Value, text: str) -> Known:
+    """A number that is too large for the type that JAX gives to Python's."""
+    code = Code(f"{dtype_code(value)}({text})")
+    return Known(code, source_shape=()) if shape_of(value) else Known(code)
+
+
+def _spread(known: Known, shape: tuple[int, ...]) -> Code:
+    """An expression that broadcasts to a shape as NumPy does."""
+    first = known.dims[0] if known.dims else len(shape)
+    index = [":" if dim in known.dims else "None" for dim in range(first, len(shape))]
+    if "None" not in index:
+        return known.code
+    while index[-1] == ":":
+        index.pop()
+    return Code(f"{known.code.at(ATOM)}[{', '.join(index)}]")
+
+
+def _used_inside(op: ir.Operation) -> list[Value]:
+    """The values that an operation and its regions use."""
+    found: dict[Value, None] = dict.fromkeys(op.operands)
+
+    def visit(each: ir.Operation) -> None:
+        for region in each.regions:
+            for block in region.blocks:
+                for inner in block.operations:
+                    found.update(dict.fromkeys(inner.operation.operands))
+                    visit(inner.operation)
+
+    visit(op)
+    return list(found)

@@ -1,0 +1,136 @@
+"""Collectives, and the position of a device."""
+
+from __future__ import annotations
+
+from shmap_passes.ir.collective_ops import (
+    GROUPS,
+    PAIRS,
+    device_ids,
+    group_axes,
+    indexed_axes,
+    is_axis_index,
+    split_group_axes,
+)
+
+from shmap_compiler.unjit.layout import Code, call, display, numbers
+from shmap_compiler.unjit.signature import quoted
+from shmap_compiler.unjit.spelling.operation import Op, Row
+
+_REDUCTIONS = {
+    "stablehlo.add": "lax.psum",
+    "stablehlo.maximum": "lax.pmax",
+    "stablehlo.minimum": "lax.pmin",
+    "stablehlo.or": "lax.pmax",
+    "stablehlo.and": "lax.pmin",
+}
+
+
+def axis_names(axes: tuple[str, ...]) -> Code:
+    """One axis, or a tuple of several."""
+    return Code(quoted(axes[0])) if len(axes) == 1 else display("(", map(quoted, axes), ")")
+
+
+def _groups(op: Op) -> tuple[Code, dict[str, Code]] | None:
+    """The axes of a collective, and what else says who takes part."""
+    axes = group_axes(op.op)
+    if axes is None:
+        rows = [numbers(row) for row in device_ids(op.op, GROUPS)]
+        listed = display("[", rows, "]")
+        return axis_names(op.values.mesh.names), {"axis_index_groups": listed}
+    if split_group_axes(op.op) or not axes:
+        return None
+    return axis_names(axes), {}
+
+
+def _all_reduce(op: Op) -> Code | None:
+    groups, function = _groups(op), _REDUCTIONS.get(op.region_op() or "")
+    if groups is None or function is None or len(op.operands) != 1:
+        return None
+    return call(function, op.exact(0), groups[0], **groups[1])
+
+
+def _all_gather(op: Op) -> Code | None:
+    groups = _groups(op)
+    if groups is None or len(op.operands) != 1:
+        return None
+    dim = str(op.integer("all_gather_dim"))
+    return call("lax.all_gather", op.exact(0), groups[0], **groups[1], axis=dim, tiled="True")
+
+
+def _reduce_scatter(op: Op) -> Code | None:
+    groups = _groups(op)
+    if groups is None or op.region_op() != "stablehlo.add":
+        return None
+    dim = str(op.integer("scatter_dimension"))
+    return call(
+        "lax.psum_scatter",
+        op.exact(0),
+        groups[0],
+        **groups[1],
+        scatter_dimension=dim,
+        tiled="True",
+    )
+
+
+def _all_to_all(op: Op) -> Code | None:
+    groups = _groups(op)
+    if groups is None or len(op.operands) != 1:
+        return None
+    return call(
+        "lax.all_to_all",
+        op.exact(0),
+        groups[0],
+        **groups[1],
+        split_axis=str(op.integer("split_dimension")),
+        concat_axis=str(op.integer("concat_dimension")),
+        tiled="True",
+    )
+
+
+def _permute(op: Op) -> Code:
+    """A permutation, along the one axis along which all its pairs are alike, if there is one."""
+    mesh = op.values.mesh
+    pairs = [(source, target) for source, target in device_ids(op.op, PAIRS)]
+    for axis in mesh.names:
+        along = _along(mesh, axis, pairs)
+        if along is not None:
+            return call("lax.ppermute", op.exact(0), quoted(axis), _listed(along))
+    return call("lax.ppermute", op.exact(0), axis_names(mesh.names), _listed(pairs))
+
+
+def _along(mesh, axis: str, pairs: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
+    found: dict[tuple[int, int], int] = {}
+    for source, target in pairs:
+        here, there = mesh.coordinates(source), mesh.coordinates(target)
+        if any(here[name] != there[name] for name in mesh.names if name != axis):
+            return None
+        step = here[axis], there[axis]
+        found[step] = found.get(step, 0) + 1
+    rows = mesh.size // mesh.sizes[axis]
+    return list(found) if found and all(count == rows for count in found.values()) else None
+
+
+def _listed(pairs: list[tuple[int, int]]) -> Code:
+    return display("[", map(numbers, pairs), "]")
+
+
+def _custom_call(op: Op) -> Code | None:
+    if is_axis_index(op.op):
+        return call("lax.axis_index", axis_names(indexed_axes(op.op)))
+    return None
+
+
+def _partition_id(op: Op) -> Code:
+    index = call("lax.axis_index", axis_names(op.values.mesh.names))
+    return call(f"{index.text}.astype", op.dtype)
+
+
+ROWS: dict[str, Row] = {
+    "stablehlo.all_reduce": _all_reduce,
+    "stablehlo.all_gather": _all_gather,
+    "stablehlo.reduce_scatter": _reduce_scatter,
+    "stablehlo.all_to_all": _all_to_all,
+    "stablehlo.collective_permute": _permute,
+    "stablehlo.custom_call": _custom_call,
+    "stablehlo.partition_id": _partition_id,
+}

@@ -1,0 +1,89 @@
+"""The types of values, as JAX shows and spells them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from shmap_passes.ir.types import Value
+
+from shmap_compiler.simulate.element_types import ELEMENT_TYPES
+
+_SHOWN = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128"}
+_NAMES = {"i1": "bool_"}
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
+def element_of(value: Value) -> str:
+    """The element type, as MLIR writes it."""
+    return str(ir.RankedTensorType(value.type).element_type)
+
+
+def is_float(value: Value) -> bool:
+    element = ir.RankedTensorType(value.type).element_type
+    return not isinstance(element, (ir.IntegerType, ir.ComplexType))
+
+
+def is_tensor(value: Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType)
+
+
+def dtype_of(value: Value) -> np.dtype:
+    return ELEMENT_TYPES[element_of(value)].dtype
+
+
+def dtype_code(value: Value) -> str:
+    """The element type in Python: `jnp.float32`."""
+    element = element_of(value)
+    return f"jnp.{_NAMES.get(element) or ELEMENT_TYPES[element].dtype.name}"
+
+
+def shown_type(value: Value) -> str:
+    """The type as JAX shows it: `f32[2,16]`."""
+    element = element_of(value)
+    shown = _SHOWN.get(element) or element.replace("ui", "u")
+    return f"{shown}[{','.join(map(str, shape_of(value)))}]"
+
+
+def splat_of(attribute: Any, element: str) -> Any:
+    """The one value of a constant, as a NumPy scalar."""
+    made = ir.DenseElementsAttr(attribute)
+    scalar: Any = made.get_splat_value()
+    dtype = ELEMENT_TYPES[element].dtype
+    if element == "i1":
+        return np.bool_(ir.BoolAttr(scalar).value)
+    if dtype.kind in "iu" or isinstance(scalar, ir.IntegerAttr):
+        number = ir.IntegerAttr(scalar).value
+        bits = dtype.itemsize * 8
+        if dtype.kind == "u":
+            number %= 2**bits
+        return np.array(number).astype(dtype)[()]
+    if dtype.kind == "c":
+        return None
+    return np.array(ir.FloatAttr(scalar).value).astype(dtype)[()]
+
+
+def literal(number: Any) -> str:
+    """A Python number, which JAX converts to exactly this one where its type is known."""
+    dtype = np.asarray(number).dtype
+    if dtype.kind == "b":
+        return str(bool(number))
+    if dtype.kind in "iu":
+        return str(int(number))
+    if np.isnan(number):
+        return "jnp.nan"
+    if np.isinf(number):
+        return "jnp.inf" if number > 0 else "-jnp.inf"
+    text = str(number) if dtype in (np.float32, np.float64) else repr(float(number))
+    text = text.replace("e+", "e")
+    text = re.sub(r"e(-?)0*(\d+)", r"e\1\2", text)
+    return (
+        re.sub(r"e(-?)(\d)$", r"e\g<1>0\2", text)
+        if any(mark in text for mark in ".e")
+        else f"{text}.0"
+    )

@@ -1,0 +1,107 @@
+"""The user's lines that operations come from, and the variables that these lines assign."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import jax
+from jaxlib.mlir import ir
+
+from shmap_compiler.base.errors import shown_path
+
+_FRAME = re.compile(r'"([^"]*)"\("([^"]+)":(\d+)')
+_NAME = re.compile(r'^loc\("([^"]*)"')
+_INTERNAL = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]))
+
+
+@dataclass(frozen=True)
+class UserLine:
+    """Where an operation comes from.
+
+    Attributes:
+      place: `train.py:12`; "" if the module does not tell.
+      text: the line.
+      variable: the variable that its statement assigns; "" if it assigns none.
+      statement: what operations of one statement share.
+      is_backward: whether the operation belongs to a derivative, in reverse.
+    """
+
+    place: str
+    text: str
+    variable: str
+    statement: tuple[str, int]
+    is_backward: bool
+
+
+NOWHERE = UserLine("", "", "", ("", 0), False)
+
+
+def user_line(op: ir.Operation, outermost: str) -> UserLine:
+    """The user's line of an operation.
+
+    Args:
+      outermost: the jitted function; its callers have nothing to do with the operation.
+    """
+    return _read(str(op.location), outermost)
+
+
+@cache
+def _read(location: str, outermost: str) -> UserLine:
+    frames = [
+        (function, path, int(line))
+        for function, path, line in _FRAME.findall(location)
+        if not path.startswith(_INTERNAL) and "site-packages" not in path
+    ]
+    name = _NAME.match(location)
+    backward = name is not None and "transpose(" in name[1]
+    if not frames:
+        return NOWHERE
+    _, path, line = frames[0]
+    statement = _statement(path, line)
+    variable = ""
+    for function, file, number in frames:
+        found = _statement(file, number)
+        variable = "" if found is None else _assigned(found)
+        # What a function returns is what its caller assigns it to.
+        if variable or function == outermost or not isinstance(found, ast.Return):
+            if function == outermost and isinstance(found, ast.Return):
+                variable = "result"
+            break
+    first = line if statement is None else statement.lineno
+    text = linecache.getline(path, first).strip()
+    return UserLine(f"{shown_path(path)}:{first}", text, variable, (path, first), backward)
+
+
+def _assigned(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        target = statement.target
+    else:
+        return ""
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _statement(path: str, line: int) -> ast.stmt | None:
+    return _statements(path).get(line)
+
+
+@cache
+def _statements(path: str) -> dict[int, ast.stmt]:
+    """The simple statement on each line of a file."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:
+        return {}
+    found: dict[int, ast.stmt] = {}
+    simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
+    for node in ast.walk(tree):
+        if isinstance(node, simple):
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                found.setdefault(line, node)
+    return found

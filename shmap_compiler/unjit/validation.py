@@ -1,0 +1,121 @@
+"""Compares a generated source, the simulation of its module, and the jitted program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.frontend.shard_mapped import ShardMapped
+from shmap_compiler.simulate import agreement
+from shmap_compiler.simulate.simulation import simulate_module
+from shmap_compiler.unjit.first_difference import first_difference
+from shmap_compiler.unjit.random_arguments import filled
+from shmap_compiler.unjit.source import Source
+
+
+@dataclass(frozen=True)
+class UnjitValidation:
+    """How a generated source compares with its jitted program. Its text is a few lines.
+
+    Attributes:
+      who: The program.
+      source: The largest difference between the results of the source and of the program, in units
+        of the largest magnitude of a result.
+      simulation: The same of the simulated module; None if it cannot be simulated.
+      not_simulated: Why it cannot; "" if it was.
+      difference: What differs by more than rounding; "" if nothing does.
+
+    Examples:
+      >>> f = jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("i")))
+      >>> validation = unjit(f, x).validate()
+      >>> validation.holds, validation.source
+      (True, 0.0)
+    """
+
+    who: str
+    source: float
+    simulation: float | None
+    not_simulated: str
+    difference: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing differs by more than rounding."""
+        return not self.difference
+
+    def problem(self) -> Problem:
+        """What differs, as an error reports it."""
+        return Problem(
+            "the generated source",
+            self.difference,
+            "results equal to those of the jitted program, up to rounding",
+            "report it with the program: nothing is shown that does not compute the same",
+        )
+
+    def __str__(self) -> str:
+        simulated = (
+            f"not simulated: {self.not_simulated}"
+            if self.simulation is None
+            else f"the simulated module: {_shown(self.simulation)}"
+        )
+        lines = [
+            f"{self.who}, compared with the jitted program",
+            f"  the source: {_shown(self.source)}",
+            f"  {simulated}",
+        ]
+        return "\n".join([*lines, f"FAIL: {self.difference}" if self.difference else "PASS"])
+
+
+def _shown(relative: float) -> str:
+    return "bitwise equal" if relative == 0 else f"equal up to rounding, {relative:.1e}"
+
+
+def validate(
+    *,
+    who: str,
+    compiled: jax.stages.Compiled,
+    body: str,
+    source: Source,
+    mapped: ShardMapped[..., Any],
+    kept: Sequence[int],
+    mesh: jax.sharding.Mesh,
+    args: Sequence[Any],
+    given: Callable[[Sequence[Any]], list[Any]],
+) -> UnjitValidation:
+    """Runs all three."""
+    inputs: Any = compiled.input_shardings
+    full = filled(args, inputs[0])
+    expected = _numbers(compiled(*full))
+    arrays = jax.tree.leaves(given(full))
+    simulated, why, difference = None, "", ""
+    try:
+        simulation = simulate_module(body, [np.asarray(arrays[k]) for k in kept], who=who)
+    except SimulationError as error:
+        why = error.problems[0].found
+    else:
+        if simulation.hang is not None:
+            difference = f"the simulated module deadlocks\n{simulation.hang}"
+        else:
+            found = agreement.compare(list(simulation.arrays), expected)
+            simulated = max((each.relative for each in found), default=0.0)
+            wrong = next((each for each in found if not each.holds), None)
+            if wrong is not None:
+                difference = f"{wrong.path} of the simulated module, by {wrong.relative:.1e}"
+    results = _numbers(jax.jit(mapped)(*given(full)))
+    found = agreement.compare(results, expected)
+    ours = max((each.relative for each in found), default=0.0)
+    wrong = next((each for each in found if not each.holds), None)
+    if wrong is not None:
+        where = first_difference(body, source, mapped, mesh, given(full), kept)
+        difference = f"{wrong.path} of the source, by {wrong.relative:.1e}; {where}"
+    return UnjitValidation(who, ours, simulated, why, difference)
+
+
+def _numbers(results: Any) -> list[np.ndarray]:
+    jax.block_until_ready(results)
+    return [np.asarray(agreement.as_data(leaf)) for leaf in jax.tree.leaves(results)]

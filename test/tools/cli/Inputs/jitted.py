@@ -1,0 +1,29 @@
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+
+
+def jitted(fun, *specs):
+    return jax.jit(fun, in_shardings=tuple(NamedSharding(mesh, spec) for spec in specs))
+
+
+def mlp(x, w):
+    return jnp.tanh(x @ w)
+
+
+def prints(x):
+    jax.debug.print("{}", x.sum())
+    return x * 2
+
+
+step = jitted(mlp, P("i", "j"), P("j"))
+step_args = (jax.ShapeDtypeStruct((8, 16), jnp.float32), jax.ShapeDtypeStruct((16, 4), jnp.float32))
+rows = jitted(mlp, P("i"), P())
+rows_args = step_args
+printing = jitted(prints, P("i"))
+printing_args = step_args[:1]
+alone = jax.jit(jnp.sin)
+alone_args = step_args[:1]

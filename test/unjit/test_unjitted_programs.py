@@ -1,0 +1,85 @@
+"""Source of jitted programs: it computes the same, with the same collectives and derivatives."""
+
+import functools
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jitted_programs import PROGRAMS
+from shmap_tools.cli.hlo_collectives import collectives
+
+from shmap_compiler import unjit
+
+RUFF = Path(sys.executable).with_name("ruff")
+
+
+@functools.cache
+def unjitted(name):
+    program = PROGRAMS[name]
+    return unjit(program.jitted(), *program.args)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_source_computes_the_same_with_the_same_collectives(name):
+    program, made = PROGRAMS[name], unjitted(name)
+    validation = made.validate()
+    assert validation.holds
+    assert validation.simulation is not None, validation.not_simulated
+    found = jax.jit(made.shard_map()).lower(*program.args).compile().as_text()
+    counts = [
+        Counter({c.kind: c.count for c in collectives(hlo)})
+        for hlo in (found, made.compiled.as_text())
+    ]
+    if not program.more:
+        assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("name", [n for n, program in PROGRAMS.items() if program.differentiable])
+def test_the_gradient_is_the_same(name):
+    program, made = PROGRAMS[name], unjitted(name)
+    diffable = [k for k, arg in enumerate(program.args) if is_float(arg)]
+
+    def gradient(fun):
+        def loss(*args):
+            leaves = [leaf for leaf in jax.tree.leaves(fun(*args)) if is_float(leaf)]
+            weights = [jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape) for leaf in leaves]
+            return sum(jnp.sum(leaf * w) for leaf, w in zip(leaves, weights, strict=True))
+
+        return jax.jit(jax.grad(loss, argnums=diffable))(*program.args)
+
+    ours, theirs = gradient(made.shard_map()), gradient(program.jitted())
+    for found, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        largest = float(jnp.max(jnp.abs(expected))) or 1.0
+        np.testing.assert_allclose(found / largest, expected / largest, atol=2e-5)
+
+
+def is_float(tree):
+    return all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.subprocess
+def test_the_sources_are_formatted_and_linted(tmp_path):
+    for name in PROGRAMS:
+        (tmp_path / f"{name}.py").write_text(unjitted(name).as_python())
+    for command in (["format", "--diff"], ["check"]):
+        run = subprocess.run(
+            [RUFF, *command, "--isolated", "."], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_names_and_lines_are_those_of_the_user():
+    text = unjitted("mlp").as_python()
+    assert "def mlp(params, x):" in text
+    assert 'h = jnp.tanh(x @ params["w1"]) # the hidden layer' in text
+    assert "    h = jnp.tanh(x @ w1)  # f32[2,16]" in text
+    assert '    y = lax.psum(h @ w2, "j")  # f32[2,16]' in text
+
+
+def test_nothing_is_embedded_that_has_a_name():
+    assert {name: unjitted(name).embedded for name in PROGRAMS if unjitted(name).embedded} == {}

@@ -1,0 +1,122 @@
+"""`shmap unjit`: what XLA's partitioner made of a jitted program, as source."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from ..usage import Mistake, UsageError
+from . import output, program
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from shmap_compiler import Unjitted
+
+NAME = "unjit"
+SUMMARY = "show what XLA's partitioner made of a jitted program, as source"
+DESCRIPTION = """\
+Compiles a function of jax.jit with shardings, and prints what XLA's partitioner made of it: Python
+source of a shard_map function with the same collectives. The source is run and compared with the
+jitted program before it is printed. The file gives the arguments of NAME in NAME_args. With
+--diff OTHER, prints the difference to the source of another program instead, such as the same
+function with other shardings.
+"""
+EPILOG = """\
+examples:
+  shmap unjit train.py:step
+  shmap unjit train.py:step -o by_hand.py
+  shmap unjit train.py:step --diff train.py:step_fsdp
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="FILE.py:NAME",
+        help="a jitted function in a file; package.module:NAME works too",
+    )
+    parser.add_argument("-o", dest="output", metavar="FILE.py", help="write the source here")
+    parser.add_argument(
+        "--diff", metavar="FILE.py:NAME", help="print the difference to another program's source"
+    )
+    parser.add_argument(
+        "--prices",
+        action="store_true",
+        help="print what the jitted program and the source cost, side by side",
+    )
+    parser.add_argument(
+        "--devices",
+        metavar="N",
+        type=int,
+        default=program.DEFAULT_DEVICES,
+        help="number of virtual CPU devices, also in the file (default: %(default)s)",
+    )
+    program.add_verbose(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    output.require_writable("-o", options.output)
+    first = _unjitted(options.target)
+    text = first.as_python()
+    if options.diff is not None:
+        other = _unjitted(options.diff).as_python()
+        text = "".join(
+            difflib.unified_diff(
+                text.splitlines(keepends=True),
+                other.splitlines(keepends=True),
+                options.target,
+                options.diff,
+            )
+        )
+    if options.output is None:
+        print(text, end="")
+    else:
+        output.write("-o", options.output, text)
+        print(f"wrote {options.output}")
+        print(first.validate())
+    if options.prices:
+        print(f"\n{_prices(first)}")
+    return 0
+
+
+def _unjitted(target: str) -> Unjitted:
+    import jax
+
+    from shmap_compiler import ShardMapped, unjit
+
+    from . import program_files, random_data
+
+    jax.config.update("jax_traceback_filtering", "off")
+    function = program_files.load(target, any_function=True)
+    if isinstance(function.mapped, ShardMapped):
+        raise UsageError(
+            Mistake(
+                f"target {target!r}",
+                f"{function.name} is shard_mapped: its collectives are those you wrote",
+                "a function of jax.jit with shardings",
+                f"name the jitted function, or use `shmap lower {target}`",
+            )
+        )
+    if function.args is None:
+        raise UsageError(
+            Mistake(
+                f"arguments of {function.name}",
+                "none in the file",
+                f"{function.name}_args, the tuple of its arguments",
+                f"set {function.name}_args in the file",
+            )
+        )
+    args: Any = random_data.fill(function.args, 0)
+    with Progress(f"unjit {function.name}") as progress:
+        return program_files.guarded(
+            lambda: unjit(function.mapped, *args, progress=progress.phase),
+            f"tracing {function.name}",
+            function.file,
+        )
+
+
+def _prices(unjitted: Unjitted) -> str:
+    from shmap_compiler.explain.comparison import Comparison
+
+    return str(Comparison(*unjitted.prices()))
