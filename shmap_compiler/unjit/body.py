@@ -13,7 +13,13 @@ from shmap_passes.import_.name_groups import sdy_mesh, to_body_form
 from shmap_passes.import_.name_positions import PARTITION_ID, name_positions
 from shmap_passes.import_.placement import Placement
 from shmap_passes.ir.body_form import MANUAL_AXES
-from shmap_passes.ir.collective_ops import CHANNEL_HANDLE, COLLECTIVES, GROUPED, GROUPS, group_axes
+from shmap_passes.ir.collective_ops import (
+    CHANNEL_HANDLE,
+    COLLECTIVES,
+    GROUPED,
+    GROUPS,
+    group_axes,
+)
 from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.inline_calls import erase_uncalled, functions_of, inline_calls
@@ -27,6 +33,7 @@ _CLEAN = (
     "canonicalize,cse,symbol-dce)"
 )
 _IDENTITIES = ("mhlo.copy", "mhlo.bitcast")
+_BACKEND_CONFIG = "mhlo.backend_config"  # the arguments of a library's function
 _RENAMED = {"mhlo.erf": "chlo.erf", "mhlo.topk": "chlo.top_k"}
 
 
@@ -174,7 +181,7 @@ def _clean_attributes(root: ir.Operation) -> None:
     """Removes what other dialects note on operations, such as layouts and shardings."""
     for op in walk(root):
         for name in _names(op.attributes):
-            foreign = "." in name and not name.startswith("sdy.")
+            foreign = "." in name and not name.startswith("sdy.") and name != _BACKEND_CONFIG
             if foreign or name in ("xla_shape", "result_layout", "sdy.sharding"):
                 del op.attributes[name]
 
@@ -195,7 +202,20 @@ def _place(
     main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     axes = ", ".join(f'"{axis}"' for axis in mesh.names)
     main.attributes[MANUAL_AXES] = ir.Attribute.parse(f"#sdy<manual_axes{{{axes}}}>")
-    for name, placements in (("arg_attrs", inputs), ("res_attrs", outputs)):
+    sides = (
+        ("arg_attrs", inputs, main.type.inputs),
+        ("res_attrs", outputs, main.type.results),
+    )
+    for name, placements, types in sides:
         main.attributes[name] = ir.ArrayAttr.get(
-            [ir.DictAttr.get({"sdy.sharding": each.attribute(mesh)}) for each in placements]
+            [
+                ir.DictAttr.get({"sdy.sharding": _of_rank(each, type_).attribute(mesh)})
+                for each, type_ in zip(placements, types, strict=True)
+            ]
         )
+
+
+def _of_rank(placement: Placement, type_: ir.Type) -> Placement:
+    """The placement of the numbers that a random key is, which no axis splits."""
+    missing = ir.RankedTensorType(type_).rank - len(placement.dims)
+    return Placement((*placement.dims, *((),) * missing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -50,17 +51,20 @@ def call_stablehlo(text: str, *operands: Any) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def outline(op: ir.Operation) -> tuple[list[Value], str]:
-    """The values that an operation reads, and a module that computes its results of them."""
-    inputs = _inputs(op)
+def outline(ops: Sequence[ir.Operation], outputs: Sequence[Value]) -> tuple[list[Value], str]:
+    """The values that operations read, and a module that computes some of their results."""
+    inputs = _inputs(ops)
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
-        types = [value.type for value in inputs], [result.type for result in op.results]
+        types = [value.type for value in inputs], [value.type for value in outputs]
         main = func.FuncOp("main", types, visibility="public")
     with ir.InsertionPoint(main.add_entry_block()):
-        copy = op.clone()
-        _rewire(copy, dict(zip(inputs, main.arguments, strict=True)))
-        func.ReturnOp(list(copy.results))
+        mapping: dict[Any, Any] = dict(zip(inputs, main.arguments, strict=True))
+        for op in ops:
+            copy = op.clone()
+            _rewire(copy, mapping)
+            mapping.update(zip(op.results, copy.results, strict=True))
+        func.ReturnOp([mapping[value] for value in outputs])
     return inputs, str(module.operation.get_asm(enable_debug_info=False))
 
 
@@ -70,7 +74,7 @@ def definition(name: str, text: str) -> list[str]:
     return [f'{name} = """', *body, '"""']
 
 
-def _inputs(op: ir.Operation) -> list[Value]:
+def _inputs(ops: Sequence[ir.Operation]) -> list[Value]:
     found: dict[Value, None] = {}
     inside: set[Any] = set()
 
@@ -85,7 +89,8 @@ def _inputs(op: ir.Operation) -> list[Value]:
                     visit(inner.operation)
         inside.update(each.results)
 
-    visit(op)
+    for op in ops:
+        visit(op)
     return list(found)
 
 

@@ -19,7 +19,15 @@ from shmap_passes.ir.ops import defining_op, terminator
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit import embedded, layout
-from shmap_compiler.unjit.layout import ATOM, WIDTH, Code, call, display, lay_out, numbers
+from shmap_compiler.unjit.layout import (
+    ATOM,
+    WIDTH,
+    Code,
+    call,
+    display,
+    lay_out,
+    numbers,
+)
 from shmap_compiler.unjit.loops import CONTROL
 from shmap_compiler.unjit.names import Names, wanted_name
 from shmap_compiler.unjit.spelling.operation import Op
@@ -34,6 +42,7 @@ from shmap_compiler.unjit.types import (
     splat_of,
 )
 from shmap_compiler.unjit.user_lines import NOWHERE, UserLine, user_line
+from shmap_compiler.unjit.wide import Cluster, wide_clusters
 
 _LONGEST_PART = 48
 """An expression that is longer becomes a statement."""
@@ -101,6 +110,7 @@ class Program:
         self._shown: tuple[str, int, bool] | None = None
         self._last: dict[Any, ir.Operation] = {}
         self._left_out: set[Value] = set()
+        self._wide: dict[ir.Operation, Cluster] = {}
 
     # --------------------------------------------------------------------- values, as operands
 
@@ -136,7 +146,11 @@ class Program:
             return known.code
         if known.source_shape == ():
             return call("jnp.full", numbers(shape_of(value)), known.code)
-        return call("jnp.broadcast_to", _spread(known, shape_of(value)), numbers(shape_of(value)))
+        return call(
+            "jnp.broadcast_to",
+            _spread(known, shape_of(value)),
+            numbers(shape_of(value)),
+        )
 
     def loose(self, value: Value) -> tuple[Code, bool, bool]:
         known = self._known[value]
@@ -164,12 +178,17 @@ class Program:
     def block(self, block: ir.Block) -> list[Value]:
         """Writes the operations of a block; returns what it ends with."""
         self._find_last(block)
+        self._wide.update(wide_clusters(block))
         for each in list(block.operations)[:-1]:
             self._write(each.operation)
         return list(terminator(block).operands)
 
     def define(
-        self, block: ir.Block, wanted: str, wanted_arguments: Sequence[str], bound: Any = None
+        self,
+        block: ir.Block,
+        wanted: str,
+        wanted_arguments: Sequence[str],
+        bound: Any = None,
     ) -> str:
         """Defines a function of the arguments of a block, just here; returns its name.
 
@@ -237,6 +256,9 @@ class Program:
 
     def _write(self, op: ir.Operation) -> None:
         if not any(list(result.uses) for result in op.results) and op.name not in COLLECTIVES:
+            return
+        if op in self._wide:
+            self._embed_wide(op)
             return
         if self._is_number(op) or self._is_broadcast(op):
             return
@@ -346,14 +368,29 @@ class Program:
     def _embed(self, op: ir.Operation) -> None:
         """Calls an operation as StableHLO."""
         self._assign_pending(_used_inside(op))
-        inputs, text = embedded.outline(op)
-        name = self.names.fresh(op.name.partition(".")[2].upper())
+        self._call_embedded([op], list(op.results), op.name.partition(".")[2], self._wanted(op))
+
+    def _embed_wide(self, op: ir.Operation) -> None:
+        """Calls operations on 64-bit numbers together, as JAX has no such arrays here."""
+        cluster = self._wide[op]
+        if op != cluster.place:
+            return
+        self._assign_pending(value for each in cluster.ops for value in _used_inside(each))
+        self._call_embedded(cluster.ops, cluster.outputs, "wide", "narrow")
+
+    def _call_embedded(
+        self,
+        ops: Sequence[ir.Operation],
+        outputs: Sequence[Value],
+        what: str,
+        wanted: str,
+    ) -> None:
+        inputs, text = embedded.outline(ops, outputs)
+        name = self.names.fresh(what.upper())
         self.body.definitions[name] = embedded.definition(name, text)
-        self.body.embedded.append(op.name)
-        arguments = [self.exact(value) for value in inputs]
-        self.assign_values(
-            list(op.results), call("call_stablehlo", name, *arguments), self._wanted(op), op
-        )
+        self.body.embedded += [op.name for op in ops]
+        code = call("call_stablehlo", name, *(self.exact(value) for value in inputs))
+        self.assign_values(outputs, code, wanted, ops[-1])
 
     def _wanted(self, op: ir.Operation) -> str:
         line = self._line(op)

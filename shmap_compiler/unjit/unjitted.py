@@ -25,6 +25,7 @@ from shmap_compiler.unjit.partitioned import NotPartitioned, Partitioned, partit
 from shmap_compiler.unjit.signature import Side, identifier, parameter_names, read_sides
 from shmap_compiler.unjit.source import Source, write_source
 from shmap_compiler.unjit.validation import UnjitValidation, validate
+from shmap_compiler.unjit.wide import WideNumbers
 
 Progress = Callable[[str], None]
 _FOREIGN = re.compile(r'custom_call_target="([^"]+)"')
@@ -317,7 +318,16 @@ def _unjitted(
             _args=tuple(args),
         )
 
-    unjitted = assembled(written({}))
+    try:
+        unjitted = assembled(written({}))
+    except WideNumbers as error:
+        problem = Problem(
+            "the partitioned program",
+            str(error),
+            "arrays that JAX has: 64-bit numbers are switched off",
+            "set jax.config.update('jax_enable_x64', True), or use narrower numbers",
+        )
+        raise UnjitError(who, [problem]) from None
     replicated = _hidden_replication(unjitted)
     return assembled(written(replicated)) if replicated else unjitted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -132,6 +132,26 @@ def layer_norm(x, scale):
     return (x - mean) * lax.rsqrt(var + 1e-6) * scale
 
 
+class Momentum(NamedTuple):
+    count: jax.Array
+    mean: jax.Array
+
+
+def momentum_step(w, state, x):
+    grad = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+    mean = 0.9 * state.mean + 0.1 * grad
+    return w - 0.1 * mean, Momentum(state.count + 1, mean)
+
+
+def dropout(x, key):
+    keep = jax.random.bernoulli(key, 0.5, x.shape)
+    return jnp.where(keep, x, 0.0)
+
+
+def cholesky(x):
+    return jnp.linalg.cholesky(x @ x.transpose(0, 2, 1) + 4 * jnp.eye(4))
+
+
 WEIGHTS = (floats(16, 32), floats(32, 16), floats(8, 16), floats(8, 16))
 ATTENTION = (floats(8, 16, 32), *(floats(32, 4, 8) for _ in range(3)), floats(4, 8, 32))
 HEADS = (P(None, "j"), P(None, "j"), P(None, "j"), P("j"))
@@ -211,4 +231,36 @@ PROGRAMS = {
     "scatter": Jitted(
         lambda x, k: x.at[k].add(1.0), (floats(8, 16), jnp.array([1, 5, 7])), (ROWS, P()), ROWS
     ),
+    "state": Jitted(
+        momentum_step,
+        (floats(16, 8), Momentum(jnp.int32(0), floats(16, 8)), floats(8, 16)),
+        (P("j"), Momentum(P(), P("j")), ROWS),
+        (P("j"), Momentum(P(), P("j"))),
+    ),
+    "dropout": Jitted(dropout, (floats(8, 16), jax.random.key(0)), (ROWS, P()), ROWS),
+    "random_normal": Jitted(
+        lambda x: x + jax.random.normal(jax.random.key(0), x.shape), (floats(8, 16),), (ROWS,), ROWS
+    ),
+    "max_pool": Jitted(
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+        (floats(8, 6, 6, 4),),
+        (ROWS,),
+        ROWS,
+    ),
+    "gelu": Jitted(
+        lambda x, w: jax.nn.gelu(x @ w), (floats(8, 16), floats(16, 8)), (P("i", "j"), P("j")), ROWS
+    ),
+    "sort_pairs": Jitted(
+        lambda x, k: lax.sort((k, x), num_keys=1),
+        (floats(8, 16), integers(9, 8, 16)),
+        (ROWS, ROWS),
+    ),
+    "unused_argument": Jitted(lambda x, y: x * 2, (floats(8, 16), floats(3)), (ROWS, P()), ROWS),
+    "results_in_containers": Jitted(
+        lambda x: {"double": x * 2, "both": [x.sum(), x.max()]}, (floats(8, 16),), (ROWS,)
+    ),
+    "cholesky": Jitted(cholesky, (floats(8, 4, 4),), (ROWS,), ROWS, differentiable=False),
 }
+
+EMBEDDED = {"dropout", "random_normal", "cholesky"}
+"""Programs with operations that have no name: random numbers count in 64 bits, LAPACK is called."""

@@ -10,12 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jitted_programs import PROGRAMS
+from jitted_programs import EMBEDDED, PROGRAMS, ROWS, Jitted
 from shmap_tools.cli.hlo_collectives import collectives
 
-from shmap_compiler import unjit
+from shmap_compiler import UnjitError, unjit
+from shmap_compiler.unjit.layout import call
+from shmap_compiler.unjit.spelling.table import SPELLINGS
 
 RUFF = Path(sys.executable).with_name("ruff")
+
+
+def prints(x):
+    jax.debug.print("{}", x.sum())
+    return x * 2
 
 
 @functools.cache
@@ -43,6 +50,7 @@ def test_the_source_computes_the_same_with_the_same_collectives(name):
 def test_the_gradient_is_the_same(name):
     program, made = PROGRAMS[name], unjitted(name)
     diffable = [k for k, arg in enumerate(program.args) if is_float(arg)]
+    assert diffable
 
     def gradient(fun):
         def loss(*args):
@@ -82,4 +90,38 @@ def test_names_and_lines_are_those_of_the_user():
 
 
 def test_nothing_is_embedded_that_has_a_name():
-    assert {name: unjitted(name).embedded for name in PROGRAMS if unjitted(name).embedded} == {}
+    assert {name for name in PROGRAMS if unjitted(name).embedded} == EMBEDDED
+
+
+def test_states_of_optimizers_are_lists_in_the_source_only():
+    program, made = PROGRAMS["state"], unjitted("state")
+    assert "state_mean = state[1]" in made.as_python()
+    w, state = made.shard_map()(*program.args)
+    assert type(state) is type(program.args[1])
+    assert w.shape == program.args[0].shape
+
+
+def test_a_source_that_computes_something_else_is_refused_with_its_line(monkeypatch):
+    monkeypatch.setitem(SPELLINGS, "stablehlo.tanh", lambda op: call("jnp.sin", op.exact(0)))
+    program = PROGRAMS["mlp"]
+    line = r"the first variable to differ is h, on device 0, in line \d+: h = jnp\.sin\(x @ w1\)"
+    with pytest.raises(UnjitError, match=line):
+        unjit(program.jitted(), *program.args)
+
+
+@pytest.mark.parametrize(
+    ("fun", "found"),
+    [
+        (jax.jit(jnp.sin), "a program for one device"),
+        (Jitted(prints, (), (ROWS,)).jitted(), "a call back into Python"),
+    ],
+)
+def test_programs_that_have_no_source_are_refused(fun, found):
+    with pytest.raises(UnjitError, match=found):
+        unjit(fun, jax.ShapeDtypeStruct((8, 16), jnp.float32))
+
+
+def test_other_stages_than_the_body_are_refused():
+    with pytest.raises(UnjitError, match="needed: 'body'"):
+        unjitted("matmul").as_text("hlo")
+    assert "stablehlo.replica_group_mesh_axes" in unjitted("matmul").as_text("body")

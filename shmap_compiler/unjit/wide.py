@@ -1,0 +1,108 @@
+"""Operations on 64-bit numbers, which JAX has no arrays of unless `jax_enable_x64` is set.
+
+XLA has them all the same: a random number generator counts its blocks in 64 bits. Such operations
+are embedded as StableHLO, those that exchange wide numbers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+from shmap_passes.ir.types import Value
+
+from shmap_compiler.base.jax_compat import setting
+
+_WIDE = ("i64", "ui64", "f64", "complex<f64>")
+
+
+class WideNumbers(Exception):
+    """64-bit numbers that cannot be embedded."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Operations that exchange wide numbers.
+
+    Attributes:
+      ops: in order.
+      outputs: their results that others use, which are not wide.
+      place: the first of them at which all that they need is known.
+    """
+
+    ops: list[ir.Operation]
+    outputs: list[Value]
+    place: ir.Operation
+
+
+def wide_clusters(block: ir.Block) -> dict[ir.Operation, Cluster]:
+    """The cluster of each operation of a block that has one.
+
+    Raises:
+      WideNumbers: wide numbers leave the block, or a cluster needs what is computed of it.
+    """
+    if setting("jax_enable_x64"):
+        return {}
+    ops = [each.operation for each in block.operations]
+    order = {op: number for number, op in enumerate(ops)}
+    groups: dict[ir.Operation, list[ir.Operation]] = {}
+    for op in ops:
+        if not any(map(_is_wide, (*op.operands, *op.results))):
+            continue
+        group = [op]
+        for value in filter(_is_wide, op.operands):
+            source = None if isinstance(value, ir.BlockArgument) else ir.OpResult(value).owner
+            if source is None or source.operation not in groups:
+                raise WideNumbers(f"{op.name} takes {value.type} from around its block")
+            other = groups[source.operation]
+            if other is not group:
+                group += [each for each in other if each not in group]
+        for each in group:
+            groups[each] = group
+    clusters: dict[ir.Operation, Cluster] = {}
+    for op, group in groups.items():
+        if op in clusters:
+            continue
+        cluster = _cluster(sorted(group, key=order.__getitem__), order)
+        clusters.update(dict.fromkeys(cluster.ops, cluster))
+    return clusters
+
+
+def _cluster(ops: list[ir.Operation], order: dict[ir.Operation, int]) -> Cluster:
+    made_by = [
+        order[ir.OpResult(value).owner.operation]
+        for op in ops
+        for value in op.operands
+        if not isinstance(value, ir.BlockArgument)
+        and (source := ir.OpResult(value).owner.operation) in order
+        and source not in ops
+    ]
+    ready = max(made_by, default=-1)
+    place = next((op for op in ops if order[op] > ready), ops[-1])
+    outputs: list[Value] = []
+    for op in ops:
+        for result in op.results:
+            users = [user for user in _users(result, order) if user not in ops]
+            if not users:
+                continue
+            if _is_wide(result) or any(order[user] < order[place] for user in users):
+                raise WideNumbers(f"{op.name} makes {result.type}, which others need")
+            outputs.append(result)
+    return Cluster(ops, outputs, place)
+
+
+def _users(value: Value, order: dict[ir.Operation, int]) -> Iterator[ir.Operation]:
+    """The operations of the block in which, or in a region of which, a value is used."""
+    for use in value.uses:
+        user = use.owner.operation
+        while user not in order:
+            parent: Any = user.parent
+            user = parent.operation
+        yield user
+
+
+def _is_wide(value: Value) -> bool:
+    type_ = value.type
+    return isinstance(type_, ir.RankedTensorType) and str(type_.element_type) in _WIDE
