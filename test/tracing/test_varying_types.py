@@ -256,7 +256,7 @@ def test_an_assertion_of_types_beside_an_automatic_axis():
     def of(function, **options):
         return jax.jit(mapped(function, body, axis_names={"i"}, **options))
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="ManualAxisType"):
         of(jax.shard_map).trace(W, X)
     with pytest.raises(BodyError, match=r"(?s)a derivative taken inside.*check_vma=False"):
         of(shard_map).trace(W, X)
