@@ -19,7 +19,7 @@ LIT_TESTS = sorted(
 PYTHON_TESTS = sorted(path for path in HERE.rglob("*.py") if "Output" not in path.parts)
 PASS_TESTS = sorted((HERE / "passes").rglob("*.mlir"))
 SUFFIX = r"(?:-NEXT|-SAME|-NOT|-DAG|-LABEL|-EMPTY|-COUNT-\d+)?"
-PASS_FLAG = re.compile(r" --shmap-[\w-]+(?:=\S+)?")
+PASS_FLAG = re.compile(r" (?:'--shmap-[^']*'|--shmap-[\w-]+(?:=\S+)?)")
 
 
 def prefixes(text):

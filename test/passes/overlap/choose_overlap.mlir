@@ -1,8 +1,5 @@
 // RUN: shmap-opt %s --shmap-choose-overlap=effort=force --split-input-file | FileCheck %s
-// RUN: shmap-opt %s --shmap-choose-overlap='effort=force may_round=true' --split-input-file | FileCheck %s --check-prefix=ROUND
-// RUN: shmap-opt %s --shmap-choose-overlap --split-input-file | FileCheck %s --check-prefix=AUTO
-// Without a machine nothing but forced forms is chosen.
-// AUTO-NOT: shmap.overlap
+// RUN: shmap-opt %s '--shmap-choose-overlap=effort=force may_round=true' --split-input-file | FileCheck %s --check-prefix=ROUND
 
 module @a_gathered_operand {
   sdy.mesh @mesh = <["i"=4]>
