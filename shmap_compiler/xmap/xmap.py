@@ -258,8 +258,8 @@ class XMapped(Generic[_P, _R]):
         Examples:
           >>> f = xmap(lambda x: x * 2, in_axes=["rows", ...], out_axes=["rows", ...],
           ...          axis_resources={"rows": "i"})
-          >>> f.replace(mesh=mesh)(x).sharding.spec
-          PartitionSpec('i',)
+          >>> tuple(f.replace(mesh=mesh)(x).sharding.spec)
+          ('i',)
         """
         options = self.axis_sizes, self.axis_resources, self.donate_argnums
         return XMapped(self.fun, self._ins, self._outs, *options, mesh)
