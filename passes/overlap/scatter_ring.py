@@ -45,7 +45,7 @@ def _value(
     around = ring(body, scattered.axes, form.order)
     size = scattered.cut.size
     piece = size // parts
-    starts = around.starts(size)
+    start_of = around.start_of(size)
     sent_as = element_of(scattered.op.results[0])
     added_as = _adding_type(sent_as)
     kept_as = added_as if form.wide else sent_as
@@ -54,7 +54,6 @@ def _value(
     for step in range(around.count):
         for number in range(parts):
             way = 1 if number % 2 == 0 else -1
-            block = starts[way * (step + 1) % around.count]
             current = dict(zip(operands, operands, strict=True))
             received: Value | None = None
             if step > 0:
@@ -62,7 +61,7 @@ def _value(
                 if form.barriers:
                     received, *values = barrier(received, *operands)
                     current = dict(zip(operands, values, strict=True))
-            start = plus(block, number * piece)
+            start = plus(start_of(way * (step + 1)), number * piece)
             computed = _product(scattered, cuts, current, start, piece, added_as)
             if received is None:
                 sums.append(_convert(computed, kept_as))
