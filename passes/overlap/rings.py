@@ -42,18 +42,17 @@ class Ring:
 
     def shift(self, value: Value, by: int) -> Value:
         """What the device `by` places further along the ring has; `by` is 1 or -1."""
-        pairs = [
+        pairs = sorted(
             (group[self.members[(place + by) % self.count]], group[self.members[place]])
             for group in self.mesh.groups(self.axes)
             for place in range(self.count)
-        ]
+        )
+        listed = np.array(pairs, np.int64)
         op = ir.Operation.create(
             PERMUTE,
             results=[value.type],
             operands=[value],
-            attributes={
-                "source_target_pairs": ir.DenseElementsAttr.get(np.array(sorted(pairs), np.int64))
-            },
+            attributes={"source_target_pairs": ir.DenseElementsAttr.get(listed.data)},
         )
         return op.results[0]
 
