@@ -43,7 +43,7 @@ def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> dict[Val
     block = gather.op.operands[0]
     size = shape_of(block)[gather.dimension]
     half = size // 2
-    start = around.start_of(size)
+    starts = around.starts(size)
     narrow = form.narrow and _can_narrow(found)
     wholes = [empty(out.type, form.empty) for out in found.outs]
     cut = Cut(gather.dimension, size)
@@ -59,11 +59,11 @@ def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> dict[Val
         )
         if step == 0:
             # The whole own block is one product.
-            pieces = [(block, [(start(0), size)])]
+            pieces = [(block, [(starts[0], size)])]
         else:
             if narrow:
                 halves = [_convert(each, element_of(block)) for each in halves]
-            places = [(start(step), half), (plus(start(-step), half), size - half)]
+            places = [(starts[step], half), (plus(starts[-step], half), size - half)]
             pieces = [(each, [place]) for each, place in zip(halves, places, strict=True)]
             if form.stacked:
                 pieces = [(stablehlo.concatenate(halves, gather.dimension), places)]

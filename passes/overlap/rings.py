@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..ir.find_ops import find_ops
 from ..ir.mesh import Mesh
 from ..ir.types import Value
 from .loops import WHILE, counted_loop
-from .pieces import scalar, tensor
+from .pieces import element_of, scalar, tensor
 
 LARGEST_RING = 16
 """Modules grow with the number of devices on a ring."""
@@ -56,24 +56,20 @@ class Ring:
         )
         return op.results[0]
 
-    def start_of(self, size: int) -> Callable[[int], Value]:
-        """Says where the block of the member `k` places further begins; `k` may be negative.
+    def starts(self, size: int) -> list[Value]:
+        """Where the block of the member `k` places further begins, if blocks have `size` indices.
 
-        Blocks have `size` indices. What computes it is built where it is asked for: next to what
-        needs it, so that it does not keep a compiler from moving communication.
+        `k` is the position in the list, from 0, the device itself; negative ones count backwards.
+        The numbers are looked up in a table, before communication begins: computed beside a
+        product, they keep libtpu from starting both permutations of a step at once.
         """
         places = [self.members.index(member) for member in range(self.count)]
-        place = _looked_up(places, axis_index(self.axes))
-
-        def start(k: int) -> Value:
-            # Arithmetic alone, with the size multiplied last: XLA can then compute it where a
-            # product is put in place, and knows that blocks are aligned.
-            further = plus(place, k % self.count)
-            if k % self.count:
-                further = stablehlo.remainder(further, scalar(self.count))
-            return stablehlo.multiply(_looked_up(self.members, further), scalar(size))
-
-        return start
+        me = axis_index(self.axes)
+        if places != list(range(self.count)):
+            me = _element(stablehlo.dynamic_slice(_table(places), [me], [1]))
+        twice = [member * size for member in (*self.members, *self.members)]
+        mine = stablehlo.dynamic_slice(_table(twice), [me], [self.count])
+        return [_element(stablehlo.slice(mine, [k], [k + 1], [1])) for k in range(self.count)]
 
 
 def ring(form: BodyForm, axes: tuple[str, ...], order: Sequence[int]) -> Ring:
@@ -102,24 +98,12 @@ def plus(index: Value, by: int) -> Value:
     return index if by == 0 else stablehlo.add(index, scalar(by))
 
 
-def _looked_up(values: Sequence[int], index: Value) -> Value:
-    """`values[index]`, for at most 16 values less than 16, by arithmetic: each is four bits."""
-    if list(values) == list(range(len(values))):
-        return index
-    words = [_word(values[k : k + 8]) for k in range(0, len(values), 8)]
-    word, position = scalar(words[0]), index
-    if len(words) == 2:
-        is_low = stablehlo.compare(index, scalar(8), stablehlo.ComparisonDirectionAttr.get("LT"))
-        word = stablehlo.select(is_low, word, scalar(words[1]))
-        position = stablehlo.and_(index, scalar(7))
-    bits = stablehlo.shift_right_logical(word, stablehlo.multiply(position, scalar(4)))
-    return stablehlo.and_(bits, scalar(15))
+def _table(values: Sequence[int]) -> Value:
+    return stablehlo.constant(ir.DenseElementsAttr.get(np.array(values, np.int32)))
 
 
-def _word(values: Sequence[int]) -> int:
-    """Eight values as a signed number of 32 bits."""
-    word = sum(value << 4 * position for position, value in enumerate(values))
-    return word - 2**32 if word >= 2**31 else word
+def _element(value: Value) -> Value:
+    return stablehlo.reshape(tensor([], element_of(value)), value)
 
 
 class Reach:

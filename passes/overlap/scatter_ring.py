@@ -45,7 +45,7 @@ def _value(
     around = ring(body, scattered.axes, form.order)
     size = scattered.cut.size
     piece = size // parts
-    start_of = around.start_of(size)
+    starts = around.starts(size)
     sent_as = element_of(scattered.op.results[0])
     added_as = _adding_type(sent_as)
     kept_as = added_as if form.wide else sent_as
@@ -61,7 +61,7 @@ def _value(
                 if form.barriers:
                     received, *values = barrier(received, *operands)
                     current = dict(zip(operands, values, strict=True))
-            start = plus(start_of(way * (step + 1)), number * piece)
+            start = plus(starts[way * (step + 1) % around.count], number * piece)
             computed = _product(scattered, cuts, current, start, piece, added_as)
             if received is None:
                 sums.append(_convert(computed, kept_as))
