@@ -32,6 +32,7 @@ class ChooseOverlap(Pass):
     """Chooses the forms in which transfers run beside products, where they are expected to gain."""
 
     name = "shmap-choose-overlap"
+    code = "SHM-P21"
     needs_body_form = True
     keeps_bits = True
     machine: str = ""

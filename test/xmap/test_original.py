@@ -1,4 +1,4 @@
-"""JAX's former xmap and ours, on the programs of its own tests: see original/programs.py.
+"""JAX's former xmap and ours, on the programs of its own tests: see original/original_programs.py.
 
 `None` in original/results.json stands for a program that the original could not compile.
 """
@@ -20,7 +20,7 @@ from shmap_compiler import SpecError, UnknownAxisError, named
 
 FOLDER = Path(__file__).parent / "original"
 sys.path.insert(0, str(FOLDER))
-from programs import ERRORS, PROGRAMS, Api  # noqa: E402
+from original_programs import ERRORS, PROGRAMS, Api  # noqa: E402
 
 ORIGINAL = json.loads((FOLDER / "results.json").read_text())
 

@@ -210,7 +210,6 @@ def test_a_rewritten_program_computes_what_the_plain_one_does(name, pass_name, o
         ("layers", "unroll-gathering-loops", {"form": "unroll", "parts": 2}),
     ],
 )
-@pytest.mark.subprocess
 def test_every_device_computes_the_same_bits(name, pass_name, options):
     pass_ = BY_NAME[pass_name](**options)
     assert pass_.keeps_bits

@@ -1,4 +1,4 @@
-"""Writes results.json: what xmap of JAX 0.4.30 makes of programs.py.
+"""Writes results.json: what xmap of JAX 0.4.30 makes of original_programs.py.
 
 uv venv --python 3.11 .venv-0.4.30
 uv pip install --python .venv-0.4.30/bin/python jax==0.4.30 jaxlib==0.4.30 "numpy<2"
@@ -17,7 +17,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import numpy as np
-from programs import ERRORS, PROGRAMS, Api
+from original_programs import ERRORS, PROGRAMS, Api
 
 HERE = Path(__file__).parent
 
