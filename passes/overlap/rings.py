@@ -99,7 +99,7 @@ def plus(index: Value, by: int) -> Value:
 
 
 def _table(values: Sequence[int]) -> Value:
-    return stablehlo.constant(ir.DenseElementsAttr.get(np.array(values, np.int32)))
+    return stablehlo.constant(ir.DenseElementsAttr.get(np.array(values, np.int32).data))
 
 
 def _element(value: Value) -> Value:
