@@ -5,7 +5,7 @@
 Both functions are called many times in each round; a call ends when its result is there. The median
 over the rounds counts, of the ratio of the two times in one round: what else the machine does then
 hits both. On one device the time of a call is all dispatch. Lowering is measured in CPU time of the
-thread, from a function that is made anew, so that nothing is cached; there the minimum counts.
+thread, from a newly defined function, so that nothing is cached; there the minimum counts.
 """
 
 from __future__ import annotations

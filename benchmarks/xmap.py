@@ -3,7 +3,7 @@
     python benchmarks/xmap.py [--rounds 30] [--calls 200]
 
 The program is the network of docs/named-axes.md: the batch on one mesh axis, the hidden layer on
-the other one. Lowering is measured in CPU time of the thread, from functions that are made anew, so
+the other one. Lowering is measured in CPU time of the thread, from newly defined functions, so
 that nothing is cached, in turns; the minimum of the rounds counts. The call is compared with that
 of `jax.jit(jax.shard_map(...))`; there the median over the rounds counts, of the ratio of the two
 times in one round.

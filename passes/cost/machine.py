@@ -51,7 +51,7 @@ class Machine:
         """Reads what `text` has written.
 
         Raises:
-          ValueError: it is no such text.
+          ValueError: the text is in another form.
         """
         try:
             contents = json.loads(text)

@@ -32,8 +32,13 @@ MOST_DEVICES = 16
 
 
 @dataclass(frozen=True)
-class Product:
-    """`batch` products of [m, k] by [k, n]; `m` are the rows that are gathered or scattered."""
+class ProductShape:
+    """The sizes of a product on one device: `batch` products of [m, k] by [k, n].
+
+    `m` are the free dimensions of the operand whose free, or batch, dimension is gathered or
+    scattered, and `n` those of the other one. If a contracted dimension is gathered, `n` are those
+    of the gathered operand.
+    """
 
     batch: int
     m: int
@@ -42,6 +47,7 @@ class Product:
 
     @property
     def flops(self) -> int:
+        """Operations; a multiply-add is two."""
         return 2 * self.batch * self.m * self.n * self.k
 
 
@@ -64,7 +70,7 @@ class Work:
     """
 
     pattern: str
-    products: tuple[Product, ...]
+    products: tuple[ProductShape, ...]
     groups: tuple[tuple[int, ...], ...]
     element: str
     element_bytes: int
@@ -136,7 +142,7 @@ def plan_of(work: Work, machine: Machine, rule: Rule, margin: float = MARGIN) ->
 
 def _too_small_or_large(work: Work, machine: Machine) -> str:
     if not work.products:
-        return "there is no product to compute meanwhile"
+        return "no product can run at the same time"
     if work.count > MOST_DEVICES:
         return f"the group has {work.count} devices, more than {MOST_DEVICES}"
     if not speed(work, machine):

@@ -11,7 +11,7 @@ from .machine import Machine
 from .overlap import (
     FEWEST_ROWS,
     Plan,
-    Product,
+    ProductShape,
     Work,
     divisors,
     is_halved,
@@ -114,7 +114,7 @@ def unrolled(work: Work, wire: float, compute: float) -> Plan:
     """A loop of which some steps, or all, become one; by the times of one step."""
     choices = divisors(work.trips, _MOST_UNROLLED)
     if not choices:
-        reason = f"{work.trips} steps are no multiple of a number up to {_MOST_UNROLLED}"
+        reason = f"{work.trips} steps are not a multiple of a number up to {_MOST_UNROLLED}"
         return Plan(None, reason=reason)
 
     def seconds(steps: int) -> float:
@@ -138,7 +138,7 @@ _RULES = {
 
 
 def _piece(
-    work: Work, machine: Machine, product: Product, pieces: int, adds: bool = False
+    work: Work, machine: Machine, product: ProductShape, pieces: int, adds: bool = False
 ) -> float:
     """One of so many pieces of a product; `adds` if it also reads a sum that it adds to."""
     rows = product.batch * product.m / pieces

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from jaxlib.mlir import ir
 
 from .types import Value
 
 
 def walk(root: ir.Operation) -> list[ir.Operation]:
-    """Every operation inside `root`, outer before inner, as a list that may be rewritten freely."""
+    """`root` and every operation inside, outer before inner, as a list; they may be rewritten."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -31,3 +34,27 @@ def terminator(block: ir.Block) -> ir.Operation:
 def is_token(type_: ir.Type) -> bool:
     # Printing a type takes long, and nearly all are tensors.
     return not isinstance(type_, ir.RankedTensorType) and str(type_) == "!stablehlo.token"
+
+
+def free_values(ops: Iterable[ir.Operation]) -> list[Value]:
+    """The values that ops and their regions use and do not define, in the order of first use."""
+    inside: set[Any] = set()
+    used: dict[Any, None] = {}
+    for op in ops:
+        for each in walk(op):
+            for operand in each.operands:
+                if operand not in inside:
+                    used.setdefault(operand)
+            inside.update(each.results)
+            for region in each.regions:
+                for block in region.blocks:
+                    inside.update(block.arguments)
+    return list(used)
+
+
+def replace_operands(op: ir.Operation, mapping: Mapping[Any, Any]) -> None:
+    """Replaces operands of `op` and of the operations in its regions."""
+    for each in walk(op):
+        for number, operand in enumerate(each.operands):
+            if operand in mapping:
+                each.operands[number] = mapping[operand]

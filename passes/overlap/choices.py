@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..cost.machine import Machine
-from ..cost.overlap import MARGIN, Plan, Product, Work, plan_of
+from ..cost.overlap import MARGIN, Plan, Work, plan_of
 from ..cost.overlap_on_gpu import plan_on_gpu
 from ..cost.overlap_on_tpu import plan_on_tpu
 from ..cost.rings import ring_order
@@ -121,7 +121,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
 def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
     return Work(
         pattern=site.pattern,
-        products=tuple(Product(s.batch, s.m, s.n, s.k) for s in site.shapes),
+        products=site.shapes,
         groups=_groups(site, mesh),
         element=site.element,
         element_bytes=max(1, _bits(site.element) // 8),

@@ -24,7 +24,7 @@ Places = Sequence[tuple[Value, int]]
 def gather_by_ring(gather: Gather, body: BodyForm, form: Form) -> None:
     """Rewrites the products of a gather that can be computed block by block.
 
-    Nothing is rewritten if it would make modules too large, or if there are no halves.
+    Nothing is rewritten if the module would become too large, or if blocks cannot be halved.
     """
     block = gather.op.operands[0]
     size = shape_of(block)[gather.dimension]

@@ -17,6 +17,7 @@ from typing import Literal
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
+from ..cost.overlap import ProductShape
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.ops import walk
@@ -36,26 +37,6 @@ PATTERNS: tuple[Pattern, ...] = (
     "all-to-all",
     "gathering-loop",
 )
-
-
-@dataclass(frozen=True)
-class ProductShape:
-    """The sizes of a product on one device: `batch` products of [m, k] by [k, n].
-
-    `m` are the free dimensions of the operand whose free, or batch, dimension is gathered or
-    scattered, and `n` those of the other one. If a contracted dimension is gathered, `n` are those
-    of the gathered operand.
-    """
-
-    batch: int
-    m: int
-    n: int
-    k: int
-
-    @property
-    def flops(self) -> int:
-        """Operations; a multiply-add is two."""
-        return 2 * self.batch * self.m * self.n * self.k
 
 
 @dataclass(frozen=True)

@@ -33,3 +33,13 @@ def keyword_arguments(names: Iterable[str], axes: str) -> Problem:
         f"positional arguments only, as {axes} describes a tuple of arguments",
         "pass the arguments by position",
     )
+
+
+def not_positions(where: str, given: Any) -> Problem:
+    """The problem of a `donate_argnums`, or the like, that does not list positions of arguments."""
+    return TypeProblem(
+        where,
+        show_value(given),
+        "a position of an argument, or a sequence of them",
+        f"write {where}=0 for the first argument, or omit it",
+    )

@@ -21,7 +21,7 @@ def apply_module(text: str, operands: Sequence[Any]) -> list[Any]:
     """The results of the `@main` of a module.
 
     Raises:
-      ValueError: the text is no module with a `@main` of tensors, or operands have other types.
+      ValueError: the text is not a module with a `@main` of tensors, or operands do not fit.
     """
     artifact, inputs, results = _read(text)
     arrays = [jnp.asarray(operand) for operand in operands]

@@ -136,8 +136,7 @@ def lowerable(graph: Graph) -> Jaxpr:
 def _named(jaxpr: Jaxpr, graph: Graph, ctx: Any) -> Jaxpr:
     """The program, whose operations get their full names if XLA sees no call that carries a prefix.
 
-    There is no such call on a mesh of one device, and Shardy removes regions whose axes have size
-    one.
+    On a mesh of one device there is no call, and Shardy removes regions whose axes have size one.
     """
     devices = math.prod(graph.mesh.shape[a] for a in graph.manual_axes)
     if graph.mesh.size == 1 or (devices == 1 and shardy_is_on()):

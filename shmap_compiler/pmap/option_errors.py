@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.base.common_mistakes import not_a_function
+from shmap_compiler.base.common_mistakes import not_a_function, not_positions
 from shmap_compiler.base.errors import Problem, TypeProblem, show_value
 
 
@@ -30,7 +30,7 @@ def option_problems(fun: Any, options: Mapping[str, Any]) -> list[Problem]:
     for where in ("static_broadcasted_argnums", "donate_argnums"):
         positions = options[where]
         if not isinstance(positions, tuple) or not all(type(k) is int for k in positions):
-            problems.append(_not_positions(where, positions))
+            problems.append(not_positions(where, positions))
     if not problems:
         both = set(options["static_broadcasted_argnums"]) & set(options["donate_argnums"])
         problems += [_static_and_donated(sorted(both))] if both else []
@@ -59,15 +59,6 @@ def _not_a_dimension(where: str, axis: Any) -> Problem:
         show_value(axis),
         "a dimension, or None",
         "write 0 for the first dimension, or None for what is the same on all devices",
-    )
-
-
-def _not_positions(where: str, positions: Any) -> Problem:
-    return TypeProblem(
-        where,
-        show_value(positions),
-        "a position of an argument, or a sequence of them",
-        f"write {where}=0 for the first argument",
     )
 
 

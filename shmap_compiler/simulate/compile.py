@@ -21,7 +21,7 @@ from shmap_passes.ir.collective_ops import (
     is_axis_index,
     split_group_axes,
 )
-from shmap_passes.ir.ops import terminator
+from shmap_passes.ir.ops import free_values, terminator, walk
 from shmap_passes.ir.types import Value
 from shmap_passes.ir.unverified import manual_axes
 
@@ -44,8 +44,6 @@ from shmap_compiler.simulate.segments import (
     callee_name,
     element_type,
     elementwise,
-    free_values,
-    nested_ops,
     outline,
 )
 from shmap_compiler.simulate.steps import (
@@ -218,7 +216,7 @@ class _Compiler:
         if op.name in CALLS:
             return self.every_op or self._calls_played(op)
         if op.name in _CONTROL:
-            inside = (each for each in nested_ops(op) if each != op)
+            inside = (each for each in walk(op) if each != op)
             return self.every_op or any(self.is_played(each) for each in inside if _is_step(each))
         is_foreign = not op.name.startswith("stablehlo.")
         return is_foreign or op.name in _ALWAYS_PLAYED
@@ -229,7 +227,7 @@ class _Compiler:
             self._played[name] = False  # a recursive call decides nothing
             self._played[name] = any(
                 self.is_played(each)
-                for each in nested_ops(self.module.functions[name].operation)
+                for each in walk(self.module.functions[name].operation)
                 if _is_step(each)
             )
         return self._played[name]

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
+from shmap_passes.ir.ops import replace_operands, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.simulate.element_types import ElementType, known_element_type
@@ -18,36 +19,6 @@ CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 """The ops that call a function, and the attribute that names it."""
 
 _numbers = itertools.count()
-
-
-def free_values(ops: Iterable[ir.Operation]) -> list[Value]:
-    """The values that ops and their regions use and do not define, in the order of first use."""
-    inside: set[Any] = set()
-    used: dict[Any, None] = {}
-
-    def visit(op: ir.Operation) -> None:
-        for operand in op.operands:
-            if operand not in inside:
-                used.setdefault(operand)
-        for region in op.regions:
-            for block in region.blocks:
-                inside.update(block.arguments)
-                for each in block.operations:
-                    visit(each.operation)
-        inside.update(op.results)
-
-    for op in ops:
-        visit(op)
-    return list(used)
-
-
-def nested_ops(op: ir.Operation) -> Iterable[ir.Operation]:
-    """`op` and the ops in its regions."""
-    yield op
-    for region in op.regions:
-        for block in region.blocks:
-            for each in block.operations:
-                yield from nested_ops(each.operation)
 
 
 def callee_name(op: ir.Operation) -> str:
@@ -79,7 +50,7 @@ def outline(
         for op in ops:
             copy = op.clone()
             _without_attributes(copy)
-            _replace_operands(copy, mapping)
+            replace_operands(copy, mapping)
             mapping.update(zip(op.results, copy.results, strict=True))
         func.ReturnOp(
             [
@@ -112,7 +83,7 @@ def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
         with ir.InsertionPoint(block):
             for each in region.operations:
                 copy = each.operation.clone()
-                _replace_operands(copy, mapping)
+                replace_operands(copy, mapping)
                 mapping.update(zip(each.operation.results, copy.results, strict=True))
         func.ReturnOp(_to_carriers(mapped.results[0], element))
     return Segment(next(_numbers), _bytecode(module), (element, element), (element,))
@@ -153,25 +124,18 @@ def _to_carriers(value: Any, element: ElementType) -> list[Any]:
 def _needed(ops: Iterable[ir.Operation], functions: Mapping[str, func.FuncOp]) -> list[str]:
     """The functions that ops call, and that those call."""
     found: dict[str, None] = {}
-    waiting = [each for op in ops for each in nested_ops(op)]
+    waiting = [each for op in ops for each in walk(op)]
     while waiting:
         op = waiting.pop()
         if op.name in CALLS and (name := callee_name(op)) not in found:
             found[name] = None
-            waiting += list(nested_ops(functions[name].operation))
+            waiting += walk(functions[name].operation)
     return list(found)
-
-
-def _replace_operands(op: ir.Operation, mapping: Mapping[Any, Any]) -> None:
-    for each in nested_ops(op):
-        for position, operand in enumerate(each.operands):
-            if operand in mapping:
-                each.operands[position] = mapping[operand]
 
 
 def _without_attributes(op: ir.Operation) -> None:
     """Removes attributes of other dialects: shardings name meshes that the segment lacks."""
-    for each in nested_ops(op):
+    for each in walk(op):
         for name in [named if isinstance(named, str) else named.name for named in each.attributes]:
             if "." in name:
                 del each.attributes[name]

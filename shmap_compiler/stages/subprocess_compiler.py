@@ -17,6 +17,7 @@ from typing import Any
 from shmap_compiler.artifacts import write_portable
 from shmap_compiler.artifacts.container import unpack
 from shmap_compiler.base.jax_compat import setting
+from shmap_compiler.base.worker_process import reason_of_abort
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.stages.compiled import CompiledForTarget
@@ -108,7 +109,7 @@ def _run(
                 reports |= report
         log.seek(0)
         if process.returncode < 0:
-            raise Failure(phase, _last_words(log.read()), aborted=True)
+            raise Failure(phase, reason_of_abort(log.read()), aborted=True)
         if failure:
             raise Failure(phase, failure, aborted=False)
         if process.returncode:
@@ -136,15 +137,3 @@ def _report(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return report if isinstance(report, dict) else {}
-
-
-def _last_words(log: str) -> str:
-    """Why a process was aborted: the first line of its log that begins with F, or the last line.
-
-    XLA begins each line of its log with a letter for the severity, F for fatal.
-    """
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    fatal = [line for line in lines if line.startswith("F") and "] " in line]
-    if fatal:
-        return fatal[0].partition("] ")[2]
-    return lines[-1] if lines else "nothing"

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
+from shmap_passes.ir.ops import free_values, replace_operands
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
@@ -53,7 +54,7 @@ def call_stablehlo(text: str, *operands: Any) -> Any:
 
 def outline(ops: Sequence[ir.Operation], outputs: Sequence[Value]) -> tuple[list[Value], str]:
     """The values that operations read, and a module that computes some of their results."""
-    inputs = _inputs(ops)
+    inputs = free_values(ops)
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
         types = [value.type for value in inputs], [value.type for value in outputs]
@@ -62,7 +63,7 @@ def outline(ops: Sequence[ir.Operation], outputs: Sequence[Value]) -> tuple[list
         mapping: dict[Any, Any] = dict(zip(inputs, main.arguments, strict=True))
         for op in ops:
             copy = op.clone()
-            _rewire(copy, mapping)
+            replace_operands(copy, mapping)
             mapping.update(zip(op.results, copy.results, strict=True))
         func.ReturnOp([mapping[value] for value in outputs])
     return inputs, str(module.operation.get_asm(enable_debug_info=False))
@@ -72,33 +73,3 @@ def definition(name: str, text: str) -> list[str]:
     """The statement that keeps a module in a variable of the file."""
     body = text.strip().replace("\\", "\\\\").splitlines()
     return [f'{name} = """', *body, '"""']
-
-
-def _inputs(ops: Sequence[ir.Operation]) -> list[Value]:
-    found: dict[Value, None] = {}
-    inside: set[Any] = set()
-
-    def visit(each: ir.Operation) -> None:
-        for operand in each.operands:
-            if operand not in inside:
-                found.setdefault(operand)
-        for region in each.regions:
-            for block in region.blocks:
-                inside.update(block.arguments)
-                for inner in block.operations:
-                    visit(inner.operation)
-        inside.update(each.results)
-
-    for op in ops:
-        visit(op)
-    return list(found)
-
-
-def _rewire(op: ir.Operation, mapping: dict[Any, Any]) -> None:
-    for position, operand in enumerate(op.operands):
-        if operand in mapping:
-            op.operands[position] = mapping[operand]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                _rewire(inner.operation, mapping)

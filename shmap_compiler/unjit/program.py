@@ -15,7 +15,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import COLLECTIVES
 from shmap_passes.ir.mesh import Mesh
-from shmap_passes.ir.ops import defining_op, terminator
+from shmap_passes.ir.ops import defining_op, terminator, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit import embedded, layout
@@ -49,7 +49,7 @@ _LONGEST_PART = 48
 _LONGEST_BROADCAST = 30
 """A broadcast of a longer one is that of a variable."""
 _MOST_ELEMENTS = 64
-"""A constant of more different elements is kept in a file of its own text at the end."""
+"""A constant of more different elements is embedded as StableHLO."""
 
 
 @dataclass(frozen=True)
@@ -324,14 +324,14 @@ class Program:
 
     def _assign(self, op: ir.Operation, code: Code) -> None:
         value = op.results[0]
-        name = self.names.fresh(self._wanted(op))
+        name = self.names.fresh(self.wanted(op))
         self._comment(self._line(op))
         self._note(value, name)
         self.write(f"{name} = ", code, shown_type(value))
         self.bind(value, name)
 
     def _assign_all(self, op: ir.Operation, code: Code) -> None:
-        self.assign_values(list(op.results), code, self._wanted(op), op)
+        self.assign_values(list(op.results), code, self.wanted(op), op)
 
     def assign_values(
         self,
@@ -368,7 +368,7 @@ class Program:
     def _embed(self, op: ir.Operation) -> None:
         """Calls an operation as StableHLO."""
         self._assign_pending(_used_inside(op))
-        self._call_embedded([op], list(op.results), op.name.partition(".")[2], self._wanted(op))
+        self._call_embedded([op], list(op.results), op.name.partition(".")[2], self.wanted(op))
 
     def _embed_wide(self, op: ir.Operation) -> None:
         """Calls operations on 64-bit numbers together, as JAX has no such arrays here."""
@@ -392,15 +392,13 @@ class Program:
         code = call("call_stablehlo", name, *(self.exact(value) for value in inputs))
         self.assign_values(outputs, code, wanted, ops[-1])
 
-    def _wanted(self, op: ir.Operation) -> str:
+    def wanted(self, op: ir.Operation) -> str:
+        """The name that the result of an operation should have."""
         line = self._line(op)
         last = self._last.get((op.block, line.statement, line.is_backward))
         operand = self._known.get(op.operands[0]) if len(op.operands) else None
         text = "" if operand is None else operand.code.text
         return wanted_name(op, line, last is not None and last == op, text)
-
-    def wanted(self, op: ir.Operation) -> str:
-        return self._wanted(op)
 
     # ------------------------------------------------------- what is written where it is used
 
@@ -510,14 +508,4 @@ def _spread(known: Known, shape: tuple[int, ...]) -> Code:
 
 def _used_inside(op: ir.Operation) -> list[Value]:
     """The values that an operation and its regions use."""
-    found: dict[Value, None] = dict.fromkeys(op.operands)
-
-    def visit(each: ir.Operation) -> None:
-        for region in each.regions:
-            for block in region.blocks:
-                for inner in block.operations:
-                    found.update(dict.fromkeys(inner.operation.operands))
-                    visit(inner.operation)
-
-    visit(op)
-    return list(found)
+    return list(dict.fromkeys(value for each in walk(op) for value in each.operands))

@@ -28,8 +28,7 @@ from shmap_compiler.unjit.validation import UnjitValidation, validate
 from shmap_compiler.unjit.wide import WideNumbers
 
 Progress = Callable[[str], None]
-_FOREIGN = re.compile(r'custom_call_target="([^"]+)"')
-_KNOWN_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "TopK"})
+_CALLBACK = re.compile(r'custom_call_target="([^"]*callback[^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,8 @@ def unjit(jitted: Callable[..., Any], *args: Any, progress: Progress | None = No
     Examples:
       >>> rows, columns = NamedSharding(mesh, P("i")), NamedSharding(mesh, P(None, "i"))
       >>> transpose = jax.jit(lambda a: a.T, in_shardings=rows, out_shardings=rows)
-      >>> print(unjit(transpose, jnp.ones((8, 8))).graph.collectives)  # doctest: +SKIP
+      >>> "lax.all_to_all(" in unjit(transpose, jnp.ones((8, 8))).as_python()
+      True
     """
     report = progress or (lambda phase: None)
     fun: Any = jitted if hasattr(jitted, "lower") else jax.jit(jitted)
@@ -232,7 +232,7 @@ def unjit(jitted: Callable[..., Any], *args: Any, progress: Progress | None = No
             "give jax.jit in_shardings on a mesh, or pass arrays that are sharded",
         )
         raise UnjitError(who, [problem]) from None
-    _refuse_foreign(who, made.text)
+    _refuse_callbacks(who, made.text)
     report("converting")
     unjitted = _unjitted(who, describe(jitted), fun, lowered, made, args)
     report("comparing")
@@ -357,20 +357,16 @@ def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., Any]:
     return namespace[source.name].replace(mesh=mesh)
 
 
-def _refuse_foreign(who: str, text: str) -> None:
-    """Raises an error for calls of what is not in the program."""
-    targets = sorted({target for target in _FOREIGN.findall(text) if target not in _KNOWN_CALLS})
-    problems = []
-    for target in targets:
-        if "callback" in target:
-            problems.append(
-                Problem(
-                    "a callback",
-                    f"a call back into Python, {target}",
-                    "operations of XLA only: the source cannot name the function",
-                    "remove jax.debug.print, pure_callback and io_callback",
-                )
-            )
+def _refuse_callbacks(who: str, text: str) -> None:
+    problems = [
+        Problem(
+            "a callback",
+            f"a call back into Python, {target}",
+            "operations of XLA only: the source cannot name the function",
+            "remove jax.debug.print, pure_callback and io_callback",
+        )
+        for target in sorted(set(_CALLBACK.findall(text)))
+    ]
     if problems:
         raise UnjitError(who, problems)
 

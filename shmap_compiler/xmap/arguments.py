@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.common_mistakes import not_positions
 from shmap_compiler.base.errors import Problem, ResultTypeError, TypeProblem, show_value
 from shmap_compiler.base.values import type_of
 from shmap_compiler.xmap.axes import AxisMapping, Mappings
@@ -63,14 +64,7 @@ def read_positions(given: Any, problems: list[Problem]) -> tuple[int, ...]:
     positions = given if isinstance(given, (tuple, list)) else (given,)
     if all(type(k) is int for k in positions):
         return tuple(positions)
-    problems.append(
-        TypeProblem(
-            "donate_argnums",
-            show_value(given),
-            "a position of an argument, or a tuple of positions",
-            "write donate_argnums=0, or omit it",
-        )
-    )
+    problems.append(not_positions("donate_argnums", given))
     return ()
 
 

@@ -144,7 +144,7 @@ def lowering_config() -> tuple[Any, ...]:
     )
 
 
-# There is no other way to find the axes that vmap names.
+# JAX offers no other way to find the axes that vmap names.
 _axis_names = jex_core.unsafe_get_axis_names_DO_NOT_USE  # pyright: ignore[reportPrivateImportUsage]
 
 

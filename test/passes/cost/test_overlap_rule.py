@@ -12,7 +12,7 @@ from shmap_passes.cost import overlap
 from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
-from shmap_passes.cost.overlap import Plan, Product, Work, plan_of
+from shmap_passes.cost.overlap import Plan, ProductShape, Work, plan_of
 from shmap_passes.cost.overlap_on_gpu import plan_on_gpu
 from shmap_passes.cost.overlap_on_tpu import plan_on_tpu
 from shmap_passes.cost.rings import hop_seconds, ring_order
@@ -44,7 +44,7 @@ def gathered(rows, inner, columns, pattern="gather-product", **more):
     """rows x inner, of which each device has an eighth, times inner x columns."""
     return Work(
         pattern,
-        (Product(1, rows, columns, inner),),
+        (ProductShape(1, rows, columns, inner),),
         received=7 * rows * inner // 8 * 2,
         cut=rows // 8,
         columns=columns,
@@ -54,14 +54,16 @@ def gathered(rows, inner, columns, pattern="gather-product", **more):
 
 def scattered(rows, inner, columns, **more):
     work = gathered(rows, columns, inner, "product-scatter", **{"may_round": True, **more})
-    return dataclasses.replace(work, products=(Product(1, rows, columns, inner),), columns=columns)
+    return dataclasses.replace(
+        work, products=(ProductShape(1, rows, columns, inner),), columns=columns
+    )
 
 
 PROGRAMS = {
     "a": gathered(16384, 8192, 2048),
     "b": Work(
         "gather-contraction",
-        (Product(1, 4096, 8192, 8192),),
+        (ProductShape(1, 4096, 8192, 8192),),
         received=7 * 1024 * 8192 * 2,
         cut=8192,
         **BF16,
@@ -69,14 +71,14 @@ PROGRAMS = {
     "c": scattered(16384, 2048, 8192),
     "f": Work(
         "all-to-all",
-        (Product(1, 8192, 2048, 4096), Product(1, 8192, 4096, 2048)),
+        (ProductShape(1, 8192, 2048, 4096), ProductShape(1, 8192, 4096, 2048)),
         received=2 * 7 * 1024 * 4096 * 2,
         cut=1024,
         **BF16,
     ),
     "g": Work(
         "gathering-loop",
-        (Product(1, 4096, 4096, 4096),),
+        (ProductShape(1, 4096, 4096, 4096),),
         received=7 * 512 * 4096 * 2,
         trips=8,
         **BF16,
@@ -155,8 +157,8 @@ def test_sizes_on_gpus(sizes, pattern, takes):
         (gathered(2048, 8192, 8192), "v5e", "would have 128 rows, and needs 256"),
         (scattered(16384, 2048, 8192, may_round=False), "v5e", "sums of bf16 would be rounded"),
         (gathered(16384, 8192, 2048, element="i4"), "v5e", "speed of products of i4"),
-        (dataclasses.replace(PROGRAMS["a"], products=()), "v5e", "there is no product"),
-        (dataclasses.replace(PROGRAMS["g"], trips=17), "v5e", "17 steps are no multiple"),
+        (dataclasses.replace(PROGRAMS["a"], products=()), "v5e", "no product can run"),
+        (dataclasses.replace(PROGRAMS["g"], trips=17), "v5e", "17 steps are not a multiple"),
     ],
 )
 def test_left_alone(work, chip, reason):
