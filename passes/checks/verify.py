@@ -41,6 +41,7 @@ from ..ir.body_form import BodyForm, read_body_form
 from ..ir.boundary import Boundary, Dims
 from ..ir.collective_ops import axis_index_calls, body_collectives
 from ..ir.find_ops import find_ops
+from ..ir.types import element_bytes
 from .collective_diagnostics import (
     axis_index_diagnostics,
     collective_diagnostics,
@@ -144,18 +145,9 @@ def _boundary_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
 def _size_complaints(boundary: Boundary, form: BodyForm) -> Iterator[str]:
     block = ir.RankedTensorType(boundary.type)
     blocks = prod(form.mesh.product(axes) for axes in boundary.dims or ())
-    bytes_ = prod(block.shape) * blocks * _element_bytes(block.element_type)
+    bytes_ = prod(block.shape) * blocks * element_bytes(block.element_type)
     if bytes_ > _LARGEST_ARRAY_BYTES:
         yield (
             f"@main's {boundary.name}: the full array has {bytes_} bytes, more than "
             f"{_LARGEST_ARRAY_BYTES}; make a dimension smaller"
         )
-
-
-def _element_bytes(element: ir.Type) -> int:
-    """Of an element type; at most one byte too many for a narrow one."""
-    if isinstance(element, ir.ComplexType):
-        return 2 * _element_bytes(element.element_type)
-    if isinstance(element, ir.IntegerType | ir.FloatType):
-        return -(-element.width // 8)
-    return 1

@@ -51,9 +51,9 @@ def _ring(work: Work, machine: Machine) -> Plan:
     cut = _copy(block, machine)
     wire = (work.count - 1) * hop
     expected = max(pieces * piece + cut, wire + cut + 2 * piece)
-    # The scheduler starts permutes between the two products of a step: on v5e with any options
-    # (program a takes 3.92 ms, and with one product 3.34), elsewhere without them.
-    is_stacked = machine.chip.name == _GATHERS_BY_ITSELF or not machine.compiler_options
+    # The scheduler starts permutes between the two products of a step: on v5e and v5p with any
+    # options (on v5e program a takes 3.92 ms, and with one product 3.34), on v6e without them.
+    is_stacked = machine.chip.name != "TPU v6e" or not machine.compiler_options
     return Plan("ring", 0, order, is_stacked, _plain(work, machine), expected)
 
 

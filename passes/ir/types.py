@@ -1,4 +1,4 @@
-"""Names for types that jaxlib's stubs leave without arguments."""
+"""Names for types that jaxlib's stubs leave without arguments, and the size of elements."""
 
 from __future__ import annotations
 
@@ -11,3 +11,12 @@ Value: TypeAlias = "ir.Value[Any]"
 
 BlockArgument: TypeAlias = "ir.BlockArgument[Any]"
 """An argument of a block: of a function, or of the region of an operation."""
+
+
+def element_bytes(element: ir.Type) -> int:
+    """Of an element type; at most one byte too many for a narrow one."""
+    if isinstance(element, ir.ComplexType):
+        return 2 * element_bytes(element.element_type)
+    if isinstance(element, ir.IntegerType | ir.FloatType):
+        return -(-element.width // 8)
+    return 1

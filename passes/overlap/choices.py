@@ -124,7 +124,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         products=site.shapes,
         groups=_groups(site, mesh),
         element=site.element,
-        element_bytes=max(1, _bits(site.element) // 8),
+        element_bytes=site.element_bytes,
         received=site.received,
         trips=site.trips,
         cut=site.cut,
@@ -149,11 +149,6 @@ def _is_narrowed(site: Site) -> bool:
 def _words(precision_config: str) -> Sequence[str]:
     """`[#stablehlo<precision DEFAULT>, ...]` -> DEFAULT, ..."""
     return [word.partition(">")[0] for word in precision_config.split("precision ")[1:]]
-
-
-def _bits(element: str) -> int:
-    digits = "".join(c for c in element.partition("E")[0] if c.isdigit())
-    return int(digits or 8)
 
 
 def _around(op: ir.Operation) -> Iterator[ir.Operation]:

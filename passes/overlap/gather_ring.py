@@ -15,7 +15,7 @@ from .gather_plan import Plan, plan
 from .gathers import Gather
 from .pieces import barrier, compute, element_of, empty, put_at, take, take_at, tensor
 from .products import DOT, has_default_precision
-from .rings import LARGEST_RING, MOST_PAIRS, plus, ring
+from .rings import can_go_round, plus, ring
 
 Places = Sequence[tuple[Value, int]]
 """The first index and the size of each part of a piece, in the whole array."""
@@ -24,11 +24,11 @@ Places = Sequence[tuple[Value, int]]
 def gather_by_ring(gather: Gather, body: BodyForm, form: Form) -> None:
     """Rewrites the products of a gather that can be computed block by block.
 
-    Nothing is rewritten if the module would become too large, or if blocks cannot be halved.
+    Nothing is rewritten if blocks cannot be halved or cannot go round.
     """
     block = gather.op.operands[0]
     size = shape_of(block)[gather.dimension]
-    if gather.count > LARGEST_RING or body.mesh.size > MOST_PAIRS or size < 2:
+    if size < 2 or not can_go_round(gather.op, body, gather.count):
         return
     found = plan(gather, gather.multiplied, Cut(gather.dimension, size * gather.count))
     if found is None:

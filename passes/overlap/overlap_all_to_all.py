@@ -24,53 +24,50 @@ Each token is computed as before. If some axes are automatic, nothing is rewritt
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass
-from ..ir.body_form import read_body_form
+from ..ir.body_form import BodyForm
 from ..ir.types import Value
 from .cuts import Cut
 from .exchanges import ALL_TO_ALL, Exchange, exchanges
-from .form import Empty, Form, erase, erase_all, read
+from .form import Empty, Form
 from .pieces import barrier, compute, empty, join, take
+from .rewriting import RewritingPass
 
 _USUAL = 4
 """Chunks, if the form does not say how many."""
 
 
 @dataclass(frozen=True)
-class OverlapAllToAll(Pass):
+class OverlapAllToAll(RewritingPass[Exchange]):
     """Cuts an exchange, what is computed from it, and the exchange back into chunks."""
 
     name = "shmap-overlap-all-to-all"
     code = "SHM-P18"
     keeps_bits = True
     needs_body_form = True
+    forms = ("chunks",)
+    op_name = ALL_TO_ALL
 
     form: Literal["chosen", "chunks"] = "chosen"
     parts: int = 0
     empty: Empty = "zeros"
     barriers: bool = False
 
-    def run(self, module: ModuleOp) -> None:
-        body = read_body_form(module)
+    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, Exchange]]:
         for exchange in exchanges(module.operation, body):
-            form = read(exchange.op) if self.form == "chosen" else self._forced()
-            if form is None or form.name != "chunks":
-                continue
-            erase(exchange.op)
-            parts = form.parts or _USUAL
-            size = exchange.cuts[exchange.op.operands[0]].size
-            if not body.is_partly_manual and parts > 1 and size % parts == 0:
-                _rewrite(exchange, parts, form)
-        erase_all(module.operation, ALL_TO_ALL, "chunks")
+            yield exchange.op, exchange
 
-    def _forced(self) -> Form:
-        return Form("chunks", self.parts, empty=self.empty, barriers=self.barriers)
+    def rewrite(self, site: Exchange, body: BodyForm, form: Form) -> None:
+        parts = form.parts or _USUAL
+        size = site.cuts[site.op.operands[0]].size
+        if parts > 1 and size % parts == 0:
+            _rewrite(site, parts, form)
 
 
 def _rewrite(exchange: Exchange, parts: int, form: Form) -> None:

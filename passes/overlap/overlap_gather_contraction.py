@@ -24,48 +24,47 @@ gather run at a time. If some axes are automatic, nothing is rewritten.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass
-from ..ir.body_form import read_body_form
+from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from .cuts import Cut, shape_of
-from .form import Empty, Form, erase, erase_all, read
+from .form import Empty, Form
 from .gather_chunks import gather_in_chunks, is_cut_by
 from .gathers import Gather, gathers
+from .rewriting import RewritingPass
 
 
 @dataclass(frozen=True)
-class OverlapGatherContraction(Pass):
+class OverlapGatherContraction(RewritingPass[Gather]):
     """Gathers an operand in chunks of columns, each beside the product with the chunk before."""
 
     name = "shmap-overlap-gather-contraction"
     code = "SHM-P16"
     keeps_bits = True
     needs_body_form = True
+    forms = ("columns",)
+    op_name = ALL_GATHER
 
     form: Literal["chosen", "columns"] = "chosen"
     parts: int = 0
     empty: Empty = "zeros"
     barriers: bool = False
 
-    def run(self, module: ModuleOp) -> None:
-        body = read_body_form(module)
+    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, Gather]]:
         for gather in gathers(module.operation, body):
-            form = read(gather.op) if self.form == "chosen" else self._forced()
-            if form is None or form.name != "columns" or not gather.contracted:
-                continue
-            erase(gather.op)
-            dimension = _columns(gather)
-            if dimension is not None and not body.is_partly_manual:
-                gather_in_chunks(gather, dimension, form)
-        erase_all(module.operation, ALL_GATHER, "columns")
+            if gather.contracted:
+                yield gather.op, gather
 
-    def _forced(self) -> Form:
-        return Form("columns", self.parts, empty=self.empty, barriers=self.barriers)
+    def rewrite(self, site: Gather, body: BodyForm, form: Form) -> None:
+        dimension = _columns(site)
+        if dimension is not None:
+            gather_in_chunks(site, dimension, form)
 
 
 def _columns(gather: Gather) -> int | None:

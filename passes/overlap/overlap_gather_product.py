@@ -37,49 +37,44 @@ automatic, nothing is rewritten.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass
-from ..ir.body_form import read_body_form
+from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
-from .form import Empty, Form, erase, erase_all, read
+from .form import Empty, Form
 from .gather_chunks import gather_in_chunks
 from .gather_ring import gather_by_ring
-from .gathers import gathers
-from .rings import Reach
+from .gathers import Gather, gathers
+from .rewriting import RewritingPass
 
 
 @dataclass(frozen=True)
-class OverlapGatherProduct(Pass):
+class OverlapGatherProduct(RewritingPass[Gather]):
     """Multiplies gathered blocks while others are on the way."""
 
     name = "shmap-overlap-gather-product"
     code = "SHM-P15"
     keeps_bits = True
     needs_body_form = True
+    forms = ("ring", "rows")
+    op_name = ALL_GATHER
 
     form: Literal["chosen", "ring", "rows"] = "chosen"
     parts: int = 0
     empty: Empty = "zeros"
 
-    def run(self, module: ModuleOp) -> None:
-        body = read_body_form(module)
-        reach = Reach(module)
+    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, Gather]]:
         for gather in gathers(module.operation, body):
-            form = read(gather.op) if self.form == "chosen" else self._forced(self.form)
-            if form is None or form.name not in ("ring", "rows") or not gather.multiplied:
-                continue
-            erase(gather.op)
-            if body.is_partly_manual:
-                continue
-            if form.name == "rows":
-                gather_in_chunks(gather, gather.dimension, form)
-            elif reach.reaches(gather.op):
-                gather_by_ring(gather, body, form)
-        erase_all(module.operation, ALL_GATHER, "ring", "rows")
+            if gather.multiplied:
+                yield gather.op, gather
 
-    def _forced(self, name: Literal["ring", "rows"]) -> Form:
-        return Form(name, self.parts, empty=self.empty)
+    def rewrite(self, site: Gather, body: BodyForm, form: Form) -> None:
+        if form.name == "rows":
+            gather_in_chunks(site, site.dimension, form)
+        else:
+            gather_by_ring(site, body, form)

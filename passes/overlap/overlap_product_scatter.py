@@ -36,49 +36,45 @@ may not come, as in a branch. If some axes are automatic, nothing is rewritten.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass
-from ..ir.body_form import read_body_form
+from ..ir.body_form import BodyForm
 from ..ir.collective_ops import REDUCE_SCATTER
-from .form import Empty, Form, erase, erase_all, read
-from .rings import Reach
+from .form import Empty, Form
+from .rewriting import RewritingPass
 from .scatter_chunks import scatter_in_chunks
 from .scatter_ring import scatter_by_ring
-from .scatters import scattered_products
+from .scatters import ScatteredProduct, scattered_products
 
 
 @dataclass(frozen=True)
-class OverlapProductScatter(Pass):
+class OverlapProductScatter(RewritingPass[ScatteredProduct]):
     """Adds up products of other devices' blocks while sums are on the way."""
 
     name = "shmap-overlap-product-scatter"
     code = "SHM-P17"
     needs_body_form = True
+    forms = ("partial-sums", "columns")
+    op_name = REDUCE_SCATTER
 
     form: Literal["chosen", "partial-sums", "columns"] = "chosen"
     parts: int = 0
     empty: Empty = "zeros"
     wide: bool = False
 
-    def run(self, module: ModuleOp) -> None:
-        body = read_body_form(module)
-        reach = Reach(module)
+    def sites(
+        self, module: ModuleOp, body: BodyForm
+    ) -> Iterator[tuple[ir.Operation, ScatteredProduct]]:
         for scattered in scattered_products(module.operation, body):
-            form = read(scattered.op) if self.form == "chosen" else self._forced(self.form)
-            if form is None or form.name not in ("partial-sums", "columns"):
-                continue
-            erase(scattered.op)
-            if body.is_partly_manual:
-                continue
-            if form.name == "columns":
-                scatter_in_chunks(scattered, form)
-            elif reach.reaches(scattered.op):
-                scatter_by_ring(scattered, body, form)
-        erase_all(module.operation, REDUCE_SCATTER, "partial-sums", "columns")
+            yield scattered.op, scattered
 
-    def _forced(self, name: Literal["partial-sums", "columns"]) -> Form:
-        return Form(name, self.parts, empty=self.empty, wide=self.wide)
+    def rewrite(self, site: ScatteredProduct, body: BodyForm, form: Form) -> None:
+        if form.name == "columns":
+            scatter_in_chunks(site, form)
+        else:
+            scatter_by_ring(site, body, form)

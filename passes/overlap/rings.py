@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
-from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import AXIS_INDEX, PERMUTE
@@ -106,26 +105,33 @@ def _element(value: Value) -> Value:
     return stablehlo.reshape(tensor([], element_of(value)), value)
 
 
-class Reach:
-    """Which operations all devices of the mesh execute, equally often.
+def can_go_round(op: ir.Operation, form: BodyForm, count: int) -> bool:
+    """Whether rings of `count` devices can replace a collective.
 
-    Only there can a permutation among all devices replace a collective of each group.
+    Modules must not become too large. And all devices of the mesh must execute `op`, equally often:
+    a permutation is one among all devices, not one of each group.
     """
+    return count <= LARGEST_RING and form.mesh.size <= MOST_PAIRS and _all_execute(op, _calls(form))
 
-    def __init__(self, module: ModuleOp):
-        self._calls: dict[str, list[ir.Operation]] = {}
-        for call in find_ops(module.operation, ["func.call"]):
-            name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
-            self._calls.setdefault(name, []).append(call)
 
-    def reaches(self, op: ir.Operation, depth: int = 0) -> bool:
-        """Whether all devices execute `op` as often."""
-        parent = op.parent.operation if op.parent is not None else None
-        if parent is None or parent.name == "builtin.module" or depth > 64:
-            return depth <= 64
-        if parent.name == "func.func":
-            name = ir.StringAttr(parent.attributes["sym_name"]).value
-            return all(self.reaches(call, depth + 1) for call in self._calls.get(name, []))
-        if parent.name == WHILE:
-            return counted_loop(parent) is not None and self.reaches(parent, depth + 1)
-        return False
+def _calls(form: BodyForm) -> dict[str, list[ir.Operation]]:
+    """The calls of a module by the name of the function."""
+    module = form.main.operation.parent
+    assert module is not None, "a function is in a module"
+    calls: dict[str, list[ir.Operation]] = {}
+    for call in find_ops(module.operation, ["func.call"]):
+        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        calls.setdefault(name, []).append(call)
+    return calls
+
+
+def _all_execute(op: ir.Operation, calls: dict[str, list[ir.Operation]], depth: int = 0) -> bool:
+    parent = op.parent.operation if op.parent is not None else None
+    if parent is None or parent.name == "builtin.module" or depth > 64:
+        return depth <= 64
+    if parent.name == "func.func":
+        name = ir.StringAttr(parent.attributes["sym_name"]).value
+        return all(_all_execute(call, calls, depth + 1) for call in calls.get(name, []))
+    if parent.name == WHILE:
+        return counted_loop(parent) is not None and _all_execute(parent, calls, depth + 1)
+    return False

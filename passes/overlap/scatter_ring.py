@@ -10,7 +10,7 @@ from ..ir.types import Value
 from .cuts import Cut, cut_through, shape_of
 from .form import Form
 from .pieces import barrier, compute, element_of, empty, join, take_at, tensor
-from .rings import LARGEST_RING, MOST_PAIRS, plus, ring
+from .rings import can_go_round, plus, ring
 from .scatters import ScatteredProduct
 
 _USUAL = 4
@@ -18,12 +18,12 @@ _USUAL = 4
 
 
 def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> None:
-    """Rewrites the reduce_scatter, if blocks are pieces and modules do not become too large."""
+    """Rewrites the reduce_scatter, if blocks are pieces and sums can go round."""
     size = scattered.cut.size
     parts = form.parts or next((k for k in (_USUAL, 2) if size % k == 0), 1)
-    if scattered.count > LARGEST_RING or body.mesh.size > MOST_PAIRS:
-        return
     if parts < 1 or size % parts or size < parts:
+        return
+    if not can_go_round(scattered.op, body, scattered.count):
         return
     cuts = {scattered.product.result: Cut(scattered.cut.dimension, size * scattered.count)}
     for op in scattered.chain:

@@ -21,6 +21,7 @@ from ..cost.overlap import ProductShape
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.ops import walk
+from ..ir.types import element_bytes
 from .exchanges import exchanges
 from .gathers import gathers
 from .loops import gathering_loops
@@ -50,7 +51,7 @@ class Site:
       shapes: their sizes.
       axes: the axes of the group, first axis major.
       count: the number of devices in the group.
-      element: the type of what is sent, such as "bf16".
+      element, element_bytes: the type of what is sent, such as "bf16".
       received: the bytes that a device receives; in one step, for a loop. Of two all_to_alls, the
         sum.
       trips: the number of steps of a loop; else 1.
@@ -67,6 +68,7 @@ class Site:
     axes: tuple[str, ...]
     count: int
     element: str
+    element_bytes: int
     received: int
     trips: int
     cut: int
@@ -117,7 +119,7 @@ def _gathers(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             tuple(_shape(each.product, each.side, gather.multiplied != ()) for each in operands),
             gather.axes,
             gather.count,
-            _element(gather.op),
+            *_element(gather.op),
             received(gather.op, gather.count),
             1,
             _block(gather.op, gather.dimension)
@@ -136,7 +138,7 @@ def _scatters(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             (_shape(each.product, side, True),),
             each.axes,
             each.count,
-            _element(each.op),
+            *_element(each.op),
             received(each.op, each.count),
             1,
             each.cut.size,
@@ -153,7 +155,7 @@ def _exchanges(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             tuple(_shape(product, 0, True) for product in each.products),
             each.axes,
             each.count,
-            _element(each.op),
+            *_element(each.op),
             received(each.op, each.count) + received(each.back, each.count),
             1,
             each.cuts[each.op.operands[0]].size,
@@ -170,7 +172,7 @@ def _loops(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             tuple(_shape(product, 0, True) for product in each.products),
             axes,
             form.mesh.product(axes),
-            _element(op),
+            *_element(op),
             sum(received(op, form.mesh.product(axes)) for op, axes in each.collectives),
             each.loop.trips,
             1,
@@ -181,18 +183,14 @@ def received(op: ir.Operation, count: int) -> int:
     """The bytes that a device receives in a gather, a reduce_scatter or an all_to_all."""
     whole = op.results[0] if op.name == ALL_GATHER else op.operands[0]
     type_ = ir.RankedTensorType(whole.type)
-    bytes_ = prod(type_.shape) * _bits(type_.element_type) // 8
+    bytes_ = prod(type_.shape) * element_bytes(type_.element_type)
     return bytes_ * (count - 1) // count
 
 
-def _bits(element: ir.Type) -> int:
-    if isinstance(element, ir.ComplexType):
-        return 2 * _bits(element.element_type)
-    return element.width if isinstance(element, ir.IntegerType | ir.FloatType) else 8
-
-
-def _element(op: ir.Operation) -> str:
-    return str(ir.RankedTensorType(op.operands[0].type).element_type)
+def _element(op: ir.Operation) -> tuple[str, int]:
+    """The type of what is sent, and its bytes."""
+    element = ir.RankedTensorType(op.operands[0].type).element_type
+    return str(element), element_bytes(element)
 
 
 def _block(op: ir.Operation, dimension: int) -> int:

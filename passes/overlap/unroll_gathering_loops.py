@@ -27,51 +27,49 @@ With `parts`, steps that are left over run before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass
-from ..ir.body_form import read_body_form
+from ..ir.body_form import BodyForm
 from ..ir.ops import terminator, walk
 from ..ir.types import Value
-from .form import Form, erase, erase_all, read
+from .form import Form
 from .inline_steps import inline_steps
 from .loops import WHILE, CountedLoop, gathering_loops
 from .pieces import constant_like
+from .rewriting import RewritingPass
 
 _MOST_STEPS = 64
 
 
 @dataclass(frozen=True)
-class UnrollGatheringLoops(Pass):
+class UnrollGatheringLoops(RewritingPass[CountedLoop]):
     """Unrolls loops that gather, so that a gather can run beside the product of the step before."""
 
     name = "shmap-unroll-gathering-loops"
     code = "SHM-P19"
     keeps_bits = True
     needs_body_form = True
+    forms = ("unroll",)
+    op_name = WHILE
 
     form: Literal["chosen", "unroll"] = "chosen"
     parts: int = 0
 
-    def run(self, module: ModuleOp) -> None:
-        body = read_body_form(module)
-        if self.form != "chosen":
+    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, CountedLoop]]:
+        if not self.is_chosen:
             inline_steps(module)
         for found in gathering_loops(module.operation, body):
-            loop = found.loop
-            form = read(loop.op) if self.form == "chosen" else Form("unroll", self.parts)
-            if form is None or form.name != "unroll":
-                continue
-            erase(loop.op)
-            steps = min(form.parts or loop.trips, loop.trips)
-            if not body.is_partly_manual and 1 <= steps <= _MOST_STEPS:
-                _unroll(loop, steps)
-        erase_all(module.operation, WHILE, "unroll")
+            yield found.loop.op, found.loop
+
+    def rewrite(self, site: CountedLoop, body: BodyForm, form: Form) -> None:
+        steps = min(form.parts or site.trips, site.trips)
+        if 1 <= steps <= _MOST_STEPS:
+            _unroll(site, steps)
 
 
 def _unroll(loop: CountedLoop, steps: int) -> None:
