@@ -8,13 +8,13 @@ moved into it where each device can do it on its blocks alone:
     while, if, case                   if each value that they carry is always split equally
 
 Every full value belongs to a class of values that are split equally. Regions say how their
-arguments and results are split; what nothing says is whole. `solve` gives the placement of each
-value, or refuses with every value that is wanted in two placements.
+arguments and results are split; what nothing says is whole. An operand that is split otherwise than
+its operation wants it is converted: the operation takes a new full value, in a class of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -22,7 +22,7 @@ from jaxlib.mlir import ir
 from ..base import Violation
 from ..ir.collective_ops import is_axis_index
 from ..ir.inline_calls import callee
-from ..ir.ops import is_token, terminator
+from ..ir.ops import defining_op, is_token, terminator
 from ..ir.types import Value
 from .outside_ops import (
     CONTROL_FLOW,
@@ -35,6 +35,9 @@ from .outside_ops import (
     shape,
 )
 from .placement import Placement
+from .split_classes import SplitClass, SplitClasses
+
+CONVERSION = "builtin.unrealized_conversion_cast"
 
 
 @dataclass
@@ -61,16 +64,6 @@ class Crossing:
 
 
 @dataclass
-class _Class:
-    """Values that are split equally."""
-
-    placement: Placement | None = None
-    hint: Placement | None = None
-    reason: str = ""
-    location: ir.Location | None = None
-
-
-@dataclass
 class FullValues:
     """Collects what is done with full values, then solves.
 
@@ -79,6 +72,7 @@ class FullValues:
       inside: ops that belong to a region although none of their operands is a block.
       hints: what ops and arguments say about how their value may be split.
       acting: the functions that have an effect, or depend on the device that calls them.
+      conversions: ops from a full value to the same, split in another way.
     """
 
     crossings: dict[ir.Operation, Crossing]
@@ -86,13 +80,13 @@ class FullValues:
     hints: dict[Value | ir.Operation, Placement]
     acting: set[str]
     violations: list[Violation] = field(default_factory=list)
+    conversions: list[ir.Operation] = field(default_factory=list)
     outside: list[ir.Operation] = field(default_factory=list)
     """The ops on full arrays, outer before inner."""
     constants: list[tuple[ir.Operation, int, Value | Placement]] = field(default_factory=list)
     """(op, operand, how it is split, or a full value that is split so): operands that depend on
     constants only. They are in no class, as each use may have its own copy."""
-    _parents: dict[Value, Value] = field(default_factory=dict)
-    _classes: dict[Value, _Class] = field(default_factory=dict)
+    _classes: SplitClasses = field(default_factory=SplitClasses)
     _blocks: set[Value] = field(default_factory=set)
 
     def add_main(self, block: ir.Block) -> None:
@@ -110,19 +104,15 @@ class FullValues:
                 )
 
     def is_full(self, value: Value) -> bool:
-        return value in self._parents
+        return value in self._classes
 
     def all(self) -> list[Value]:
         """The full values."""
-        return list(self._parents)
+        return self._classes.values()
 
     def placement(self, value: Value) -> Placement:
         """How a full value is split, once everything was read."""
-        found = self._classes[self._root(value)]
-        placement = found.placement or found.hint
-        if placement is None or len(placement.dims) != ir.RankedTensorType(value.type).rank:
-            return Placement.whole(value.type)
-        return placement
+        return self._classes.placement(value)
 
     def add_block(self, block: ir.Block) -> None:
         for view in block.operations:
@@ -144,7 +134,7 @@ class FullValues:
                 return
             self._blocks.add(op.results[0])
             if self.is_full(source):
-                self._set(source, crossing.placement, "enters a manual region", op)
+                self._want_operand(op, 0, crossing.placement, "enters a manual region", op)
             else:
                 self.constants.append((op, 0, crossing.placement))
         else:
@@ -152,7 +142,7 @@ class FullValues:
                 self._refuse(op, "leaves a manual region with what is a full array already")
                 return
             self._add(op.results[0])
-            self._set(op.results[0], crossing.placement, "leaves a manual region", op)
+            self._want(op.results[0], crossing.placement, "leaves a manual region", op)
 
     def _add_op(self, op: ir.Operation) -> None:
         operands = all_operands(op)
@@ -160,7 +150,8 @@ class FullValues:
         is_block = op in self.inside or any(value in self._blocks for value in operands)
         holds_region = any(inner in self.crossings for inner in inner_ops(op))
         if is_block:
-            if any_full or holds_region:
+            full = [value for value in operands if self.is_full(value)]
+            if holds_region or not all(self._is_said_to_be_whole(value, op) for value in full):
                 self._refuse(
                     op,
                     f"{op.name} takes blocks of one device and full arrays; bring the full arrays "
@@ -173,6 +164,26 @@ class FullValues:
             self._add_outside(op, operands)
         elif self._has_effect(op):
             self._refuse_effect(op)
+
+    def _is_said_to_be_whole(self, value: Value, op: ir.Operation) -> bool:
+        """Whether each device holds a full value by the module's own words, and so may use it.
+
+        torch_xla lets replicated parameters, and what it computes from them, enter regions without
+        a call.
+        """
+        whole = Placement.whole(value.type)
+        reason = f"is used by {op.name} of a manual region, as a whole"
+        wanted = SplitClass(whole, None, reason, op.location)
+        return self._comes_from_whole(value) and self._classes.want(value, wanted) is None
+
+    def _comes_from_whole(self, value: Value) -> bool:
+        if not rank(value) or self._classes.of(value).hint == Placement.whole(value.type):
+            return True
+        op = defining_op(value)
+        if op is None or op in self.crossings or op.name in CONTROL_FLOW or is_hint(op):
+            return False
+        full = [operand for operand in all_operands(op) if self.is_full(operand)]
+        return all(map(self._comes_from_whole, full))
 
     def _add_outside(self, op: ir.Operation, operands: Sequence[Value]) -> None:
         self.outside.append(op)
@@ -193,9 +204,13 @@ class FullValues:
         elif op.name in ELEMENTWISE and len(op.results) == 1:
             self._add_elementwise(op)
         elif op.name == "stablehlo.broadcast_in_dim" and not rank(op.operands[0]):
-            self._want_whole(op, op.operands)
+            self._want_whole(op)
         else:
-            self._want_whole(op, [*operands, *op.results])
+            self._want_whole(op)
+            for result in op.results:
+                if self.is_full(result):
+                    reason = f"is made by {op.name}, which works on whole arrays"
+                    self._want(result, Placement.whole(result.type), reason, op)
 
     def _add_elementwise(self, op: ir.Operation) -> None:
         result = op.results[0]
@@ -203,7 +218,7 @@ class FullValues:
             if shape(value) == shape(result):
                 self._join_operand(op, k, value, result)
             else:  # the predicate of a select, the limits of a clamp
-                self._want_whole(op, [value])
+                self._want_whole(op, [k])
 
     def _add_control_flow(self, op: ir.Operation) -> None:
         blocks = [region.blocks[0] for region in op.regions]
@@ -220,9 +235,9 @@ class FullValues:
                     if not is_token(result.type):
                         self._join(block.arguments[k], result, op)
                 self._join_operand(op, k, op.operands[k], result)
-            self._want_whole(terminator(blocks[0]), terminator(blocks[0]).operands)
+            self._want_whole(terminator(blocks[0]))
         else:
-            self._want_whole(op, [op.operands[0]])
+            self._want_whole(op, [0])
             ends = [terminator(block) for block in blocks]
         for end in ends:
             for k, result in enumerate(op.results):
@@ -249,75 +264,89 @@ class FullValues:
     # ---- classes ---------------------------------------------------------------------------------
 
     def _add(self, value: Value) -> None:
-        if value not in self._parents:
-            self._parents[value] = value
-            self._classes[value] = _Class()
-            if value in self.hints:
-                self._hint(value, self.hints[value])
+        if self._classes.add(value) and value in self.hints:
+            self._hint(value, self.hints[value])
 
-    def _root(self, value: Value) -> Value:
-        while self._parents[value] != value:
-            self._parents[value] = self._parents[self._parents[value]]
-            value = self._parents[value]
-        return value
+    def _hint(self, value: Value, hint: Placement) -> None:
+        self._classes.hint(value, hint)
 
     def _join_operand(self, op: ir.Operation, k: int, value: Value, full: Value) -> None:
+        """Operand `k` of `op` is split as `full` is."""
         if is_token(value.type):
             return
         if value in self._blocks:
             self._refuse(op, f"{op.name} outside of manual regions takes the block of one device")
-        elif self.is_full(value):
-            self._join(value, full, op)
-        else:
+            return
+        if not self.is_full(value):
             self.constants.append((op, k, full))
+            return
+        conflict = self._classes.join(value, full)
+        if conflict is not None and self._can_convert(full, conflict, op):
+            self._classes.join(self._convert(op, k, op), full)
 
     def _join(self, left: Value, right: Value, op: ir.Operation) -> None:
-        a, b = self._root(left), self._root(right)
-        if a == b:
-            return
-        one, other = self._classes[a], self._classes[b]
-        if one.placement and other.placement and one.placement != other.placement:
-            self._conflict(right, one, other, op)
-        if one.placement is None:
-            one.placement, one.reason, one.location = (
-                other.placement, other.reason, other.location,
-            )  # fmt: skip
-        one.hint = one.hint or other.hint
-        self._parents[b] = a
+        conflict = self._classes.join(left, right)
+        if conflict is not None:
+            self._refuse_conflict(right, conflict, op, "join them before, in a region")
 
-    def _set(self, value: Value, placement: Placement, reason: str, op: ir.Operation) -> None:
-        found = self._classes[self._root(value)]
-        wanted = _Class(placement, None, reason, op.location)
-        if found.placement is None:
-            found.placement, found.reason, found.location = placement, reason, op.location
-        elif found.placement != placement:
-            self._conflict(value, found, wanted, op)
+    def _want_operand(
+        self, op: ir.Operation, k: int, placement: Placement, reason: str, at: ir.Operation
+    ) -> None:
+        """Operand `k` of `op`, which is `at` or in it, is split in one way."""
+        wanted = SplitClass(placement, None, reason, at.location)
+        conflict = self._classes.want(op.operands[k], wanted)
+        if conflict is not None and self._can_convert(op.operands[k], conflict, at):
+            self._classes.want(self._convert(op, k, at), wanted)
 
-    def _hint(self, value: Value, hint: Placement) -> None:
-        found = self._classes[self._root(value)]
-        found.hint = found.hint or hint
+    def _want(self, value: Value, placement: Placement, reason: str, op: ir.Operation) -> None:
+        conflict = self._classes.want(value, SplitClass(placement, None, reason, op.location))
+        if conflict is not None:
+            self._refuse_conflict(value, conflict, op, "write the collective into a region")
 
-    def _want_whole(self, op: ir.Operation, values: Iterable[Value]) -> None:
-        for value in values:
-            if self.is_full(value):
-                reason = f"is used by {op.name}, which works on whole arrays"
-                if value in list(op.results):
-                    reason = f"is made by {op.name}, which works on whole arrays"
-                self._set(value, Placement.whole(value.type), reason, op)
+    def _want_whole(self, op: ir.Operation, numbers: Sequence[int] | None = None) -> None:
+        """Operands of `op`, or all that it and the ops in it have, are whole on every device."""
+        inner = inner_ops(op) if numbers is None else []
+        for each in (op, *inner):
+            for k in range(len(each.operands)) if numbers is None else numbers:
+                value = each.operands[k]
+                if self.is_full(value):
+                    reason = f"is used by {op.name}, which works on whole arrays"
+                    self._want_operand(each, k, Placement.whole(value.type), reason, op)
+
+    def _convert(self, op: ir.Operation, k: int, at: ir.Operation) -> Value:
+        """Lets operand `k` of `op` be a new full value, made before `at`; returns this."""
+        value = op.operands[k]
+        with ir.InsertionPoint(at), at.location:
+            cast = ir.Operation.create(CONVERSION, results=[value.type], operands=[value])
+        op.operands[k] = cast.results[0]
+        self.conversions.append(cast)
+        self._add(cast.results[0])
+        return cast.results[0]
 
     # ---- refusals --------------------------------------------------------------------------------
 
-    def _conflict(self, value: Value, one: _Class, other: _Class, op: ir.Operation) -> None:
+    def _can_convert(
+        self, value: Value, conflict: tuple[SplitClass, SplitClass], op: ir.Operation
+    ) -> bool:
+        """Refuses to convert summands: the program says nowhere when they are summed."""
+        summands = any(each.placement and each.placement.unreduced.axes for each in conflict)
+        if summands:
+            self._refuse_conflict(value, conflict, op, "sum it in a region")
+        return not summands
+
+    def _refuse_conflict(
+        self, value: Value, conflict: tuple[SplitClass, SplitClass], op: ir.Operation, fix: str
+    ) -> None:
+        one, other = conflict
         notes = tuple(
             Violation(each.location, f"the array {each.reason} here, split as {each.placement}")
-            for each in (one, other)
+            for each in conflict
             if each.location is not None
         )
         text = (
             f"an array {value.type} outside of the manual regions is wanted split as "
-            f"{one.placement} and as {other.placement}, which takes communication that the module "
-            "does not spell out; write the collective into a region, or partition the module with "
-            "XLA first and import the result"
+            f"{one.placement} and as {other.placement}; {fix}, or partition the module with XLA "
+            "first and import the result"
         )
         self.violations.append(Violation(op.location, text, notes))
 

@@ -15,12 +15,14 @@ After:   func.func public @main(%arg0: tensor<2x8xf32> {sdy.sharding = <@mesh, [
 Groups that list devices are named by axes where they are products of axes, and arithmetic on
 `partition_id` becomes an axis index. What @main computes outside of the region is moved into it if
 every device can do it on its blocks: elementwise operations on arrays that are split equally, any
-operation on arrays that every device holds, loops and branches around regions. Several regions
-become one. Regions in functions that @main calls are inlined. Of a module that was exported from
-body form, the import is that body form.
+operation on arrays that every device holds, loops and branches around regions. An array that is
+wanted in another split than it has, such as by a second region, takes the communication that a
+partitioner would add: an all_to_all, an all_gather, or a slice. Several regions become one. Regions
+in functions that @main calls are inlined. Of a module that was exported from body form, the import
+is that body form.
 
 Needs:   a region at least; one mesh, without device ids, and equal manual axes for all regions; no
-         array that two regions want split differently; no effects outside of regions.
+         summands of an array where its sums are wanted; no effects outside of regions.
 Leaves:  body form. Regions inside the region stay as they are. Lost are the names of meshes, and
          how the arrays of the caller were split if the regions want it otherwise.
 """

@@ -21,6 +21,7 @@ from .full_values import Crossing, FullValues
 from .name_groups import sdy_mesh
 from .outside_ops import has_effect, is_dead, is_hint, splat
 from .placement import Placement
+from .reshard import reshard
 
 _OF_EXECUTABLES = ("mhlo.num_partitions", "mhlo.num_replicas")
 
@@ -48,6 +49,7 @@ def localize(
     inputs = [_placement(values, value) for value in block.arguments]
     outputs = [_placement(values, value) for value in terminator(block).operands]
     _split(values, mesh)
+    _convert(values, mesh)
     for each in crossings:
         each.op.results[0].replace_all_uses_with(each.op.operands[0])
         each.op.erase()
@@ -86,7 +88,7 @@ def _split(values: FullValues, mesh: Mesh) -> None:
     ]
     violations = [
         *_uneven_blocks(values, mesh),
-        *_differing_constants(constants),
+        *_constant_summands(constants),
         *values.summands(),
     ] or [
         Violation(value.location, f"{value.type} cannot be split as {placement}")
@@ -96,11 +98,25 @@ def _split(values: FullValues, mesh: Mesh) -> None:
     if violations:
         raise PassRefused(violations)
     for op, k, placement in constants:
-        if not placement.is_whole:
-            op.operands[k] = _split_splat(op.operands[k], placement, mesh)
+        value = op.operands[k]
+        if not placement.is_whole and splat(value) is not None:
+            op.operands[k] = _split_splat(value, placement, mesh)
+        elif not placement.is_whole:
+            with ir.InsertionPoint(op), op.location:
+                op.operands[k] = reshard(value, Placement.whole(value.type), placement, mesh)
     for value, _, type_ in wanted:
         if type_ is not None and type_ != value.type:
             value.set_type(type_)
+
+
+def _convert(values: FullValues, mesh: Mesh) -> None:
+    """Makes the conversions of full values those of their blocks."""
+    for op in values.conversions:
+        before, after = (values.placement(value) for value in (op.operands[0], op.results[0]))
+        with ir.InsertionPoint(op), op.location:
+            block = reshard(op.operands[0], before, after, mesh)
+        op.results[0].replace_all_uses_with(block)
+        op.erase()
 
 
 def _uneven_blocks(values: FullValues, mesh: Mesh) -> Iterator[Violation]:
@@ -116,16 +132,16 @@ def _uneven_blocks(values: FullValues, mesh: Mesh) -> Iterator[Violation]:
             )
 
 
-def _differing_constants(
+def _constant_summands(
     constants: Iterable[tuple[ir.Operation, int, Placement]],
 ) -> Iterator[Violation]:
     for op, k, placement in constants:
-        if not placement.is_whole and splat(op.operands[k]) is None:
+        if placement.unreduced.axes and splat(op.operands[k]) is None:
             yield Violation(
                 op.location,
                 f"{op.operands[k].type} outside of the manual regions is computed from constants, "
-                f"and wanted split as {placement}; compute it in the region, from the index of the "
-                "device",
+                f"and each device would hold a summand of it, split as {placement}; compute it in "
+                "the region",
             )
 
 

@@ -94,10 +94,14 @@ def _name_groups(op: ir.Operation, mesh: Mesh) -> Iterator[Violation]:
             ids = np.array(named.groups(axes), np.int64)
             op.attributes[GROUPS] = ir.DenseElementsAttr.get(ids.data)
     if found is not None:
-        refs = [stablehlo.AxisRefAttr.get(axis) for axis in found]
-        op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(
-            ir.FlatSymbolRefAttr.get(mesh.symbol), ir.ArrayAttr.get(refs)
-        )
+        op.attributes[GROUPS] = groups_over(found, mesh)
+
+
+def groups_over(axes: Sequence[str], mesh: Mesh) -> ir.Attribute:
+    """The groups of a collective in body form, first axis major."""
+    refs = [stablehlo.AxisRefAttr.get(axis) for axis in axes]
+    symbol = ir.FlatSymbolRefAttr.get(mesh.symbol)
+    return stablehlo.ReplicaGroupMeshAxesAttr.get(symbol, ir.ArrayAttr.get(refs))
 
 
 def _axes_in(mesh: Mesh, named: Mesh, axes: Sequence[str]) -> tuple[str, ...] | None:

@@ -1,6 +1,7 @@
 """Modules of `jax.shard_map`, imported and exported for the other partitioner, run as before."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,8 @@ from shmap_passes.import_.hlo_sharding import HloSharding, read_hlo_sharding
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.sharding_text import full_sharding
 from test_executed import PROGRAMS
+
+from shmap_compiler import simulate_module
 
 IMPORTERS = {"shardy": "import-manual-computation", "gspmd": "import-custom-calls"}
 BOTH = [("shardy", "gspmd"), ("gspmd", "shardy")]
@@ -124,6 +127,81 @@ def test_what_is_written_for_gspmd_is_read_again(case):
     assert placement.dims == dims
     assert set(placement.unreduced.axes) >= set(unreduced)
     assert mesh.product(placement.unreduced.axes) == mesh.product(unreduced)
+
+
+def _resharding(mesh, before, after):
+    """A module whose first region gives an array split in one way to one that takes another."""
+
+    def sharding(dims):
+        each = ("{" + ", ".join(f'"{axis}"' for axis in axes) + "}" for axes in dims)
+        return f"[<@mesh, [{', '.join(each)}]>]"
+
+    def region(name, of, dims):
+        block = "x".join(str(48 // mesh.product(axes)) for axes in dims)
+        every = ", ".join(f'"{axis}"' for axis in mesh.names)
+        return (
+            f"{name} = sdy.manual_computation({of}) in_shardings={sharding(dims)}"
+            f" out_shardings={sharding(dims)} manual_axes={{{every}}} (%b: tensor<{block}xf32>) {{"
+            f"\n sdy.return %b : tensor<{block}xf32>\n"
+            "} : (tensor<48x48xf32>) -> tensor<48x48xf32>"
+        )
+
+    axes = ", ".join(f'"{axis}"={size}' for axis, size in mesh.axes)
+    return f"""
+    sdy.mesh @mesh = <[{axes}]>
+    func.func public @main(%x: tensor<48x48xf32>) -> tensor<48x48xf32> {{
+      {region("%0", "%x", before)}
+      {region("%1", "%0", after)}
+      return %1 : tensor<48x48xf32>
+    }}"""
+
+
+@settings(max_examples=40, deadline=None)
+@given(split_arrays(), st.data())
+def test_an_array_that_two_regions_split_differently(case, data):
+    mesh, before, _ = case
+    taken = data.draw(st.permutations(mesh.names))
+    one, two = sorted(data.draw(st.tuples(*[st.integers(0, 3)] * 2)))
+    after = (tuple(taken[:one]), tuple(taken[one:two]))
+    body = imported(_resharding(mesh, before, after), "shardy")
+    x = np.arange(48 * 48, dtype=np.float32).reshape(48, 48)
+    (result,) = simulate_module(body, [x]).results
+    np.testing.assert_array_equal(result, x)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moved"),
+    [
+        ((("i",), ()), ((), ("i",)), ["all_to_all"]),
+        ((("i", "j"), ()), (("i",), ("j",)), ["all_to_all"]),
+        ((("i", "j"), ()), (("i",), ()), ["all_gather"]),
+        ((("i",), ()), (("i",), ("j",)), []),
+        ((("i",), ()), (("j",), ()), ["all_gather"]),
+        ((("i",), ("j",)), ((), ()), ["all_gather", "all_gather"]),
+    ],
+)
+def test_how_the_block_of_another_split_is_made(before, after, moved):
+    mesh = Mesh("mesh", (("i", 2), ("j", 4)))
+    body = imported(_resharding(mesh, before, after), "shardy")
+    assert re.findall(r"stablehlo\.(all_\w+)", body) == moved
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(("source", "target"), BOTH)
+def test_regions_of_jax_that_split_an_array_differently(source, target):
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    over = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
+    rows = over(lambda x: x * lax.axis_index("i"), in_specs=P("i", "j"), out_specs=P("i", "j"))
+    columns = over(lambda x: lax.psum(x, "j"), in_specs=P("j", "i"), out_specs=P(None, "i"))
+
+    def program(x):
+        y = rows(x)
+        return columns(y + x) @ jnp.cumsum(y, axis=0).T
+
+    x = np.arange(64, dtype=np.float32).reshape(8, 8) % 7
+    text = passed(imported(lowered(program, [x], source), source), exporting(target))
+    (result,) = run_in_child(text, (x,), {"i": 4, "j": 2}, target)
+    np.testing.assert_array_equal(result, jax.jit(program)(x))
 
 
 @pytest.mark.parametrize("mesh", ["i", "i=0", "i=4,i=2", "i=4,", "i=4;j=2", "i=1048577"])

@@ -122,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
         help="check diagnostics against 'expected-error @+1 {{text}}' comments in the input",
     )
 
+    add(
+        "--allow-unregistered-dialect",
+        action="store_true",
+        help="take ops and attributes of dialects that shmap-opt does not know",
+    )
+
     group = parser.add_argument_group("passes")
     add = group.add_argument
     add("--pass-pipeline", metavar="TEXT", help="passes to run, as in 'builtin.module(cse,...)'")

@@ -93,6 +93,7 @@ def _chunks(source: bytes, path: str, split: bool) -> Sequence[str | bytes]:
 def _run(source: str | bytes, request: Request) -> tuple[bytes | None, tuple[Diagnostic, ...]]:
     """The module `source` after the passes, or the diagnostics of what went wrong."""
     with shmap_passes.make_context() as context:
+        context.allow_unregistered_dialects = request.options.allow_unregistered_dialect
         try:
             module = ir.Module.parse(source, context)
             shmap_passes.run(

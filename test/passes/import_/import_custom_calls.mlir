@@ -179,3 +179,22 @@ module @unreduced_results {
     return %3 : tensor<4xf32>
   }
 }
+
+// -----
+
+// torch_xla lets replicated parameters, and what it computes from them, enter a region without a call.
+module @a_replicated_parameter_in_a_region {
+  // CHECK-LABEL: module @a_replicated_parameter_in_a_region
+  // CHECK: @main(%[[X:.*]]: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"axis_0"}]>}, %[[BIAS:.*]]: tensor<f32> {sdy.sharding = #sdy.sharding<@mesh, []>})
+  func.func @main(%x: tensor<8xf32>, %bias: tensor<f32> {mhlo.sharding = "{replicated}"}) -> tensor<8xf32> {
+    %0 = stablehlo.custom_call @Sharding(%x) {mhlo.sharding = "{devices=[2]0,1}"} : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : (tensor<8xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[ALL:.*]] = stablehlo.broadcast_in_dim %[[BIAS]], dims = [] : (tensor<f32>) -> tensor<4xf32>
+    // CHECK-NEXT: stablehlo.add %[[X]], %[[ALL]] : tensor<4xf32>
+    %2 = stablehlo.broadcast_in_dim %bias, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %3 = stablehlo.add %1, %2 : tensor<4xf32>
+    %4 = stablehlo.custom_call @Sharding(%3) {mhlo.sharding = "{manual}"} : (tensor<4xf32>) -> tensor<4xf32>
+    %5 = stablehlo.custom_call @SPMDShardToFullShape(%4) {mhlo.sharding = "{devices=[2]0,1}"} : (tensor<4xf32>) -> tensor<8xf32>
+    return %5 : tensor<8xf32>
+  }
+}

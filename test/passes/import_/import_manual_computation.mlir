@@ -308,3 +308,53 @@ module @functions_outside_of_regions {
     return %0 : tensor<8xf32>
   }
 }
+
+// -----
+
+// Full arrays that regions, or operations on whole arrays, want split in another way.
+module @splits_that_change {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @splits_that_change
+  // CHECK: @main(%[[X:.*]]: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+  func.func public @main(%x: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+      // CHECK-NEXT: %[[ROWS:.*]] = stablehlo.negate %[[X]] : tensor<2x8xf32>
+      %1 = stablehlo.negate %b : tensor<2x8xf32>
+      sdy.return %1 : tensor<2x8xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    // CHECK-NEXT: %[[COLUMNS:.*]] = "stablehlo.all_to_all"(%[[ROWS]]) <{concat_dimension = 0 : i64, replica_groups = {{.*}} axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 1 : i64}> : (tensor<2x8xf32>) -> tensor<8x2xf32>
+    %2 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{}, {"i"}]>] out_shardings=[<@mesh, [{}, {"i"}]>] manual_axes={"i"} (%b: tensor<8x2xf32>) {
+      // CHECK-NEXT: stablehlo.abs %[[COLUMNS]]
+      %3 = stablehlo.abs %b : tensor<8x2xf32>
+      sdy.return %3 : tensor<8x2xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    // CHECK-NEXT: %[[WHOLE:.*]] = "stablehlo.all_gather"(%[[ROWS]]) <{all_gather_dim = 0 : i64, {{.*}}}> : (tensor<2x8xf32>) -> tensor<8x8xf32>
+    // CHECK-NEXT: %[[REVERSED:.*]] = stablehlo.reverse %[[WHOLE]]
+    %4 = stablehlo.reverse %0, dims = [0] : tensor<8x8xf32>
+    // CHECK-NEXT: %[[INDEX:.*]] = stablehlo.custom_call @shmap.axis_index()
+    // CHECK: %[[START:.*]] = stablehlo.multiply %[[INDEX]]
+    // CHECK: %[[OWN:.*]] = stablehlo.dynamic_slice %[[REVERSED]], %{{.*}}, %[[START]], sizes = [8, 2]
+    %5 = sdy.manual_computation(%4) in_shardings=[<@mesh, [{}, {"i"}]>] out_shardings=[<@mesh, [{}, {"i"}]>] manual_axes={"i"} (%b: tensor<8x2xf32>) {
+      // CHECK-NEXT: stablehlo.negate %[[OWN]]
+      %6 = stablehlo.negate %b : tensor<8x2xf32>
+      sdy.return %6 : tensor<8x2xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    return %2, %5 : tensor<8x8xf32>, tensor<8x8xf32>
+  }
+}
+
+// -----
+
+module @constants_that_differ_between_blocks {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @constants_that_differ_between_blocks
+  func.func public @main() -> tensor<4xf32> {
+    // CHECK: %[[ALL:.*]] = stablehlo.constant dense<[1.000000e+00, 2.000000e+00, 3.000000e+00, 4.000000e+00]>
+    // CHECK: stablehlo.dynamic_slice %[[ALL]], %{{.*}}, sizes = [1]
+    %0 = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<1xf32>) {
+      sdy.return %b : tensor<1xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+}

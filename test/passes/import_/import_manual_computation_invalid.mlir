@@ -105,35 +105,18 @@ module @a_mesh_without_axes {
 
 // -----
 
-module @resharding_between_regions {
+module @summands_where_sums_are_wanted {
   sdy.mesh @mesh = <["i"=4]>
   func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
-    // expected-note @+1 {{the array leaves a manual region here, split as [{"i"}, {}]}}
-    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
-      sdy.return %b : tensor<2x8xf32>
+    // expected-note @+1 {{the array leaves a manual region here, split as [{}, {}] unreduced={i}}}
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{}, {}], unreduced={"i"}>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+      %1 = "stablehlo.all_gather"(%b) <{all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> : (tensor<2x8xf32>) -> tensor<8x8xf32>
+      sdy.return %1 : tensor<8x8xf32>
     } : (tensor<8x8xf32>) -> tensor<8x8xf32>
-    // expected-error @+2 {{an array tensor<8x8xf32> outside of the manual regions is wanted split as [{"i"}, {}] and as [{}, {"i"}], which takes communication that the module does not spell out}}
-    // expected-note @+1 {{the array enters a manual region here, split as [{}, {"i"}]}}
-    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{}, {"i"}]>] out_shardings=[<@mesh, [{}, {"i"}]>] manual_axes={"i"} (%b: tensor<8x2xf32>) {
-      sdy.return %b : tensor<8x2xf32>
-    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
-    return %1 : tensor<8x8xf32>
-  }
-}
-
-// -----
-
-module @operations_on_split_arrays {
-  sdy.mesh @mesh = <["i"=4]>
-  func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
-    // expected-note @+1 {{the array leaves a manual region here, split as [{"i"}, {}]}}
-    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
-      sdy.return %b : tensor<2x8xf32>
-    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
-    // expected-error @+2 {{wanted split as [{"i"}, {}] and as [{}, {}]}}
+    // expected-error @+2 {{an array tensor<8x8xf32> outside of the manual regions is wanted split as [{}, {}] unreduced={i} and as [{}, {}]; sum it in a region}}
     // expected-note @+1 {{the array is used by stablehlo.transpose, which works on whole arrays here, split as [{}, {}]}}
-    %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
-    return %1 : tensor<8x8xf32>
+    %2 = stablehlo.transpose %0, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    return %2 : tensor<8x8xf32>
   }
 }
 
@@ -150,20 +133,6 @@ module @effects_and_positions_outside_of_regions {
     // expected-error @+1 {{stablehlo.partition_id outside of the manual regions has an effect, or communicates}}
     %p = stablehlo.partition_id : tensor<ui32>
     return %0 : tensor<8xf32>
-  }
-}
-
-// -----
-
-module @constants_that_differ_between_blocks {
-  sdy.mesh @mesh = <["i"=4]>
-  func.func public @main() -> tensor<4xf32> {
-    %0 = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
-    // expected-error @+1 {{tensor<4xf32> outside of the manual regions is computed from constants, and wanted split as [{"i"}]; compute it in the region, from the index of the device}}
-    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<1xf32>) {
-      sdy.return %b : tensor<1xf32>
-    } : (tensor<4xf32>) -> tensor<4xf32>
-    return %1 : tensor<4xf32>
   }
 }
 
