@@ -8,8 +8,11 @@ compile      its steps; segments are what the interpreter evaluates, borders rea
 play         every device a coroutine (device); groups that are complete go on; hangs
   v
 simulation   what happened: results of each device, exchanges, deadlock, unequal copies
+  |
+validate_stages   the simulations after each pass compared, then with XLA and a reference
 ```
 
 Collectives, control flow that contains them, and the position of a device are played here.
-`worker` evaluates everything else, in a process that may die.
+`worker` evaluates everything else, in a process that may die. Observers of a program that is played
+op by op find where results begin to differ (`trace_values`, `against_xla`, `against_reference`).
 """

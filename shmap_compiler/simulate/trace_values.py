@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import Step
-
-
-@dataclass(frozen=True)
-class ValueDifference:
-    """The first operation that makes other values than before.
-
-    Attributes:
-      place: the operation.
-      device: the first device where it does.
-    """
-
-    place: SourcePlace
-    device: int
 
 
 class ValueTrace:
@@ -52,7 +39,7 @@ class ValueTrace:
 
 def first_difference(
     before: ValueTrace, after: ValueTrace, tolerance: float | None
-) -> ValueDifference | None:
+) -> FirstDifference:
     """The first value of `after` that `before` has with other contents.
 
     Args:
@@ -60,8 +47,8 @@ def first_difference(
     """
     for key, value in after.values.items():
         if key in before.values and distance(value, before.values[key]) > (tolerance or 0.0):
-            return ValueDifference(after.places[key], key[0])
-    return None
+            return FirstDifference(after.places[key], key[0])
+    return FirstDifference(None, None)
 
 
 def distance(found: np.ndarray, expected: np.ndarray) -> float:

@@ -32,7 +32,8 @@ from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.simulate.arguments import simulate
 from shmap_compiler.simulate.simulation import Simulation
-from shmap_compiler.simulate.validation import Validation, validate
+from shmap_compiler.simulate.validate_stages import validate
+from shmap_compiler.simulate.validation import Validation
 from shmap_compiler.stages.compile_for_target import check_target, target_mesh
 from shmap_compiler.stages.compile_overlapped import (
     compile_overlapped,
@@ -385,7 +386,9 @@ class Lowered:
         is_abstract = isinstance(self.graph.mesh, AbstractMesh)
         compiled = self.compile() if xla and not is_abstract else None
         states = self._with_all_inputs.stages
-        return validate(self.call.signature, states, args, compiled, reference, seeds)
+        return validate(
+            self.call.signature, states, args, compiled, reference, seeds, self.partitioner
+        )
 
     @cached_property
     def _with_all_inputs(self) -> Snapshots:

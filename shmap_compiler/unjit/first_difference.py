@@ -10,14 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
-from shmap_passes import make_context
-from shmap_passes.ir.ops import terminator
 
 from shmap_compiler.base.errors import ShmapError
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate.agreement import default_tolerance
+from shmap_compiler.simulate.inner_values import returning
 from shmap_compiler.simulate.simulation import simulate_module
 from shmap_compiler.simulate.trace_values import distance
 from shmap_compiler.unjit.source import Assigned, Source
@@ -42,7 +39,7 @@ def first_difference(
         return "the source assigns no variables"
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(args))]
     try:
-        blocks = _of_module(body, source.assigned, mesh, [arrays[k] for k in kept])
+        blocks = _of_module(body, source.assigned, [arrays[k] for k in kept])
         values = _of_source(source, mapped, mesh, args)
     except ShmapError as error:
         return f"its lines cannot be compared: {error.problems[0].found}"
@@ -60,41 +57,11 @@ def first_difference(
 
 
 def _of_module(
-    body: str, assigned: Sequence[Assigned], mesh: jax.sharding.Mesh, arrays: Sequence[np.ndarray]
-) -> list[list[np.ndarray]]:
-    """What each device holds in each variable, simulated."""
-    text = _returning(body, assigned)
-    simulation = simulate_module(text, arrays)
-    return [list(blocks) for blocks in simulation.blocks]
-
-
-def _returning(body: str, assigned: Sequence[Assigned]) -> str:
-    """The module with the values of variables as results, whole on every device."""
-    with make_context(), ir.Location.unknown():
-        module = ir.Module.parse(body)
-        main = next(
-            op
-            for op in module.body.operations
-            if isinstance(op, func.FuncOp) and op.name.value == "main"
-        )
-        block: Any = main.entry_block
-        ops = [each.operation for each in block.operations]
-        values = [ops[each.op].results[each.result] for each in assigned]
-        end = terminator(block)
-        with ir.InsertionPoint(end):
-            func.ReturnOp(values)
-        end.erase()
-        inputs = list(main.type.inputs)
-        type_ = ir.FunctionType.get(inputs, [value.type for value in values])
-        main.attributes["function_type"] = ir.TypeAttr.get(type_)
-        attributes = []
-        for value in values:
-            rank = ir.RankedTensorType(value.type).rank
-            dims = ", ".join(["{}"] * rank)
-            sharding = ir.Attribute.parse(f"#sdy.sharding<@mesh, [{dims}]>")
-            attributes.append(ir.DictAttr.get({"sdy.sharding": sharding}))
-        main.attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
-        return str(module.operation.get_asm(enable_debug_info=True))
+    body: str, assigned: Sequence[Assigned], arrays: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """What the devices hold in each variable, in one array, simulated."""
+    text = returning(body, [(each.op, each.result) for each in assigned])
+    return list(simulate_module(text, arrays).arrays)
 
 
 def _of_source(

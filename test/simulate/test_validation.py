@@ -11,7 +11,7 @@ from shmap_passes import PASSES
 from wrong_passes import Hang, RightOrder, WrongAxis, WrongOrder
 
 from shmap_compiler import SimulationError, Validation, passes, shard_map
-from shmap_compiler.simulate.validation import validate
+from shmap_compiler.simulate.validate_stages import validate
 
 mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 SPECS = {"mesh": mesh, "in_specs": P("i", "j"), "out_specs": {"a": P("i", "j"), "b": P()}}
@@ -106,7 +106,7 @@ def test_results_that_xla_or_a_reference_give_otherwise():
     lowered = lower()
     states, signature = lowered.snapshots.stages[:1], lowered.call.signature
     off = {"a": reference(x)["a"], "b": 1.01 * reference(x)["b"]}
-    validation = validate(signature, states, [x], lambda _: off, lambda _: off["a"], 1)
+    validation = validate(signature, states, [x], lambda _: off, lambda _: off["a"], 1, "gspmd")
     _, xla, structure = validation.checks
     assert (xla.name, xla.difference.what) == ("XLA", "result['b']")
     assert structure.difference.what.startswith("result (structure")

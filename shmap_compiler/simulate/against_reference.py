@@ -1,0 +1,157 @@
+"""Finds the first operation that computes something else than an unsharded reference.
+
+The reference is another program, so nothing tells which of its values a value of the per-device
+program should be. They are recognized by their contents: the blocks of the devices are a value of
+the reference if they are so in some placement, or their sums over some mesh axes are, or if each
+block is a part of it, as on the way around a ring. The operation that is reported is the first from
+which on no value, up to the result that differs, is one of the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from shmap_passes.ir.mesh import Mesh
+
+from shmap_compiler.base.errors import ShmapError
+from shmap_compiler.simulate.agreement import default_tolerance
+from shmap_compiler.simulate.data_flow import DataFlow, Node
+from shmap_compiler.simulate.first_difference import FirstDifference
+from shmap_compiler.simulate.layouts import Layout, layout_of
+from shmap_compiler.simulate.places import SourcePlace
+from shmap_compiler.simulate.simulation import checked_inputs, playable, run
+
+
+def first_difference(
+    text: str,
+    inputs: Sequence[Any],
+    axes: Mapping[str, int],
+    who: str,
+    result: int,
+    reference: Callable[..., Any],
+    args: Sequence[Any],
+) -> FirstDifference:
+    """Where the values behind a result cease to be values of the reference.
+
+    Args:
+      text: the module of the per-device program, with source lines.
+      inputs: one for each argument of its `@main`.
+      result: the number of the result that differs.
+      args: the arguments of the reference.
+    """
+    try:
+        known = _values_of(reference, args)
+    except ShmapError as error:
+        return FirstDifference(None, None, f"its lines are not known: {error.problems[0].found}")
+    except Exception as error:  # the user's function may do anything
+        reason = f"the reference cannot be traced ({type(error).__name__})"
+        return FirstDifference(None, None, f"its lines are not known: {reason}")
+    program = playable(text, axes, who, every_op=True)
+    flow = DataFlow()
+    run(program, checked_inputs(program, inputs, who), who, flow.see)
+    last = flow.maker(result)
+    if last is None:
+        return FirstDifference(None, None)
+    search = _Search(known, program.module.mesh)
+    return search.first_difference(flow.behind(last), last)
+
+
+Known = list[tuple[np.ndarray, SourcePlace]]
+"""The values of a reference, and the operations that make them."""
+
+
+def _values_of(reference: Callable[..., Any], args: Sequence[Any]) -> Known:
+    """The arguments, and what is computed from them, in program order."""
+    leaves, tree = jax.tree.flatten(tuple(args))
+    traced = [k for k, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
+
+    def of_arrays(*arrays: Any) -> Any:
+        given = list(leaves)
+        for k, array in zip(traced, arrays, strict=True):
+            given[k] = array
+        return reference(*jax.tree.unflatten(tree, given))
+
+    arrays = [leaves[k] for k in traced]
+    lowered = jax.jit(of_arrays, keep_unused=True).lower(*arrays)
+    program = playable(lowered.as_text(debug_info=True), None, "the reference", every_op=True)
+    inputs = checked_inputs(program, arrays, "the reference")
+    flow = DataFlow()
+    run(program, inputs, "the reference", flow.see)
+    found = [(array, SourcePlace("an argument", "")) for array in inputs]
+    for node in flow.nodes:
+        found += [(block, node.place) for (block,) in node.blocks(1) if _tells(block)]
+    return found
+
+
+def _tells(array: np.ndarray) -> bool:
+    """Whether the contents tell an array from others: constant ones are everywhere."""
+    return array.size > 1 and array.dtype.kind != "b" and bool(np.any(array != array.flat[0]))
+
+
+class _Search:
+    def __init__(self, known: Known, mesh: Mesh):
+        self.known, self.mesh = known, mesh
+        self._found: dict[Node, tuple[Layout, SourcePlace] | None] = {}
+
+    def first_difference(self, nodes: Sequence[Node], last: Node) -> FirstDifference:
+        """Of the nodes behind the last one, in program order."""
+        leads_back = {node for node in nodes if node is not last and self._known(node) is not None}
+        for node in reversed(nodes):
+            if node in leads_back:
+                leads_back.update(node.sources)
+        for node in _computed(nodes):
+            if node not in leads_back:
+                return FirstDifference(node.place, None, self._note(node))
+        return FirstDifference(None, None)
+
+    def _known(self, node: Node) -> tuple[Layout, SourcePlace] | None:
+        """How the results of a node are placed, and which value of the reference they are."""
+        if node not in self._found:
+            self._found[node] = next(self._matches(node), None)
+        return self._found[node]
+
+    def _matches(self, node: Node) -> Iterator[tuple[Layout, SourcePlace]]:
+        for blocks in node.blocks(self.mesh.size):
+            if not any(map(_tells, blocks)):
+                continue
+            all_tell = all(map(_tells, blocks))
+            kind = blocks[0].dtype.kind
+            tolerance = default_tolerance(blocks[0].dtype)
+            for full, place in self.known:
+                if (full.dtype.kind in "iub") == (kind in "iub"):
+                    layout = layout_of(blocks, full, self.mesh, tolerance)
+                    if layout is not None and (all_tell or not layout.moved):
+                        yield layout, place
+
+    def _note(self, node: Node) -> str:
+        found = self._known(node)
+        if found is not None:
+            return f"there it is {_described(*found)}"
+        summands = [
+            f"its operand from {source.place} is {_described(*match)}"
+            for source in node.sources
+            if (match := self._known(source)) is not None and (match[0].summed or match[0].moved)
+        ]
+        return "; ".join(["from there on, no value is one of the reference's", *summands])
+
+
+def _described(layout: Layout, place: SourcePlace) -> str:
+    what = f"what the reference computes in {place}"
+    if layout.moved:
+        return f"on each device some part of {what}"
+    if not layout.summed:
+        return what
+    return f"a summand, along {' and '.join(map(repr, layout.summed))}, of {what}"
+
+
+def _computed(nodes: Sequence[Node]) -> Iterator[Node]:
+    """The nodes that depend on arguments and are none themselves."""
+    depending: set[Node] = set()
+    for node in nodes:
+        if node.is_input or not depending.isdisjoint(node.sources):
+            depending.add(node)
+            if not node.is_input:
+                yield node

@@ -1,0 +1,130 @@
+"""Finds how blocks of devices are placed in a full array, by their contents."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from shmap_passes.ir.mesh import Mesh
+
+from shmap_compiler.simulate.cuts import Window
+from shmap_compiler.simulate.trace_values import distance
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How blocks are placed in a full array.
+
+    Attributes:
+      dims: the mesh axes that split each dimension.
+      summed: the axes along which the blocks are summands.
+      moved: whether each block is some part of the array, or a part that is not filled yet: a block
+        on its way around a ring, or a buffer for such blocks. Then the others are empty.
+    """
+
+    dims: tuple[tuple[str, ...], ...] = ()
+    summed: tuple[str, ...] = ()
+    moved: bool = False
+
+
+def layout_of(
+    blocks: Sequence[np.ndarray], full: np.ndarray, mesh: Mesh, tolerance: float
+) -> Layout | None:
+    """The placement in which the blocks of all devices are the array; None if there is none.
+
+    Arrays of different ranks are compared without their dimensions of size one.
+
+    Args:
+      blocks: one for each device.
+      tolerance: how far numbers may be apart, in units of the array's largest magnitude.
+    """
+    if blocks[0].ndim != full.ndim:
+        full, blocks = np.squeeze(full), [np.squeeze(block) for block in blocks]
+    shape = blocks[0].shape
+    if len(shape) != full.ndim or any(n % b for n, b in zip(full.shape, shape, strict=True) if b):
+        return None
+    parts = [n // b if b else 1 for n, b in zip(full.shape, shape, strict=True)]
+    axes = [axis for axis in mesh.names if mesh.sizes[axis] > 1]
+    if not full.size or not blocks[0].size:
+        return None
+    for count in range(len(axes) + 1):
+        for summed in itertools.combinations(axes, count):
+            rest = [axis for axis in axes if axis not in summed]
+            sums = _sums(blocks, mesh, rest)
+            # The first device holds the first block, however the others are placed.
+            first = full[tuple(slice(b) for b in shape)]
+            if distance(sums[0], _wide(first)) > tolerance:
+                continue
+            for dims in _placements(parts, rest, mesh):
+                if _fits(sums, full, mesh, dims, tolerance):
+                    return Layout(dims, summed)
+    return Layout(moved=True) if _are_tiles(blocks, full, parts, tolerance) else None
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _sums(blocks: Sequence[np.ndarray], mesh: Mesh, rest: Sequence[str]) -> dict[int, np.ndarray]:
+    """The sums of blocks along all axes but `rest`, by the first device of each."""
+    sums: dict[int, np.ndarray] = {}
+    for group in mesh.groups([axis for axis in mesh.names if axis not in rest]):
+        sums[min(group)] = np.sum([_wide(blocks[device]) for device in group], 0)
+    return sums
+
+
+def _placements(
+    parts: Sequence[int], axes: Sequence[str], mesh: Mesh
+) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Every way to split dimensions into so many parts along some of the axes, in any order."""
+    if not parts:
+        yield ()
+        return
+    for count in range(len(axes) + 1):
+        for chosen in itertools.permutations(axes, count):
+            if mesh.product(chosen) == parts[0]:
+                left = [axis for axis in axes if axis not in chosen]
+                for others in _placements(parts[1:], left, mesh):
+                    yield (chosen, *others)
+
+
+def _fits(
+    sums: dict[int, np.ndarray],
+    full: np.ndarray,
+    mesh: Mesh,
+    dims: Sequence[Sequence[str]],
+    tolerance: float,
+) -> bool:
+    for device, block in sums.items():
+        window = tuple(slice(*each) for each in _window(device, block, mesh, dims))
+        if distance(block, _wide(full[window])) > tolerance:
+            return False
+    return True
+
+
+def _are_tiles(
+    blocks: Sequence[np.ndarray], full: np.ndarray, parts: Sequence[int], tolerance: float
+) -> bool:
+    """Whether each block is one of the parts of an array, or zero where it is not filled yet."""
+    rank = full.ndim
+    split = full.reshape([n for pair in zip(parts, blocks[0].shape, strict=True) for n in pair])
+    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
+    tiles = _wide(split.transpose(order).reshape(prod(parts), -1))
+    limit = tolerance * float(np.abs(tiles).max())
+    return all(
+        bool(np.any(np.all((np.abs(tiles - flat) <= limit) | (flat == 0), 1)))
+        for flat in (_wide(block).reshape(1, -1) for block in blocks)
+    )
+
+
+def _window(device: int, block: np.ndarray, mesh: Mesh, dims: Sequence[Sequence[str]]) -> Window:
+    at, window = mesh.coordinates(device), []
+    for size, axes in zip(block.shape, dims, strict=True):
+        index = 0
+        for axis in axes:
+            index = index * mesh.sizes[axis] + at[axis]
+        window.append((index * size, (index + 1) * size))
+    return tuple(window)

@@ -1,0 +1,184 @@
+"""Of a result that XLA or the reference gives otherwise, the first line that differs is named."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from shmap_passes.ir.mesh import Mesh
+
+from shmap_compiler import shard_map
+from shmap_compiler.simulate import arithmetic
+from shmap_compiler.simulate.inner_values import returning, stacked_devices, values_behind
+from shmap_compiler.simulate.layouts import Layout, layout_of
+from shmap_compiler.simulate.simulation import simulate_module
+
+mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+rng = np.random.default_rng(0)
+x, w, v = (rng.standard_normal(s).astype(np.float32) for s in ((8, 8), (8, 16), (16, 8)))
+
+
+def reference(x, w, v):
+    h = jnp.tanh(x @ w)
+    return {"out": h @ v, "sum": x.sum()}
+
+
+def summed(h):
+    return lax.psum(h, "j")
+
+
+def block(x, w, v, sums=summed, act=jnp.tanh, ends=lambda y: y):
+    h = sums(x @ w)
+    h = lax.fori_loop(0, 1, lambda _, h: act(h), h)
+    return {"out": ends(h @ v), "sum": lax.psum(x.sum(), ("i", "j"))}
+
+
+SPECS = {
+    "mesh": mesh,
+    "in_specs": (P("i", "j"), P("j"), P()),
+    "out_specs": {"out": P("i"), "sum": P()},
+    "check_vma": False,
+}
+
+
+def lowered(partitioner="gspmd", **changes):
+    mapped = shard_map(lambda *args: block(*args, **changes), **SPECS)
+    return mapped.lower(x, w, v, partitioner=partitioner)
+
+
+def first_difference(name, reference=reference, **changes):
+    validation = lowered(**changes).validate(x, w, v, reference=reference, xla=name == "XLA")
+    check = validation.first_difference
+    assert check.name == name
+    assert check.difference.what == "result['out']"
+    return check.difference
+
+
+def wrong_axis(h):
+    return lax.psum(h, "i")
+
+
+def scaled(y):
+    return y * 1.01
+
+
+def detour(y):
+    """What is none of the reference's values, but becomes one again, and then the mistake."""
+    y = (y + 1) * 2
+    y = y / 2 - 1
+    return y.at[0, 0].set(5)
+
+
+NONE = "from there on, no value is one of the reference's"
+
+
+@pytest.mark.parametrize(
+    ("changes", "op", "fun", "offset", "note"),
+    [
+        ({"sums": wrong_axis}, "all_reduce", wrong_axis, 1, NONE),
+        ({"act": jnp.sin}, "sine", block, 2, NONE),
+        ({"ends": scaled}, "multiply", scaled, 1, NONE),
+        ({"ends": detour}, "scatter", detour, 4, NONE),
+        (
+            {"sums": lambda h: h},
+            "tanh",
+            block,
+            2,
+            f"{NONE}; its operand from stablehlo.dot_general at .* is a summand, along 'j', of "
+            "what the reference computes in stablehlo.dot_general at ",
+        ),
+    ],
+)
+def test_the_first_line_that_computes_none_of_the_reference(changes, op, fun, offset, note):
+    difference = first_difference("reference", **changes)
+    assert difference.place.op == f"stablehlo.{op}"
+    line = fun.__code__.co_firstlineno + offset
+    assert difference.place.line == f"test/simulate/test_first_differences.py:{line}"
+    assert re.match(note, difference.note)
+
+
+def test_a_result_that_is_another_value_of_the_reference():
+    difference = first_difference(
+        "reference", lambda x, w, v: {**reference(x, w, v), "out": 2 * (jnp.tanh(x @ w) @ v)}
+    )
+    assert difference.place.op == "stablehlo.dot_general"
+    assert difference.note.startswith("there it is what the reference computes in stablehlo.dot_")
+
+
+def test_a_reference_that_cannot_be_traced():
+    difference = first_difference(
+        "reference",
+        lambda x, w, v: {"out": np.tanh(np.asarray(x) @ w), "sum": x.sum()},
+        ends=lambda y: jnp.tile(y, 2),
+    )
+    assert difference.place is None
+    assert "the reference cannot be traced (TracerArrayConversionError)" in str(difference)
+
+
+def ring(y, w):
+    filled = jnp.zeros((8, 8))
+    for k in range(4):
+        at = (lax.axis_index("i") + k) % 4
+        piece = y @ w if k < 3 else scaled(y @ w)
+        filled = lax.dynamic_update_slice(filled, piece, (2 * at, 0))
+        y = lax.ppermute(y, "i", [(n, (n - 1) % 4) for n in range(4)])
+    return jnp.tanh(filled)
+
+
+def test_parts_on_the_way_around_a_ring_are_values_of_the_reference():
+    """Only the last piece is wrong."""
+    specs = {"in_specs": (P("i"), P()), "out_specs": P(), "check_vma": False}
+    lowered = shard_map(ring, mesh=mesh, **specs).lower(x, w[:, :8])
+    validation = lowered.validate(x, w[:, :8], reference=lambda y, w: jnp.tanh(y @ w), xla=False)
+    place = validation.first_difference.difference.place
+    assert place.op == "stablehlo.multiply"
+    assert place.line.endswith(f":{scaled.__code__.co_firstlineno + 1}")
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_the_first_line_that_xla_computes_otherwise(monkeypatch, partitioner):
+    right = arithmetic.COMPUTED["stablehlo.dot_general"]
+    products = []
+
+    def wrong(op):
+        products.append(op)
+        run = right(op)
+        return lambda a, b: [run(a, b)[0] * np.float32(1.01 if b.shape == (16, 8) else 1)]
+
+    monkeypatch.setitem(arithmetic.COMPUTED, "stablehlo.dot_general", wrong)
+    difference = first_difference("XLA", None, partitioner=partitioner)
+    assert (difference.place.op, difference.device) == ("stablehlo.dot_general", 0)
+    assert difference.place.line.endswith(f":{block.__code__.co_firstlineno + 3}")
+
+
+def test_values_on_the_way_are_stacked_and_have_the_order_of_the_program():
+    text = lowered().snapshots.text_with_lines("body")
+    values = values_behind(text, 0)
+    ops = [each.place.op.removeprefix("stablehlo.") for each in values]
+    assert ops == ["dot_general", "all_reduce", "while", "dot_general"]  # none of the other result
+    assert stacked_devices(text) == list(range(8))
+    found = simulate_module(returning(text, [(each.op, each.result) for each in values]), [x, w, v])
+    partial, total = found.arrays[:2]
+    np.testing.assert_array_equal(total[0], partial[0] + partial[1])
+    assert partial.shape == (8, 2, 16)
+
+
+def test_layouts_are_found_by_contents():
+    small = Mesh("mesh", (("i", 4), ("j", 2)))
+    full = rng.standard_normal((8, 6)).astype(np.float32)
+    at = [(d // 2, d % 2) for d in range(8)]
+    rows = [full[2 * i : 2 * i + 2] for i, j in at]
+    both = [full[(4 * j + i) : (4 * j + i) + 1] for i, j in at]
+    halves = [full[2 * i : 2 * i + 2] * (0.25, 0.75)[j] for i, j in at]
+    assert layout_of(rows, full, small, 1e-6) == Layout((("i",), ()))
+    assert layout_of(both, full, small, 1e-6) == Layout((("j", "i"), ()))
+    assert layout_of(halves, full, small, 1e-6) == Layout((("i",), ()), ("j",))
+    assert layout_of([full[:, None]] * 8, full, small, 1e-6) == Layout(((), ()))
+    assert layout_of(rows[::-1], full, small, 1e-6) == Layout(moved=True)
+    filled = [np.where(np.arange(8)[:, None] < 2 * i + 2, full, 0) for i, j in at]
+    assert layout_of(filled, full, small, 1e-6) == Layout(moved=True)
+    assert layout_of([*rows[:7], rows[7] + 1], full, small, 1e-6) is None
