@@ -10,6 +10,7 @@ Sources, as they stand in the comments below:
             devices of JAX's
   [h100]    https://www.nvidia.com/en-us/data-center/h100, column "H100 SXM"; it gives the speed of
             Tensor Cores with sparsity, which is twice the dense speed given here
+  [nccl]    https://forums.developer.nvidia.com/t/337991
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Chip:
       flops_share, hbm_share: how much of `flops` and `hbm_bandwidth` a kernel reaches, for chips
         whose compiler makes no estimate.
       kernel_seconds: the shortest time of a kernel on such chips.
+      collective_share: how much of its processors a running collective takes from other kernels.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Chip:
     flops_share: float = 1.0
     hbm_share: float = 1.0
     kernel_seconds: float = 0.0
+    collective_share: float = 0.0
 
 
 GIB = 2**30
@@ -102,6 +105,8 @@ H100_SXM = Chip(
     flops_share=0.7,
     hbm_share=0.85,
     kernel_seconds=3e-6,
+    # ncclAllGather starts 24 blocks on the 132 processors [nccl]
+    collective_share=24 / 132,
 )
 
 CHIPS = (TPU_V5E, TPU_V5P, TPU_V6E, TPU_7X, H100_SXM)

@@ -12,9 +12,6 @@ from .machine import Machine
 from .overlap import FEWEST_ROWS, Plan, Work, speed, wire_seconds
 from .overlap_on_tpu import unrolled
 
-# ncclAllGather starts 24 blocks on the 132 processors of an H100
-# (https://forums.developer.nvidia.com/t/337991).
-_TAKEN = 24 / 132
 _CHUNKS = (2, 4, 8)
 
 
@@ -43,7 +40,7 @@ def _cut(work: Work) -> tuple[str, int]:
 
 def _unrolled(work: Work, machine: Machine) -> Plan:
     transfer, compute = wire_seconds(work, machine), _compute(work, machine, 1)
-    slowed = _slowed(compute, transfer)
+    slowed = _slowed(compute, transfer, machine)
     plan = unrolled(work, transfer, slowed)
     return Plan(
         plan.name,
@@ -57,15 +54,14 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
 def _seconds(work: Work, machine: Machine, parts: int) -> float:
     transfer = wire_seconds(work, machine, parts)
     compute = _compute(work, machine, parts)
-    beside = max(_slowed(compute, transfer), transfer)
+    beside = max(_slowed(compute, transfer, machine), transfer)
     return transfer + (parts - 1) * beside + compute + _copies(work, machine)
 
 
-def _slowed(compute: float, transfer: float) -> float:
+def _slowed(compute: float, transfer: float, machine: Machine) -> float:
     """Of a product that has fewer processors while a collective runs."""
-    if transfer >= compute / (1 - _TAKEN):
-        return compute / (1 - _TAKEN)
-    return compute + _TAKEN / (1 - _TAKEN) * min(transfer, compute)
+    taken = machine.chip.collective_share
+    return min(compute / (1 - taken), compute + taken * transfer)
 
 
 def _compute(work: Work, machine: Machine, parts: int) -> float:

@@ -3,7 +3,7 @@
 A device works off its instructions in their order. A collective that is one instruction keeps it
 waiting to the end. One that is two, a start and a done, runs beside what stands between them, and
 the device waits in the done for what is left of it. On each link of the network, transfers run one
-after another.
+after another. On GPUs a collective that runs takes some of the processors from what runs beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from shmap_passes.cost.collective_time import Coordinates, Cost
 from shmap_passes.cost.networks import Network
 
 from shmap_compiler.explain import roofline
+from shmap_compiler.explain.beside import Beside
 from shmap_compiler.explain.collective import Collective, is_done, read_collective, start_of
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
 from shmap_compiler.explain.links import Links, show_link
@@ -128,6 +129,10 @@ class _Runner:
     device_count: int
 
     @property
+    def _taken(self) -> float:
+        return self.target.chip.collective_share if self.target and self.target.chip else 0.0
+
+    @property
     def _network(self) -> Network | None:
         return self.target.network if self.target and self.places is not None else None
 
@@ -136,6 +141,7 @@ class _Runner:
         schedule, network = Schedule(), self._network
         links = Links(network) if network is not None else None
         started: dict[str, tuple[Collective, Cost | None, float]] = {}
+        beside = Beside(self._taken)
         live = liveness(self.module, computation)
         for index, instruction in enumerate(computation):
             _hold(schedule, live, index)
@@ -146,12 +152,13 @@ class _Runner:
                 if start is not None:
                     self._finish(schedule, *started.pop(start))
             elif collective is not None:
-                cost, until = self._begin(schedule, links, collective)
+                cost, begin, until = self._begin(schedule, links, collective)
                 if collective.starts:
                     started[instruction.name] = collective, cost, until
+                    beside.add(begin, until)
                 else:
                     if instruction.opcode == "fusion":
-                        self._work(schedule, computation, instruction)
+                        self._work(schedule, beside, computation, instruction)
                     self._finish(schedule, collective, cost, until, overlapped=False)
             elif instruction.opcode == "while":
                 count, part = self._loop(schedule, computation, instruction, carried)
@@ -163,7 +170,7 @@ class _Runner:
                 longest = max(branches, key=lambda s: s.seconds)
                 _append(schedule, longest, 1, live, index)
             else:
-                self._work(schedule, computation, instruction)
+                self._work(schedule, beside, computation, instruction)
         for unfinished in started.values():
             self._finish(schedule, *unfinished)
         if links is not None:
@@ -173,10 +180,10 @@ class _Runner:
 
     def _begin(
         self, schedule: Schedule, links: Links | None, collective: Collective
-    ) -> tuple[Cost | None, float]:
-        """The cost of a collective that is reached now, and when it ends."""
+    ) -> tuple[Cost | None, float, float]:
+        """The cost of a collective that is reached now, and when it begins and ends."""
         if links is None or self.places is None:
-            return None, schedule.seconds
+            return None, schedule.seconds, schedule.seconds
         cost = collective.cost(self.places, links.network)
         begin, end = links.take(cost, schedule.seconds)
         schedule.events.append(_event("wire", begin, end - begin, collective))
@@ -184,13 +191,20 @@ class _Runner:
             _event(show_link(link), first, last - first, collective)
             for link, first, last in links.transfers
         ]
-        return cost, end
+        return cost, begin, end
 
-    def _work(self, schedule: Schedule, computation: Computation, instruction: Instruction) -> None:
+    def _work(
+        self,
+        schedule: Schedule,
+        beside: Beside,
+        computation: Computation,
+        instruction: Instruction,
+    ) -> None:
         chip = self.target.chip if self.target else None
         work = roofline.work(self.module, computation, instruction, chip)
         if work is None:
             return
+        work = replace(work, seconds=beside.seconds(schedule.seconds, work.seconds))
         schedule.works.append(work)
         if work.seconds:
             schedule.events.append(

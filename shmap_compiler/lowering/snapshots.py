@@ -39,6 +39,7 @@ class Snapshots:
     def __init__(self) -> None:
         self._emitted: Any = None
         self._passes: tuple[Pass | str, ...] = ()
+        self._chosen_in: Any = None
 
     def emitted(self, module: ir.Module, passes: Sequence[Pass | str]) -> None:
         """Takes a copy of a module in body form, before the passes run over it."""
@@ -88,6 +89,8 @@ class Snapshots:
         for each in self._passes[:before]:
             shmap_passes.run(module, (each,))
         chooser = chooser or (mine[0] if mine else None)
+        # The choices name operations of it, which do not all keep their module alive.
+        self._chosen_in = module
         return () if chooser is None else chooser.choices(module.opview)
 
     @cached_property
