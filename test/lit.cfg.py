@@ -31,6 +31,15 @@ config.environment["PYTHONWARNINGS"] = "error"
 if importlib.util.find_spec("libtpu") is not None:
     config.available_features.add("libtpu")
 
+# The commands, without the time that each takes to import JAX.
+sys.path.insert(0, str(Path(__file__).parent))
+from forked_tools import wrap  # noqa: E402
+
+forked = wrap(config.environment)
+if forked is not None:
+    here = forked
+    config.environment["PATH"] = os.pathsep.join([str(forked), config.environment["PATH"]])
+
 filecheck = shutil.which("FileCheck") or f"{here / 'filecheck'}"
 config.substitutions += [
     (r"\bFileCheck\b", filecheck),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, Literal
 
 import numpy as np
 from jaxlib.mlir import ir
-from scipy.linalg import blas, lapack
 
 from shmap_compiler.simulate.arithmetic import Function
 from shmap_compiler.simulate.element_types import known_element_type
@@ -52,28 +52,29 @@ def call_of(op: ir.Operation, target: str) -> Function | None:
     return run
 
 
-def _named(library: Any, letter: str, name: str) -> Any:
-    return getattr(library, letter + name)
+def _named(library: Literal["blas", "lapack"], letter: str, name: str) -> Any:
+    # SciPy takes as long to import as a tenth of JAX, and few programs call its routines.
+    return getattr(import_module(f"scipy.linalg.{library}"), letter + name)
 
 
 def _workspace(letter: str, name: str, *sizes: Any, **options: Any) -> int:
     """The size of workspace that a routine prefers, with which it computes in blocks."""
-    first, _ = _named(lapack, letter, f"{name}_lwork")(*sizes, **options)
+    first, _ = _named("lapack", letter, f"{name}_lwork")(*sizes, **options)
     return int(first.real)
 
 
 def _getrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
-    factors, pivots, info = _named(lapack, letter, "getrf")(operands[0])
+    factors, pivots, info = _named("lapack", letter, "getrf")(operands[0])
     return factors, pivots + 1, info  # LAPACK counts rows from 1, and SciPy from 0
 
 
 def _potrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
     lower = options["uplo"] == _LOWER
-    return _named(lapack, letter, "potrf")(operands[0], lower=lower, clean=False)
+    return _named("lapack", letter, "potrf")(operands[0], lower=lower, clean=False)
 
 
 def _trsm(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
-    found = _named(blas, letter, "trsm")(
+    found = _named("blas", letter, "trsm")(
         1,
         *operands,
         side=options["side"] != _LEFT,
@@ -86,13 +87,13 @@ def _trsm(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -
 
 def _geqrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
     size = _workspace(letter, "geqrf", *operands[0].shape)
-    factors, scales, _, _ = _named(lapack, letter, "geqrf")(operands[0], lwork=size)
+    factors, scales, _, _ = _named("lapack", letter, "geqrf")(operands[0], lwork=size)
     return factors, scales
 
 
 def _orgqr(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
     name = "orgqr" if letter in "sd" else "ungqr"
-    found, _, _ = _named(lapack, letter, name)(*operands)
+    found, _, _ = _named("lapack", letter, name)(*operands)
     return (found,)
 
 
@@ -100,14 +101,14 @@ def _gesdd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) 
     vectors, full = options["mode"] != _NO_VECTORS, options["mode"] == _ALL_VECTORS
     choice = {"compute_uv": vectors, "full_matrices": full}
     size = _workspace(letter, "gesdd", *operands[0].shape, **choice)
-    left, values, right, info = _named(lapack, letter, "gesdd")(operands[0], lwork=size, **choice)
+    left, values, right, info = _named("lapack", letter, "gesdd")(operands[0], lwork=size, **choice)
     return None, values, left if vectors else None, right if vectors else None, info
 
 
 def _syevd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
     name = "syevd" if letter in "sd" else "heevd"
     choice = {"compute_v": options["mode"] != _NO_VECTORS, "lower": options["uplo"] == _LOWER}
-    values, vectors, info = _named(lapack, letter, name)(operands[0], **choice)
+    values, vectors, info = _named("lapack", letter, name)(operands[0], **choice)
     return vectors, values, info
 
 

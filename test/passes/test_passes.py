@@ -74,11 +74,17 @@ def test_the_pipeline_runs_in_the_order_of_the_table(partitioner, groups):
 
 
 @pytest.mark.subprocess
-@pytest.mark.parametrize("module", ["shmap_passes", "shmap_tools.opt.main"])
-def test_jax_is_not_imported(module):
-    check = (
-        f"import sys, {module}; print([name for name in sys.modules if name.startswith('jax.')])"
-    )
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("shmap_passes", "jax."),
+        ("shmap_tools.opt.main", "jax."),
+        ("shmap_tools.cli.main", "jax."),
+        ("shmap_compiler", "scipy."),
+    ],
+)
+def test_what_is_slow_to_import_is_imported_when_it_is_needed(module, slow):
+    check = f"import sys, {module}; print([n for n in sys.modules if n.startswith('{slow}')])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

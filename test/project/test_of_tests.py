@@ -70,7 +70,8 @@ def test_every_filecheck_and_verified_diagnostic_has_something_to_check(path):
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_lit_test_of_a_pass_fails_without_the_pass(tmp_path):
-    shutil.copy(HERE / "lit.cfg.py", tmp_path)
+    for name in ("lit.cfg.py", "forked_tools.py"):
+        shutil.copy(HERE / name, tmp_path)
     for path in PASS_TESTS:
         text = path.read_text()
         for number, line in enumerate(run_lines(text)):
