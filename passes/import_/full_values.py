@@ -21,12 +21,12 @@ from jaxlib.mlir import ir
 
 from ..base import Violation
 from ..ir.collective_ops import is_axis_index
+from ..ir.elementwise import ELEMENTWISE
 from ..ir.inline_calls import callee
 from ..ir.ops import defining_op, is_token, terminator
 from ..ir.types import Value
 from .outside_ops import (
     CONTROL_FLOW,
-    ELEMENTWISE,
     all_operands,
     has_effect,
     inner_ops,

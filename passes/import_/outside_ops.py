@@ -8,18 +8,6 @@ from ..ir.collective_ops import COLLECTIVES, call_target
 from ..ir.ops import defining_op, walk
 from ..ir.types import Value
 
-ELEMENTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex"),
-        *("convert", "cosine", "count_leading_zeros", "divide", "exponential"),
-        *("exponential_minus_one", "floor", "imag", "is_finite", "log", "log_plus_one"),
-        *("logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt"),
-        *("power", "real", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt"),
-        *("select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign"),
-        *("sine", "sqrt", "subtract", "tan", "tanh", "xor"),
-    )
-)
 CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
 _PER_DEVICE = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
 _EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
+from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.types import Value
-from .cuts import ELEMENTWISE, Cut, cut_of_operand, cut_through, shape_of
+from .cuts import Cut, cut_of_operand, cut_through, shape_of
 
 _MOST = 64
 """More operations are not looked at."""

@@ -12,22 +12,9 @@ from math import prod
 
 from jaxlib.mlir import ir
 
+from ..ir.elementwise import ELEMENTWISE
 from ..ir.types import Value
 from .products import DOT, Product
-
-# fmt: off
-ELEMENTWISE = frozenset((
-    "chlo.erf", "chlo.erf_inv", "chlo.erfc", "chlo.square",
-    *(f"stablehlo.{name}" for name in (
-        "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert",
-        "cosine", "divide", "exponential", "exponential_minus_one", "floor", "imag", "is_finite",
-        "log", "log_plus_one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or",
-        "power", "real", "reduce_precision", "remainder", "round_nearest_afz",
-        "round_nearest_even", "rsqrt", "select", "sign", "sine", "sqrt", "subtract", "tan", "tanh",
-        "xor",
-    )),
-))
-# fmt: on
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER, over_whole_axes
-from .cuts import ELEMENTWISE, Cut, cut_through
+from ..ir.elementwise import ELEMENTWISE
+from .cuts import Cut, cut_through
 from .products import DOT, Product, Role
 
 
