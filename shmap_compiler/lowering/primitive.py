@@ -21,6 +21,7 @@ from shmap_passes import ChooseOverlap, GroupNaming, Pass, PassFailure, Pipeline
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.frames import with_room
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
     Eqn,
@@ -163,6 +164,10 @@ _UNREDUCED_NEEDS_SHARDY = Problem(
 
 
 def _lowering(ctx, *args, graph, mesh_witness):
+    return with_room(_lowered, ctx, args, graph)
+
+
+def _lowered(ctx: Any, args: Sequence[Any], graph: Graph) -> Sequence[Any]:
     if not shardy_is_on() and any(spec.unreduced for spec in graph.out_specs):
         raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
     refuse_symbolic_dimensions(graph, ctx)

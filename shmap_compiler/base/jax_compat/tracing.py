@@ -14,6 +14,7 @@ from jax.sharding import (
     AbstractMesh,
 )
 
+from shmap_compiler.base.frames import with_room
 from shmap_compiler.base.jax_compat.programs import ClosedJaxpr, Jaxpr
 from shmap_compiler.base.jax_compat.settings import setting
 
@@ -61,7 +62,7 @@ def _traced_flat(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
     info = getattr(fun, _DEBUG_INFO, None) or jax.api_util.debug_info("shard_map", fun, avals, {})
     flat = linear_util.wrap_init(lambda *args: jax.tree.leaves(fun(*args)), debug_info=info)
     types = [t if isinstance(t, AbstractValue) else jax.typeof(t) for t in avals]
-    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(flat, types)
+    jaxpr, _, consts = with_room(partial_eval.trace_to_jaxpr_dynamic, flat, types)
     return ClosedJaxpr(jaxpr, consts)
 
 
