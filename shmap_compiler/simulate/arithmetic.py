@@ -127,6 +127,14 @@ def cholesky(op: ir.Operation) -> Function:
     return run
 
 
+def poisoned(op: ir.Operation) -> Function:
+    """A buffer without contents: NaN, or the largest integer, so that what reads it is noticed."""
+    dtype, shape = result_dtype(op), ir.RankedTensorType(op.results[0].type).shape
+    value = np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.nan
+    buffer = np.full(shape, value, dtype)
+    return lambda: [buffer]
+
+
 COMPUTED: dict[str, Callable[[ir.Operation], Function]] = {
     "stablehlo.dot_general": dot_general,
     "stablehlo.dot": dot,

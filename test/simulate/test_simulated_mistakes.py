@@ -121,6 +121,22 @@ def test_the_first_nan_and_the_first_infinity():
     assert simulate_jax(lambda b: jnp.where(b > 1000, b, -jnp.inf)).non_finite is None
 
 
+def test_buffers_without_contents_are_noticed_where_they_are_read():
+    module = """
+    func.func public @main(%arg0: tensor<2xf32>) -> (tensor<4xf32>, tensor<4xi32>) {
+      %at = stablehlo.constant dense<1> : tensor<i32>
+      %0 = stablehlo.custom_call @AllocateBuffer() : () -> tensor<4xf32>
+      %1 = stablehlo.dynamic_update_slice %0, %arg0, %at
+          : (tensor<4xf32>, tensor<2xf32>, tensor<i32>) -> tensor<4xf32>
+      %2 = stablehlo.custom_call @AllocateBuffer() : () -> tensor<4xi32>
+      return %1, %2 : tensor<4xf32>, tensor<4xi32>
+    }"""
+    simulation = simulate_module(module, [np.ones(2, np.float32)])
+    np.testing.assert_array_equal(simulation.arrays[0], [np.nan, 1, 1, np.nan])
+    assert (simulation.arrays[1] == 2**31 - 1).all()
+    assert simulation.non_finite is None
+
+
 def test_nan_in_a_loop_and_in_a_collective():
     def f(b):
         return lax.fori_loop(0, 5, lambda k, c: jnp.sqrt(c - 2), b + 5)

@@ -1,135 +1,14 @@
-"""Programs give the numbers of the plain ones after each pass that lets transfers overlap products.
-
-Each family of programs is one body with several results, so that few programs are compiled.
-"""
+"""Programs give the numbers of the plain ones after each pass that overlaps transfers."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
-from shmap_passes import PASSES
+from overlap_programs import BY_NAME, PROGRAMS, mesh
 
 import shmap_compiler
 from shmap_compiler import shard_map
 
-BY_NAME = {cls.name.removeprefix("shmap-"): cls for cls in PASSES}
-
-
-def mesh(**sizes):
-    axis_types = (AxisType.Auto,) * len(sizes)
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)
-
-
-def normal(seed, *shape):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def gather(x, axis="i", dimension=0):
-    return lax.all_gather(x, axis, axis=dimension, tiled=True)
-
-
-def scatter(x, axis="i", dimension=0):
-    return lax.psum_scatter(x, axis, scatter_dimension=dimension, tiled=True)
-
-
-def gathered(x, w, v, batch):
-    """Products of gathered blocks: several, of either operand, with batches, what comes after."""
-    g = gather(x)
-    return (
-        jax.nn.gelu(g @ w) * (g @ v),
-        jnp.tanh(g @ w + v[0]) + g[:, :16],
-        jnp.einsum("kf,mk->fm", w, gather(x * 2)),
-        gather(x + 1) @ w,
-        (gather(x + 2).T @ gather(x + 2), gather(x + 2) @ v),
-        jnp.einsum("bmk,bkf->bmf", gather(batch, dimension=1), jnp.stack([w, v])),
-        jnp.einsum("mbk,mfk->mbf", gather(x[:, None]), gather(x[:, None] + 1)),
-    )
-
-
-def over_two_axes(x, w):
-    """The group is two axes, in another order than the mesh, and one axis of two."""
-    return gather(x, ("j", "i")) @ w, gather(x, "j") @ w, scatter(x @ x.T @ x @ w, ("j", "i"))
-
-
-def contracted(x, w):
-    g = gather(w)
-    return x @ g, jax.nn.relu(x @ g), x @ g @ g.T, jnp.einsum("kf,mk->fm", gather(w * 2), x)
-
-
-def scattered(x, w, batch):
-    return (
-        scatter(x @ w),
-        scatter(jnp.einsum("mk,kf->fm", x, w), dimension=1),
-        scatter(jnp.tanh(x @ w)),
-        scatter(x @ x.T),
-        scatter(jnp.einsum("bmk,kf->bmf", batch, w), dimension=1),
-    )
-
-
-def experts(x, w, v):
-    y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
-    z = jnp.einsum("ech,ehd->ecd", jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w)), v)
-    return lax.all_to_all(z, "i", split_axis=1, concat_axis=0, tiled=True)
-
-
-def layers(x, ws):
-    def loss(x, ws):
-        out = lax.scan(lambda x, w: (jnp.tanh(x @ gather(w)), None), x, ws)[0]
-        return (out.astype(jnp.float32) ** 2).sum(), out
-
-    (_, out), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(x, ws)
-    return out, grads
-
-
-LINE = {"i": 4}
-BOTH = P(("j", "i"))
-PROGRAMS = {
-    "gathered": (
-        gathered,
-        LINE,
-        (P("i"), P(), P(), P(None, "i")),
-        P(),
-        (normal(0, 64, 24), normal(1, 24, 16), normal(2, 24, 16), normal(3, 2, 64, 24)),
-    ),
-    "over two axes": (
-        over_two_axes,
-        {"i": 4, "j": 2},
-        (BOTH, P()),
-        (P(), P(("j", "i")), P(("j", "i"))),
-        (normal(0, 256, 24), normal(1, 24, 16)),
-    ),
-    "contracted": (
-        contracted,
-        LINE,
-        (P("i"), P("i")),
-        (P("i"), P("i"), P("i"), P(None, "i")),
-        (normal(0, 64, 24), normal(1, 24, 16)),
-    ),
-    "scattered": (
-        scattered,
-        LINE,
-        (P(None, "i"), P("i"), P(None, None, "i")),
-        (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i")),
-        (normal(0, 64, 64), normal(1, 64, 16), normal(2, 3, 64, 64)),
-    ),
-    "experts": (
-        experts,
-        LINE,
-        (P(None, "i"), P("i"), P("i")),
-        P(None, "i"),
-        (normal(0, 16, 64, 16), normal(1, 16, 16, 12), normal(2, 16, 12, 16)),
-    ),
-    "layers": (
-        layers,
-        LINE,
-        (P("i"), P(None, "i")),
-        (P("i"), (P("i"), P(None, "i"))),
-        (normal(0, 16, 24), normal(1, 5, 24, 24) * 0.2),
-    ),
-}
 # Which passes run on a program, with the options that force their form.
 CASES = [
     ("gathered", "overlap-gather-product", {"form": "ring"}),

@@ -1,0 +1,82 @@
+"""From a collective to the step in which groups of devices meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+from shmap_passes.ir.collective_ops import (
+    COLLECTIVES,
+    GROUPS,
+    call_target,
+    device_ids,
+    group_axes,
+    split_group_axes,
+)
+
+from shmap_compiler.base.device_groups import group_axes as axes_of_groups
+from shmap_compiler.base.device_groups import pair_axes
+from shmap_compiler.simulate.collectives import result_of
+from shmap_compiler.simulate.cuts import Groups
+from shmap_compiler.simulate.interpreter import shared
+from shmap_compiler.simulate.module import ReadModule
+from shmap_compiler.simulate.numbering import Numbering
+from shmap_compiler.simulate.places import SourcePlace, place_of
+from shmap_compiler.simulate.segments import elementwise
+from shmap_compiler.simulate.steps import Collective, Step, Unsupported
+
+RAGGED = "ragged_all_to_all"
+"""The custom call that is a collective."""
+
+
+def is_collective(op: ir.Operation) -> bool:
+    """Whether devices meet in an op."""
+    is_call = op.name == "stablehlo.custom_call"
+    return op.name in COLLECTIVES or (is_call and call_target(op) == RAGGED)
+
+
+def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) -> Step:
+    """The step of a collective."""
+    place, numbers = place_of(op), numbering.around(op)
+    if op.name in COLLECTIVES and GROUPS in op.attributes and split_group_axes(op):
+        fix = "name whole axes, or list the devices"
+        return Unsupported(place, *numbers, "groups over a part of a mesh axis", fix)
+    groups, axes = _groups(op, module)
+    result = result_of(op, _general)
+    if op.name == "stablehlo.custom_call":
+        place = SourcePlace(f"stablehlo.{RAGGED}", place.line)
+    return Collective(place, *numbers, groups, axes=axes, result=result)
+
+
+def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ...] | None]:
+    """The groups of devices that meet, and the mesh axes along which they extend."""
+    sizes, everyone = module.mesh.sizes, tuple(range(module.mesh.size))
+    if op.name == "stablehlo.collective_permute":
+        pairs = tuple((a, b) for a, b in device_ids(op, "source_target_pairs"))
+        return (everyone,), pair_axes(pairs, sizes) if pairs else ()
+    if op.name == "stablehlo.custom_call":
+        config = ir.DictAttr(op.attributes["backend_config"])
+        rows = np.array(ir.DenseIntElementsAttr(config["replica_groups"])).tolist()
+    elif (axes := group_axes(op)) is not None:
+        named = module.mesh_of(stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).mesh)
+        return tuple(map(tuple, named.groups(axes))), axes
+    else:
+        rows = device_ids(op, GROUPS)
+    groups = tuple(tuple(d for d in row if d >= 0) for row in rows) or (everyone,)
+    equal = len({len(group) for group in groups}) == 1
+    complete = sorted(d for group in groups for d in group) == list(everyone)
+    return groups, axes_of_groups(groups, sizes) if equal and complete else None
+
+
+def _general(op: ir.Operation, type_: ir.Type) -> Any:
+    """The function of a reduction region that is more than one op."""
+    segment = elementwise(op, type_)
+    (element,) = segment.outputs
+
+    def combine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        carriers = [*element.packed(a), *element.packed(b)]
+        return element.unpacked(shared().evaluate(segment.number, segment.code, carriers))
+
+    return combine

@@ -1,0 +1,235 @@
+"""Programs in which transfers can run beside products, and the forms that the passes have for them.
+
+Each family of programs is one body with several results, so that few programs are compiled.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from shmap_passes import PASSES, Pass, find_ops
+from shmap_passes.overlap import form
+
+import shmap_compiler
+from shmap_compiler import shard_map
+
+BY_NAME = {cls.name.removeprefix("shmap-"): cls for cls in PASSES}
+
+
+@dataclass(frozen=True)
+class WriteForm(Pass):
+    """Writes a form on all operations of a name, as shmap-choose-overlap does on some."""
+
+    name = "my-write-form"
+    keeps_bits = True
+
+    op_name: str = ""
+    form_name: str = ""
+    parts: int = 0
+    backward: bool = False
+    empty: str = "zeros"
+    barriers: bool = True
+    stacked: bool = False
+    in_place: bool = True
+    narrow: bool = False
+    wide: bool = False
+
+    def run(self, module):
+        order = (0, 3, 2, 1) if self.backward else ()
+        flags = self.barriers, self.stacked, self.in_place, self.narrow, self.wide
+        written = form.Form(self.form_name, self.parts, order, self.empty, *flags)
+        for op in find_ops(module.operation, [f"stablehlo.{self.op_name}"]):
+            form.write(op, written)
+
+
+def mesh(**sizes):
+    axis_types = (AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def gather(x, axis="i", dimension=0):
+    return lax.all_gather(x, axis, axis=dimension, tiled=True)
+
+
+def scatter(x, axis="i", dimension=0):
+    return lax.psum_scatter(x, axis, scatter_dimension=dimension, tiled=True)
+
+
+def gathered(x, w, v, batch):
+    """Products of gathered blocks: several, of either operand, with batches, what comes after."""
+    g = gather(x)
+    return (
+        jax.nn.gelu(g @ w) * (g @ v),
+        jnp.tanh(g @ w + v[0]) + g[:, :16],
+        jnp.einsum("kf,mk->fm", w, gather(x * 2)),
+        gather(x + 1) @ w,
+        (gather(x + 2).T @ gather(x + 2), gather(x + 2) @ v),
+        jnp.einsum("bmk,bkf->bmf", gather(batch, dimension=1), jnp.stack([w, v])),
+        jnp.einsum("mbk,mfk->mbf", gather(x[:, None]), gather(x[:, None] + 1)),
+    )
+
+
+def over_two_axes(x, w):
+    """The group is two axes, in another order than the mesh, and one axis of two."""
+    return gather(x, ("j", "i")) @ w, gather(x, "j") @ w, scatter(x @ x.T @ x @ w, ("j", "i"))
+
+
+def contracted(x, w):
+    g = gather(w)
+    return x @ g, jax.nn.relu(x @ g), x @ g @ g.T, jnp.einsum("kf,mk->fm", gather(w * 2), x)
+
+
+def scattered(x, w, batch):
+    return (
+        scatter(x @ w),
+        scatter(jnp.einsum("mk,kf->fm", x, w), dimension=1),
+        scatter(jnp.tanh(x @ w)),
+        scatter(x @ x.T),
+        scatter(jnp.einsum("bmk,kf->bmf", batch, w), dimension=1),
+    )
+
+
+def experts(x, w, v):
+    y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
+    z = jnp.einsum("ech,ehd->ecd", jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w)), v)
+    return lax.all_to_all(z, "i", split_axis=1, concat_axis=0, tiled=True)
+
+
+def layers(x, ws):
+    def loss(x, ws):
+        out = lax.scan(lambda x, w: (jnp.tanh(x @ gather(w)), None), x, ws)[0]
+        return (out.astype(jnp.float32) ** 2).sum(), out
+
+    (_, out), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(x, ws)
+    return out, grads
+
+
+LINE = {"i": 4}
+BOTH = P(("j", "i"))
+PROGRAMS = {
+    "gathered": (
+        gathered,
+        LINE,
+        (P("i"), P(), P(), P(None, "i")),
+        P(),
+        (normal(0, 64, 24), normal(1, 24, 16), normal(2, 24, 16), normal(3, 2, 64, 24)),
+    ),
+    "over two axes": (
+        over_two_axes,
+        {"i": 4, "j": 2},
+        (BOTH, P()),
+        (P(), P(("j", "i")), P(("j", "i"))),
+        (normal(0, 256, 24), normal(1, 24, 16)),
+    ),
+    "contracted": (
+        contracted,
+        LINE,
+        (P("i"), P("i")),
+        (P("i"), P("i"), P("i"), P(None, "i")),
+        (normal(0, 64, 24), normal(1, 24, 16)),
+    ),
+    "scattered": (
+        scattered,
+        LINE,
+        (P(None, "i"), P("i"), P(None, None, "i")),
+        (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i")),
+        (normal(0, 64, 64), normal(1, 64, 16), normal(2, 3, 64, 64)),
+    ),
+    "experts": (
+        experts,
+        LINE,
+        (P(None, "i"), P("i"), P("i")),
+        P(None, "i"),
+        (normal(0, 16, 64, 16), normal(1, 16, 16, 12), normal(2, 16, 12, 16)),
+    ),
+    "layers": (
+        layers,
+        LINE,
+        (P("i"), P(None, "i")),
+        (P("i"), (P("i"), P(None, "i"))),
+        (normal(0, 16, 24), normal(1, 5, 24, 24) * 0.2),
+    ),
+}
+
+RINGS = {
+    "a ring": {},
+    "a ring, backward": {"backward": True},
+    "a ring, halves stacked": {"stacked": True},
+    "a ring without barriers": {"barriers": False},
+    "a ring into an allocated buffer": {"empty": "allocate"},
+    "a ring of narrow numbers": {"narrow": True},
+}
+CHUNKS = {
+    "2 chunks": {"parts": 2},
+    "4 chunks": {"parts": 4},
+    "4 chunks without barriers": {"parts": 4, "barriers": False},
+    "4 chunks, concatenated": {"parts": 4, "in_place": False},
+    "4 chunks into an allocated buffer": {"parts": 4, "empty": "allocate"},
+}
+SUMS = {
+    "partial sums, one way": {"parts": 1},
+    "2 partial sums, both ways": {"parts": 2},
+    "4 partial sums": {"parts": 4},
+    "4 partial sums, backward": {"parts": 4, "backward": True},
+    "4 partial sums in f32": {"parts": 4, "wide": True},
+    "4 partial sums without barriers": {"parts": 4, "barriers": False},
+    "4 partial sums, concatenated": {"parts": 4, "in_place": False},
+    "4 partial sums into an allocated buffer": {"parts": 4, "empty": "allocate"},
+}
+LOOPS = {
+    "no loop": {},
+    "1 step of 2": {"parts": 2},
+    "1 step of 3, two before": {"parts": 3},
+}
+_GATHER, _SCATTER = "all_gather", "reduce_scatter"
+FORMS = [
+    (name, program, pass_, op_name, {"form_name": form_name, **options})
+    for program, pass_, op_name, form_name, forms in (
+        ("gathered", "overlap-gather-product", _GATHER, "ring", RINGS),
+        ("gathered", "overlap-gather-product", _GATHER, "rows", CHUNKS),
+        ("over two axes", "overlap-gather-product", _GATHER, "ring", {"a ring": {}}),
+        ("over two axes", "overlap-gather-product", _GATHER, "rows", {"2 chunks": {"parts": 2}}),
+        ("contracted", "overlap-gather-contraction", _GATHER, "columns", CHUNKS),
+        ("scattered", "overlap-product-scatter", _SCATTER, "columns", CHUNKS),
+        ("scattered", "overlap-product-scatter", _SCATTER, "partial-sums", SUMS),
+        (
+            "over two axes",
+            "overlap-product-scatter",
+            _SCATTER,
+            "partial-sums",
+            {"4 partial sums": {"parts": 4}},
+        ),
+        ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
+        ("layers", "unroll-gathering-loops", "while", "unroll", LOOPS),
+    )
+    for name, options in forms.items()
+]
+"""(name, program, pass, operation on which the form is written, options of `WriteForm`)."""
+
+
+def lowered_in(program, pass_, op_name, options, dtype, partitioner):
+    """A program one of whose passes rewrites into a form, and its arguments.
+
+    Arguments are small integers where numbers are narrowed, which loses nothing of them.
+    """
+    body, sizes, in_specs, out_specs, args = PROGRAMS[program]
+    if options.get("narrow"):
+        args = [np.round(4 * arg) for arg in args]
+    args = [jnp.asarray(arg, dtype) for arg in args]
+    rewrite = BY_NAME[pass_]
+    if op_name == "while":  # forced, as only then the pass inlines the steps
+        added = (rewrite(form="unroll", parts=options.get("parts", 0)),)
+    else:
+        added = (WriteForm(op_name=op_name, **options), rewrite())
+    specs = {"in_specs": in_specs, "out_specs": out_specs, "check_vma": False}
+    with shmap_compiler.passes(*added):
+        mapped = shard_map(body, mesh=mesh(**sizes), **specs)
+        return mapped.lower(*args, partitioner=partitioner), args
