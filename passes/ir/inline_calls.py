@@ -93,6 +93,8 @@ def erase_uncalled(module: ModuleOp, before: set[str]) -> None:
         used = {
             ir.FlatSymbolRefAttr(named.attr).value
             for op in walk(module.operation)
+            # The bindings end the process if they are asked for the attribute of a complex one.
+            if op.name != "stablehlo.constant"
             for named in (op.attributes[k] for k in range(len(op.attributes)))
             if isinstance(named.attr, ir.FlatSymbolRefAttr)
         }

@@ -30,23 +30,22 @@ from shmap_compiler.unjit.layout import (
 )
 from shmap_compiler.unjit.loops import CONTROL
 from shmap_compiler.unjit.names import Names, wanted_name
+from shmap_compiler.unjit.positions import Positions
 from shmap_compiler.unjit.spelling.operation import Op
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 from shmap_compiler.unjit.types import (
     dtype_code,
-    dtype_of,
-    element_of,
+    elements_of,
     literal,
     shape_of,
     shown_type,
-    splat_of,
 )
 from shmap_compiler.unjit.user_lines import NOWHERE, UserLine, user_line
 from shmap_compiler.unjit.wide import Cluster, wide_clusters
 
 _LONGEST_PART = 48
 """An expression that is longer becomes a statement."""
-_LONGEST_BROADCAST = 30
+_LONGEST_BROADCAST = 24
 """A broadcast of a longer one is that of a variable."""
 _MOST_ELEMENTS = 64
 """A constant of more different elements is embedded as StableHLO."""
@@ -111,6 +110,7 @@ class Program:
         self._last: dict[Any, ir.Operation] = {}
         self._left_out: set[Value] = set()
         self._wide: dict[ir.Operation, Cluster] = {}
+        self._positions = Positions(mesh)
 
     # --------------------------------------------------------------------- values, as operands
 
@@ -260,7 +260,7 @@ class Program:
         if op in self._wide:
             self._embed_wide(op)
             return
-        if self._is_number(op) or self._is_broadcast(op):
+        if self._is_number(op) or self._is_position(op) or self._is_broadcast(op):
             return
         if len(op.results) == 1 and op.results[0] in self._left_out:
             return
@@ -405,25 +405,38 @@ class Program:
     def _is_number(self, op: ir.Operation) -> bool:
         if op.name != "stablehlo.constant":
             return False
-        value = op.results[0]
-        attribute = op.attributes["value"]
-        elements = ir.DenseElementsAttr(attribute)
-        if elements.is_splat:
-            number = splat_of(attribute, element_of(value))
-            if number is None:
-                return False
-            self._constants[value] = np.asarray(number)
-            text = literal(number)
-            if isinstance(number, np.unsignedinteger) and int(number) >= 2**31:
-                self._known[value] = _typed_number(value, text)
-                return True
-            level = layout.UNARY if text.startswith("-") else ATOM
-            self._known[value] = Known(Code(text, level), is_number=True)
+        value, elements = op.results[0], elements_of(op)
+        if isinstance(elements, np.ndarray):
+            if elements.size <= _MOST_ELEMENTS:
+                self._constants[value] = elements
+            return False
+        if elements is None:
+            return False
+        self._constants[value] = np.asarray(elements)
+        text = literal(elements)
+        if isinstance(elements, np.unsignedinteger) and int(elements) >= 2**31:
+            self._known[value] = _typed_number(value, text)
             return True
-        if np.prod(shape_of(value)) <= _MOST_ELEMENTS and dtype_of(value).kind in "biuf":
-            array = np.array(elements).reshape(shape_of(value))
-            self._constants[value] = array
-        return False
+        level = layout.UNARY if text.startswith("-") else ATOM
+        self._known[value] = Known(Code(text, level), is_number=True)
+        return True
+
+    def _is_position(self, op: ir.Operation) -> bool:
+        """Whether an operation computes an integer that is written by indices of mesh axes."""
+        found = self._positions.read(op, self._constants.get)
+        if found is None:
+            return False
+        value = op.results[0]
+        if np.all(found == found[0]):
+            self._constants[value] = found[0]
+            level = layout.UNARY if found[0] < 0 else ATOM
+            self._known[value] = Known(Code(str(found[0]), level), is_number=True)
+            return True
+        code = self._positions.spelled(value, found)
+        if code is None:
+            return False
+        self._known[value] = Known(code)
+        return True
 
     def _is_broadcast(self, op: ir.Operation) -> bool:
         """Whether an operation is a broadcast that need not be written."""

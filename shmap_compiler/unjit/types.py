@@ -13,6 +13,7 @@ from shmap_compiler.simulate.element_types import ELEMENT_TYPES
 
 _SHOWN = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128"}
 _NAMES = {"i1": "bool_"}
+_COMPLEX = re.compile(r"dense<\(([-+.\de]+), ?([-+.\de]+)\)>", re.IGNORECASE)
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
@@ -50,9 +51,27 @@ def shown_type(value: Value) -> str:
     return f"{shown}[{','.join(map(str, shape_of(value)))}]"
 
 
-def splat_of(attribute: Any, element: str) -> Any:
-    """The one value of a constant, as a NumPy scalar."""
-    made = ir.DenseElementsAttr(attribute)
+def elements_of(constant: ir.Operation) -> Any:
+    """The elements of a constant: a NumPy scalar if all are equal, else an array.
+
+    None if they cannot be read: the bindings have no complex numbers.
+    """
+    value = constant.results[0]
+    element = element_of(value)
+    if element.startswith("complex"):
+        found = _COMPLEX.search(str(constant))
+        if found is None:
+            return None
+        return ELEMENT_TYPES[element].dtype.type(complex(float(found[1]), float(found[2])))
+    elements = ir.DenseElementsAttr(constant.attributes["value"])
+    if elements.is_splat:
+        return _splat(elements, element)
+    if dtype_of(value).kind not in "biuf":
+        return None
+    return np.array(elements).reshape(shape_of(value))
+
+
+def _splat(made: ir.DenseElementsAttr, element: str) -> Any:
     scalar: Any = made.get_splat_value()
     dtype = ELEMENT_TYPES[element].dtype
     if element == "i1":
@@ -63,8 +82,6 @@ def splat_of(attribute: Any, element: str) -> Any:
         if dtype.kind == "u":
             number %= 2**bits
         return np.array(number).astype(dtype)[()]
-    if dtype.kind == "c":
-        return None
     return np.array(ir.FloatAttr(scalar).value).astype(dtype)[()]
 
 
@@ -75,6 +92,9 @@ def literal(number: Any) -> str:
         return str(bool(number))
     if dtype.kind in "iu":
         return str(int(number))
+    if dtype.kind == "c":
+        real, imaginary = literal(number.real), literal(number.imag)
+        return f"complex({real}, {imaginary})"
     if np.isnan(number):
         return "jnp.nan"
     if np.isinf(number):

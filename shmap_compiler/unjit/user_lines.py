@@ -16,6 +16,7 @@ from shmap_compiler.base.errors import shown_path
 
 _FRAME = re.compile(r'"([^"]*)"\("([^"]+)":(\d+)')
 _NAME = re.compile(r'^loc\("([^"]*)"')
+_LAMBDA = "<lambda>"
 _INTERNAL = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]))
 
 
@@ -61,15 +62,17 @@ def _read(location: str, outermost: str) -> UserLine:
     backward = name is not None and "transpose(" in name[1]
     if not frames:
         return NOWHERE
-    _, path, line = frames[0]
-    statement = _statement(path, line)
+    inner, path, line = frames[0]
+    statement = None if inner.endswith(_LAMBDA) else _statement(path, line)
     variable = ""
     for function, file, number in frames:
-        found = _statement(file, number)
-        variable = "" if found is None else _assigned(found)
         # What a function returns is what its caller assigns it to.
-        if variable or function == outermost or not isinstance(found, ast.Return):
-            if function == outermost and isinstance(found, ast.Return):
+        is_lambda = function.endswith(_LAMBDA)
+        found = None if is_lambda else _statement(file, number)
+        variable = "" if found is None else _assigned(found)
+        returns = is_lambda or isinstance(found, ast.Return)
+        if variable or function == outermost or not returns:
+            if function == outermost and returns:
                 variable = "result"
             break
     first = line if statement is None else statement.lineno

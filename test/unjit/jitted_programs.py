@@ -38,8 +38,10 @@ class Jitted:
       ins: specs of these: pytrees of `P`.
       outs: specs of the results; None leaves them to the partitioner.
       differentiable: whether reverse mode goes through it.
-      more: the collectives that the source has more, or fewer, than the jitted program, with the
-        reason why.
+      more: why passes of ours leave other collectives than the jitted program has; "" if they do
+        not.
+      tolerance: by how much the gradients may differ, in units of the largest number.
+      is_long: whether it is tested outside of `make test` only.
     """
 
     fun: Callable[..., Any]
@@ -48,6 +50,8 @@ class Jitted:
     outs: Any = None
     differentiable: bool = True
     more: str = ""
+    tolerance: float = 2e-5
+    is_long: bool = False
 
     def jitted(self):
         devices = mesh()
@@ -262,5 +266,5 @@ PROGRAMS = {
     "cholesky": Jitted(cholesky, (floats(8, 4, 4),), (ROWS,), ROWS, differentiable=False),
 }
 
-EMBEDDED = {"dropout", "random_normal", "cholesky"}
+EMBEDDED = {"dropout", "random_normal", "random_numbers", "random_choice", "cholesky"}
 """Programs with operations that have no name: random numbers count in 64 bits, LAPACK is called."""

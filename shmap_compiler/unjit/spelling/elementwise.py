@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 
 from shmap_compiler.unjit import layout
-from shmap_compiler.unjit.layout import Code, binary, call
+from shmap_compiler.unjit.layout import Code, binary, call, display
 from shmap_compiler.unjit.spelling.operation import Op, Row
 from shmap_compiler.unjit.types import dtype_of, element_of, is_float
 
@@ -25,7 +25,6 @@ _CALLED = {
     "log": "jnp.log",
     "log_plus_one": "jnp.log1p",
     "logistic": "jax.nn.sigmoid",
-    "optimization_barrier": "lax.optimization_barrier",
     "popcnt": "lax.population_count",
     "real": "jnp.real",
     "round_nearest_afz": "lax.round",
@@ -78,6 +77,12 @@ def together(op: Op, values: list[int]) -> list[Code]:
 
 def _called(op: Op) -> Code:
     return call(_CALLED[op.name], op.exact(0))
+
+
+def _barrier(op: Op) -> Code:
+    arrays = op.all_exact()
+    whole = arrays[0] if len(arrays) == 1 else display("(", arrays, ")")
+    return call("lax.optimization_barrier", whole)
 
 
 def _operator(op: Op) -> Code:
@@ -166,6 +171,7 @@ ROWS: dict[str, Row] = {
     **{f"stablehlo.{name}": _on_two for name in _ON_TWO},
     **{f"stablehlo.{name}": _on_two_equal for name in _ON_TWO_EQUAL},
     "stablehlo.negate": _negate,
+    "stablehlo.optimization_barrier": _barrier,
     "stablehlo.not": _not,
     "stablehlo.compare": _compare,
     "stablehlo.select": _select,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.spelling.operation import Op, Row
-from shmap_compiler.unjit.types import dtype_of
+from shmap_compiler.unjit.types import dtype_of, is_float
 
 # The function of `jnp` or `lax` for the op of a region, and the number with which it begins.
 _REDUCED = {
@@ -70,11 +71,34 @@ def _reduce_several(op: Op, dims: tuple[int, ...], count: int) -> Code | None:
     if function is None:
         return None
     arrays = op.all_exact()
+    if count > 1 and all(map(_becomes_integers, op.op.results)):
+        # JAX knows no derivative of such a reduction; here it is zero.
+        arrays = [
+            call("lax.stop_gradient", array) if is_float(value) else array
+            for array, value in zip(arrays, op.operands, strict=True)
+        ]
     if count == 1:
         return call("lax.reduce", arrays[0], arrays[1], _pairwise(op, function), numbers(dims))
     whole = display("(", arrays[:count], ")")
     starts = display("(", arrays[count:], ")")
     return call("lax.reduce", whole, starts, _pairwise(op, function), numbers(dims))
+
+
+_MOVED = ("reshape", "broadcast_in_dim", "all_gather", "concatenate", "slice", "transpose")
+
+
+def _becomes_integers(value: Value) -> bool:
+    """Whether a value takes part in nothing but the choice of integers, such as of an argmax."""
+    if not is_float(value):
+        return True
+    for use in value.uses:
+        user = use.owner.operation
+        short = user.name.partition(".")[2]
+        if not (short in _MOVED or (short == "reduce" and len(user.results) > 1)):
+            return False
+        if not all(map(_becomes_integers, user.results)):
+            return False
+    return True
 
 
 def _pairwise(op: Op, function: str) -> Code:
