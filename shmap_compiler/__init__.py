@@ -43,7 +43,8 @@ from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 from shmap_compiler.targets.compiler_options import compiler_options
 from shmap_compiler.unjit.embedded import call_stablehlo
-from shmap_compiler.unjit.unjitted import Unjitted, unjit
+from shmap_compiler.unjit.from_jit import unjit
+from shmap_compiler.unjit.unjitted import Unjitted
 from shmap_compiler.unjit.validation import UnjitValidation
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.resources import SerialLoop, mesh, serial_loop

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax import lax
 
 from shmap_compiler.explain.replica_groups import Groups, groups_of_text
+from shmap_compiler.stages.any_function import lower_function
+from shmap_compiler.stages.portable import Portable
+from shmap_compiler.targets import Target
 
 _AFTER = re.compile(r"\.after_(?:tpu-)?spmd-partitioning\.")
 _COLLECTIVE = re.compile(r"\bchannel_id=(\d+), replica_groups=(.*)")
@@ -19,17 +23,17 @@ _COLLECTIVE = re.compile(r"\bchannel_id=(\d+), replica_groups=(.*)")
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A compiled program, and its HLO as the partitioner left it.
+    """The HLO of a compiled program as the partitioner left it.
 
     Attributes:
-      compiled: the program.
       proto: the HloModuleProto.
       text: the same as text, which has what the conversion to StableHLO loses.
+      kept: the positions of the arguments, flat, that it takes.
     """
 
-    compiled: jax.stages.Compiled
     proto: bytes
     text: str
+    kept: tuple[int, ...]
 
     def groups(self, device_count: int) -> Mapping[int, Groups]:
         """The groups of each collective, by its channel.
@@ -47,26 +51,83 @@ class NotPartitioned(Exception):
     """XLA compiled the program without its partitioner."""
 
 
-def partition(lowered: jax.stages.Lowered) -> Partitioned:
+def partition(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, Partitioned]:
     """Compiles a program and keeps what its partitioner made of it.
 
     Raises:
       NotPartitioned: the program runs on one device.
     """
     with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
-        options: dict[str, Any] = {
-            "xla_dump_to": folder,
-            "xla_dump_hlo_as_proto": True,
-            "xla_dump_hlo_as_text": True,
-            "xla_dump_hlo_pass_re": "spmd-partitioning",
-        }
-        compiled = lowered.compile(compiler_options=options)
-        files = [path for path in Path(folder).iterdir() if _AFTER.search(path.name)]
-        protos = sorted(path for path in files if path.name.endswith(".hlo.pb"))
-        texts = sorted(path for path in files if path.name.endswith(".txt"))
-        if not protos or not texts:
-            raise NotPartitioned
-        return Partitioned(compiled, _module_of(protos[-1].read_bytes()), texts[-1].read_text())
+        compiled = lowered.compile(compiler_options=_dump_options(folder))
+        tree = jax.tree.structure(compiled.args_info)
+        shardings = tree.flatten_up_to(compiled.input_shardings)
+        kept = tuple(k for k, sharding in enumerate(shardings) if sharding is not None)
+        return compiled, _read(folder, kept)
+
+
+def partition_for(
+    target: Target,
+    jitted: Callable[..., Any],
+    args: Sequence[Any],
+    compiled: jax.stages.Compiled,
+    progress: Callable[[str], None],
+) -> Partitioned:
+    """What the partitioner of a target makes of a program.
+
+    Args:
+      compiled: the program, compiled for the devices of its shardings; those of its results are
+        kept.
+      progress: called with the name of each phase as it begins.
+
+    Raises:
+      TargetError: the program does not fit the target.
+      NotPartitioned: the program runs on one device.
+    """
+    program = portable_of(jitted, args, compiled, target.platform)
+    with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
+        program.compile(target, progress, compiler_options=_dump_options(folder))
+        return _read(folder, tuple(program.kept))
+
+
+def portable_of(
+    jitted: Callable[..., Any],
+    args: Sequence[Any],
+    compiled: jax.stages.Compiled,
+    platform: str,
+) -> Portable:
+    """A program for the devices of a platform, with the shardings that it is compiled with here."""
+    infos: Any = compiled.args_info
+    leaves, tree = jax.tree.flatten(infos[0])
+    inputs: Any = compiled.input_shardings
+    types = [
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        for leaf, sharding in zip(leaves, tree.flatten_up_to(inputs[0]), strict=True)
+    ]
+
+    def placed(*given: Any) -> Any:
+        return lax.with_sharding_constraint(jitted(*given), compiled.output_shardings)
+
+    placed.__name__ = placed.__qualname__ = getattr(jitted, "__name__", "program")
+    return lower_function(placed, jax.tree.unflatten(tree, types), platform)
+
+
+def _dump_options(folder: str) -> dict[str, Any]:
+    """Compiler options; their values have to be booleans for libtpu."""
+    return {
+        "xla_dump_to": folder,
+        "xla_dump_hlo_as_proto": True,
+        "xla_dump_hlo_as_text": True,
+        "xla_dump_hlo_pass_re": "spmd-partitioning",
+    }
+
+
+def _read(folder: str, kept: tuple[int, ...]) -> Partitioned:
+    files = [path for path in Path(folder).iterdir() if _AFTER.search(path.name)]
+    protos = sorted(path for path in files if path.name.endswith(".hlo.pb"))
+    texts = sorted(path for path in files if path.name.endswith(".txt"))
+    if not protos or not texts:
+        raise NotPartitioned
+    return Partitioned(_module_of(protos[-1].read_bytes()), texts[-1].read_text(), kept)
 
 
 def _module_of(proto: bytes) -> bytes:

@@ -92,7 +92,8 @@ def write_source(
         names = Names()
         name = names.fresh(name)
         parameters = {side.name: names.fresh(side.name) for side in inputs}
-        program = Program(form.mesh, names, jitted)
+        is_named = re.search(rf'loc\("(?:[^"]*\.)?{re.escape(jitted)}"\(', module) is not None
+        program = Program(form.mesh, names, jitted if is_named else "")
         leaves = [leaf for side in inputs for leaf in side.leaves]
         arguments = dict(zip(kept, form.main.arguments, strict=True))
         for line in _types_of(inputs, arguments):

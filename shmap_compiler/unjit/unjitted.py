@@ -1,10 +1,9 @@
-"""unjit: the source of what XLA's partitioner made of a jitted program."""
+"""Unjitted: what XLA's partitioner made of a jitted program, as `unjit` returns it."""
 
 from __future__ import annotations
 
 import linecache
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,23 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shmap_compiler.base.errors import Problem, UnjitError, describe, function_name
-from shmap_compiler.base.specs import varying_axes
+from shmap_compiler.base.errors import Problem, UnjitError
 from shmap_compiler.explain import Explanation
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.stages.explaining import explain
-from shmap_compiler.unjit import boundary
-from shmap_compiler.unjit.body import NotConvertible, body_form
-from shmap_compiler.unjit.conversion import ConversionFailed, shared
-from shmap_compiler.unjit.partitioned import NotPartitioned, Partitioned, partition
-from shmap_compiler.unjit.signature import Side, identifier, parameter_names, read_sides
-from shmap_compiler.unjit.source import Source, write_source
+from shmap_compiler.targets import Target
+from shmap_compiler.unjit.partitioned import portable_of
+from shmap_compiler.unjit.signature import Side
+from shmap_compiler.unjit.source import Source
 from shmap_compiler.unjit.validation import UnjitValidation, validate
-from shmap_compiler.unjit.wide import WideNumbers
-
-Progress = Callable[[str], None]
-_CALLBACK = re.compile(r'custom_call_target="([^"]*callback[^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,8 @@ class Unjitted:
 
     Attributes:
       who: The program.
-      compiled: The program, as XLA compiled it.
+      compiled: The program, as XLA compiled it for the devices of its shardings.
+      target: What it was partitioned for; None if for these devices.
 
     Examples:
       >>> shardings = NamedSharding(mesh, P("i")), NamedSharding(mesh, P())
@@ -51,6 +44,8 @@ class Unjitted:
 
     who: str
     compiled: jax.stages.Compiled
+    target: Target | None
+    _jitted: Callable[..., Any]
     _body: str
     _source: Source
     _inputs: tuple[Side, ...]
@@ -161,16 +156,22 @@ class Unjitted:
         )
 
     def prices(self) -> tuple[Explanation, Explanation]:
-        """Returns what the jitted program costs, and what the source costs.
+        """Returns what the jitted program costs, and what the source costs, on `target`.
 
         Examples:
           >>> f = jax.jit(jnp.sum, in_shardings=NamedSharding(mesh, P("i")))
           >>> [len(each.collectives) for each in unjit(f, x).prices()]
           [1, 1]
         """
-        lowered = jax.jit(self._mapped).lower(*self.given(self._args))
-        ours = replace(explain(lowered), program="the source")
-        return replace(explain(self.compiled), program="the jitted program"), ours
+        if self.target is None:
+            given = self.given(self._args)
+            ours = explain(jax.jit(self._mapped).lower(*given))
+            theirs = explain(self.compiled)
+        else:
+            ours = self._mapped.lower(*self.given(self._args)).compile(self.target).explain()
+            program = portable_of(self._jitted, self._args, self.compiled, self.target.platform)
+            theirs = program.compile(self.target).explain()
+        return replace(theirs, program="the jitted program"), replace(ours, program="the source")
 
     def given(self, args: Sequence[Any]) -> list[Any]:
         """The arguments of the jitted program as the source takes them."""
@@ -192,161 +193,6 @@ class Unjitted:
         return plain and not any(map(_is_key, jax.tree.leaves(self._args)))
 
 
-def unjit(jitted: Callable[..., Any], *args: Any, progress: Progress | None = None) -> Unjitted:
-    """Brings what XLA's partitioner made of a jitted program back to source.
-
-    The program is compiled as it is, for the devices of its shardings. What the partitioner made
-    of it becomes a module in body form, and Python source of a `shard_map` function with the same
-    collectives. Both are compared with the jitted program on `args` before anything is returned.
-
-    Args:
-      jitted: `jax.jit(f, in_shardings=..., out_shardings=...)`.
-      *args: Its arguments: arrays, or `jax.ShapeDtypeStruct`s.
-      progress: Called with the name of each phase as it begins.
-
-    Returns:
-      An `Unjitted`.
-
-    Raises:
-      UnjitError: The program is not partitioned, holds what has no source, or its source does not
-        compute the same.
-
-    Examples:
-      >>> rows, columns = NamedSharding(mesh, P("i")), NamedSharding(mesh, P(None, "i"))
-      >>> transpose = jax.jit(lambda a: a.T, in_shardings=rows, out_shardings=rows)
-      >>> "lax.all_to_all(" in unjit(transpose, jnp.ones((8, 8))).as_python()
-      True
-    """
-    report = progress or (lambda phase: None)
-    fun: Any = jitted if hasattr(jitted, "lower") else jax.jit(jitted)
-    who = f"unjit of {describe(jitted)}"
-    report("compiling")
-    lowered = fun.lower(*args)
-    try:
-        made = partition(lowered)
-    except NotPartitioned:
-        problem = Problem(
-            "the compiled program",
-            "a program for one device",
-            "one that XLA's partitioner divided among several",
-            "give jax.jit in_shardings on a mesh, or pass arrays that are sharded",
-        )
-        raise UnjitError(who, [problem]) from None
-    _refuse_callbacks(who, made.text)
-    report("converting")
-    unjitted = _unjitted(who, describe(jitted), fun, lowered, made, args)
-    report("comparing")
-    validation = unjitted.validate()
-    if not validation.holds:
-        raise UnjitError(who, [validation.problem()])
-    return unjitted
-
-
-def _unjitted(
-    who: str,
-    program: str,
-    fun: Any,
-    lowered: jax.stages.Lowered,
-    made: Partitioned,
-    args: Sequence[Any],
-) -> Unjitted:
-    compiled = made.compiled
-    infos: Any = lowered.args_info
-    leaves, tree = jax.tree.flatten(infos)
-    ins: Any = compiled.input_shardings
-    shardings = tree.flatten_up_to(ins)
-    kept = tuple(k for k, sharding in enumerate(shardings) if sharding is not None)
-    out_leaves, out_tree = jax.tree.flatten(lowered.out_info)
-    out_shardings = out_tree.flatten_up_to(compiled.output_shardings)
-    mesh = boundary.mesh_of([*shardings, *out_shardings])
-    if mesh is None:
-        problem = Problem(
-            "the shardings of the compiled program",
-            "none on a mesh with named axes",
-            "a jax.sharding.NamedSharding for at least one argument or result",
-            "use NamedSharding(mesh, P(...)) in in_shardings",
-        )
-        raise UnjitError(who, [problem])
-    if mesh.is_multi_process:
-        problem = Problem(
-            "the mesh",
-            f"devices of {jax.process_count()} processes",
-            "devices of this process, on which the source is compared with the program",
-            "run unjit in one process, on virtual devices",
-        )
-        raise UnjitError(who, [problem])
-    try:
-        placed_in = [boundary.placement(shardings[k], leaves[k].shape, mesh) for k in kept]
-        placed_out = [
-            boundary.placement(s, leaf.shape, mesh)
-            for s, leaf in zip(out_shardings, out_leaves, strict=True)
-        ]
-        code = shared().convert(made.proto)
-        groups = made.groups(mesh.size)
-        body = body_form(code, groups, boundary.passes_mesh(mesh), placed_in, placed_out)
-    except boundary.NotOnMesh as error:
-        raise _refused(who, f"the sharding {error}", "one along whole axes of the mesh") from None
-    except (ConversionFailed, NotConvertible, ValueError) as error:
-        needed = "operations and groups of devices that StableHLO and body form have"
-        raise _refused(who, str(error), needed) from None
-    names = parameter_names(fun, len(infos[0]))
-    inputs = read_sides(infos[0], names)
-    is_several = type(lowered.out_info) in (tuple, list) and len(lowered.out_info) > 0
-    result = type(lowered.out_info) if is_several else None
-    outputs = read_sides(
-        lowered.out_info if is_several else [lowered.out_info],
-        [f"result_{k}" for k in range(len(lowered.out_info))] if is_several else ["result"],
-    )
-    name = identifier(function_name(fun)) if function_name(fun) != "<lambda>" else "program"
-
-    def written(replicated: Mapping[int, tuple[str, ...]]) -> Source:
-        about = (f"{program} as XLA's partitioner divides it, by shmap_compiler.unjit.",)
-        jitted = function_name(fun)
-        return write_source(body, name, jitted, about, inputs, outputs, result, kept, replicated)
-
-    def assembled(source: Source) -> Unjitted:
-        return Unjitted(
-            who=program,
-            compiled=compiled,
-            _body=body,
-            _source=source,
-            _inputs=inputs,
-            _outputs=outputs,
-            _result=result,
-            _kept=kept,
-            _mesh=mesh,
-            _args=tuple(args),
-        )
-
-    try:
-        unjitted = assembled(written({}))
-    except WideNumbers as error:
-        problem = Problem(
-            "the partitioned program",
-            str(error),
-            "arrays that JAX has: 64-bit numbers are switched off",
-            "set jax.config.update('jax_enable_x64', True), or use narrower numbers",
-        )
-        raise UnjitError(who, [problem]) from None
-    replicated = _hidden_replication(unjitted)
-    return assembled(written(replicated)) if replicated else unjitted
-
-
-def _hidden_replication(unjitted: Unjitted) -> dict[int, tuple[str, ...]]:
-    """The results that are equal along axes for a reason that cannot be inferred."""
-    mapped = unjitted._mapped.replace(check_vma=False)
-    graph = mapped.trace(*unjitted.given(unjitted._args))
-    found = {}
-    for k, (varying, spec) in enumerate(
-        zip(graph.replication.outputs, graph.out_specs, strict=True)
-    ):
-        mentioned = varying_axes(spec)
-        missing = tuple(a for a in graph.manual_axes if a in varying and a not in mentioned)
-        if missing:
-            found[k] = missing
-    return found
-
-
 def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., Any]:
     """The function that a generated file defines, on another mesh of the same axes."""
     path = f"<unjit {source.name}>"
@@ -355,25 +201,6 @@ def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., Any]:
     namespace: dict[str, Any] = {"__name__": f"unjit_{source.name}"}
     exec(compile(source.text, path, "exec"), namespace)
     return namespace[source.name].replace(mesh=mesh)
-
-
-def _refuse_callbacks(who: str, text: str) -> None:
-    problems = [
-        Problem(
-            "a callback",
-            f"a call back into Python, {target}",
-            "operations of XLA only: the source cannot name the function",
-            "remove jax.debug.print, pure_callback and io_callback",
-        )
-        for target in sorted(set(_CALLBACK.findall(text)))
-    ]
-    if problems:
-        raise UnjitError(who, problems)
-
-
-def _refused(who: str, found: str, needed: str) -> UnjitError:
-    fix = "report it with the program; shmap explain shows its collectives meanwhile"
-    return UnjitError(who, [Problem("the partitioned program", found, needed, fix)])
 
 
 def _is_key(leaf: Any) -> bool:

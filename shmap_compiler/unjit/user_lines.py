@@ -46,7 +46,8 @@ def user_line(op: ir.Operation, outermost: str) -> UserLine:
     """The user's line of an operation.
 
     Args:
-      outermost: the jitted function; its callers have nothing to do with the operation.
+      outermost: the jitted function; its callers have nothing to do with the operation. "" if
+        locations do not name it.
     """
     return _read(str(op.location), outermost)
 
@@ -54,20 +55,20 @@ def user_line(op: ir.Operation, outermost: str) -> UserLine:
 @cache
 def _read(location: str, outermost: str) -> UserLine:
     frames = [
-        (function, path, int(line))
+        (function.rpartition(".")[2], path, int(line))
         for function, path, line in _FRAME.findall(location)
         if not path.startswith(_INTERNAL) and "site-packages" not in path
     ]
     name = _NAME.match(location)
     backward = name is not None and "transpose(" in name[1]
-    if not frames:
+    if not frames or (outermost and all(function != outermost for function, _, _ in frames)):
         return NOWHERE
     inner, path, line = frames[0]
-    statement = None if inner.endswith(_LAMBDA) else _statement(path, line)
+    statement = None if inner == _LAMBDA else _statement(path, line)
     variable = ""
     for function, file, number in frames:
         # What a function returns is what its caller assigns it to.
-        is_lambda = function.endswith(_LAMBDA)
+        is_lambda = function == _LAMBDA
         found = None if is_lambda else _statement(file, number)
         variable = "" if found is None else _assigned(found)
         returns = is_lambda or isinstance(found, ast.Return)

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jitted_programs import ROWS, Jitted, attention, convolution, floats, integers, layer_norm
 
 COLUMNS = P(None, "j")
+SCATTERED = "our passes make one reduce-scatter of a sum of which each device keeps a part"
 
 
 def gated_mlp(x, w_gate, w_up, w_down):
@@ -183,7 +184,7 @@ PROGRAMS = {
         (floats(8, 16), floats(16, 32), floats(32, 16)),
         (ROWS, COLUMNS, P("j")),
         P("i", "j"),
-        more="our passes make one reduce-scatter of a sum of which each device keeps a part",
+        more=SCATTERED,
     ),
     "rms_norm": Jitted(rms_norm, (floats(8, 16), floats(16)), (P("i", "j"), P("j")), P("i", "j")),
     "batch_norm": Jitted(batch_norm, (floats(8, 4), floats(4), floats(4)), (ROWS, P(), P()), ROWS),
@@ -238,7 +239,11 @@ PROGRAMS = {
         is_long=True,
     ),
     "deep_step": Jitted(
-        deep_step, (floats(8, 8), floats(3, 8, 8)), (ROWS, P(None, "j")), P(None, "j")
+        deep_step,
+        (floats(8, 8), floats(3, 8, 8)),
+        (ROWS, P(None, "j")),
+        P(None, "j"),
+        more=SCATTERED,
     ),
     "rotary": Jitted(rotary, (floats(8, 4, 8),), (P("i", "j"),), P("i", "j")),
     "decode": Jitted(
@@ -249,7 +254,11 @@ PROGRAMS = {
     ),
     "contrastive": Jitted(contrastive, (floats(8, 4), floats(8, 4)), (ROWS, ROWS), P()),
     "mixed_precision": Jitted(
-        mixed_precision, (floats(8, 16), floats(16, 8)), (P("i", "j"), P("j")), ROWS
+        mixed_precision,
+        (floats(8, 16), floats(16, 8)),
+        (P("i", "j"), P("j")),
+        ROWS,
+        tolerance=2e-2,
     ),
     "accumulate": Jitted(accumulate, (floats(8, 4), floats(3, 8, 8)), (P(), P(None, "i")), P()),
     "vmapped": Jitted(
@@ -263,7 +272,7 @@ PROGRAMS = {
         (floats(8, 16), floats(8, 4)),
         (P("i", "j"), ROWS),
         P(("j", "i")),
-        more="our passes make one reduce-scatter of a sum of which each device keeps a part",
+        more=SCATTERED,
     ),
 }
 """By what they are."""

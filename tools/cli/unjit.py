@@ -27,6 +27,7 @@ examples:
   shmap unjit train.py:step
   shmap unjit train.py:step -o by_hand.py
   shmap unjit train.py:step --diff train.py:step_fsdp
+  shmap unjit train.py:step --target tpu:v5e:2x4 --prices
 """
 
 
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", dest="output", metavar="FILE.py", help="write the source here")
     parser.add_argument(
         "--diff", metavar="FILE.py:NAME", help="print the difference to another program's source"
+    )
+    parser.add_argument(
+        "--target",
+        dest="partition_for",
+        metavar="TARGET",
+        help="show what the partitioner of a target does, e.g. tpu:v5e:2x4, without its devices",
     )
     parser.add_argument(
         "--prices",
@@ -57,10 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     output.require_writable("-o", options.output)
-    first = _unjitted(options.target)
+    first = _unjitted(options.target, options.partition_for)
     text = first.as_python()
     if options.diff is not None:
-        other = _unjitted(options.diff).as_python()
+        other = _unjitted(options.diff, options.partition_for).as_python()
         text = "".join(
             difflib.unified_diff(
                 text.splitlines(keepends=True),
@@ -80,7 +87,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _unjitted(target: str) -> Unjitted:
+def _unjitted(target: str, partition_for: str | None) -> Unjitted:
     import jax
 
     from shmap_compiler import ShardMapped, unjit
@@ -110,7 +117,7 @@ def _unjitted(target: str) -> Unjitted:
     args: Any = random_data.fill(function.args, 0)
     with Progress(f"unjit {function.name}") as progress:
         return program_files.guarded(
-            lambda: unjit(function.mapped, *args, progress=progress.phase),
+            lambda: unjit(function.mapped, *args, target=partition_for, progress=progress.phase),
             f"tracing {function.name}",
             function.file,
         )
