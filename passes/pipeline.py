@@ -23,6 +23,7 @@ from .overlap.choose_overlap import ChooseOverlap
 from .overlap.overlap_all_to_all import OverlapAllToAll
 from .overlap.overlap_gather_contraction import OverlapGatherContraction
 from .overlap.overlap_gather_product import OverlapGatherProduct
+from .overlap.overlap_gather_scatter import OverlapGatherScatter
 from .overlap.overlap_product_scatter import OverlapProductScatter
 from .overlap.unroll_gathering_loops import UnrollGatheringLoops
 from .simplify.combine_all_reduces import CombineAllReduces
@@ -53,6 +54,7 @@ PASSES: tuple[type[Pass], ...] = (
     ChooseOverlap,
     UnrollGatheringLoops,
     OverlapAllToAll,
+    OverlapGatherScatter,
     OverlapGatherProduct,
     OverlapGatherContraction,
     OverlapProductScatter,
@@ -109,6 +111,8 @@ def overlap_passes() -> tuple[Pass, ...]:
         # First: the others may rewrite the steps of a loop, each by itself.
         UnrollGatheringLoops(),
         OverlapAllToAll(),
+        # Before the passes that rewrite its gather and its reduce-scatter by themselves.
+        OverlapGatherScatter(),
         # Before product-scatter: what it computes from a product in pieces stays an operand.
         OverlapGatherProduct(),
         OverlapGatherContraction(),

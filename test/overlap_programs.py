@@ -97,6 +97,17 @@ def scattered(x, w, batch):
     )
 
 
+def blocks(x, v, w, u):
+    """An MLP, a gated one whose sums are scattered along columns, and one with a transpose."""
+    h = gather(x)
+    z = (jax.nn.gelu(h @ v) * (h @ u)) @ w
+    return (
+        scatter(jnp.tanh(gather(x + 1) @ v) @ w),
+        scatter(z, dimension=1),
+        scatter((w.T @ jnp.tanh(gather(x * 2) @ v).T).T * 2),
+    )
+
+
 def experts(x, w, v):
     y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
     z = jnp.einsum("ech,ehd->ecd", jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w)), v)
@@ -143,6 +154,13 @@ PROGRAMS = {
         (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i")),
         (normal(0, 64, 64), normal(1, 64, 16), normal(2, 3, 64, 64)),
     ),
+    "blocks": (
+        blocks,
+        LINE,
+        (P("i"), P(None, "i"), P("i"), P(None, "i")),
+        (P("i"), P(None, "i"), P("i")),
+        (normal(0, 32, 16), normal(1, 16, 24), normal(2, 24, 16), normal(3, 16, 24)),
+    ),
     "experts": (
         experts,
         LINE,
@@ -186,6 +204,7 @@ SUMS = {
 }
 LOOPS = {
     "no loop": {},
+    "no loop, with barriers": {"barriers": True},
     "1 step of 2": {"parts": 2},
     "1 step of 3, two before": {"parts": 3},
 }
@@ -207,6 +226,7 @@ FORMS = [
             "partial-sums",
             {"4 partial sums": {"parts": 4}},
         ),
+        ("blocks", "overlap-gather-scatter", _GATHER, "stages", CHUNKS),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         ("layers", "unroll-gathering-loops", "while", "unroll", LOOPS),
     )
@@ -226,7 +246,7 @@ def lowered_in(program, pass_, op_name, options, dtype, partitioner):
     args = [jnp.asarray(arg, dtype) for arg in args]
     rewrite = BY_NAME[pass_]
     if op_name == "while":  # forced, as only then the pass inlines the steps
-        added = (rewrite(form="unroll", parts=options.get("parts", 0)),)
+        added = (rewrite(form="unroll", **{k: v for k, v in options.items() if k != "form_name"}),)
     else:
         added = (WriteForm(op_name=op_name, **options), rewrite())
     specs = {"in_specs": in_specs, "out_specs": out_specs, "check_vma": False}

@@ -56,8 +56,8 @@ class Work:
     """Products and the communication that could run beside them, on one device.
 
     Attributes:
-      pattern: "gather-product", "gather-contraction", "product-scatter", "all-to-all" or
-        "gathering-loop".
+      pattern: "gather-product", "gather-contraction", "product-scatter", "gather-scatter",
+        "all-to-all" or "gathering-loop".
       products: of one step, for a loop.
       groups: the devices that communicate, by position in the mesh.
       element, element_bytes: the type of what is sent.
@@ -65,6 +65,8 @@ class Work:
       trips: steps of a loop, else 1.
       cut: the size of the dimension that is cut: of a device's block for a gather or a scatter.
       columns: the largest free dimension of the other operand, for a scatter.
+      scattered: bytes that a device receives in the reduce_scatter after the last of the products,
+        if there is one beside the gather.
       is_narrowed: f32 of which products with default precision use the upper half only.
       may_round: whether sums may be rounded on their way, which changes results.
     """
@@ -78,6 +80,7 @@ class Work:
     trips: int = 1
     cut: int = 1
     columns: int = 1
+    scattered: int = 0
     is_narrowed: bool = False
     may_round: bool = False
 

@@ -8,6 +8,8 @@ within 8%, and picks the same k. Rings are left out: no permute was measured on 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .machine import Machine
 from .overlap import FEWEST_ROWS, Plan, Work, speed, wire_seconds
 from .overlap_on_tpu import unrolled
@@ -21,6 +23,8 @@ def plan_on_gpu(work: Work, machine: Machine) -> Plan:
         return Plan(None, reason="chunks of an exchange gain nothing on GPUs")
     if work.pattern == "gathering-loop":
         return _unrolled(work, machine)
+    if work.pattern == "gather-scatter":
+        return _stages(work, machine)
     name, size = _cut(work)
     choices = [k for k in _CHUNKS if size % k == 0 and size // k >= FEWEST_ROWS]
     if not choices:
@@ -29,6 +33,34 @@ def plan_on_gpu(work: Work, machine: Machine) -> Plan:
     parts = min(choices, key=lambda k: _seconds(work, machine, k))
     plain = _compute(work, machine, 1) + wire_seconds(work, machine)
     return Plan(name, parts, (), False, plain, _seconds(work, machine, parts))
+
+
+def _stages(work: Work, machine: Machine) -> Plan:
+    """Rows go through a block: a gather runs beside the first products, a scatter beside the last.
+
+    The time of k chunks is t + u + (k - 1) (max(c', t) + max(d', u)) + c + d and the copies.
+    """
+    choices = [k for k in _CHUNKS if work.cut % k == 0 and work.cut // k >= FEWEST_ROWS]
+    if not choices:
+        return Plan(None, reason=f"a piece would have fewer than {FEWEST_ROWS} of {work.cut} rows")
+    *before, last = work.products
+    halves = (
+        replace(work, products=tuple(before)),
+        replace(work, products=(last,), received=work.scattered, pattern="product-scatter"),
+    )
+    blocks = sum(each.received // (work.count - 1) for each in halves)
+    copies = 2 * blocks / (machine.chip.hbm_bandwidth * machine.chip.hbm_share)
+
+    def seconds(parts: int) -> float:
+        total = copies if parts > 1 else 0.0
+        for half in halves:
+            transfer, compute = wire_seconds(half, machine, parts), _compute(half, machine, parts)
+            beside = max(_slowed(compute, transfer, machine), transfer)
+            total += transfer + (parts - 1) * beside + compute
+        return total
+
+    parts = min(choices, key=seconds)
+    return Plan("stages", parts, (), False, seconds(1), seconds(parts))
 
 
 def _cut(work: Work) -> tuple[str, int]:

@@ -28,9 +28,17 @@ _USUAL_FORMS: dict[str, FormName] = {
     "gather-product": "ring",
     "gather-contraction": "columns",
     "product-scatter": "partial-sums",
+    "gather-scatter": "stages",
     "all-to-all": "chunks",
     "gathering-loop": "unroll",
 }
+_USUAL_ON_GPUS: dict[str, FormName] = {
+    **_USUAL_FORMS,
+    "gather-product": "rows",
+    "product-scatter": "columns",
+}
+# On any device; libtpu needs none elsewhere.
+_WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages")
 # Patterns whose f32 operands a compiler may send as bf16.
 _GATHERS = ("gather-product", "gather-contraction", "gathering-loop")
 
@@ -60,21 +68,40 @@ def choices(
       may_round: whether sums may be rounded on their way, which changes results.
     """
     sites = find_sites(module)
+    if machine is None or machine.is_tpu:
+        # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
+        sites = tuple(site for site in sites if site.pattern != "gather-scatter")
     if not sites:
         return ()
     mesh = read_body_form(module).mesh
     if machine is not None and len(machine.places) != mesh.size:
         machine = None
     chosen: dict[Site, Choice] = {}
-    # A loop comes first: what is in it stays as it is if steps overlap each other.
-    for site in sorted(sites, key=lambda site: site.pattern != "gathering-loop"):
-        loops = [s.op for s, c in chosen.items() if s.pattern == "gathering-loop" and c.form]
-        if any(op in loops for op in _around(site.op)):
-            plan = Plan(None, reason="it overlaps other steps of a loop that is unrolled")
-            chosen[site] = Choice(site, None, plan)
+    # What is in a site that is rewritten as a whole stays as it is.
+    for site in sorted(sites, key=_is_part):
+        reason = _part_of([s for s, choice in chosen.items() if choice.form is not None], site)
+        if reason:
+            chosen[site] = Choice(site, None, Plan(None, reason=reason))
         else:
             chosen[site] = _choose(site, mesh, machine, effort, may_round)
     return tuple(chosen[site] for site in sites)
+
+
+def _is_part(site: Site) -> int:
+    """Orders sites: loops, blocks, and what can be in them."""
+    return ["gathering-loop", "gather-scatter", site.pattern].index(site.pattern)
+
+
+def _part_of(rewritten: Sequence[Site], site: Site) -> str:
+    """Why a site stays as it is, if it is in one that is rewritten."""
+    around = {*_around(site.op)}
+    if any(other.op in around for other in rewritten if other.pattern == "gathering-loop"):
+        return "it overlaps other steps of a loop that is unrolled"
+    products = set(site.products)
+    blocks = (other for other in rewritten if other.pattern == "gather-scatter")
+    if any(products & {*other.products} for other in blocks):
+        return "it is in a block whose rows are computed in stages"
+    return ""
 
 
 def _choose(
@@ -93,9 +120,10 @@ def _choose(
 
 def _forced(site: Site, mesh: Mesh, machine: Machine | None, may_round: bool) -> Plan | None:
     """The usual form of a pattern, where the rule gives none."""
-    if site.pattern == "product-scatter" and site.element != "f32" and not may_round:
+    usual = _USUAL_FORMS if machine is None or machine.is_tpu else _USUAL_ON_GPUS
+    name, order = usual[site.pattern], ()
+    if name == "partial-sums" and site.element != "f32" and not may_round:
         return None
-    name, order = _USUAL_FORMS[site.pattern], ()
     if machine is not None and name in ("ring", "partial-sums"):
         order = ring_order(_groups(site, mesh), machine.places, machine.network)
     return Plan(name, order=order)
@@ -111,7 +139,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         plan.order,
         empty="zeros" if machine is None else "allocate",
         # XLA joins chunks again on GPUs if nothing keeps them apart, and writes into slices late.
-        barriers=name not in ("columns", "chunks") or (machine is not None and not machine.is_tpu),
+        barriers=name in _WITH_BARRIERS or (machine is not None and not machine.is_tpu),
         in_place=machine is None or machine.is_tpu,
         stacked=plan.is_stacked,
         narrow=name == "ring" and machine is not None and machine.is_tpu and _is_narrowed(site),
@@ -129,6 +157,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         trips=site.trips,
         cut=site.cut,
         columns=site.columns,
+        scattered=site.scattered,
         is_narrowed=_is_narrowed(site),
         may_round=may_round,
     )

@@ -14,7 +14,7 @@ from jaxlib.mlir import ir
 
 from ..ir.find_ops import find_ops
 
-FormName = Literal["ring", "rows", "columns", "partial-sums", "chunks", "unroll"]
+FormName = Literal["ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll"]
 Empty = Literal["allocate", "zeros"]
 
 FORM = "shmap.overlap"
@@ -28,8 +28,8 @@ class Form:
     Attributes:
       name: "ring": blocks go round in halves, both ways, and are multiplied when they are there.
         "rows", "columns": the gathered, or the other, dimension in chunks. "partial-sums": sums go
-        round and grow. "chunks": an exchange and what is computed from it, in chunks. "unroll": a
-        loop.
+        round and grow. "chunks": an exchange and what is computed from it, in chunks. "stages":
+        chunks go from a gather through products to a reduce_scatter. "unroll": a loop.
       parts: the number of chunks, or of partial sums that are on the way at a time, or of the
         steps of a loop that become one; 0 for the usual number of the form, or for all steps.
       order: the place on the ring of each member of a group; () if the members are in the order of

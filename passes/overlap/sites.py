@@ -22,6 +22,7 @@ from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.ops import walk
 from ..ir.types import element_bytes
+from .blocks import scattered_blocks
 from .exchanges import exchanges
 from .gathers import gathers
 from .loops import gathering_loops
@@ -29,12 +30,18 @@ from .products import Product
 from .scatters import scattered_products
 
 Pattern = Literal[
-    "gather-product", "gather-contraction", "product-scatter", "all-to-all", "gathering-loop"
+    "gather-product",
+    "gather-contraction",
+    "product-scatter",
+    "gather-scatter",
+    "all-to-all",
+    "gathering-loop",
 ]
 PATTERNS: tuple[Pattern, ...] = (
     "gather-product",
     "gather-contraction",
     "product-scatter",
+    "gather-scatter",
     "all-to-all",
     "gathering-loop",
 )
@@ -59,6 +66,8 @@ class Site:
         scatter, the free dimension of the gathered operand for a contraction, the dimension beside
         the exchanged one for all_to_alls; 1 for a loop.
       columns: the size of the largest free dimension of the other operand, for a scatter.
+      scattered: the bytes that a device receives in the reduce_scatter at the end of a block that
+        begins with a gather; else 0.
     """
 
     pattern: Pattern
@@ -73,6 +82,7 @@ class Site:
     trips: int
     cut: int
     columns: int = 1
+    scattered: int = 0
 
     @property
     def product(self) -> ir.Operation | None:
@@ -93,7 +103,8 @@ class Site:
 def find_sites(module: ModuleOp) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
 
-    A gather or a reduce_scatter in a loop can be a site, and its loop another. Nothing is found in
+    A gather or a reduce_scatter in a loop can be a site, and its loop another; so can those of a
+    block, and the block. Nothing is found in
     a program with automatic axes.
     """
     form = read_body_form(module)
@@ -101,7 +112,7 @@ def find_sites(module: ModuleOp) -> tuple[Site, ...]:
         return ()
     root = module.operation
     found = [*_gathers(root, form), *_scatters(root, form), *_exchanges(root, form)]
-    found += _loops(root, form)
+    found += [*_blocks(root, form), *_loops(root, form)]
     places = {op: place for place, op in enumerate(walk(root))} if found else {}
     return tuple(sorted(found, key=lambda site: places[site.op]))
 
@@ -159,6 +170,23 @@ def _exchanges(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             received(each.op, each.count) + received(each.back, each.count),
             1,
             each.cuts[each.op.operands[0]].size,
+        )
+
+
+def _blocks(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
+    for each in scattered_blocks(root, form):
+        yield Site(
+            "gather-scatter",
+            each.op,
+            tuple(product.op for product in each.products),
+            tuple(_shape(product, 0, True) for product in each.products),
+            each.axes,
+            each.count,
+            *_element(each.op),
+            received(each.op, each.count),
+            1,
+            each.cuts[each.op.operands[0]].size,
+            scattered=received(each.back, each.count),
         )
 
 

@@ -22,7 +22,10 @@ Leaves:  loops whose number of steps is not a constant or, if they are to be unr
          more than 64; loops without products; loops all of whose gathers need the step before, and
          all of whose reduce_scatters are needed in the step after.
 
-With `parts`, steps that are left over run before the loop.
+With `barriers`, a loop that is unrolled completely gets optimization barriers, so that what a step
+gathers is gathered beside the step before, and what it reduces is reduced beside the step after.
+With `parts`, steps that are left over run before the loop. What the steps of one loop store in an
+array, and those of another take from it, is passed on directly if both are unrolled completely.
 """
 
 from __future__ import annotations
@@ -39,15 +42,17 @@ from ..ir.ops import terminator, walk
 from ..ir.types import Value
 from .form import Form
 from .inline_steps import inline_steps
-from .loops import WHILE, CountedLoop, gathering_loops
+from .loops import WHILE, CountedLoop, GatheringLoop, gathering_loops
 from .pieces import constant_like
 from .rewriting import RewritingPass
+from .stacks import forward_stacks
+from .steps import Steps
 
 _MOST_STEPS = 64
 
 
 @dataclass(frozen=True)
-class UnrollGatheringLoops(RewritingPass[CountedLoop]):
+class UnrollGatheringLoops(RewritingPass[GatheringLoop]):
     """Unrolls loops that gather, so that a gather can run beside the product of the step before."""
 
     name = "shmap-unroll-gathering-loops"
@@ -59,17 +64,38 @@ class UnrollGatheringLoops(RewritingPass[CountedLoop]):
 
     form: Literal["chosen", "unroll"] = "chosen"
     parts: int = 0
+    barriers: bool = False
 
-    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, CountedLoop]]:
+    def sites(
+        self, module: ModuleOp, body: BodyForm
+    ) -> Iterator[tuple[ir.Operation, GatheringLoop]]:
         if not self.is_chosen:
             inline_steps(module)
         for found in gathering_loops(module.operation, body):
-            yield found.loop.op, found.loop
+            yield found.loop.op, found
 
-    def rewrite(self, site: CountedLoop, body: BodyForm, form: Form) -> None:
-        steps = min(form.parts or site.trips, site.trips)
-        if 1 <= steps <= _MOST_STEPS:
-            _unroll(site, steps)
+    def rewrite(self, site: GatheringLoop, body: BodyForm, form: Form) -> None:
+        loop = site.loop
+        steps = min(form.parts or loop.trips, loop.trips)
+        if not 1 <= steps <= _MOST_STEPS:
+            return
+        block = loop.op.block
+        if steps == loop.trips and form.barriers:
+            _unroll_in_order(site)
+        else:
+            _unroll(loop, steps)
+        if steps == loop.trips:
+            forward_stacks(block)
+
+
+def _unroll_in_order(found: GatheringLoop) -> None:
+    """Makes the whole loop none, with each collective beside another step."""
+    loop = found.loop
+    steps = Steps.of(loop, [op for op, _ in found.collectives])
+    with ir.InsertionPoint(loop.op):
+        counters = [_counter(loop, step) for step in range(loop.trips)]
+        values = steps.copy(list(loop.op.operands), counters)
+    _replace(loop, values)
 
 
 def _unroll(loop: CountedLoop, steps: int) -> None:
@@ -81,16 +107,22 @@ def _unroll(loop: CountedLoop, steps: int) -> None:
             values[loop.counter] = _counter(loop, step)
             values = _step(loop.body, values)
     if steps == loop.trips:
-        values[loop.counter] = _counter_before(loop, loop.op, loop.trips)
-        for result, value in zip(loop.op.results, values, strict=True):
-            result.replace_all_uses_with(value)
-        loop.op.erase()
+        _replace(loop, values)
         return
     if before:
         values[loop.counter] = _counter_before(loop, loop.op, before)
         for number, value in enumerate(values):
             loop.op.operands[number] = value
     _repeat(loop.body, steps)
+
+
+def _replace(loop: CountedLoop, values: Sequence[Value]) -> None:
+    """Replaces a loop by what its last step returns."""
+    results = list(values)
+    results[loop.counter] = _counter_before(loop, loop.op, loop.trips)
+    for result, value in zip(loop.op.results, results, strict=True):
+        result.replace_all_uses_with(value)
+    loop.op.erase()
 
 
 def _counter(loop: CountedLoop, step: int) -> Value:

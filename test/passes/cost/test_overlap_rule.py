@@ -69,6 +69,14 @@ PROGRAMS = {
         **BF16,
     ),
     "c": scattered(16384, 2048, 8192),
+    "e": Work(
+        "gather-scatter",
+        (ProductShape(1, 16384, 2048, 4096), ProductShape(1, 16384, 4096, 2048)),
+        received=7 * 2048 * 4096 * 2,
+        scattered=7 * 2048 * 4096 * 2,
+        cut=2048,
+        **BF16,
+    ),
     "f": Work(
         "all-to-all",
         (ProductShape(1, 8192, 2048, 4096), ProductShape(1, 8192, 4096, 2048)),
@@ -109,7 +117,8 @@ def plan(work, chip, **options) -> Plan:
         # Of XLA's for GPUs with explain's times and 18% of the processors taken.
         ("a", "h100", "rows", 1.52, 1.23),
         ("c", "h100", "columns", 1.57, 1.19),
-        ("g", "h100", "unroll", 2.99, 1.93),
+        ("e", "h100", "stages", 1.65, 1.34),
+        ("g", "h100", "unroll", 2.91, 1.92),
     ],
 )
 def test_agrees_with_schedules(program, chip, name, plain, expected):
@@ -151,6 +160,7 @@ def test_sizes_on_gpus(sizes, pattern, takes):
     ("work", "chip", "reason"),
     [
         (PROGRAMS["b"], "h100", "columns would take 90% of the plain time, more than 85%"),
+        (dataclasses.replace(PROGRAMS["e"], cut=500), "h100", "fewer than 256 of 500 rows"),
         (PROGRAMS["f"], "h100", "chunks of an exchange gain nothing on GPUs"),
         (PROGRAMS["f"], "v6e", "chunks would take 90% of the plain time"),
         (gathered(128, 128, 128), "v5e", "the transfer takes 4.0 us, less than 20"),

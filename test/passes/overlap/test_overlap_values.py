@@ -24,9 +24,11 @@ CASES = [
     ("scattered", "overlap-product-scatter", {"form": "columns", "parts": 2}),
     ("scattered", "overlap-product-scatter", {"form": "partial-sums", "parts": 4}),
     ("scattered", "overlap-product-scatter", {"form": "partial-sums", "parts": 4, "wide": True}),
+    ("blocks", "overlap-gather-scatter", {"form": "stages", "parts": 2}),
     ("experts", "overlap-all-to-all", {"form": "chunks", "parts": 4}),
     ("layers", "unroll-gathering-loops", {"form": "unroll"}),
     ("layers", "unroll-gathering-loops", {"form": "unroll", "parts": 2}),
+    ("layers", "unroll-gathering-loops", {"form": "unroll", "barriers": True}),
 ]
 _results = {}
 
@@ -87,6 +89,8 @@ def test_a_rewritten_program_computes_what_the_plain_one_does(name, pass_name, o
         ("gathered", "overlap-gather-product", {"form": "ring"}),
         ("contracted", "overlap-gather-contraction", {"form": "columns", "parts": 2}),
         ("layers", "unroll-gathering-loops", {"form": "unroll", "parts": 2}),
+        ("layers", "unroll-gathering-loops", {"form": "unroll", "barriers": True}),
+        ("blocks", "overlap-gather-scatter", {"form": "stages", "parts": 2}),
     ],
 )
 def test_every_device_computes_the_same_bits(name, pass_name, options):
