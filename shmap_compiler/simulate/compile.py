@@ -25,6 +25,7 @@ from shmap_compiler.simulate.element_types import (
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.numbering import Numbering
 from shmap_compiler.simulate.places import SourcePlace, place_of
+from shmap_compiler.simulate.random_bits import bits_of
 from shmap_compiler.simulate.segments import CALLS, callee_name, outline
 from shmap_compiler.simulate.steps import (
     Block,
@@ -41,7 +42,8 @@ from shmap_compiler.simulate.steps import (
 _TOKENS = frozenset({"stablehlo.after_all", "stablehlo.create_token"})
 _CONTROL = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
 _POSITIONS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
-_ALWAYS_PLAYED = {*COMPUTED, *COLLECTIVES, *_TOKENS, *_POSITIONS, "stablehlo.custom_call"}
+_RANDOM = "stablehlo.rng_bit_generator"
+_ALWAYS_PLAYED = {*COMPUTED, *COLLECTIVES, *_TOKENS, *_POSITIONS, _RANDOM, "stablehlo.custom_call"}
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,8 @@ class _Compiler:
         place, numbers = place_of(op), self._numbering.around(op)
         if op.name in COMPUTED:
             return [Computed(place, *numbers, COMPUTED[op.name](op))]
+        if op.name == _RANDOM:
+            return [_random_step(op, place, numbers)]
         if op.name in _POSITIONS:
             is_partition = op.name == "stablehlo.partition_id"
             devices = [device if is_partition else 0 for device in range(self.module.mesh.size)]
@@ -210,6 +214,16 @@ class _Compiler:
     def _callee(self, name: str) -> Block:
         with self.module.module.context, ir.Location.unknown():
             return self.function(name)
+
+
+def _random_step(
+    op: ir.Operation, place: SourcePlace, numbers: tuple[tuple[int, ...], tuple[int, ...]]
+) -> Step:
+    computed = bits_of(op)
+    if computed is not None:
+        return Computed(place, *numbers, computed)
+    found = f"random bits by {op.attributes['rng_algorithm']}, which is not XLA's default on CPUs"
+    return Unsupported(place, *numbers, found, "use the default algorithm, or jax.random")
 
 
 def _is_step(op: ir.Operation) -> bool:

@@ -20,7 +20,7 @@ from shmap_compiler.simulate.element_types import known_element_type
 
 _TARGET = re.compile(r"lapack_([sdcz])([a-z]+)_ffi")
 _LOWER, _LEFT, _UNIT = map(ord, "LLU")
-_NO_VECTORS, _ALL_VECTORS = map(ord, "NA")
+_NO_VECTORS, _ALL_VECTORS, _VECTORS = map(ord, "NAV")
 
 Routine = Callable[[str, Mapping[str, int], list[np.ndarray]], tuple[Any, ...]]
 """A routine on one matrix: (type letter, options, operands) -> results."""
@@ -42,7 +42,8 @@ def call_of(op: ir.Operation, target: str) -> Function | None:
 
     def run(*operands: np.ndarray) -> list[np.ndarray]:
         results = [np.zeros(s, t) for s, t in zip(shapes, dtypes, strict=True)]
-        for at in np.ndindex(operands[0].shape[:-2]):
+        # What the batch is, the last operand tells: the others may be diagonals.
+        for at in np.ndindex(operands[-1].shape[:-2]):
             found = routine(letter, options, [np.asfortranarray(x[at]) for x in operands])
             for result, value in zip(results, found, strict=True):
                 if value is not None:
@@ -112,6 +113,53 @@ def _syevd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) 
     return vectors, values, info
 
 
+def _geev(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    left, right = (options[f"compute_{side}"] == _VECTORS for side in ("left", "right"))
+    choice = {"compute_vl": left, "compute_vr": right}
+    size = _workspace(letter, "geev", operands[0].shape[0], **choice)
+    *values, of_left, of_right, info = _named("lapack", letter, "geev")(
+        operands[0], lwork=size, **choice
+    )
+    if letter in "sd":
+        of_left, of_right = (_paired(values[1], x) for x in (of_left, of_right))
+    return *values, of_left if left else None, of_right if right else None, info
+
+
+def _paired(imaginary: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Eigenvectors of a real matrix; columns are real, or real and imaginary part of a pair."""
+    found = columns.astype(np.result_type(columns.dtype, np.complex64))
+    for k in np.flatnonzero(imaginary > 0) if columns.size > 1 else ():
+        found[:, k] = columns[:, k] + 1j * columns[:, k + 1]
+        found[:, k + 1] = np.conj(found[:, k])
+    return found
+
+
+def _gees(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    vectors = options["mode"] == _VECTORS
+    form, count, *values, of_form, _, info = _named("lapack", letter, "gees")(
+        lambda *_: None, operands[0], compute_v=vectors
+    )
+    return form, of_form if vectors else None, *values, count, info
+
+
+def _gehrd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    limits = {"lo": options["low"] - 1, "hi": options["high"] - 1}  # SciPy counts from 0
+    size = _workspace(letter, "gehrd", operands[0].shape[0], **limits)
+    return _named("lapack", letter, "gehrd")(operands[0], lwork=size, **limits)
+
+
+def _sytrd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    name, lower = "sytrd" if letter in "sd" else "hetrd", options["uplo"] == _LOWER
+    size = _workspace(letter, name, operands[0].shape[0], lower=lower)
+    return _named("lapack", letter, name)(operands[0], lwork=size, lower=lower)
+
+
+def _gtsv(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+    below, diagonal, above, right = operands  # JAX's diagonals have a first or last that is unused
+    *_, found, info = _named("lapack", letter, "gtsv")(below[1:], diagonal, above[:-1], right)
+    return None, None, None, found, info
+
+
 _ROUTINES: dict[str, Routine] = {
     "getrf": _getrf,
     "potrf": _potrf,
@@ -122,4 +170,10 @@ _ROUTINES: dict[str, Routine] = {
     "gesdd": _gesdd,
     "syevd": _syevd,
     "heevd": _syevd,
+    "geev": _geev,
+    "gees": _gees,
+    "gehrd": _gehrd,
+    "sytrd": _sytrd,
+    "hetrd": _sytrd,
+    "gtsv": _gtsv,
 }

@@ -3,8 +3,13 @@
 From body form to the last module of both partitioners.
 """
 
+import json
+from pathlib import Path
+
 import pytest
 from overlap_programs import FORMS, lowered_in
+
+TABLE = Path(__file__).parents[2] / "docs" / "overlap_validation.json"
 
 SHORT = {"4 chunks into an allocated buffer", "4 partial sums in f32"}
 """Others are validated in test/passes/overlap."""
@@ -37,3 +42,11 @@ def test_some_forms(form):
 @pytest.mark.parametrize("form", named(FORMS))
 def test_all_forms(form, dtype, partitioner):
     assert_valid(form, dtype, partitioner)
+
+
+def test_the_table_in_the_documentation_has_every_form_and_no_difference():
+    rows = json.loads(TABLE.read_text())
+    listed = [(row["form"], row["program"], row["pass"]) for row in rows]
+    known = [(name, program, f"shmap-{pass_}") for name, program, pass_, *_ in FORMS]
+    assert listed == known, "python docs/make_validation.py overlap"
+    assert {row["unequal"] for row in rows} == {0}

@@ -151,12 +151,16 @@ def test_nan_in_a_loop_and_in_a_collective():
 REJECTED = {
     "callback": (lambda b: (jax.debug.print("{}", b), b)[1], "a call back into Python"),
     "custom call": (
-        lambda b: b + jax.scipy.linalg.schur(b[:2, :2])[1].sum(),
+        lambda b: b + jax.ffi.ffi_call("their_kernel", b)(b),
         r"the custom call @.*, whose meaning is not known",
     ),
     "interpreter": (
-        lambda b: b + lax.rng_bit_generator(jnp.zeros(4, jnp.uint32), (2, 4))[1],
-        r"the reference interpreter failed: Operation stablehlo\.rng_bit_generator is unsupported",
+        lambda b: b + lax.rng_uniform(jnp.float32(0), jnp.float32(1), shape=(2, 4)),
+        r"the reference interpreter failed: Operation stablehlo\.rng is unsupported",
+    ),
+    "random bits": (
+        lambda b: b + lax.rng_bit_generator(jnp.zeros(4, jnp.uint32), (2, 4), algorithm=1)[1],
+        r"random bits by .*THREE_FRY.*, which is not XLA's default on CPUs",
     ),
 }
 

@@ -79,6 +79,7 @@ COLLECTIVES = {
     "int4": lambda b: lax.ppermute(b.astype(jnp.int4), "i", [(0, 1)]).astype(b.dtype),
     "complex": lambda b: jnp.abs(lax.psum(jnp.exp(1j * b), "i")),
     "random": lambda b: b + jax.random.normal(jax.random.key(3), b.shape),
+    "rbg": lambda b: b + jax.random.normal(jax.random.key(3, impl="rbg"), b.shape),
 }  # fmt: skip
 
 
@@ -181,6 +182,30 @@ def test_operations_that_the_interpreter_lacks():
     assert_close(simulate_module(with_lines(lowered), [x]).results, list(jax.jit(mapped)(x)))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("algorithm", ["DEFAULT", "PHILOX"])
+def test_random_bits_are_those_of_xla(dtype, algorithm):
+    key = np.array([7, 2**32 - 2], np.uint32)
+
+    def f(by):
+        new, bits = lax.rng_bit_generator(
+            jnp.concatenate([by, jnp.asarray(key)]),
+            (3, 5),
+            dtype,
+            algorithm=getattr(lax.RandomAlgorithm, f"RNG_{algorithm}"),
+        )
+        return new, bits
+
+    with jax.enable_x64(True):
+        first = np.array([2**32 - 1, 3], np.uint32)
+        lowered = jax.jit(f).lower(first)
+        new, bits = lowered.compile()(first)
+    found = simulate_module(with_lines(lowered), [first]).arrays
+    np.testing.assert_array_equal(found[0], new)
+    np.testing.assert_array_equal(found[1], bits)
+    assert found[1].dtype == dtype
+
+
 def positive(b):
     return b @ b.mT.conj() + 9 * jnp.eye(b.shape[-1], dtype=b.dtype)
 
@@ -200,6 +225,14 @@ ROUTINES = {
     "gesdd, whole": lambda b: jnp.linalg.svd(b[..., :2]),
     "gesdd without vectors": lambda b: jnp.linalg.svd(b, compute_uv=False),
     "syevd": lambda b: jnp.linalg.eigh(positive(b)),
+    "geev": lambda b: jnp.linalg.eig(b),
+    "geev, values": lambda b: jnp.linalg.eigvals(b),
+    "gees": lambda b: lax.linalg.schur(b),
+    "gees without vectors": lambda b: lax.linalg.schur(b, compute_schur_vectors=False),
+    "gehrd": lambda b: lax.linalg.hessenberg(b),
+    "sytrd": lambda b: lax.linalg.tridiagonal(b + b.mT.conj()),
+    "sytrd of upper triangles": lambda b: lax.linalg.tridiagonal(b + b.mT.conj(), lower=False),
+    "gtsv": lambda b: lax.linalg.tridiagonal_solve(b[..., 0], b[..., 1] + 4, b[..., 2], b),
     "syevd of upper triangles": lambda b: jnp.linalg.eigh(positive(b), UPLO="U"),
 }
 
