@@ -325,18 +325,23 @@ def body_error(who: str, problems: Sequence[Problem]) -> BodyError:
     return (ArgumentTypeError if only_types else BodyError)(who, problems)
 
 
-_STANDS_FOR = "_stands_for"
+_STANDS_FOR, _DESCRIBED_AS = "_stands_for", "_described_as"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def standing_for(made: _F, fun: Callable[..., Any]) -> _F:
+def standing_for(made: _F, fun: Callable[..., Any], who: str | None = None) -> _F:
     """`made`, which runs a traced program, described in errors as the user's function `fun`.
 
     Unlike `functools.wraps`, it does not say that calls of `made` run the code of `fun`.
+
+    Args:
+      who: how it is described; by default as any function.
     """
     made.__name__ = made.__qualname__ = function_name(fun)
     setattr(made, _STANDS_FOR, fun)
+    if who is not None:
+        setattr(made, _DESCRIBED_AS, who)
     return made
 
 
@@ -347,6 +352,8 @@ def runs_traced_program(fun: Callable[..., Any]) -> bool:
 
 def describe(fun: Callable[..., Any]) -> str:
     """Name and place of a user's function: "`f` (train.py:12)"."""
+    if hasattr(fun, _DESCRIBED_AS):
+        return getattr(fun, _DESCRIBED_AS)
     name = function_name(fun)
     inner: Any = inspect.unwrap(getattr(fun, _STANDS_FOR, fun))
     while isinstance(inner, functools.partial):

@@ -38,8 +38,19 @@ def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
     return [a for a in outer if a in varies_along(full)]
 
 
+IN_SHARD_MAP = (
+    "take the gradient outside shard_map; or mark the value with jax.lax.pcast; or pass "
+    "check_vma=False, with which each device gets its own share of a gradient, and sum it"
+)
+"""What to do about a body that differentiates and that JAX's types reject."""
+
+
 def trace_by_need(
-    untyped: Callable[[], Jaxpr], typed: Callable[[], Jaxpr], fun: Callable[..., Any], who: str
+    untyped: Callable[[], Jaxpr],
+    typed: Callable[[], Jaxpr],
+    fun: Callable[..., Any],
+    who: str,
+    fix: str = IN_SHARD_MAP,
 ) -> Jaxpr:
     """Traces a function with JAX's types if it needs them, and without them otherwise.
 
@@ -50,6 +61,7 @@ def trace_by_need(
     Args:
       untyped, typed: trace the function without types and with them.
       fun: the user's function, whose code shows what it queries.
+      fix: what to do if types reject a function that differentiates.
     """
     refusal = None
     if asks(fun):
@@ -72,9 +84,9 @@ def trace_by_need(
     if refusal is None:
         try:
             return typed()
-        except _REFUSALS as error:
+        except REFUSALS as error:
             refusal = error
-    raise BodyError(who, [refused_by_types(refusal)]) from refusal
+    raise BodyError(who, [refused_by_types(refusal, fix)]) from refusal
 
 
 def _with_types_that_matter(
@@ -94,12 +106,12 @@ def _with_types_that_matter(
             return typed()
         except SpecError:
             raise
-        except _REFUSALS:  # JAX rejects the function, so its casts mean nothing
+        except REFUSALS:  # JAX rejects the function, so its casts mean nothing
             pass
     return jaxpr
 
 
-_REFUSALS = (TypeError, ValueError, NotImplementedError, AssertionError)
+REFUSALS = (TypeError, ValueError, NotImplementedError, AssertionError)
 """The exceptions with which JAX's types reject a function that can be traced without them.
 
 Beside an automatic axis some of JAX's functions, such as `jnp.interp`, end in an AssertionError.
@@ -135,13 +147,12 @@ def _no_operation_on_summands(error: Exception) -> Problem:
     )
 
 
-def refused_by_types(error: Exception) -> Problem:
+def refused_by_types(error: Exception, fix: str = IN_SHARD_MAP) -> Problem:
     """The problem of a body that differentiates and that JAX's types reject."""
     return Problem(
         "a derivative taken inside the function",
         f"a program that JAX's varying-type checks reject: {error}",
         "a program that these checks accept: its types determine over which devices gradients are "
         "summed",
-        "take the gradient outside shard_map; or mark the value with jax.lax.pcast; or pass "
-        "check_vma=False, with which each device gets its own share of a gradient, and sum it",
+        fix,
     )

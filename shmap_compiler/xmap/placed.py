@@ -56,7 +56,7 @@ def mapped_over(
         return jax.tree.unflatten(out_tree, flat(*constants, *jax.tree.leaves(args)))
 
     return shard_map(
-        standing_for(body, program.fun),
+        standing_for(body, program.fun, program.who),
         mesh=mesh,
         axis_names=axis_names,
         in_specs=jax.tree.unflatten(in_tree, in_specs[len(constants) :]),
@@ -93,7 +93,7 @@ def _on_one_device(program: NamedJaxpr, outer: Mapping[str, Placement]) -> Flat:
             names = frozenset(n for n, p in program.placements.items() if p.loop is not None)
             return _looped(program, names, loop.length, run)(*args[whole:])
 
-    return standing_for(blocks, program.fun)
+    return standing_for(blocks, program.fun, program.who)
 
 
 def _once(program: NamedJaxpr, placer: Placer, constants: Sequence[Any]) -> Flat:

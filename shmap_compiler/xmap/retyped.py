@@ -1,4 +1,8 @@
-"""Moves a traced program from the mesh on which it was typed to the one on which it is placed."""
+"""Moves a traced program from the mesh on which it was typed to the one on which it is placed.
+
+Collectives whose results JAX types as equal on all devices become those that it uses without types:
+it evaluates the placed program, in which values have none.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, NamedSharding
 
@@ -55,6 +60,7 @@ class _Retyping(Rewriter):
         constvars, invars = ([define(v) for v in row] for row in (inner.constvars, inner.invars))
         eqns = [
             eqn.replace(
+                primitive=_UNTYPED.get(eqn.primitive.name, eqn.primitive),
                 invars=[atom(v) for v in eqn.invars],
                 outvars=[define(v) for v in eqn.outvars],
                 params=self.params(eqn),
@@ -76,7 +82,14 @@ class _Retyping(Rewriter):
 
     def params(self, eqn: Eqn) -> dict[str, Any]:
         params = replace_jaxprs_in(eqn.params, self.jaxpr)
-        return {k: None if _is_split(v) else v for k, v in params.items()}
+        groups = {"axis_index_groups": None} if eqn.primitive.name == _INVARIANT_SUM else {}
+        return {k: None if _is_split(v) else v for k, v in params.items()} | groups
+
+
+_INVARIANT_SUM = "psum_invariant"
+
+_UNTYPED = {_INVARIANT_SUM: lax.psum_p, "all_gather_invariant": lax.all_gather_p}
+"""By the name of a collective of typed programs, the one without types."""
 
 
 def _is_split(value: Any) -> bool:

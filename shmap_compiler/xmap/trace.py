@@ -24,7 +24,8 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
-from shmap_compiler.tracing.vma_typing import trace_by_need
+from shmap_compiler.tracing.vma_queries import casts
+from shmap_compiler.tracing.vma_typing import REFUSALS, refused_by_types, trace_by_need
 from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.retyped import retyped
 
@@ -92,8 +93,27 @@ def trace_named(
         )
         return retyped(jaxpr, scope.mesh)
 
-    jaxpr, constants = constants_to_inputs(trace_by_need(untyped, typed, user_fun, who))
+    try:
+        traced_program = trace_by_need(untyped, typed, user_fun, who, _IN_XMAP)
+    except BodyError:
+        if not casts(user_fun):
+            raise
+        # Axes without a mesh have no types, and so JAX takes no casts.
+        traced_program = _with_casts(typed, who)
+    jaxpr, constants = constants_to_inputs(traced_program)
     return jaxpr, tuple(constants)
+
+
+_IN_XMAP = "take the gradient outside xmap, or mark the value with jax.lax.pcast"
+
+
+def _with_casts(typed: Callable[[], Any], who: str) -> Any:
+    try:
+        return typed()
+    except ShmapError:
+        raise
+    except REFUSALS as error:
+        raise BodyError(who, [refused_by_types(error, _IN_XMAP)]) from error
 
 
 def _inner_type(full: Any, mapping: AxisMapping, mesh: AbstractMesh) -> Any:

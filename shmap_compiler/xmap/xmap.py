@@ -30,6 +30,7 @@ from shmap_compiler.base.jax_compat import (
     with_manual_axes,
 )
 from shmap_compiler.base.values import type_of
+from shmap_compiler.lowering.overlap import OverlapMode
 from shmap_compiler.stages.lowered import Lowered
 from shmap_compiler.xmap import named_shapes, region
 from shmap_compiler.xmap.arguments import (
@@ -216,7 +217,12 @@ class XMapped(Generic[_P, _R]):
         return self._call(args).program
 
     def lower(
-        self, *args: Any, partitioner: Partitioner | None = None, groups: GroupNaming = "axes"
+        self,
+        *args: Any,
+        partitioner: Partitioner | None = None,
+        groups: GroupNaming = "axes",
+        overlap: OverlapMode | None = None,
+        overlap_rounding: bool | None = None,
     ) -> NamedLowered:
         """Traces the function, places it, and lowers it to StableHLO.
 
@@ -224,6 +230,8 @@ class XMapped(Generic[_P, _R]):
           *args: Arrays, or `jax.ShapeDtypeStruct`s.
           partitioner: As for `shard_map`.
           groups: As for `shard_map`.
+          overlap: As for `shard_map`.
+          overlap_rounding: As for `shard_map`.
 
         Returns:
           A `Lowered`, whose stage "named" is the program with its named axes.
@@ -242,7 +250,13 @@ class XMapped(Generic[_P, _R]):
         else:  # on one device, which a mesh of one axis stands for
             found, axes = _one_device(), ("device",)
         mapped = mapped_over(program, found, axes, call.in_tree, call.out_tree)
-        lowered = mapped.lower(*args, partitioner=partitioner, groups=groups)
+        lowered = mapped.lower(
+            *args,
+            partitioner=partitioner,
+            groups=groups,
+            overlap=overlap,
+            overlap_rounding=overlap_rounding,
+        )
         fields = {name: getattr(lowered, name) for name in lowered.__dataclass_fields__}
         return NamedLowered(**fields, named=program)
 

@@ -13,15 +13,17 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 import shmap_compiler
 from shmap_compiler import SpecError, UnknownAxisError, named
 
 FOLDER = Path(__file__).parent / "original"
 sys.path.insert(0, str(FOLDER))
+from manual_programs import MANUAL  # noqa: E402
 from original_programs import ERRORS, PROGRAMS, Api  # noqa: E402
 
+ALL = {**PROGRAMS, **MANUAL}
 ORIGINAL = json.loads((FOLDER / "results.json").read_text())
 
 
@@ -30,9 +32,20 @@ def mesh_of(shape, names):
     return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
 
 
-def api(mesh):
+def jit(fun, mesh, in_spec, out_spec):
+    def sharding(spec):
+        return None if spec is None else NamedSharding(mesh, spec)
+
+    return jax.jit(fun, in_shardings=sharding(in_spec), out_shardings=sharding(out_spec))
+
+
+def constraint(x, mesh, spec):
+    return jax.lax.with_sharding_constraint(x, NamedSharding(jax.typeof(x).sharding.mesh, spec))
+
+
+def api(mesh, xmap=shmap_compiler.xmap):
     functions = (shmap_compiler.SerialLoop, shmap_compiler.serial_loop)
-    return Api(shmap_compiler.xmap, named.lax, *functions, mesh)
+    return Api(xmap, named.lax, *functions, mesh, jit, constraint)
 
 
 OURS = api(lambda shape, names: shmap_compiler.mesh(mesh_of(shape, names)))
@@ -48,15 +61,15 @@ def assert_equal_results(name, found):
         np.testing.assert_allclose(x.ravel(), want["values"], rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ALL)
 def test_the_original_and_ours_compute_the_same(name):
-    assert_equal_results(name, PROGRAMS[name](OURS))
+    assert_equal_results(name, ALL[name](OURS))
 
 
 def test_the_original_computes_nearly_all_of_them():
     failed = {name for name, results in ORIGINAL["results"].items() if results is None}
     assert failed == {"in_jit_and_under_value_and_grad", "pdot_vjp"}
-    assert ORIGINAL["results"].keys() == PROGRAMS.keys()
+    assert ORIGINAL["results"].keys() == ALL.keys()
     assert None not in ORIGINAL["errors"].values()
     assert ORIGINAL["errors"].keys() == ERRORS.keys()
 
@@ -79,8 +92,7 @@ def test_with_the_mesh_as_an_argument(name):
         meshes.append(mesh_of(*given))
         yield
 
-    functions = (shmap_compiler.SerialLoop, shmap_compiler.serial_loop)
-    assert_equal_results(name, PROGRAMS[name](Api(xmap, named.lax, *functions, mesh)))
+    assert_equal_results(name, PROGRAMS[name](api(mesh, xmap)))
 
 
 PHRASES = {

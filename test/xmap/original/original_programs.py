@@ -20,6 +20,8 @@ class Api:
     Attributes:
       lax: `jax.lax`, with `pdot`, `xeinsum` and `pgather`.
       mesh: the context manager of a mesh of some shape and names of axes.
+      jit: jits a function on such a mesh: `jit(fun, mesh, in_spec, out_spec)`.
+      constraint: constrains the sharding of a value: `constraint(x, mesh, spec)`.
     """
 
     xmap: Callable[..., Any]
@@ -27,6 +29,8 @@ class Api:
     SerialLoop: Any
     serial_loop: Any
     mesh: Callable[..., Any]
+    jit: Callable[..., Any]
+    constraint: Callable[..., Any]
 
 
 PROGRAMS: dict[str, Callable[[Api], Any]] = {}

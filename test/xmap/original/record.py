@@ -17,14 +17,21 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import numpy as np
+from manual_programs import MANUAL
 from original_programs import ERRORS, PROGRAMS, Api
 
 HERE = Path(__file__).parent
 
 
+def lower_to_manual_shardings(setting: bool) -> None:
+    for flag in ("experimental_xmap_spmd_lowering", "experimental_xmap_spmd_lowering_manual"):
+        jax.config.update(flag, setting)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     from jax.experimental import maps
+    from jax.experimental.pjit import pjit
 
     def mesh(shape, names):
         return jax.sharding.Mesh(np.array(jax.devices()[: np.prod(shape)]).reshape(shape), names)
@@ -32,9 +39,17 @@ def main() -> None:
     # Not public even there.
     functions = {"pgather": importlib.import_module("jax._src.lax.parallel").pgather}
     lax = SimpleNamespace(**{**vars(jax.lax), **functions})
-    api = Api(maps.xmap, lax, maps.SerialLoop, maps.serial_loop, mesh)
+
+    def jit(fun, mesh, in_spec, out_spec):
+        return pjit(fun, in_shardings=in_spec, out_shardings=out_spec)
+
+    def constraint(x, mesh, spec):
+        return jax.lax.with_sharding_constraint(x, spec)
+
+    api = Api(maps.xmap, lax, maps.SerialLoop, maps.serial_loop, mesh, jit, constraint)
     results, errors = {}, {}
-    for name, program in PROGRAMS.items():
+    for name, program in {**PROGRAMS, **MANUAL}.items():
+        lower_to_manual_shardings(name in MANUAL)
         try:
             values = [np.asarray(x) for x in jax.tree.leaves(program(api))]
         except Exception as error:
@@ -42,6 +57,7 @@ def main() -> None:
             results[name] = None
         else:
             results[name] = [{"shape": x.shape, "values": x.ravel().tolist()} for x in values]
+    lower_to_manual_shardings(False)
     for name, program in ERRORS.items():
         try:
             program(api)

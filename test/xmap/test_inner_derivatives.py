@@ -1,0 +1,105 @@
+"""Derivatives inside xmap: the original's VjpReduceAxes and VjpReduceAxesCollective.
+
+The original summed a cotangent over the axes that its operand lacks if `reduce_axes` named them,
+and gave one for each position otherwise. JAX has removed `reduce_axes`. Ours always sums, as JAX's
+types of varying values say; a cast of the operand to a varying type gives one for each position.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from named_programs import SQUARE
+
+from shmap_compiler import BodyError, SpecError, xmap
+
+W = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
+X = np.arange(24, dtype=np.float32).reshape(8, 3) / 10
+GY = np.arange(32, dtype=np.float32).reshape(8, 4) / 10
+everywhere = pytest.mark.parametrize("resources", [{}, {"batch": "x"}, {"batch": ("x", "y")}])
+
+
+def layer(w, x):
+    return jnp.sin(jnp.dot(x, w))
+
+
+def pull(w, x, gy):
+    return jax.vjp(layer, w, x)[1](gy)
+
+
+def mapped(fun, of_w, resources):
+    axes = ([...], ["batch", ...], ["batch", ...]), (of_w, ["batch", ...])
+    return xmap(fun, *axes, axis_resources=resources, mesh=SQUARE if resources else None)
+
+
+def assert_close(found, wanted):
+    jax.tree.map(lambda f, w: np.testing.assert_allclose(f, w, rtol=1e-4, atol=1e-5), found, wanted)
+
+
+@everywhere
+def test_cotangents_are_summed_over_what_an_operand_lacks(resources):
+    assert_close(mapped(pull, [...], resources)(W, X, GY), pull(W, X, GY))
+
+
+@everywhere
+def test_an_operand_that_varies_has_a_cotangent_at_each_position(resources):
+    def pull_each(w, x, gy):
+        return pull(lax.pcast(w, "batch", to="varying"), x, gy)
+
+    wanted = jax.vmap(pull, (None, 0, 0))(W, X, GY)
+    assert_close(mapped(pull_each, ["batch", ...], resources)(W, X, GY), wanted)
+    with pytest.raises(SpecError, match=r"mapped along more axes than .*: 'batch'"):
+        mapped(pull_each, [...], resources)(W, X, GY)
+
+
+def named_total(w, x):
+    return lax.psum(layer(w, x).sum(), "batch")
+
+
+def psum_with_rule(backward):
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+    def total(x, name):
+        return lax.psum(x, name)
+
+    total.defvjp(lambda x, name: (lax.psum(x, name), None), backward)
+    return total
+
+
+@everywhere
+def test_gradients_of_a_total(resources):
+    """The original's psum needed a rule for this. Ours does not, and takes a rule with types."""
+    axes = ([...], ["batch", ...])
+    options = {"axis_resources": resources, "mesh": SQUARE if resources else None}
+    wanted = jax.grad(lambda w, x: layer(w, x).sum(), (0, 1))(W, X)
+    assert_close(xmap(named_total, axes, [...], **options)(W, X), layer(W, X).sum())
+
+    rule = psum_with_rule(lambda name, _, ct: (lax.pcast(ct, name, to="varying"),))
+
+    def by_rule(w, x):
+        return rule(layer(w, x).sum(), "batch")
+
+    for fun in (named_total, by_rule):
+        gradient = xmap(jax.grad(fun, (0, 1)), axes, axes, **options)
+        assert_close(gradient(W, X), wanted)
+
+
+def test_a_rule_whose_cotangent_has_a_wrong_type():
+    """That of the original: the cotangent of what varies along "batch" must do so, too."""
+    rule = psum_with_rule(lambda name, _, ct: (ct,))
+    gradient = jax.grad(lambda w, x: rule(layer(w, x).sum(), "batch"), (0, 1))
+    axes = ([...], ["batch", ...])
+    with pytest.raises(BodyError, match="manual axis types do not match") as raised:
+        xmap(gradient, axes, axes)(W, X)
+    (problem,) = raised.value.problems
+    assert problem.fix == "take the gradient outside xmap, or mark the value with jax.lax.pcast"
+
+
+def test_casts_without_a_derivative():
+    f = xmap(lambda x: lax.pcast(lax.psum(x, "i"), "i", to="varying") * x, ["i"], ["i"])
+    assert_close(f(X[:, 0]), X[:, 0] * X[:, 0].sum())
+    wrong = xmap(lambda x: lax.pcast(x, "i", to="varying") * x, ["i"], ["i"])
+    with pytest.raises(BodyError, match="varying"):
+        wrong(X[:, 0])
