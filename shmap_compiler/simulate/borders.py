@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import sdy
 from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.simulate.cuts import Cut, Window
+from shmap_compiler.simulate.part_axes import AxisPart, FinerMesh, ImpossiblePart, part_of
 
 _V2 = re.compile(
     r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))"
@@ -56,16 +57,21 @@ def read_sdy(
 ) -> Cut:
     """The cut that a `#sdy.sharding` describes, along those of its axes that are in `region`."""
     sharding = sdy.TensorShardingAttr(attribute)
-    dims = []
-    for dim in sharding.dimension_shardings:
-        refs = [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dim).axes]
-        if any(ref.sub_axis_info is not None and ref.name in region for ref in refs):
-            raise UnreadableSharding(
-                f"{attribute}, which splits a dimension over a part of an axis"
-            )
-        dims.append([ref.name for ref in refs if ref.name in region])
-    unreduced = [sdy.AxisRefAttr(axis).name for axis in sharding.unreduced_axes]
-    return by_axes(mesh, dims, shape, tuple(region), [axis for axis in unreduced if axis in region])
+    dims = [
+        [part_of(sdy.AxisRefAttr(axis)) for axis in sdy.DimensionShardingAttr(dim).axes]
+        for dim in sharding.dimension_shardings
+    ]
+    unreduced = [part_of(sdy.AxisRefAttr(axis)) for axis in sharding.unreduced_axes]
+    try:
+        finer = FinerMesh(mesh, [part for parts in (*dims, unreduced) for part in parts])
+    except ImpossiblePart as error:
+        raise UnreadableSharding(f"{attribute}, which has {error}") from None
+
+    def in_region(parts: Sequence[AxisPart]) -> list[str]:
+        return [axis for part in parts if part.name in region for axis in finer.axes(part)]
+
+    names = [axis for name in region for axis in finer.axes(AxisPart(name))]
+    return by_axes(finer.mesh, list(map(in_region, dims)), shape, names, in_region(unreduced))
 
 
 def read_text(text: str, shape: Sequence[int], count: int) -> Cut:

@@ -23,6 +23,7 @@ from shmap_compiler.simulate.cuts import Groups
 from shmap_compiler.simulate.interpreter import shared
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.numbering import Numbering
+from shmap_compiler.simulate.part_axes import FinerMesh, ImpossiblePart, part_of
 from shmap_compiler.simulate.places import SourcePlace, place_of
 from shmap_compiler.simulate.segments import elementwise
 from shmap_compiler.simulate.steps import Collective, Step, Unsupported
@@ -40,10 +41,11 @@ def is_collective(op: ir.Operation) -> bool:
 def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) -> Step:
     """The step of a collective."""
     place, numbers = place_of(op), numbering.around(op)
-    if op.name in COLLECTIVES and GROUPS in op.attributes and split_group_axes(op):
-        fix = "name whole axes, or list the devices"
-        return Unsupported(place, *numbers, "groups over a part of a mesh axis", fix)
-    groups, axes = _groups(op, module)
+    try:
+        groups, axes = _groups(op, module)
+    except ImpossiblePart as error:
+        fix = "let one divide the other, or list the devices"
+        return Unsupported(place, *numbers, f"groups over {error}", fix)
     result = result_of(op, _general)
     if op.name == "stablehlo.custom_call":
         place = SourcePlace(f"stablehlo.{RAGGED}", place.line)
@@ -60,8 +62,14 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
         config = ir.DictAttr(op.attributes["backend_config"])
         rows = np.array(ir.DenseIntElementsAttr(config["replica_groups"])).tolist()
     elif (axes := group_axes(op)) is not None:
-        named = module.mesh_of(stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).mesh)
-        return tuple(map(tuple, named.groups(axes))), axes
+        attribute = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS])
+        named = module.mesh_of(attribute.mesh)
+        if not split_group_axes(op):
+            return tuple(map(tuple, named.groups(axes))), axes
+        parts = [part_of(stablehlo.AxisRefAttr(each)) for each in ir.ArrayAttr(attribute.axes)]
+        finer = FinerMesh(named, parts)
+        names = [axis for part in parts for axis in finer.axes(part)]
+        return tuple(map(tuple, finer.mesh.groups(names))), None
     else:
         rows = device_ids(op, GROUPS)
     groups = tuple(tuple(d for d in row if d >= 0) for row in rows) or (everyone,)

@@ -23,6 +23,7 @@ from shmap_compiler.simulate.element_types import (
     known_element_type,
 )
 from shmap_compiler.simulate.module import ReadModule
+from shmap_compiler.simulate.moves import move_of
 from shmap_compiler.simulate.numbering import Numbering
 from shmap_compiler.simulate.places import SourcePlace, place_of
 from shmap_compiler.simulate.random_bits import bits_of
@@ -143,7 +144,7 @@ class _Compiler:
             inside = (each for each in walk(op) if each != op)
             return self.every_op or any(self.is_played(each) for each in inside if _is_step(each))
         is_foreign = not op.name.startswith("stablehlo.")
-        return is_foreign or op.name in _ALWAYS_PLAYED
+        return is_foreign or op.name in _ALWAYS_PLAYED or move_of(op) is not None
 
     def _calls_played(self, op: ir.Operation) -> bool:
         name = callee_name(op)
@@ -190,6 +191,8 @@ class _Compiler:
         place, numbers = place_of(op), self._numbering.around(op)
         if op.name in COMPUTED:
             return [Computed(place, *numbers, COMPUTED[op.name](op))]
+        if (move := move_of(op)) is not None:
+            return [Computed(place, *numbers, move)]
         if op.name == _RANDOM:
             return [_random_step(op, place, numbers)]
         if op.name in _POSITIONS:

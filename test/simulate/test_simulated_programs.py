@@ -12,8 +12,10 @@ from example_programs import MODULES, arguments
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from shmap_passes.ir.mesh import Mesh
 
-from shmap_compiler import Simulation, shard_map, simulate_module
+from shmap_compiler import Simulation, call_stablehlo, shard_map, simulate_module
+from shmap_compiler.simulate.part_axes import AxisPart, FinerMesh, ImpossiblePart
 
 mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 on_mesh = partial(shard_map, mesh=mesh)
@@ -59,6 +61,18 @@ def summed(b):
     return lax.psum(b, "j")
 
 
+FLOAT8 = [
+    *(jnp.float8_e3m4, jnp.float8_e4m3, jnp.float8_e4m3fn, jnp.float8_e4m3fnuz),
+    *(jnp.float8_e4m3b11fnuz, jnp.float8_e5m2, jnp.float8_e5m2fnuz),
+]
+
+
+def in_every_float8(b):
+    """Rounded, sent, multiplied in 8 bits, and compared with what is not a multiple of 1/8."""
+    sent = [lax.ppermute((b - 3.3).astype(t), "i", [(0, 1), (2, 3)]) for t in FLOAT8]
+    return sum(((s * s).astype(b.dtype) + s.astype(b.dtype)) * 2**k for k, s in enumerate(sent))
+
+
 COLLECTIVES = {
     "psum": lambda b: lax.psum(b, "i"),
     "pmax over both": lambda b: lax.pmax(b, ("j", "i")),
@@ -76,6 +90,7 @@ COLLECTIVES = {
     "booleans": lambda b: lax.pmax(b > 3, "i").astype(b.dtype),
     "bfloat16": lambda b: lax.psum(jnp.round(b).astype(jnp.bfloat16) * 3, "i").astype(b.dtype),
     "float8": lambda b: lax.all_gather(b.astype(jnp.float8_e4m3fn), "i")[2].astype(b.dtype),
+    "every float8": in_every_float8,
     "int4": lambda b: lax.ppermute(b.astype(jnp.int4), "i", [(0, 1)]).astype(b.dtype),
     "complex": lambda b: jnp.abs(lax.psum(jnp.exp(1j * b), "i")),
     "random": lambda b: b + jax.random.normal(jax.random.key(3), b.shape),
@@ -169,6 +184,47 @@ def test_a_reduction_that_is_more_than_one_operation():
     full = np.arange(8, dtype=np.float32)
     found = simulate_module(module, [full]).results[0]
     np.testing.assert_array_equal(found, (full[:4] + full[4:]) * full[4:])
+
+
+PARTS = """
+sdy.mesh @mesh = <["i"=8]>
+func.func public @main(%arg0: tensor<8x2xf32>) -> tensor<8x2xf32> {{
+  %0 = sdy.manual_computation(%arg0)
+      in_shardings=[<@mesh, [{{"i":(1)2}}, {{}}]>] out_shardings=[<@mesh, [{{"i":(1)2}}, {{}}]>]
+      manual_axes={{"i"}} (%arg1: tensor<4x2xf32>) {{
+    %1 = stablehlo.partition_id : tensor<ui32>
+    %2 = stablehlo.convert %1 : (tensor<ui32>) -> tensor<f32>
+    %3 = stablehlo.broadcast_in_dim %2, dims = [] : (tensor<f32>) -> tensor<4x2xf32>
+    %4 = stablehlo.add %arg1, %3 : tensor<4x2xf32>
+    %5 = "stablehlo.all_reduce"(%4) <{{replica_groups = #stablehlo.replica_group_mesh_axes<
+        mesh = @mesh, axes = [{axes}]>}}> ({{
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %6 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %6 : tensor<f32>
+    }}) : (tensor<4x2xf32>) -> tensor<4x2xf32>
+    sdy.return %5 : tensor<4x2xf32>
+  }} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+  return %0 : tensor<8x2xf32>
+}}
+"""
+
+
+def sub_axis(before, size):
+    return f'#stablehlo.axis_ref<name = "i", sub_axis_info = ({before}){size}>'
+
+
+def test_parts_of_axes():
+    full = np.zeros((8, 2), np.float32)
+    inner = simulate_module(PARTS.format(axes=sub_axis(2, 4)), [full])
+    assert [e.group for e in inner.exchanges] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [e.axes for e in inner.exchanges] == [None, None]
+    with pytest.raises(ImpossiblePart, match="up to 2 and 3 devices"):
+        FinerMesh(Mesh("mesh", (("i", 12),)), [AxisPart("i", 2, 2), AxisPart("i", 3, 4)])
+    np.testing.assert_array_equal(inner.results[0][:, 0], [6] * 4 + [22] * 4)
+    assert not inner.unequal
+    both = simulate_module(PARTS.format(axes=f"{sub_axis(4, 2)}, {sub_axis(1, 2)}"), [full])
+    assert [e.group for e in both.exchanges] == [(0, 4, 1, 5), (2, 6, 3, 7)]
+    assert len(both.unequal) == 4
 
 
 def test_operations_that_the_interpreter_lacks():
@@ -268,6 +324,36 @@ def test_what_jax_writes_beside_automatic_axes():
     assert "sdy.mesh @empty_mesh" in text
     assert re.search(r'"stablehlo.scatter".*\n.*\^bb0.*\n.*sdy.sharding_constraint', text)
     assert_close(simulate_module(with_lines(lowered), args).results, [lowered.compile()(*args)])
+
+
+def test_large_arrays_are_moved_as_the_interpreter_moves_small_ones(monkeypatch):
+    from shmap_compiler.simulate import moves
+
+    def f(x, at):
+        y = lax.dynamic_slice(x, (at, at - 5, 0), (3, 2, 2))
+        z = lax.dynamic_update_slice(x, y * 2, (at, 1, at + 1))
+        w = lax.slice(z, (1, 0, 0), (4, 4, 3), (2, 1, 2)).transpose(2, 0, 1).reshape(4, 4)
+        v = lax.broadcast_in_dim(w[:, :1], (3, 4, 2), (1, 2))
+        t = stablehlo_broadcast(w)
+        return lax.concatenate([v, lax.broadcast(w[0, 0], (3, 4, 5))], 2), y, z, t
+
+    def stablehlo_broadcast(w):
+        module = """
+        func.func @main(%x: tensor<4x4xbf16>) -> tensor<4x2x4xbf16> {
+          %y = stablehlo.broadcast_in_dim %x, dims = [2, 0]
+              : (tensor<4x4xbf16>) -> tensor<4x2x4xbf16>
+          return %y : tensor<4x2x4xbf16>
+        }"""
+        return call_stablehlo(module, w)
+
+    x = jnp.arange(5 * 4 * 3).reshape(5, 4, 3).astype(jnp.bfloat16)
+    lowered = jax.jit(f).lower(x, 3)
+    small = simulate_module(with_lines(lowered), [x, 3]).arrays
+    monkeypatch.setattr(moves, "LARGE", 1)
+    large = simulate_module(with_lines(lowered), [x, 3]).arrays
+    for ours, theirs, xla in zip(large, small, lowered.compile()(x, 3), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(ours, xla)
 
 
 def test_what_devices_share_is_computed_once_and_memory_is_bounded(monkeypatch):
