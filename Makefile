@@ -60,7 +60,8 @@ fuzz: $(VENV)/.with-test
 test-gpu-compiler:
 	$(MAKE) VENV=$(VENV)-gpu $(VENV)-gpu/.with-gpu
 	$(VENV)-gpu/bin/python -m pip install --quiet 'pytest>=8'
-	$(VENV)-gpu/bin/python -m pytest -k gpu test/targets/test_targets.py test/explain/test_explain.py
+	$(VENV)-gpu/bin/python -m pytest -k gpu test/targets/test_targets.py test/explain/test_explain.py \
+	  test/stages/test_overlap.py
 
 docs: $(VENV)/.with-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean

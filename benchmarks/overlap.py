@@ -2,11 +2,13 @@
 
     python benchmarks/overlap.py
     python benchmarks/overlap.py --programs a c --targets tpu:v6e:2x4 --mode auto
+    python benchmarks/overlap.py --random 50 --targets gpu:h100
 
 Compiles each program twice for each target, without its devices, and prints what `explain` models:
 milliseconds of computing, of the wire, and of the run. "to limit" is the run relative to the longer
 of computing and the wire, by the form that has less of each. Needs the extra `tpu` or `gpu`; a
-program takes from ten seconds to some minutes for each target.
+program takes from ten seconds to some minutes for each target. With --random, draws programs, and
+fails if one is slower than the same program as it is.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import overlap_random
 from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
@@ -116,6 +119,11 @@ def measured(program, target):
     return explanation.totals, explanation.memory.temporaries >> 20, took
 
 
+def modelled(program, target):
+    """Seconds of a program by explain's model."""
+    return total(measured(program, target)[0])
+
+
 def row(name, target, mode):
     program, overlapped = lowered(name, "off"), lowered(name, mode)
     forms = [choice.form or "-" for choice in overlapped.overlap_report(target).choices]
@@ -155,7 +163,13 @@ def main():
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--targets", nargs="+", default=TARGETS)
     parser.add_argument("--mode", default="auto", choices=("auto", "measure", "force"))
+    parser.add_argument("--random", type=int, metavar="N", help="draw so many programs")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.random is not None:
+        bodies = {name: program[:3] for name, program in PROGRAMS.items()}
+        arguments = (options.random, options.seed, options.targets[0], options.mode)
+        raise SystemExit(bool(overlap_random.run(bodies, *arguments, seconds=modelled)))
     print(HEAD)
     for target in options.targets:
         for name in options.programs:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from shmap_passes import ChooseOverlap
 from shmap_passes.cost.machine import Machine
+from shmap_passes.overlap.choices import Choice
 
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.graph.graph import Graph
@@ -43,7 +45,11 @@ def compile_overlapped(
         options = CompilerOptions(given, of_target)
         return compile_for_target(program, target, progress, graph, options)
 
-    machine = machine_for(signature, target) if setting.mode != "off" else None
+    setting = setting.on(target.platform, is_judged=True)
+    program, snapshots = lower(target.platform, PLAIN, None)
+    if setting.mode == "off" or not snapshots.choices(ChooseOverlap()):
+        return compiled(program, {})
+    machine = machine_for(signature, target)
     program, snapshots = lower(target.platform, setting, machine)
     if not is_changed(snapshots):
         return compiled(program, {})
@@ -54,7 +60,21 @@ def compile_overlapped(
         changed = compiled(program, target.compiler_options)
     except TargetError:  # It needs more memory, or the compiler fails.
         return plain
-    return changed if _is_better(changed, plain) else plain
+    return changed if _is_better(changed, plain, early_bytes(snapshots.choices())) else plain
+
+
+def early_bytes(choices: Sequence[Choice]) -> int:
+    """Bytes that unrolled loops need more, as a step gathers before the one before it ends.
+
+    What a step gathers is there while that of the step before is read, and so are the results of
+    both; the slices that the next steps gather take about half as much again.
+    """
+    steps = [
+        each.site.received * each.site.count // (each.site.count - 1)
+        for each in choices
+        if each.form is not None and each.site.pattern == "gathering-loop"
+    ]
+    return 3 * max(steps, default=0)
 
 
 def is_changed(snapshots: Snapshots) -> bool:
@@ -77,20 +97,21 @@ def machine_for(signature: Signature, target: Target) -> Machine | None:
     return Machine(target.chip, target.network, places, compiler_options=True)
 
 
-def with_options_here(
-    options: CompilerOptions, setting: OverlapSetting, snapshots: Snapshots
-) -> CompilerOptions:
+def with_options_here(options: CompilerOptions, snapshots: Snapshots) -> CompilerOptions:
     """The options for a program that is compiled for the devices of its mesh."""
-    if setting.mode == "off" or not is_changed(snapshots):
+    if not is_changed(snapshots):
         return options
     return CompilerOptions(options.given, Target.parse("local").compiler_options)
 
 
-def _is_better(changed: Compiled, plain: Compiled) -> bool:
+def _is_better(changed: Compiled, plain: Compiled, more: int = 0) -> bool:
     """Whether a program is faster than the plain one, and needs no more memory.
 
     Memory traffic without an estimate of the compiler counts, or work that moves there would be
     free.
+
+    Args:
+      more: bytes that it may need more.
     """
     seconds = []
     for totals in (changed.explain().totals, plain.explain().totals):
@@ -98,4 +119,4 @@ def _is_better(changed: Compiled, plain: Compiled) -> bool:
             return False
         seconds.append(totals.step_seconds + (totals.unestimated_seconds or 0.0))
     memory = [each.explain().memory.total for each in (changed, plain)]
-    return seconds[0] < seconds[1] and memory[0] <= 1.02 * memory[1]
+    return seconds[0] < seconds[1] and memory[0] <= 1.02 * memory[1] + more

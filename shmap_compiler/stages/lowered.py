@@ -10,7 +10,7 @@ from typing import Any, get_args, overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
-from shmap_passes import GroupNaming, Partitioner
+from shmap_passes import ChooseOverlap, GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
@@ -255,12 +255,13 @@ class Lowered:
         """
         signature = self.call.signature
         given = read_options(signature.who, compiler_options)
-        program = self._with_setting(overlap, overlap_rounding)
         if target is None:
-            return program._compiled_here(given)
+            platform = self._platform_here
+            return self._with_setting(overlap, overlap_rounding, platform)._compiled_here(given)
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
         check_target(signature, target)
+        program = self._with_setting(overlap, overlap_rounding, target.platform)
         if target.is_here and isinstance(signature.mesh, Mesh):
             mesh = target_mesh(signature, target)
             if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
@@ -269,13 +270,22 @@ class Lowered:
             program._portable, program.overlap, target, given, progress, self.graph, signature
         )
 
-    def _with_setting(self, mode: OverlapMode | None, rounding: bool | None) -> Lowered:
+    @property
+    def _platform_here(self) -> str:
+        """What the devices of the mesh are; "" if it has none."""
+        mesh = self.call.signature.mesh
+        platform = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else ""
+        return {"gpu": "cuda"}.get(platform, platform)
+
+    def _with_setting(
+        self, mode: OverlapMode | None, rounding: bool | None, platform: str
+    ) -> Lowered:
         """The program with another setting of overlap."""
         if mode is None and rounding is None:
             return self
         with using_setting(self.overlap):
             setting = read_setting(mode, rounding, self.call.signature.who)
-        if setting == self.overlap:
+        if setting.on(platform, True) == self.overlap.on(platform, True):
             return self
         with using(self.added):
             return lower(self.call, self.partitioner, self.groups, setting)
@@ -305,7 +315,10 @@ class Lowered:
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
         check_target(signature, target)
-        return report_of(self.snapshots, self.overlap, machine_for(signature, target))
+        if not self.snapshots.choices(ChooseOverlap()):
+            return OverlapReport(())
+        setting = self.overlap.on(target.platform, is_judged=True)
+        return report_of(self.snapshots, setting, machine_for(signature, target))
 
     def _compiled_here(self, given: Mapping[str, Any]) -> Executable:
         if not given:
@@ -321,7 +334,7 @@ class Lowered:
         if isinstance(self.graph.mesh, AbstractMesh):
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with compiling_for(self.partitioner):
-            options = with_options_here(options, self.overlap, self.snapshots)
+            options = with_options_here(options, self.snapshots)
             return Executable(self.call.signature, compile_with(self.jax_lowered, options))
 
     def simulate(self, *args: Any, stage: str | None = None) -> Simulation:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compilers import needs_tpu_compiler
+from compilers import needs_gpu_compiler, needs_tpu_compiler
 from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
@@ -46,7 +46,7 @@ def passes_of(lowered):
 
 
 def test_programs_are_plain_by_default():
-    assert overlap_setting() == OverlapSetting("off", False)
+    assert overlap_setting() == OverlapSetting("off", False, is_default=True)
     assert CHOOSE not in passes_of(mapped().lower(X, W))
 
 
@@ -54,7 +54,7 @@ def test_programs_are_plain_by_default():
 def test_programs_for_cpus_do_not_change(mode):
     plain, other = mapped().lower(X, W), mapped().lower(X, W, overlap=mode)
     assert other.as_text() == plain.as_text()
-    assert (other is plain) == (mode == "off")
+    assert other is not plain  # "off" is not the default on GPUs
     with overlap(mode):
         assert mapped().lower(X, W) is other
 
@@ -174,7 +174,7 @@ def test_options_for_attached_devices(monkeypatch):
     monkeypatch.setattr(type(Target.parse("local")), "compiler_options", options)
     for mode, given in (("off", {}), ("force", options)):
         lowered = mapped().lower(X, W, overlap=mode)
-        found = module.with_options_here(NO_OPTIONS, lowered.overlap, lowered.snapshots)
+        found = module.with_options_here(NO_OPTIONS, lowered.snapshots)
         assert found.of_target == given
 
 
@@ -201,6 +201,33 @@ def test_the_faster_program_is_kept(changed, is_better):
     assert module._is_better(changed, judged(1.0)) == is_better
 
 
+def test_an_unrolled_loop_may_need_what_three_steps_gather():
+    assert module._is_better(judged(0.9, memory=132), judged(1.0), more=30)
+    assert not module._is_better(judged(0.9, memory=133), judged(1.0), more=30)
+    site = SimpleNamespace(pattern="gathering-loop", received=70, count=8)
+    other = SimpleNamespace(pattern="gather-product", received=700, count=8)
+    chosen = [SimpleNamespace(site=s, form="a form") for s in (site, other)]
+    assert module.early_bytes(chosen) == 3 * 80
+    assert module.early_bytes([SimpleNamespace(site=site, form=None)]) == 0
+
+
+@pytest.mark.parametrize("rounding", [False, True])
+def test_the_default_on_gpus(rounding):
+    setting = OverlapSetting(rounding=rounding, is_default=True)
+    assert setting.on("cuda", is_judged=True) == OverlapSetting("measure", rounding)
+    assert setting.on("cuda", is_judged=False) == OverlapSetting("auto", rounding)
+    for platform in ("tpu", "cpu", ""):
+        assert setting.on(platform, is_judged=True) == OverlapSetting("off", rounding)
+    off = OverlapSetting("off")
+    assert off.on("cuda", is_judged=True) is off
+
+
+def test_the_rounding_alone_does_not_set_the_mode():
+    with overlap_module.using_setting(OverlapSetting(is_default=True)):
+        assert overlap_module.read_setting(None, True) == OverlapSetting("off", True, True)
+        assert overlap_module.read_setting("off", None) == OverlapSetting("off")
+
+
 @needs_tpu_compiler
 def test_a_program_for_tpus():
     """The ring that the rule chooses is faster by explain's model, and so are its options."""
@@ -211,3 +238,16 @@ def test_a_program_for_tpus():
     assert choice.expected_seconds == pytest.approx(1.35e-3, rel=0.01)
     compiled = lowered.compile("tpu:v6e:2x4", overlap="measure")
     assert compiled.explain().totals.step_seconds < 1.4e-3
+
+
+@needs_gpu_compiler
+def test_a_program_for_gpus():
+    """Rows in chunks are the default; the plain program is kept if it is asked for."""
+    lowered = mapped(AbstractMesh((8,), ("i",))).lower(*SIZES)
+    (choice,) = lowered.overlap_report("gpu:h100:8").choices
+    assert (choice.form, choice.parts) == ("rows", 4)
+    seconds = {
+        mode: lowered.compile("gpu:h100:8", overlap=mode).explain().totals.step_seconds
+        for mode in (None, "off")
+    }
+    assert seconds[None] < 1.23e-3 < 1.5e-3 < seconds["off"]

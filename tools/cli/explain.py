@@ -91,9 +91,12 @@ def execute(options: argparse.Namespace) -> int:
         print(shown.to_json())
     else:
         print(explanation)
-        if options.overlap not in (None, "off") and isinstance(work, program.Program):
+        if isinstance(work, program.Program):
             lowered = work.lower(options.partitioner, **program.overlap_options(options, work))
-            print(f"\n{lowered.overlap_report(target)}")
+            if lowered.overlap.on(target.platform, is_judged=True).mode != "off":
+                report = lowered.overlap_report(target)
+                if options.overlap is not None or report.is_changed:
+                    print(f"\n{report}")
         if other is not None:
             print(f"\n{shown}")
     if options.html is not None:
