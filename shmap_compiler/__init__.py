@@ -46,9 +46,10 @@ from shmap_compiler.unjit.embedded import call_stablehlo
 from shmap_compiler.unjit.from_jit import unjit
 from shmap_compiler.unjit.unjitted import Unjitted
 from shmap_compiler.unjit.validation import UnjitValidation
+from shmap_compiler.xmap.named_lowered import NamedLowered
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.resources import SerialLoop, mesh, serial_loop
-from shmap_compiler.xmap.xmap import NamedLowered, XMapped, xmap
+from shmap_compiler.xmap.xmap import XMapped, xmap
 
 __version__ = _version("shmap_compiler")
 

@@ -30,8 +30,8 @@ from shmap_compiler.base.jax_compat import (
     with_manual_axes,
 )
 from shmap_compiler.base.values import type_of
+from shmap_compiler.frontend import trace_cache
 from shmap_compiler.lowering.overlap import OverlapMode
-from shmap_compiler.stages.lowered import Lowered
 from shmap_compiler.xmap import named_shapes, region
 from shmap_compiler.xmap.arguments import (
     NO_RESULTS,
@@ -46,6 +46,7 @@ from shmap_compiler.xmap.arguments import (
     wrong_rank,
 )
 from shmap_compiler.xmap.axes import Mappings, sizes_of
+from shmap_compiler.xmap.named_lowered import NamedLowered
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.placed import mapped_over, placed
 from shmap_compiler.xmap.resources import find_mesh, is_another_mesh, mesh_changes, place_axes
@@ -102,6 +103,17 @@ def xmap(
       >>> jnp.allclose(f(x), x / x.sum()).item()
       True
     """
+    options = {
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "axis_sizes": axis_sizes,
+        "axis_resources": axis_resources,
+        "donate_argnums": donate_argnums,
+        "mesh": mesh,
+    }
+    made = trace_cache.find(XMapped, fun, options) if backend is None else None
+    if made is not None:
+        return made
     if not callable(fun):
         problem = not_a_function(fun, "a function of arrays", "xmap(f, in_axes=..., out_axes=...)")
         raise SpecTypeError(f"xmap of {fun!r}", [problem])
@@ -119,7 +131,7 @@ def xmap(
         problems.append(has_backend(backend))
     if problems:
         raise spec_error(who, problems)
-    return XMapped(fun, ins, outs, sizes, resources, donated, mesh)
+    return XMapped(fun, ins, outs, sizes, resources, donated, mesh, options)
 
 
 _enclosing: ContextVar[dict[str, int] | None] = ContextVar("enclosing", default=None)
@@ -162,16 +174,20 @@ class XMapped(Generic[_P, _R]):
         axis_resources: dict[str, tuple[Any, ...]],
         donate_argnums: tuple[int, ...],
         mesh: AnyMesh | None,
+        options: dict[str, Any],
     ):
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
         self._ins, self._outs = ins, outs
         self.axis_sizes, self.axis_resources = axis_sizes, axis_resources
         self.donate_argnums, self.mesh = donate_argnums, mesh
+        self.options = options  # as they were given, which tell it from others of the function
         self._names = tuple(dict.fromkeys([*(n for m in ins.leaves for n in m.names), *axis_sizes]))
 
         def call(*args: Any) -> Any:
-            return self._traced(*args)
+            result = self._traced(*args)
+            trace_cache.keep(self)
+            return result
 
         call.__name__ = call.__qualname__ = function_name(fun)
         self._jitted = jax.jit(call, donate_argnums=donate_argnums)
@@ -275,8 +291,9 @@ class XMapped(Generic[_P, _R]):
           >>> tuple(f.replace(mesh=mesh)(x).sharding.spec)
           ('i',)
         """
-        options = self.axis_sizes, self.axis_resources, self.donate_argnums
-        return XMapped(self.fun, self._ins, self._outs, *options, mesh)
+        read = self.axis_sizes, self.axis_resources, self.donate_argnums
+        options = {**self.options, "mesh": mesh}
+        return XMapped(self.fun, self._ins, self._outs, *read, mesh, options)
 
     def _call(self, args: tuple[Any, ...]) -> _Call:
         who = self._who
@@ -311,7 +328,7 @@ class XMapped(Generic[_P, _R]):
             finally:
                 _enclosing.reset(token)
             paths, tree = jax.tree_util.tree_flatten_with_path(result)
-            out[:] = [tree, [f"result{jax.tree_util.keystr(p)}" for p, _ in paths], result]
+            out[:] = [tree, [f"result{jax.tree_util.keystr(p)}" for p, _ in paths]]
             check_results(who, out[1], [x for _, x in paths])
             return [jnp.asarray(x) for _, x in paths]
 
@@ -325,8 +342,8 @@ class XMapped(Generic[_P, _R]):
             mappings=mappings,
             scope=Scope(outer, _body_mesh(found, used)),
         )
-        tree, out_paths, result = out
-        out_mappings = self._outs.of_leaves(who, result)
+        tree, out_paths = out
+        out_mappings = self._outs.of_leaves(who, tree.unflatten(out_paths))
         ranks = [len(v.aval.shape) for v in jaxpr.jaxpr.outvars]
         wrong = [
             problem
@@ -354,27 +371,6 @@ class XMapped(Generic[_P, _R]):
 
     def __repr__(self) -> str:
         return f"<xmap of {describe(self.fun)}>"
-
-
-@dataclass(frozen=True, repr=False)
-class NamedLowered(Lowered):
-    """A `Lowered` of an xmap.
-
-    Made by `XMapped.lower`.
-
-    Attributes:
-      named: The program with its named axes.
-
-    Examples:
-      >>> f = xmap(lambda x: x * 2, in_axes=["rows", ...], out_axes=["rows", ...])
-      >>> "{rows:16}" in f.lower(x).as_text("named")
-      True
-    """
-
-    named: NamedProgram
-
-    def as_text(self, stage: str = "stablehlo") -> str:
-        return str(self.named) if stage == "named" else super().as_text(stage)
 
 
 def _one_device() -> Mesh:
