@@ -11,6 +11,7 @@ from shmap_passes.ir.ops import defining_op, terminator
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.layout import Code, call, display
+from shmap_compiler.unjit.scans import Scan, find_scan, write_scan
 from shmap_compiler.unjit.spelling.operation import Op
 
 
@@ -34,19 +35,69 @@ def write_while(program: Any, op: ir.Operation) -> None:
     count = len(op.operands)
     constant = [k for k in range(count) if returned[k] == body.arguments[k]]
     counter = _counter(program, op, constant)
+    counters = [] if counter is None else [counter.position, *_twins(program, op, counter)]
     for k in constant:
         _name(program, op.operands[k])
         for value in (condition.arguments[k], body.arguments[k], op.results[k]):
             program.same(value, op.operands[k])
-    carried = [
-        k for k in range(count) if k not in constant and (counter is None or k != counter.position)
-    ]
+    carried = [k for k in range(count) if k not in constant and k not in counters]
     # Names are those of what the loop begins with.
     wanted = [_base(program, op.operands[k]) for k in carried]
+    for k in counters:
+        program.leave_out(returned[k])
+    scan = _scan(program, op, constant, counter, counters)
     if counter is None:
         _while_loop(program, op, carried, wanted)
+    elif scan is not None:
+        write_scan(program, op, scan, carried, wanted)
     else:
         _fori_loop(program, op, carried, wanted, counter)
+    for k in counters:
+        if counter is not None and list(op.results[k].uses):
+            program.same(op.results[k], counter.end)
+
+
+def _twins(program: Any, op: ir.Operation, counter: Counter) -> list[int]:
+    """The positions of what equals the counter of a loop in each of its steps.
+
+    Uses of these become uses of the counter.
+    """
+    condition, body = (region.blocks[0] for region in op.regions)
+    returned = list(terminator(body).operands)
+    position = counter.position
+    first = program.constant(op.operands[position])
+    found = []
+    for k, argument in enumerate(body.arguments):
+        start = program.constant(op.operands[k])
+        if k == position or first is None or start is None or argument.type != counter.end.type:
+            continue
+        is_used = bool(list(op.results[k].uses))
+        is_end = _counts_up(program, op.operands[position], counter.end)
+        if start == first and _adds_one(returned[k], argument) and (is_end or not is_used):
+            for block in (condition, body):
+                block.arguments[k].replace_all_uses_with(block.arguments[position])
+            found.append(k)
+    return found
+
+
+def _scan(
+    program: Any,
+    op: ir.Operation,
+    constant: Sequence[int],
+    counter: Counter | None,
+    counters: Sequence[int],
+) -> Scan | None:
+    """What a loop takes and makes row by row; None if it does not."""
+    if counter is None:
+        return None
+    first, end = (program.constant(v) for v in (op.operands[counter.position], counter.end))
+    if first is None or end is None or int(first) != 0:
+        return None
+
+    def is_filled(value: Value) -> bool:
+        return program.is_number(value)
+
+    return find_scan(op, counters, int(end), constant, is_filled)
 
 
 def _while_loop(
@@ -68,14 +119,11 @@ def _fori_loop(
     k = counter.position
     index = program.names.fresh("i")
     program.bind(body.arguments[k], index)
-    program.leave_out(terminator(body).operands[k])
     name = _function(program, body, "step", [index], carried, wanted, False)
     first, end = _bound(program, op.operands[k]), _bound(program, counter.end)
     start = _carry(program, [op.operands[k] for k in carried])
     code = call("lax.fori_loop", first, end, name, start)
     program.assign_values([op.results[k] for k in carried], code, wanted, op)
-    if list(op.results[k].uses):
-        program.same(op.results[k], counter.end)
 
 
 def _function(

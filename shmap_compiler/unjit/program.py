@@ -110,6 +110,7 @@ class Program:
         self._last: dict[Any, ir.Operation] = {}
         self._left_out: set[Value] = set()
         self._wide: dict[ir.Operation, Cluster] = {}
+        self._skipped: set[ir.Operation] = set()
         self._positions = Positions(mesh)
 
     # --------------------------------------------------------------------- values, as operands
@@ -137,6 +138,14 @@ class Program:
         """Does not write the operation of a value that only the end of its block uses."""
         if len(list(value.uses)) == 1:
             self._left_out.add(value)
+
+    def is_number(self, value: Value) -> bool:
+        """Whether a value is one number, in all places."""
+        return value in self._known and self._known[value].is_number
+
+    def skip(self, op: ir.Operation) -> None:
+        """Does not write an operation."""
+        self._skipped.add(op)
 
     def exact(self, value: Value) -> Code:
         known = self._known[value]
@@ -257,6 +266,8 @@ class Program:
     def _write(self, op: ir.Operation) -> None:
         if not any(list(result.uses) for result in op.results) and op.name not in COLLECTIVES:
             return
+        if op in self._skipped:
+            return
         if op in self._wide:
             self._embed_wide(op)
             return
@@ -364,6 +375,37 @@ class Program:
         for number, (name, value) in enumerate(zip(names, values, strict=True)):
             if name != "_":
                 self.write(f"{name} = ", Code(f"{whole}[{number}]"), shown_type(value))
+
+    def assign_groups(
+        self,
+        groups: Sequence[Sequence[Value]],
+        code: Code,
+        wanted: Sequence[Sequence[str]],
+        op: ir.Operation,
+    ) -> None:
+        """Assigns the results of a call that returns several tuples, or arrays where one is one."""
+        self._comment(self._line(op))
+        targets = []
+        unpacked = []
+        for values, bases in zip(groups, wanted, strict=True):
+            names = [
+                self.names.fresh(base) if list(value.uses) else "_"
+                for base, value in zip(bases, values, strict=True)
+            ]
+            for value, name in zip(values, names, strict=True):
+                if name != "_":
+                    self.bind(value, name)
+            if all(name == "_" for name in names):
+                targets.append("_")
+            elif len(names) < 2:
+                targets.append(names[0])
+            else:
+                targets.append(self.names.fresh("results"))
+                unpacked.append(f"{', '.join(names)} = {targets[-1]}")
+        types = ", ".join(shown_type(value) for values in groups for value in values)
+        self.write(f"{', '.join(targets)} = ", code, types)
+        for text in unpacked:
+            self.line(text)
 
     def _embed(self, op: ir.Operation) -> None:
         """Calls an operation as StableHLO."""
