@@ -44,6 +44,7 @@ from shmap_compiler.targets import Target
 from shmap_compiler.targets.compiler_options import compiler_options
 from shmap_compiler.unjit.embedded import call_stablehlo
 from shmap_compiler.unjit.from_jit import unjit
+from shmap_compiler.unjit.sharding_search import ShardingChoice, ShardingSearch, search_shardings
 from shmap_compiler.unjit.unjitted import Unjitted
 from shmap_compiler.unjit.validation import UnjitValidation
 from shmap_compiler.xmap.named_lowered import NamedLowered
@@ -77,6 +78,8 @@ __all__ = [
     "ResultTypeError",
     "SerialLoop",
     "ShardMapped",
+    "ShardingChoice",
+    "ShardingSearch",
     "ShmapError",
     "Simulation",
     "SimulationError",
@@ -103,6 +106,7 @@ __all__ = [
     "overlap",
     "passes",
     "pmap",
+    "search_shardings",
     "serial_loop",
     "shard_map",
     "simulate_module",

@@ -1,4 +1,4 @@
-"""Integers that are known for each device, such as where its block begins, by mesh axes.
+"""Numbers that are known for each device, such as where its block begins, by mesh axes.
 
 XLA computes where blocks begin in steps: a multiple of one index minus a multiple of another one.
 What such a value is on each device says how it is written: `lax.axis_index("i") * 2`.
@@ -33,7 +33,7 @@ _COMPUTED: dict[str, Callable[..., Any]] = {
 
 
 class Positions:
-    """The scalar integers of a module that are known for each device of a mesh."""
+    """The scalars of a module that are known for each device of a mesh."""
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
@@ -63,7 +63,7 @@ class Positions:
             return None
         value = op.results[0]
         dtype = dtype_of(value)
-        if shape_of(value) != () or dtype.kind not in "iu":
+        if shape_of(value) != () or dtype.kind not in "iuf":
             return None
         if is_axis_index(op):
             return self._along(indexed_axes(op)).astype(dtype)
@@ -76,10 +76,12 @@ class Positions:
         for operand in op.operands:
             number = constant(operand)
             known = self._known.get(operand)
-            if known is None and (number is None or number.dtype.kind not in "iu"):
+            if known is None and (number is None or number.dtype.kind not in "iuf"):
                 return None
             rows.append(known if known is not None else np.full(self._mesh.size, number))
-        return np.asarray(compute(*rows)).astype(dtype)
+        found = np.asarray(compute(*rows)).astype(dtype)
+        # Of numbers with fractions only those that are the same on all devices are of use.
+        return None if dtype.kind == "f" and np.any(found != found[0]) else found
 
     def _along(self, axes: tuple[str, ...]) -> np.ndarray:
         """The index along several axes, the first of which is the major one."""

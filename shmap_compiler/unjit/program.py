@@ -28,6 +28,7 @@ from shmap_compiler.unjit.layout import (
     lay_out,
     numbers,
 )
+from shmap_compiler.unjit.library_calls import LibraryCall, find_calls
 from shmap_compiler.unjit.loops import CONTROL
 from shmap_compiler.unjit.names import Names, wanted_name
 from shmap_compiler.unjit.positions import Positions
@@ -111,6 +112,7 @@ class Program:
         self._left_out: set[Value] = set()
         self._wide: dict[ir.Operation, Cluster] = {}
         self._skipped: set[ir.Operation] = set()
+        self._calls: dict[ir.Operation, LibraryCall] = {}
         self._positions = Positions(mesh)
 
     # --------------------------------------------------------------------- values, as operands
@@ -188,6 +190,10 @@ class Program:
         """Writes the operations of a block; returns what it ends with."""
         self._find_last(block)
         self._wide.update(wide_clusters(block))
+        for found in find_calls(block, self.jitted):
+            if not any(op in self._wide or op in self._skipped for op in found.ops):
+                self._calls[found.ops[-1]] = found
+                self._skipped.update(found.ops[:-1])
         for each in list(block.operations)[:-1]:
             self._write(each.operation)
         return list(terminator(block).operands)
@@ -271,7 +277,9 @@ class Program:
         if op in self._wide:
             self._embed_wide(op)
             return
-        if self._is_number(op) or self._is_position(op) or self._is_broadcast(op):
+        if op not in self._calls and (
+            self._is_number(op) or self._is_position(op) or self._is_broadcast(op)
+        ):
             return
         if len(op.results) == 1 and op.results[0] in self._left_out:
             return
@@ -292,15 +300,25 @@ class Program:
             self._embed(op)
 
     def _spelled(self, op: ir.Operation) -> Code | None:
-        row = SPELLINGS.get(op.name)
-        if row is None:
+        found, row = self._calls.get(op), SPELLINGS.get(op.name)
+        if found is not None:
+            operands = list(found.inputs)
+        elif row is not None:
+            operands = list(op.operands)
+        else:
             return None
-        code = row(Op(op, self))
-        waiting = [value for value in op.operands if value in self._pending]
+
+        def spell() -> Code | None:
+            if found is not None:
+                return found.spelled([self.exact(value) for value in operands])
+            return None if row is None else row(Op(op, self))
+
+        code = spell()
+        waiting = [value for value in operands if value in self._pending]
         if code is not None and waiting and self._is_too_long(code):
             self._assign_pending(waiting)
-            code = row(Op(op, self))
-        for value in op.operands:
+            code = spell()
+        for value in operands:
             self._pending.pop(value, None)
         return code
 
@@ -464,15 +482,16 @@ class Program:
         return True
 
     def _is_position(self, op: ir.Operation) -> bool:
-        """Whether an operation computes an integer that is written by indices of mesh axes."""
+        """Whether an operation computes a number, or one that indices of mesh axes give."""
         found = self._positions.read(op, self._constants.get)
         if found is None:
             return False
         value = op.results[0]
         if np.all(found == found[0]):
             self._constants[value] = found[0]
-            level = layout.UNARY if found[0] < 0 else ATOM
-            self._known[value] = Known(Code(str(found[0]), level), is_number=True)
+            text = literal(found[0])
+            level = layout.UNARY if text.startswith("-") else ATOM
+            self._known[value] = Known(Code(text, level), is_number=True)
             return True
         code = self._positions.spelled(value, found)
         if code is None:
@@ -516,7 +535,7 @@ class Program:
             lines = [lines[0] + after]
         elif comment:
             shown = f"# {before.removesuffix(' = ')}: {comment}"
-            lines = [" " * self.indent + shown[: WIDTH - self.indent], *lines]
+            lines = [" " * self.indent + shown[: WIDTH - self.indent].rstrip(), *lines]
         self.body.lines += lines
 
     def _note(self, value: Value, name: str) -> None:

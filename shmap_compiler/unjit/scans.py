@@ -137,8 +137,13 @@ def _over_steps(value: Value, index: Value, length: int) -> np.ndarray | None:
     compute = np.less if is_less else _COMPUTED.get(op.name)
     if compute is None:
         return None
-    operands = [_over_steps(operand, index, length) for operand in op.operands]
-    return None if any(each is None for each in operands) else compute(*operands)
+    operands = []
+    for operand in op.operands:
+        found = _over_steps(operand, index, length)
+        if found is None:
+            return None
+        operands.append(found)
+    return compute(*operands)
 
 
 def _is_free(scan: Scan, index: Value, end: ir.Operation, counters: Sequence[int]) -> bool:

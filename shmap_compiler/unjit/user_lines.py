@@ -8,16 +8,26 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 from jaxlib.mlir import ir
 
 from shmap_compiler.base.errors import shown_path
 
-_FRAME = re.compile(r'"([^"]*)"\("([^"]+)":(\d+)')
+_FRAME = re.compile(r'"([^"]*)"\("([^"]+)":(\d+)(?::(\d+))?')
 _NAME = re.compile(r'^loc\("([^"]*)"')
 _LAMBDA = "<lambda>"
 _INTERNAL = (str(Path(jax.__file__).parent), str(Path(__file__).parents[1]))
+
+
+class Frame(NamedTuple):
+    """A place in a function of the user's; `column` counts from 0."""
+
+    function: str
+    path: str
+    line: int
+    column: int
 
 
 @dataclass(frozen=True)
@@ -53,20 +63,37 @@ def user_line(op: ir.Operation, outermost: str) -> UserLine:
 
 
 @cache
-def _read(location: str, outermost: str) -> UserLine:
-    frames = [
-        (function.rpartition(".")[2], path, int(line))
-        for function, path, line in _FRAME.findall(location)
+def frames_of(location: str, outermost: str) -> tuple[Frame, ...]:
+    """The frames of the user's functions that a location names, inner ones first.
+
+    Args:
+      outermost: as for `user_line`.
+    """
+    frames = tuple(
+        Frame(function.rpartition(".")[2], path, int(line), int(column or -1))
+        for function, path, line, column in _FRAME.findall(location)
         if not path.startswith(_INTERNAL) and "site-packages" not in path
-    ]
+    )
+    is_outside = bool(outermost) and all(frame.function != outermost for frame in frames)
+    return () if is_outside else frames
+
+
+def is_backward(location: str) -> bool:
+    """Whether a location is that of a derivative, in reverse."""
     name = _NAME.match(location)
-    backward = name is not None and "transpose(" in name[1]
-    if not frames or (outermost and all(function != outermost for function, _, _ in frames)):
+    return name is not None and "transpose(" in name[1]
+
+
+@cache
+def _read(location: str, outermost: str) -> UserLine:
+    frames = frames_of(location, outermost)
+    if not frames:
         return NOWHERE
-    inner, path, line = frames[0]
+    backward = is_backward(location)
+    inner, path, line, _ = frames[0]
     statement = None if inner == _LAMBDA else _statement(path, line)
     variable = ""
-    for function, file, number in frames:
+    for function, file, number, _ in frames:
         # What a function returns is what its caller assigns it to.
         is_lambda = function == _LAMBDA
         found = None if is_lambda else _statement(file, number)

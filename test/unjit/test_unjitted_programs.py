@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from compilers import needs_tpu_compiler
 from jax import export
-from jitted_programs import EMBEDDED, ROWS, Jitted
+from jitted_programs import EMBEDDED, ROWS, Jitted, floats
 from shmap_tools.cli.hlo_collectives import collectives
 
 from shmap_compiler import TargetError, UnjitError, unjit
+from shmap_compiler.unjit import library_calls
 from shmap_compiler.unjit.layout import call
 from shmap_compiler.unjit.refusals import refuse_processes
 from shmap_compiler.unjit.spelling.table import SPELLINGS
@@ -117,6 +118,56 @@ def test_names_and_lines_are_those_of_the_user():
     assert 'h = jnp.tanh(x @ params["w1"]) # the hidden layer' in text
     assert "    h = jnp.tanh(x @ w1)  # f32[2,16]" in text
     assert '    y = lax.psum(h @ w2, "j")  # f32[2,16]' in text
+
+
+def test_loops_over_rows_are_scans():
+    forward, reverse = unjitted("scan_over_layers").as_python(), unjitted("deep_step").as_python()
+    assert "lax.scan(step, x, (weights_0, weights_1))" in forward
+    assert "lax.scan(step_2, grad, (rows, weights), reverse=True)" in reverse
+    assert (
+        "lax.scan(step, jnp.zeros((8, 4), jnp.float32), xs)" in unjitted("accumulate").as_python()
+    )
+    assert "lax.fori_loop(0, k, step, x)" in unjitted("updates_in_a_loop").as_python()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("attention_sequence", "jax.nn.softmax("),
+        ("attention_sequence", 'jnp.einsum("bsd,dhk->bhsk", x, wq)'),
+        ("contrastive", "jax.nn.log_softmax(logits)"),
+        ("gelu", "jax.nn.gelu("),
+        ("gated_mlp", "jax.nn.silu("),
+        ("einsum_of_three", 'jnp.einsum("ab,bc,cd->ad", a, b, c)'),
+        ("contrastive", "jnp.linalg.norm(images, axis=-1, keepdims=True)"),
+    ],
+)
+def test_calls_of_the_library_are_those_of_the_user(name, call):
+    assert call in unjitted(name).as_python()
+
+
+def test_a_call_is_shown_only_if_it_computes_the_same():
+    module = jax.jit(jax.nn.gelu).lower(jnp.ones(16)).as_text()
+    types = (((16,), "float32"),)
+    assert library_calls._order("jax.nn.gelu({})", module, types) == (0,)
+    assert library_calls._order("jax.nn.gelu({}, approximate=False)", module, types) is None
+    difference = jax.jit(lambda a, b: b - a).lower(jnp.ones(16), jnp.ones(16)).as_text()
+    assert library_calls._order("jnp.subtract({}, {})", difference, 2 * types) == (1, 0)
+
+
+def test_tables_of_many_numbers_are_embedded():
+    table = np.arange(8 * 16, dtype=np.float32).reshape(8, 16) ** 2
+    made = unjit(Jitted(lambda x: x @ (x.T * 2) @ table, (), (ROWS,)).jitted(), floats(8, 16))
+    assert made.validate().source == 0.0
+    assert made.embedded == ("stablehlo.constant",)
+    assert jax.grad(lambda x: made.shard_map()(x).sum())(floats(8, 16)).shape == (8, 16)
+
+
+def test_places_are_written_by_mesh_axes():
+    text = unjitted("constrained").as_python()
+    assert re.search(
+        r'lax\.dynamic_slice_in_dim\(\s*\w+, lax\.axis_index\("i"\) \* 2, 2, axis=0', text
+    )
 
 
 def test_states_of_optimizers_are_lists_in_the_source_only():

@@ -16,9 +16,20 @@ from importlib.metadata import version
 from types import ModuleType
 
 from ..usage import USER_CODE, Parser, UsageError
-from . import compile, demo, explain, lower, program, run, simulate, unjit, validate
+from . import (
+    compile,
+    demo,
+    explain,
+    lower,
+    program,
+    run,
+    shardings,
+    simulate,
+    unjit,
+    validate,
+)
 
-COMMANDS = (lower, run, simulate, validate, compile, explain, unjit, demo)
+COMMANDS = (lower, run, simulate, validate, compile, explain, unjit, shardings, demo)
 
 _DESCRIPTION = """\
 A compiler for shard_map: per-device JAX functions to XLA's partitioner.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..usage import Mistake, UsageError
 from . import output, program
 from .progress import Progress
+from .target_devices import TargetWithDevices
 
 if TYPE_CHECKING:
     from shmap_compiler import Unjitted
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         dest="partition_for",
         metavar="TARGET",
+        action=TargetWithDevices,
         help="show what the partitioner of a target does, e.g. tpu:v5e:2x4, without its devices",
     )
     parser.add_argument(

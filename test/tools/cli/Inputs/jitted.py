@@ -27,3 +27,5 @@ printing = jitted(prints, P("i"))
 printing_args = step_args[:1]
 alone = jax.jit(jnp.sin)
 alone_args = step_args[:1]
+mlp_alone = mlp
+mlp_alone_args = step_args

@@ -1,0 +1,312 @@
+"""search_shardings: how to split the arguments of a function, by the time of the compiled program.
+
+Each choice is compiled for the target, in a process of its own, and its time and memory are those
+of the model of `explain`. Where there are more choices than may be compiled, the search changes
+the sharding of one argument at a time, the largest first, and keeps a change that is faster, until
+none is; it does that on each mesh. It may miss choices in which two changes help only together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from shmap_compiler.base import specs as spec_text
+from shmap_compiler.base.errors import Problem, ShmapError, TargetError, describe
+from shmap_compiler.base.text_tables import show_bytes, show_seconds, table
+from shmap_compiler.stages.any_function import lower_function
+from shmap_compiler.targets import Target
+from shmap_compiler.unjit.from_jit import unjit
+from shmap_compiler.unjit.sharding_candidates import all_choices, block_bytes, meshes, specs
+from shmap_compiler.unjit.unjitted import Unjitted
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class ShardingChoice:
+    """One way to split the arguments of a function, and what the program then costs.
+
+    Attributes:
+      mesh: Axis -> size.
+      specs: A `PartitionSpec` for each array among the arguments, flat.
+      seconds: The modelled time of a step; None if the target has no figures, or it does not
+        compile.
+      memory_bytes: What a device needs; None if it does not compile.
+      sent_bytes: What a device sends; None if it does not compile.
+      refused: Why it does not compile, or "".
+
+    Examples:
+      >>> choice = search_shardings(jnp.sin, x, target="cpu:8", mesh={"x": 8}).best
+      >>> tuple(choice.specs[0]), choice.sent_bytes
+      (('x',), 0)
+    """
+
+    mesh: Mapping[str, int]
+    specs: tuple[PartitionSpec, ...]
+    seconds: float | None
+    memory_bytes: int | None
+    sent_bytes: float | None
+    refused: str = ""
+
+    @property
+    def cost(self) -> tuple[float, ...]:
+        """What choices are ranked by: time, or where there is none bytes sent; then memory."""
+        if self.refused or self.sent_bytes is None or self.memory_bytes is None:
+            return (math.inf,)
+        first = self.sent_bytes if self.seconds is None else self.seconds
+        return first, self.memory_bytes
+
+
+@dataclass(frozen=True)
+class ShardingSearch:
+    """The choices that `search_shardings` compiled, best first. Its text is a table.
+
+    Attributes:
+      who: The function.
+      target: What they are compiled for.
+      paths: The arrays among the arguments.
+      choices: Those that were compiled.
+      possible: How many choices there are.
+
+    Examples:
+      >>> search = search_shardings(jnp.sin, x, target="cpu:8")
+      >>> len(search.choices), search.possible
+      (6, 6)
+    """
+
+    who: str
+    target: Target
+    paths: tuple[str, ...]
+    choices: tuple[ShardingChoice, ...]
+    possible: int
+    _fun: Callable[..., Any]
+    _args: tuple[Any, ...]
+
+    @property
+    def best(self) -> ShardingChoice:
+        """The first choice."""
+        return self.choices[0]
+
+    def jitted(self, choice: ShardingChoice | None = None) -> Any:
+        """Returns `jax.jit` of the function with the shardings of a choice, by default the best.
+
+        Raises:
+          TargetError: There are fewer devices here than its mesh has.
+
+        Examples:
+          >>> jitted = search_shardings(jnp.sin, x, target="cpu:8", mesh={"x": 8}).jitted()
+          >>> tuple(jitted(x).sharding.spec)
+          ('x',)
+        """
+        chosen = choice or self.best
+        count = math.prod(chosen.mesh.values())
+        if count > len(jax.devices()):
+            problem = Problem(
+                f"the mesh {dict(chosen.mesh)}",
+                f"{len(jax.devices())} devices here",
+                f"{count}, of which the source is written for one",
+                f"set jax.config.update('jax_num_cpu_devices', {count})",
+            )
+            raise TargetError(self.who, [problem])
+        sizes, names = tuple(chosen.mesh.values()), tuple(chosen.mesh)
+        mesh = jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+        tree = jax.tree.structure(self._args)
+        shardings = tree.unflatten([NamedSharding(mesh, spec) for spec in chosen.specs])
+        return jax.jit(self._fun, in_shardings=shardings)
+
+    def unjit(self, choice: ShardingChoice | None = None) -> Unjitted:
+        """Returns what the partitioner makes of a choice, by default the best; see `unjit`.
+
+        Examples:
+          >>> search = search_shardings(jnp.sin, x, target="cpu:8", mesh={"x": 8})
+          >>> "jnp.sin(" in search.unjit().as_python()
+          True
+        """
+        target = None if self.target.is_here else self.target
+        return unjit(self.jitted(choice), *self._args, target=target)
+
+    def __str__(self) -> str:
+        compiled = len(self.choices)
+        lines = [f"{self.who} on {self.target}: {compiled} of {self.possible} choices compiled"]
+        shown = self.choices[:_SHOWN]
+        header = ("mesh", *self.paths, "time", "memory", "sent")
+        lines.append(table(header, [_row(choice) for choice in shown]))
+        if compiled > len(shown):
+            lines.append(f"  and {compiled - len(shown)} more")
+        return "\n".join(lines)
+
+
+def _row(choice: ShardingChoice) -> tuple[str, ...]:
+    mesh = "x".join(map(str, choice.mesh.values()))
+    if choice.memory_bytes is None or choice.sent_bytes is None:
+        figures = (choice.refused, "", "")
+    else:
+        time = "" if choice.seconds is None else show_seconds(choice.seconds)
+        figures = (time, show_bytes(choice.memory_bytes), show_bytes(choice.sent_bytes))
+    return (mesh, *(spec_text.show(spec) for spec in choice.specs), *figures)
+
+
+def search_shardings(
+    fun: Callable[..., Any],
+    *args: Any,
+    target: str | Target,
+    mesh: Mapping[str, int] | None = None,
+    limit: int = 48,
+    progress: Callable[[str], None] | None = None,
+) -> ShardingSearch:
+    """Finds how to split the arguments of a function, by compiling it for a target.
+
+    All choices are compiled if there are at most `limit` of them. Otherwise the search starts, on
+    each mesh, with every array split as far as it can be, and changes one array at a time, the
+    largest first, as long as that makes the program faster.
+
+    Args:
+      fun: A function, jitted or not.
+      *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s. Shardings they have are ignored.
+      target: What to compile for, such as "tpu:v5e:4x4".
+      mesh: Axis -> size. By default all meshes of one or two axes of the target's devices.
+      limit: How many choices to compile at most.
+      progress: Called with what is compiled.
+
+    Returns:
+      A `ShardingSearch`.
+
+    Raises:
+      TargetError: There is no such target, the mesh has not as many devices, or no choice compiles.
+
+    Examples:
+      >>> search = search_shardings(jnp.outer, x, x, target="cpu:8", limit=8)
+      >>> len(search.choices), search.best.sent_bytes
+      (8, 0)
+    """
+    who = f"shardings of {describe(fun)}"
+    chosen = Target.parse(target, who) if isinstance(target, str) else target
+    inner: Any = getattr(fun, "__wrapped__", fun) if hasattr(fun, "lower") else fun
+    problems = [] if mesh is None else chosen.mesh_problems(mesh)
+    if not jax.tree.leaves(args):
+        needed = "arrays, or jax.ShapeDtypeStructs"
+        problems.append(Problem("the arguments", "none", needed, "pass what the function takes"))
+    if limit < 1:
+        problems.append(Problem("limit", str(limit), "at least 1", "choose how many to compile"))
+    if problems:
+        raise TargetError(who, problems)
+    found = [dict(mesh)] if mesh is not None else meshes(chosen.device_count)
+    types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _dtype(leaf)), args)
+    search = _Search(who, inner, types, chosen, limit, progress or (lambda what: None))
+    possible = search.run(found)
+    ranked = sorted(search.compiled.values(), key=lambda choice: choice.cost)
+    if not ranked or ranked[0].refused:
+        found_text = ranked[0].refused if ranked else "no choice"
+        fix = "choose a larger target, or smaller arguments"
+        raise TargetError(
+            who, [Problem(chosen.where, found_text, "a choice that compiles and fits", fix)]
+        )
+    paths = tuple(
+        "args" + jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(tuple(args))
+    )
+    return ShardingSearch(
+        describe(fun), chosen, paths, tuple(ranked), possible, inner, tuple(types)
+    )
+
+
+def _dtype(leaf: Any) -> Any:
+    return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+
+
+class _Search:
+    """The choices that were compiled, by mesh and specs."""
+
+    def __init__(
+        self,
+        who: str,
+        fun: Callable[..., Any],
+        types: Any,
+        target: Target,
+        limit: int,
+        progress: Callable[[str], None],
+    ):
+        self.who, self.fun, self.types, self.target = who, fun, types, target
+        self.limit, self.progress = limit, progress
+        self.leaves, self.tree = jax.tree.flatten(tuple(types))
+        self.compiled: dict[tuple[Any, ...], ShardingChoice] = {}
+
+    def run(self, found: Sequence[Mapping[str, int]]) -> int:
+        """Compiles choices on meshes; returns how many there are."""
+        each = [[specs(leaf.shape, mesh) for leaf in self.leaves] for mesh in found]
+        possible = sum(math.prod(map(len, ways)) for ways in each)
+        if possible <= self.limit:
+            for mesh, ways in zip(found, each, strict=True):
+                for choice in all_choices(ways):
+                    self._compile(mesh, choice)
+            return possible
+        share = max(self.limit // len(found), 1)
+        for number, (mesh, ways) in enumerate(zip(found, each, strict=True)):
+            self._descend(mesh, ways, min(self.limit, share * (number + 1)))
+        return possible
+
+    def _descend(
+        self, mesh: Mapping[str, int], ways: Sequence[Sequence[PartitionSpec]], until: int
+    ) -> None:
+        """Changes one array at a time, as long as that helps and `until` are not compiled yet."""
+        sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.leaves]
+        order = sorted(range(len(ways)), key=lambda k: -sizes[k])
+        if len(self.compiled) >= until:
+            return
+        best = self._compile(mesh, tuple(self._smallest(mesh, ways)))
+        improved = True
+        while improved:
+            improved = False
+            for k in order:
+                for spec in ways[k]:
+                    if len(self.compiled) >= until:
+                        return
+                    changed = (*best.specs[:k], spec, *best.specs[k + 1 :])
+                    found = self._compile(mesh, changed)
+                    if found.cost < best.cost:
+                        best, improved = found, True
+
+    def _smallest(
+        self, mesh: Mapping[str, int], ways: Sequence[Sequence[PartitionSpec]]
+    ) -> Iterator[PartitionSpec]:
+        for leaf, each in zip(self.leaves, ways, strict=True):
+            sizes = [block_bytes(leaf.shape, leaf.dtype.itemsize, spec, mesh) for spec in each]
+            yield each[sizes.index(min(sizes))]
+
+    def _compile(
+        self, mesh: Mapping[str, int], choice: tuple[PartitionSpec, ...]
+    ) -> ShardingChoice:
+        key = (*mesh.items(), choice)
+        if key not in self.compiled:
+            shown = ", ".join(map(spec_text.show, choice))
+            sizes = "x".join(map(str, mesh.values()))
+            self.progress(f"{len(self.compiled) + 1} of at most {self.limit}: {sizes}, {shown}")
+            self.compiled[key] = self._costs(mesh, choice)
+        return self.compiled[key]
+
+    def _costs(self, mesh: Mapping[str, int], choice: tuple[PartitionSpec, ...]) -> ShardingChoice:
+        abstract = AbstractMesh(
+            tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh)
+        )
+        types = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(abstract, spec))
+            for leaf, spec in zip(self.leaves, choice, strict=True)
+        ]
+        args = self.tree.unflatten(types)
+        try:
+            program = lower_function(self.fun, args, self.target.platform)
+            explanation = program.compile(self.target).explain()
+        except ShmapError as error:
+            refused = error.problems[0].found.partition("\n")[0]
+            return ShardingChoice(dict(mesh), choice, None, None, None, refused)
+        totals = explanation.totals
+        return ShardingChoice(
+            dict(mesh), choice, totals.step_seconds, explanation.memory.total, totals.sent_bytes
+        )

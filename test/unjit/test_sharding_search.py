@@ -1,0 +1,92 @@
+"""The search for shardings: what it tries, in which order, and what it reports."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from shmap_compiler import TargetError, search_shardings
+from shmap_compiler.unjit import sharding_candidates
+
+
+def types(*shapes):
+    return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+
+
+def product(a, b):
+    return jnp.tanh(a @ b)
+
+
+def test_meshes_have_one_or_two_axes():
+    assert sharding_candidates.meshes(12) == [{"x": 12}, {"x": 4, "y": 3}, {"x": 6, "y": 2}]
+    assert sharding_candidates.meshes(1) == [{"x": 1}]
+
+
+def test_axes_divide_what_they_split():
+    mesh = {"x": 4, "y": 2}
+    assert set(sharding_candidates.specs((8, 6), mesh)) == {
+        P(),
+        P("x"),
+        P("y"),
+        P(("x", "y")),
+        P(None, "y"),
+        P("x", "y"),
+    }
+    assert sharding_candidates.specs((), mesh) == [P()]
+    assert sharding_candidates.block_bytes((8, 6), 4, P("x", "y"), mesh) == 24
+
+
+def test_all_choices_are_compiled_if_they_are_few():
+    search = search_shardings(product, *types((8, 3), (3, 8)), target="cpu:8", mesh={"x": 8})
+    assert search.possible == len(search.choices) == 4
+    assert search.best.sent_bytes == 0
+    assert [choice.cost for choice in search.choices] == sorted(c.cost for c in search.choices)
+    text = str(search)
+    assert "on cpu:8: 4 of 4 choices compiled" in text
+    assert "args[0]" in text.splitlines()[1]
+    made = search.unjit()
+    assert made.validate().holds
+    assert made.as_python().count(str(search.best.specs[0]).replace("PartitionSpec", "P")[:3]) > 0
+
+
+def test_the_search_changes_one_argument_at_a_time():
+    phases = []
+    search = search_shardings(
+        jax.jit(product),
+        *types((8, 16), (16, 8)),
+        target="cpu:8",
+        mesh={"x": 4, "y": 2},
+        limit=6,
+        progress=phases.append,
+    )
+    assert len(search.choices) == len(phases) == 6
+    assert search.possible == 81
+    first = phases[0].partition(": ")[2]
+    assert first == "4x2, P(('x', 'y')), P(('x', 'y'))"
+    assert search.best.cost <= min(choice.cost for choice in search.choices)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"target": "cpu:8", "mesh": {"x": 16}}, "16 devices in the mesh"),
+        ({"target": "cpu:8", "limit": 0}, "found: +0"),
+        ({"target": "tpu:v99:2x2"}, "a generation"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(options, found):
+    with pytest.raises(TargetError, match=found):
+        search_shardings(product, *types((8, 8), (8, 8)), **options)
+
+
+def test_functions_without_arrays_are_refused():
+    with pytest.raises(TargetError, match="the arguments"):
+        search_shardings(lambda: 1.0, target="cpu:8")
+
+
+def test_a_source_needs_as_many_devices_as_the_mesh():
+    search = search_shardings(jnp.sin, *types((16,)), target="cpu:8", mesh={"x": 8})
+    with pytest.raises(TargetError, match="8 devices here"):
+        search.jitted(replace(search.best, mesh={"x": 16}))

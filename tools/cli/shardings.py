@@ -1,0 +1,117 @@
+"""`shmap shardings`: how to split the arguments of a function for a target."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..usage import Mistake, UsageError
+from . import output, program
+from .progress import Progress
+from .target_devices import TargetWithDevices
+
+NAME = "shardings"
+SUMMARY = "find how to split the arguments of a function for a target"
+DESCRIPTION = """\
+Compiles a function for a target with its arguments split in different ways, ranks these by modelled
+time and memory, and prints a table and the best one as source with shard_map. The target's devices
+are not needed. The file gives the arguments of NAME in NAME_args; shardings that they have are
+ignored. Without --mesh, all meshes of one or two axes are tried. If there are more choices than
+--limit, the search begins with every array split as far as it can be, changes one array at a time,
+the largest first, and keeps what is faster.
+"""
+EPILOG = """\
+examples:
+  shmap shardings train.py:step --target tpu:v5e:4x4
+  shmap shardings train.py:step --target tpu:v5e:4x4 --mesh data=4,model=4 --limit 100 -o best.py
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="FILE.py:NAME",
+        help="a function in a file, jitted or not; package.module:NAME works too",
+    )
+    parser.add_argument(
+        "--target",
+        dest="compile_for",
+        metavar="TARGET",
+        required=True,
+        action=TargetWithDevices,
+        help="what to compile for, e.g. tpu:v5e:4x4",
+    )
+    parser.add_argument("--mesh", metavar="AXIS=SIZE,...", help="the mesh, e.g. data=4,model=4")
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=int,
+        default=48,
+        help="compile at most N choices (default: %(default)s)",
+    )
+    parser.add_argument("-o", dest="output", metavar="FILE.py", help="write the source here")
+    parser.add_argument(
+        "--devices",
+        metavar="N",
+        type=int,
+        default=program.DEFAULT_DEVICES,
+        help="number of virtual CPU devices, on which the source is compared with the function "
+        "(default: those of the target)",
+    )
+    program.add_verbose(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    import jax
+
+    from shmap_compiler import ShardMapped, Target, search_shardings
+
+    from . import mesh_text, program_files
+
+    output.require_writable("-o", options.output)
+    jax.config.update("jax_traceback_filtering", "off")
+    target = Target.parse(options.compile_for)
+    mesh = None if options.mesh is None else mesh_text.parse(options.mesh)
+    function = program_files.load(options.target, any_function=True)
+    mapped = function.mapped
+    if isinstance(mapped, ShardMapped) or function.args is None:
+        raise UsageError(_mistake(function, options.target, function.args is None))
+    args: Any = function.args
+    with Progress(f"shardings of {function.name}") as progress:
+        search = program_files.guarded(
+            lambda: search_shardings(
+                mapped,
+                *args,
+                target=target,
+                mesh=mesh,
+                limit=options.limit,
+                progress=progress.phase,
+            ),
+            f"tracing {function.name}",
+            function.file,
+        )
+    print(search)
+    with Progress(f"unjit {function.name}"):
+        text = search.unjit().as_python()
+    if options.output is None:
+        print(f"\nThe first one as source:\n\n{text}", end="")
+    else:
+        output.write("-o", options.output, text)
+        print(f"wrote {options.output}")
+    return 0
+
+
+def _mistake(function: Any, target: str, lacks_args: bool) -> Mistake:
+    if lacks_args:
+        return Mistake(
+            f"arguments of {function.name}",
+            "none in the file",
+            f"{function.name}_args, the tuple of its arguments",
+            f"set {function.name}_args in the file",
+        )
+    return Mistake(
+        f"target {target!r}",
+        f"{function.name} is shard_mapped: its specs are those you wrote",
+        "a function of whole arrays",
+        "name the function without shard_map",
+    )
