@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import jax
 import pytest
 from example_programs import EXAMPLES, MODULES, arguments
 from shmap_passes import pipeline
+
+from shmap_compiler.simulate.agreement import as_data, compare
 
 TABLE = Path(__file__).parents[2] / "docs" / "validation.json"
 QUICK = [("matmul", "matmul_reduce_scatter"), ("mixture_of_experts", "mixture")]
@@ -29,6 +32,19 @@ def test_some_examples(file, name, partitioner):
 @pytest.mark.parametrize(("file", "name"), EXAMPLES)
 def test_all_examples(file, name, partitioner):
     assert_valid(file, name, partitioner)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("file", "name"), EXAMPLES)
+def test_all_examples_equal_the_compiled_program(file, name):
+    args = arguments(file, name)
+    lowered = getattr(MODULES[file], name).lower(*args)
+    simulation = lowered.simulate(*args)
+    assert simulation.hang is None
+    assert not simulation.unequal
+    expected = jax.block_until_ready(lowered.compile()(*args))
+    for each in compare(simulation.results, jax.tree.map(as_data, expected)):
+        assert each.holds, each
 
 
 def test_the_table_in_the_documentation_has_every_pass_and_no_difference():

@@ -46,11 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         action="store_true",
-        help="also list every exchange in the order of completion, with its devices",
+        help="also list every exchange in the order of completion, with axes and devices",
     )
 
 
 def execute(options: argparse.Namespace) -> int:
+    from shmap_compiler.base.text_tables import show_bytes
+
     from . import random_data
 
     work = program.load(options, needs_devices=False)
@@ -58,14 +60,16 @@ def execute(options: argparse.Namespace) -> int:
     simulation = work.lower(options.partitioner).simulate(*args, stage=options.stage)
     if options.trace:
         print_table(
-            ("exchange", "line", "round", "devices", "operands"),
+            ("exchange", "line", "round", "axes", "devices", "operands", "bytes"),
             [
                 (
                     each.kind,
                     each.line or "unknown",
                     ", ".join(str(count + 1) for count in each.rounds),
+                    "-" if each.axes is None else ", ".join(each.axes) or "none",
                     " ".join(map(str, each.group)),
                     each.operands,
+                    show_bytes(each.bytes),
                 )
                 for each in simulation.exchanges
             ],
