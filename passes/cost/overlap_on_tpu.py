@@ -51,9 +51,9 @@ def _ring(work: Work, machine: Machine) -> Plan:
     cut = _copy(block, machine)
     wire = (work.count - 1) * hop
     expected = max(pieces * piece + cut, wire + cut + 2 * piece)
-    # The scheduler starts permutes between the two products of a step: on v5e and v5p with any
-    # options (on v5e program a takes 3.92 ms, and with one product 3.34), on v6e without them.
-    is_stacked = machine.chip.name != "TPU v6e" or not machine.compiler_options
+    # Without the options the scheduler starts permutes between the two products of a step, except
+    # on v5e.
+    is_stacked = machine.chip.name != _GATHERS_BY_ITSELF and not machine.compiler_options
     return Plan("ring", 0, order, is_stacked, _plain(work, machine), expected)
 
 
@@ -107,21 +107,34 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
     """Of a loop whose steps gather what they need, so that a step gathers for the next one."""
     if not _gathers_meanwhile(machine):
         return _needs_options("all-gathers")
-    return unrolled(work, wire_seconds(work, machine), _compute(work, machine))
+    # libtpu computes nothing beside a reduce-scatter.
+    wire = wire_seconds(work, machine)
+    exposed = wire * work.reduced / work.received
+    copies = _copy(work.copied, machine)
+    return unrolled(work, wire - exposed, _compute(work, machine), exposed, copies)
 
 
-def unrolled(work: Work, wire: float, compute: float) -> Plan:
-    """A loop of which some steps, or all, become one; by the times of one step."""
+def unrolled(
+    work: Work, wire: float, compute: float, exposed: float = 0.0, copies: float = 0.0
+) -> Plan:
+    """A loop of which some steps, or all, become one; by the times of one step.
+
+    Args:
+      wire: of communication beside which another step computes.
+      exposed: of other communication.
+      copies: of what a step does not copy if it is one with the next.
+    """
     choices = divisors(work.trips, _MOST_UNROLLED)
     if not choices:
         reason = f"{work.trips} steps are not a multiple of a number up to {_MOST_UNROLLED}"
         return Plan(None, reason=reason)
 
     def seconds(steps: int) -> float:
-        return work.trips // steps * pipelined(wire, compute, steps)
+        return work.trips // steps * pipelined(wire, compute, steps) + work.trips * exposed
 
-    best = min(choices, key=seconds)
-    plain = work.trips * (wire + compute)
+    # Of equal ones the largest: loops that share stacks are unrolled whole or not at all.
+    best = min(choices, key=lambda steps: (round(1e9 * seconds(steps)), -steps))
+    plain = work.trips * (wire + compute + exposed + copies)
     return Plan("unroll", 0 if best == work.trips else best, (), False, plain, seconds(best))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
@@ -20,3 +21,11 @@ def element_bytes(element: ir.Type) -> int:
     if isinstance(element, ir.IntegerType | ir.FloatType):
         return -(-element.width // 8)
     return 1
+
+
+def array_bytes(value: Value) -> int:
+    """Of an array; 0 for anything else."""
+    type_ = value.type
+    if not isinstance(type_, ir.RankedTensorType):
+        return 0
+    return prod(type_.shape) * element_bytes(type_.element_type)

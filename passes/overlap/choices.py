@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from jaxlib.mlir import ir
@@ -18,12 +18,14 @@ from ..cost.rings import ring_order
 from ..ir.body_form import read_body_form
 from ..ir.mesh import Mesh
 from .form import Form, FormName
+from .loop_families import families, readers, stacked_bytes
 from .sites import Site, find_sites
 
 Effort = Literal["auto", "try", "force"]
 """Which forms are taken: those that are expected to gain a margin, anything, or all."""
 
-_MARGINS = {"auto": MARGIN, "try": 1.0, "force": math.inf}
+_MARGINS = {"auto": None, "try": 1.0, "force": math.inf}
+"""None for those of the patterns."""
 _USUAL_FORMS: dict[str, FormName] = {
     "gather-product": "ring",
     "gather-contraction": "columns",
@@ -76,14 +78,18 @@ def choices(
     mesh = read_body_form(module).mesh
     if machine is not None and len(machine.places) != mesh.size:
         machine = None
-    chosen: dict[Site, Choice] = {}
+    decide = _Decision(mesh, machine, effort, may_round)
+    loops = [site for site in sites if site.pattern == "gathering-loop"]
+    chosen = {
+        choice.site: choice for family in families(loops) for choice in decide.together(family)
+    }
     # What is in a site that is rewritten as a whole stays as it is.
     for site in sorted(sites, key=_is_part):
         reason = _part_of([s for s, choice in chosen.items() if choice.form is not None], site)
         if reason:
             chosen[site] = Choice(site, None, Plan(None, reason=reason))
-        else:
-            chosen[site] = _choose(site, mesh, machine, effort, may_round)
+        elif site not in chosen:
+            chosen[site] = decide.alone(site)
     return tuple(chosen[site] for site in sites)
 
 
@@ -104,18 +110,58 @@ def _part_of(rewritten: Sequence[Site], site: Site) -> str:
     return ""
 
 
-def _choose(
-    site: Site, mesh: Mesh, machine: Machine | None, effort: Effort, may_round: bool
-) -> Choice:
-    if machine is None:
-        plan = Plan(None, reason="the figures of its devices are not known")
-    else:
-        work = _work(site, mesh, may_round)
-        rule = plan_on_tpu if machine.is_tpu else plan_on_gpu
-        plan = plan_of(work, machine, rule, _MARGINS[effort])
-    if plan.name is None and effort == "force":
-        plan = _forced(site, mesh, machine, may_round) or plan
-    return Choice(site, _form(site, plan, machine), plan)
+@dataclass(frozen=True)
+class _Decision:
+    """What is done at sites, for one machine."""
+
+    mesh: Mesh
+    machine: Machine | None
+    effort: Effort
+    may_round: bool
+
+    def alone(self, site: Site) -> Choice:
+        return self._choice(site, self._plan(site, _MARGINS[self.effort]))
+
+    def together(self, family: Sequence[Site]) -> Iterator[Choice]:
+        """The choices for loops that share stacks: all are unrolled, whole, or none."""
+        if len(family) == 1 and not readers(family[0].op):
+            yield self.alone(family[0])
+            return
+        plans = [self._plan(site, math.inf) for site in family]
+        reason = self._against(family, plans)
+        for site, plan in zip(family, plans, strict=True):
+            refused = plan.name is None or not reason
+            yield self._choice(site, plan if refused else replace(plan, name=None, reason=reason))
+
+    def _against(self, family: Sequence[Site], plans: Sequence[Plan]) -> str:
+        """Why loops that share stacks are not unrolled; empty if they are."""
+        others = [op for site in family for op in readers(site.op)]
+        known = [site.op for site in family]
+        if any(op not in known for op in others) or any(p.name is None for p in plans):
+            return "a loop that shares its stacks is not unrolled"
+        if any(plan.parts for plan in plans):
+            return "the loops that share its stacks have too many steps to be unrolled whole"
+        times = [(p.expected, p.plain) for p in plans if p.expected and p.plain]
+        share = sum(e for e, _ in times) / sum(p for _, p in times) if times else 0.0
+        margin = _MARGINS[self.effort] or MARGIN
+        if share <= margin:
+            return ""
+        return (
+            f"unroll would take {100 * share:.1f}% of the plain time of the loops that share "
+            f"stacks, more than {margin:.0%}"
+        )
+
+    def _plan(self, site: Site, margin: float | None) -> Plan:
+        if self.machine is None:
+            return Plan(None, reason="the figures of its devices are not known")
+        work = _work(site, self.mesh, self.may_round)
+        rule = plan_on_tpu if self.machine.is_tpu else plan_on_gpu
+        return plan_of(work, self.machine, rule, margin)
+
+    def _choice(self, site: Site, plan: Plan) -> Choice:
+        if plan.name is None and self.effort == "force":
+            plan = _forced(site, self.mesh, self.machine, self.may_round) or plan
+        return Choice(site, _form(site, plan, self.machine), plan)
 
 
 def _forced(site: Site, mesh: Mesh, machine: Machine | None, may_round: bool) -> Plan | None:
@@ -160,6 +206,8 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         scattered=site.scattered,
         is_narrowed=_is_narrowed(site),
         may_round=may_round,
+        reduced=site.reduced,
+        copied=site.carried + (stacked_bytes(site.op) if site.pattern == "gathering-loop" else 0),
     )
 
 

@@ -15,7 +15,7 @@ from .gather_plan import Plan, plan
 from .gathers import Gather
 from .pieces import barrier, compute, element_of, empty, put_at, take, take_at, tensor
 from .products import DOT, has_default_precision
-from .rings import can_go_round, plus, ring
+from .rings import can_go_round, place_in, ring
 
 Places = Sequence[tuple[Value, int]]
 """The first index and the size of each part of a piece, in the whole array."""
@@ -42,7 +42,7 @@ def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> dict[Val
     around = ring(body, gather.axes, form.order)
     block = gather.op.operands[0]
     size = shape_of(block)[gather.dimension]
-    half = size // 2
+    half, whole = size // 2, size * around.count
     starts = around.starts(size)
     narrow = form.narrow and _can_narrow(found)
     wholes = [empty(out.type, form.empty) for out in found.outs]
@@ -59,11 +59,14 @@ def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> dict[Val
         )
         if step == 0:
             # The whole own block is one product.
-            pieces = [(block, [(starts[0], size)])]
+            pieces = [(block, [(place_in(whole, starts[0]), size)])]
         else:
             if narrow:
                 halves = [_convert(each, element_of(block)) for each in halves]
-            places = [(starts[step], half), (plus(starts[-step], half), size - half)]
+            places = [
+                (place_in(whole, starts[step]), half),
+                (place_in(whole, starts[-step], half), size - half),
+            ]
             pieces = [(each, [place]) for each, place in zip(halves, places, strict=True)]
             if form.stacked:
                 pieces = [(stablehlo.concatenate(halves, gather.dimension), places)]

@@ -11,10 +11,11 @@ from jaxlib.mlir.dialects import stablehlo
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, over_whole_axes
 from ..ir.ops import defining_op, terminator
-from ..ir.types import Value
+from ..ir.types import Value, array_bytes
 from .products import DOT, Product
 
 WHILE = "stablehlo.while"
+PUT = "stablehlo.dynamic_update_slice"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,31 @@ class GatheringLoop:
     loop: CountedLoop
     collectives: tuple[tuple[ir.Operation, tuple[str, ...]], ...]
     products: tuple[Product, ...]
+
+
+def stacks(loop: CountedLoop) -> dict[int, int]:
+    """Number of a result that is a stack -> bytes that each step puts in a place of it."""
+    found: dict[int, int] = {}
+    for number, (value, argument) in enumerate(_carried_values(loop)):
+        put = defining_op(value)
+        if put is not None and put.name == PUT and put.operands[0] == argument:
+            found[number] = array_bytes(put.operands[1])
+    return found
+
+
+def carried_bytes(loop: CountedLoop) -> int:
+    """Bytes that a step computes for the next one, without what it puts in stacks."""
+    known = stacks(loop)
+    return sum(
+        array_bytes(argument)
+        for number, (value, argument) in enumerate(_carried_values(loop))
+        if value != argument and number not in known
+    )
+
+
+def _carried_values(loop: CountedLoop) -> list[tuple[Value, Value]]:
+    """(what a step returns, what the next one gets), by number."""
+    return list(zip(terminator(loop.body).operands, loop.body.arguments, strict=True))
 
 
 def gathering_loops(root: ir.Operation, form: BodyForm) -> Iterator[GatheringLoop]:
@@ -166,7 +192,7 @@ def _reaches_only_stacks(value: Value, body: ir.Block) -> bool:
                 return False
         elif user.block != body:
             return False
-        elif user.name == "stablehlo.dynamic_update_slice" or user.name == "func.call":
+        elif user.name == PUT or user.name == "func.call":
             if number != 1 or any(u.owner.operation != end for r in user.results for u in r.uses):
                 return False
         elif not all(_reaches_only_stacks(result, body) for result in user.results):

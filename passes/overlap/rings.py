@@ -59,16 +59,20 @@ class Ring:
         """Where the block of the member `k` places further begins, if blocks have `size` indices.
 
         `k` is the position in the list, from 0, the device itself; negative ones count backwards.
-        The numbers are looked up in a table, before communication begins: computed beside a
-        product, they keep libtpu from starting both permutations of a step at once.
+        The members are looked up in a table, before communication begins: computed beside a
+        product, they keep libtpu from starting both permutations of a step at once. They are
+        multiplied by the size outside of the table, so that libtpu sees that blocks are aligned:
+        otherwise it does not fuse a product with the update that puts it in place, and starts
+        permutations between the two products of a step.
         """
         places = [self.members.index(member) for member in range(self.count)]
         me = axis_index(self.axes)
         if places != list(range(self.count)):
             me = _element(stablehlo.dynamic_slice(_table(places), [me], [1]))
-        twice = [member * size for member in (*self.members, *self.members)]
+        twice = [*self.members, *self.members]
         mine = stablehlo.dynamic_slice(_table(twice), [me], [self.count])
-        return [_element(stablehlo.slice(mine, [k], [k + 1], [1])) for k in range(self.count)]
+        members = [_element(stablehlo.slice(mine, [k], [k + 1], [1])) for k in range(self.count)]
+        return [stablehlo.multiply(member, scalar(size)) for member in members]
 
 
 def ring(form: BodyForm, axes: tuple[str, ...], order: Sequence[int]) -> Ring:
@@ -93,8 +97,17 @@ def axis_index(axes: Sequence[str]) -> Value:
     return call.results[0]
 
 
-def plus(index: Value, by: int) -> Value:
-    return index if by == 0 else stablehlo.add(index, scalar(by))
+def place_in(whole: int, start: Value, by: int = 0) -> Value:
+    """The index `start + by` of a dimension of size `whole`.
+
+    Negative ones would count from the end, as JAX writes it. There are none, but with an index
+    written like this libtpu starts the permutations of a step before its products, and with one
+    written as the sum alone between them: program a takes 3.0 ms on v5e, and 3.9.
+    """
+    index = start if by == 0 else stablehlo.add(start, scalar(by))
+    less = stablehlo.ComparisonDirectionAttr.get("LT")
+    is_negative = stablehlo.compare(index, scalar(0), less)
+    return stablehlo.select(is_negative, stablehlo.add(index, scalar(whole)), index)
 
 
 def _table(values: Sequence[int]) -> Value:

@@ -10,7 +10,7 @@ from ..ir.types import Value
 from .cuts import Cut, cut_through, shape_of
 from .form import Form
 from .pieces import barrier, compute, element_of, empty, join, take_at, tensor
-from .rings import can_go_round, plus, ring
+from .rings import can_go_round, place_in, ring
 from .scatters import ScatteredProduct
 
 _USUAL = 4
@@ -61,7 +61,8 @@ def _value(
                 if form.barriers:
                     received, *values = barrier(received, *operands)
                     current = dict(zip(operands, values, strict=True))
-            start = plus(starts[way * (step + 1) % around.count], number * piece)
+            start = starts[way * (step + 1) % around.count]
+            start = place_in(size * around.count, start, number * piece)
             computed = _product(scattered, cuts, current, start, piece, added_as)
             if received is None:
                 sums.append(_convert(computed, kept_as))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
 from jaxlib.mlir import ir
@@ -19,13 +18,13 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..cost.overlap import ProductShape
 from ..ir.body_form import BodyForm, read_body_form
-from ..ir.collective_ops import ALL_GATHER
+from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER
 from ..ir.ops import walk
-from ..ir.types import element_bytes
+from ..ir.types import array_bytes, element_bytes
 from .blocks import scattered_blocks
 from .exchanges import exchanges
 from .gathers import gathers
-from .loops import gathering_loops
+from .loops import carried_bytes, gathering_loops
 from .products import Product
 from .scatters import scattered_products
 
@@ -68,6 +67,8 @@ class Site:
       columns: the size of the largest free dimension of the other operand, for a scatter.
       scattered: the bytes that a device receives in the reduce_scatter at the end of a block that
         begins with a gather; else 0.
+      reduced: how much of `received` is of reduce_scatters, for a loop.
+      carried: the bytes that a step of a loop computes for the next one, without stacks.
     """
 
     pattern: Pattern
@@ -83,6 +84,8 @@ class Site:
     cut: int
     columns: int = 1
     scattered: int = 0
+    reduced: int = 0
+    carried: int = 0
 
     @property
     def product(self) -> ir.Operation | None:
@@ -104,8 +107,7 @@ def find_sites(module: ModuleOp) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
 
     A gather or a reduce_scatter in a loop can be a site, and its loop another; so can those of a
-    block, and the block. Nothing is found in
-    a program with automatic axes.
+    block, and the block. Nothing is found in a program with automatic axes.
     """
     form = read_body_form(module)
     if form.is_partly_manual:
@@ -193,6 +195,7 @@ def _blocks(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
 def _loops(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
     for each in gathering_loops(root, form):
         op, axes = each.collectives[0]
+        moved = [(op.name, received(op, form.mesh.product(axes))) for op, axes in each.collectives]
         yield Site(
             "gathering-loop",
             each.loop.op,
@@ -201,18 +204,18 @@ def _loops(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             axes,
             form.mesh.product(axes),
             *_element(op),
-            sum(received(op, form.mesh.product(axes)) for op, axes in each.collectives),
+            sum(bytes_ for _, bytes_ in moved),
             each.loop.trips,
             1,
+            reduced=sum(bytes_ for name, bytes_ in moved if name == REDUCE_SCATTER),
+            carried=carried_bytes(each.loop),
         )
 
 
 def received(op: ir.Operation, count: int) -> int:
     """The bytes that a device receives in a gather, a reduce_scatter or an all_to_all."""
     whole = op.results[0] if op.name == ALL_GATHER else op.operands[0]
-    type_ = ir.RankedTensorType(whole.type)
-    bytes_ = prod(type_.shape) * element_bytes(type_.element_type)
-    return bytes_ * (count - 1) // count
+    return array_bytes(whole) * (count - 1) // count
 
 
 def _element(op: ir.Operation) -> tuple[str, int]:
