@@ -229,8 +229,12 @@ def pmap_errors():
         SpecError, match=r"(?s)3 rows in args\[0\].*at most 2 rows.*of each process"
     ):
         f(np.ones((3, 4)))
-    with pytest.raises(SpecError, match="values that a transformation traces"):
-        jax.jit(f)(OWN)
+    transformed = jax.jit(f), jax.grad(lambda x: f(x).sum()), jax.vmap(f, 1)
+    for g in transformed:
+        with pytest.raises(
+            SpecError, match=r"(?s)values that a transformation traces.*pmap outermost"
+        ):
+            g(OWN)
     with pytest.raises(SpecError, match="an array on devices of several processes"):
         f(on_mesh(X, P(("i", "j"))))
 
