@@ -3,8 +3,11 @@
 Tests that do not ask for a GPU run on the CPU, the first of the platforms.
 """
 
+import gc
 import importlib.util
+import json
 import os
+import resource
 import secrets
 from pathlib import Path
 
@@ -16,10 +19,21 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists() and any(map(importlib.util.find_spec, plugins))
 
 
+# The random programs are the same every time, or new ones if a number of them is asked for without
+# a seed. The seed is drawn here, because all processes of one run must have the same.
+ASKED = {"SHMAP_PROPERTY_EXAMPLES", "SHMAP_LIBRARY_EXAMPLES"} & set(os.environ)
+os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED else 0))
+
+# More than half of the time of the tests was LLVM's, for code that runs once. The level changes
+# neither what XLA computes nor its buffers and collectives (project/test_compiler_level.py). Runs
+# of an asked number of random programs have XLA's own level, as commands in lit and README have.
+os.environ.setdefault("SHMAP_TEST_XLA_LEVEL", "3" if ASKED else "0")
+
 # On a loaded machine a device may come to a collective later than the 40 s after which XLA ends the
 # process by default.
 os.environ["XLA_FLAGS"] = " ".join(
     [
+        f"--xla_backend_optimization_level={os.environ['SHMAP_TEST_XLA_LEVEL']}",
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
         "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60",
@@ -29,14 +43,87 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ.setdefault("JAX_PLATFORMS", "cpu,cuda" if has_gpu() else "cpu")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share a GPU
 
-# The random programs are the same every time, or new ones if a number of them is asked for without
-# a seed. The seed is drawn here, because all processes of one run must have the same.
-ASKED = {"SHMAP_PROPERTY_EXAMPLES", "SHMAP_LIBRARY_EXAMPLES"} & set(os.environ)
-os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED else 0))
-
 
 def pytest_report_header() -> str:
-    return f"SHMAP_PROPERTY_SEED={os.environ['SHMAP_PROPERTY_SEED']}"
+    names = ("SHMAP_PROPERTY_SEED", "SHMAP_TEST_XLA_LEVEL")
+    return ", ".join(f"{name}={os.environ[name]}" for name in names)
+
+
+def pytest_collection_finish(session) -> None:
+    """Takes the modules of all libraries out of garbage collection: they stay, and are many."""
+    del session
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+SLOW = 5.0
+"""A test is marked `slow` if it takes more CPU time than this, in seconds."""
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption(
+        "--cpu-times",
+        metavar="FILE",
+        help="write the CPU time of each test in seconds, and fail if a mark `slow` is missing",
+    )
+
+
+def cpu_time() -> float:
+    """Seconds that this process has taken, and the processes that it has waited for."""
+    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    item.stash[STARTED] = cpu_time()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "teardown":
+        report.cpu_time = cpu_time() - item.stash[STARTED]
+        report.marked_slow = item.get_closest_marker("slow") is not None
+    return report
+
+
+STARTED = pytest.StashKey[float]()
+
+
+class CpuTimes:
+    """What `--cpu-times` collects, in the process that reports."""
+
+    def __init__(self, path: str):
+        self.path = Path(path)
+        self.times: dict[str, float] = {}
+        self.unmarked: list[str] = []
+
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.when == "teardown":
+            self.times[report.nodeid] = round(report.cpu_time, 2)
+            if report.cpu_time > SLOW and not report.marked_slow:
+                self.unmarked.append(report.nodeid)
+
+    def pytest_sessionfinish(self, session) -> None:
+        times = dict(sorted(self.times.items(), key=lambda each: -each[1]))
+        self.path.write_text(json.dumps(times, indent=1))
+        if self.unmarked and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        if self.unmarked:
+            terminalreporter.section(f"without the mark slow, but over {SLOW:g} s of CPU time")
+            for name in self.unmarked:
+                terminalreporter.write_line(f"{self.times[name]:7.1f}  {name}")
+
+
+def pytest_configure(config) -> None:
+    path = config.getoption("--cpu-times")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CpuTimes(path))
 
 
 @pytest.fixture(scope="session")
