@@ -3,7 +3,8 @@
 #     make demo        a matrix product before and after the passes, then a model on real data
 #     make test        style, types, and all tests but the long random ones
 #     make lint        style and types only
-#     make test-random 2,000 random programs, and 1,000 of library calls; the same every time
+#     make test-random 2,000 random programs, 1,000 of library calls, 100 eager; the same every time
+#     make slow        the CPU time of each test; fails if one over 5 s is not marked slow
 #     make test-long   all tests, with tens of thousands of new random programs
 #     make validate    every pass on every example, 2,000 programs and 200 wrong modules, simulated
 #     make fuzz        shmap-opt on 10,000 mutated modules; prints the seed
@@ -22,7 +23,7 @@ JAX ?=
 
 BIN := $(abspath $(VENV))/bin
 
-.PHONY: demo test lint test-random test-long validate fuzz mutants test-gpu-compiler docs first-hour clean
+.PHONY: demo test lint test-random slow test-long validate fuzz mutants test-gpu-compiler docs first-hour clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -34,11 +35,15 @@ test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
 	PATH="$(BIN):$$PATH" $(BIN)/lit -v test
 
-RANDOM_TESTS := test/end_to_end/test_property.py test/end_to_end/test_library_programs.py
+RANDOM_TESTS := test/end_to_end/test_property.py test/end_to_end/test_library_programs.py \
+  test/eager/test_eager.py::test_random_programs
 
 test-random: $(VENV)/.with-test
-	SHMAP_PROPERTY_EXAMPLES=2000 SHMAP_LIBRARY_EXAMPLES=1000 SHMAP_PROPERTY_SEED=0 \
+	SHMAP_PROPERTY_EXAMPLES=2000 SHMAP_LIBRARY_EXAMPLES=1000 SHMAP_EAGER_EXAMPLES=100 SHMAP_PROPERTY_SEED=0 \
 	  $(BIN)/python -m pytest -n auto --dist worksteal $(RANDOM_TESTS)
+
+slow: $(VENV)/.with-test
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long" --cpu-times=cpu-times.json
 
 test-long: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=20000 SHMAP_LIBRARY_EXAMPLES=20000 $(BIN)/python -m pytest -n auto --dist worksteal

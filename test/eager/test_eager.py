@@ -6,6 +6,7 @@
 import dataclasses
 import functools
 import gc
+import os
 import re
 import threading
 import traceback
@@ -453,8 +454,9 @@ def test_callback_next_to_a_collective_runs_on_the_devices():
     assert sorted(seen) == CORNERS
 
 
+@pytest.mark.slow
 @settings(
-    max_examples=25,
+    max_examples=int(os.environ.get("SHMAP_EAGER_EXAMPLES", "12")),  # `make test-random`: 100
     derandomize=True,
     database=None,
     deadline=None,
