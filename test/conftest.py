@@ -25,9 +25,10 @@ ASKED = {"SHMAP_PROPERTY_EXAMPLES", "SHMAP_LIBRARY_EXAMPLES"} & set(os.environ)
 os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED else 0))
 
 # More than half of the time of the tests was LLVM's, for code that runs once. The level changes
-# neither what XLA computes nor its buffers and collectives (project/test_compiler_level.py). Runs
-# of an asked number of random programs have XLA's own level, as commands in lit and README have.
-os.environ.setdefault("SHMAP_TEST_XLA_LEVEL", "3" if ASKED else "0")
+# neither what XLA's own passes compute nor its buffers and collectives, as
+# project/test_compiler_level.py shows. Commands in lit, examples as scripts, and benchmarks have
+# XLA's own level.
+os.environ.setdefault("SHMAP_TEST_XLA_LEVEL", "0")
 
 # On a loaded machine a device may come to a collective later than the 40 s after which XLA ends the
 # process by default.

@@ -25,7 +25,7 @@ from library_programs.run import difference, runs_nowhere
 
 from shmap_compiler import shard_map
 
-EXAMPLES = int(os.environ.get("SHMAP_LIBRARY_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("SHMAP_LIBRARY_EXAMPLES", "30"))
 CHECKPOINTED = max(10, EXAMPLES // 20)
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 BATCH = 10  # programs of one test

@@ -38,7 +38,7 @@ from run_module import jax_partitioner
 
 from shmap_compiler import shard_map
 
-EXAMPLES = int(os.environ.get("SHMAP_PROPERTY_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("SHMAP_PROPERTY_EXAMPLES", "200"))
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 
 NAMES = ["jit", "grad", "jvp", "vmap", "checkpoint"]
