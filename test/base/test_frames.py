@@ -33,7 +33,7 @@ def test_calls_at_the_end_of_a_chunk_of_frames_map_no_memory():
 
 def test_with_room_calls_the_function():
     assert with_room(dict, [(1, 2)], a=3) == {1: 2, "a": 3}
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError, match="zero"):
         with_room(divmod, 1, 0)
     assert with_room(with_room, sum, (1, 2)) == 3
 
