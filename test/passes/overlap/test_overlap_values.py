@@ -70,7 +70,11 @@ def tolerance(pass_, dtype):
     if dtype == "float32":
         return 2e-6
     # 8 bits at each of 8 hops were 9.6e-3 at most. XLA rounds less where it fuses.
-    return 2e-2 if pass_.name == "shmap-overlap-product-scatter" else 0.0
+    if pass_.name == "shmap-overlap-product-scatter":
+        return 2e-2
+    # Barriers keep XLA from fusing: 4e-3 with jax 0.10. By the reference interpreter the bits are
+    # the same (test/simulate/test_overlap_forms.py).
+    return 1e-2 if pass_.name == "shmap-overlap-gather-scatter" else 0.0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
