@@ -19,6 +19,7 @@ from shmap_compiler.unjit.partitioned import (
     partition,
     partition_for,
 )
+from shmap_compiler.unjit.program import NoSpelling
 from shmap_compiler.unjit.signature import identifier, parameter_names, read_sides
 from shmap_compiler.unjit.source import Source, write_source
 from shmap_compiler.unjit.unjitted import Unjitted
@@ -162,6 +163,9 @@ def _unjitted(
         unjitted = assembled(written({}))
     except WideNumbers as error:
         raise refusals.wide_numbers(who, str(error)) from None
+    except NoSpelling as error:
+        needed = "collectives that jax.lax has, or operations of one device"
+        raise refusals.not_convertible(who, str(error), needed) from None
     replicated = _hidden_replication(unjitted)
     return assembled(written(replicated)) if replicated else unjitted
 

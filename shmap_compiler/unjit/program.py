@@ -11,33 +11,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import COLLECTIVES
 from shmap_passes.ir.mesh import Mesh
-from shmap_passes.ir.ops import defining_op, terminator, walk
+from shmap_passes.ir.ops import terminator, walk
 from shmap_passes.ir.types import Value
 
-from shmap_compiler.unjit import embedded, layout
+from shmap_compiler.unjit import embedded
+from shmap_compiler.unjit.known_values import Known, KnownValues
 from shmap_compiler.unjit.layout import (
-    ATOM,
     WIDTH,
     Code,
     call,
     display,
     lay_out,
-    numbers,
 )
 from shmap_compiler.unjit.library_calls import LibraryCall, find_calls
 from shmap_compiler.unjit.loops import CONTROL
 from shmap_compiler.unjit.names import Names, wanted_name
-from shmap_compiler.unjit.positions import Positions
 from shmap_compiler.unjit.spelling.operation import Op
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 from shmap_compiler.unjit.types import (
-    dtype_code,
-    elements_of,
-    literal,
     shape_of,
     shown_type,
 )
@@ -48,25 +42,10 @@ _LONGEST_PART = 48
 """An expression that is longer becomes a statement."""
 _LONGEST_BROADCAST = 24
 """A broadcast of a longer one is that of a variable."""
-_MOST_ELEMENTS = 64
-"""A constant of more different elements is embedded as StableHLO."""
 
 
-@dataclass(frozen=True)
-class Known:
-    """What stands for a value where it is used.
-
-    Attributes:
-      code: an expression; of a number, the number.
-      is_number: whether it is a Python number, which takes the type of what it is combined with.
-      source_shape: of a broadcast, the shape of `code`.
-      dims: of a broadcast, the dimensions of the result that those of `code` become.
-    """
-
-    code: Code
-    is_number: bool = False
-    source_shape: tuple[int, ...] | None = None
-    dims: tuple[int, ...] = ()
+class NoSpelling(Exception):
+    """An operation can neither be written in Python nor be embedded."""
 
 
 @dataclass
@@ -96,16 +75,15 @@ class Body:
     """The operations that are embedded as StableHLO."""
 
 
-class Program:
+class Program(KnownValues):
     """Writes blocks as statements."""
 
     def __init__(self, mesh: Mesh, names: Names, function: str):
         """`function` is the jitted function that the program is made of."""
-        self.mesh, self.names, self.jitted = mesh, names, function
+        super().__init__(mesh)
+        self.names, self.jitted = names, function
         self.body = Body()
         self.indent = 4
-        self._known: dict[Value, Known] = {}
-        self._constants: dict[Value, np.ndarray] = {}
         self._pending: dict[Value, ir.Operation] = {}
         self._shown: tuple[str, int, bool] | None = None
         self._last: dict[Any, ir.Operation] = {}
@@ -113,63 +91,17 @@ class Program:
         self._wide: dict[ir.Operation, Cluster] = {}
         self._skipped: set[ir.Operation] = set()
         self._calls: dict[ir.Operation, LibraryCall] = {}
-        self._positions = Positions(mesh)
 
     # --------------------------------------------------------------------- values, as operands
-
-    def bind(self, value: Value, code: str) -> None:
-        """Says which expression stands for a value."""
-        self._known[value] = Known(Code(code))
-
-    def same(self, value: Value, other: Value) -> None:
-        """Says that a value is another one."""
-        self._known[value] = self._known[other]
-        if other in self._constants:
-            self._constants[value] = self._constants[other]
-
-    def constant(self, value: Value) -> np.ndarray | None:
-        return self._constants.get(value)
-
-    def number_of(self, value: Value) -> None:
-        """Notes a constant that is not written yet."""
-        op = defining_op(value)
-        if value not in self._known and op is not None:
-            self._is_number(op)
 
     def leave_out(self, value: Value) -> None:
         """Does not write the operation of a value that only the end of its block uses."""
         if len(list(value.uses)) == 1:
             self._left_out.add(value)
 
-    def is_number(self, value: Value) -> bool:
-        """Whether a value is one number, in all places."""
-        return value in self._known and self._known[value].is_number
-
     def skip(self, op: ir.Operation) -> None:
         """Does not write an operation."""
         self._skipped.add(op)
-
-    def exact(self, value: Value) -> Code:
-        known = self._known[value]
-        if known.is_number:
-            return _filled(value, known.code)
-        if known.source_shape is None:
-            return known.code
-        if known.source_shape == ():
-            return call("jnp.full", numbers(shape_of(value)), known.code)
-        return call(
-            "jnp.broadcast_to",
-            _spread(known, shape_of(value)),
-            numbers(shape_of(value)),
-        )
-
-    def loose(self, value: Value) -> tuple[Code, bool, bool]:
-        known = self._known[value]
-        if known.is_number:
-            return known.code, shape_of(value) == (), False
-        if known.source_shape is None:
-            return known.code, True, True
-        return _spread(known, shape_of(value)), False, True
 
     def name_of(self, value: Value) -> Code:
         """The expression of a value that may be used many times: never a long one."""
@@ -427,6 +359,8 @@ class Program:
 
     def _embed(self, op: ir.Operation) -> None:
         """Calls an operation as StableHLO."""
+        if op.name in COLLECTIVES:
+            raise NoSpelling(f"{op.name} of a kind that jax.lax does not have, at {op.location}")
         self._assign_pending(_used_inside(op))
         self._call_embedded([op], list(op.results), op.name.partition(".")[2], self.wanted(op))
 
@@ -461,43 +395,6 @@ class Program:
         return wanted_name(op, line, last is not None and last == op, text)
 
     # ------------------------------------------------------- what is written where it is used
-
-    def _is_number(self, op: ir.Operation) -> bool:
-        if op.name != "stablehlo.constant":
-            return False
-        value, elements = op.results[0], elements_of(op)
-        if isinstance(elements, np.ndarray):
-            if elements.size <= _MOST_ELEMENTS:
-                self._constants[value] = elements
-            return False
-        if elements is None:
-            return False
-        self._constants[value] = np.asarray(elements)
-        text = literal(elements)
-        if isinstance(elements, np.unsignedinteger) and int(elements) >= 2**31:
-            self._known[value] = _typed_number(value, text)
-            return True
-        level = layout.UNARY if text.startswith("-") else ATOM
-        self._known[value] = Known(Code(text, level), is_number=True)
-        return True
-
-    def _is_position(self, op: ir.Operation) -> bool:
-        """Whether an operation computes a number, or one that indices of mesh axes give."""
-        found = self._positions.read(op, self._constants.get)
-        if found is None:
-            return False
-        value = op.results[0]
-        if np.all(found == found[0]):
-            self._constants[value] = found[0]
-            text = literal(found[0])
-            level = layout.UNARY if text.startswith("-") else ATOM
-            self._known[value] = Known(Code(text, level), is_number=True)
-            return True
-        code = self._positions.spelled(value, found)
-        if code is None:
-            return False
-        self._known[value] = Known(code)
-        return True
 
     def _is_broadcast(self, op: ir.Operation) -> bool:
         """Whether an operation is a broadcast that need not be written."""
@@ -551,33 +448,6 @@ class Program:
         text = re.sub(r"\s+", " ", f"# {backward}{line.place}  {line.text}")
         room = WIDTH - self.indent
         self.line(text if len(text) <= room else text[: room - 3] + "...")
-
-
-def _filled(value: Value, number: Code) -> Code:
-    """A number as an array of the type of a value."""
-    shape, dtype = shape_of(value), dtype_code(value)
-    if shape == ():
-        return call(dtype, number)
-    if number.text in ("0", "0.0"):
-        return call("jnp.zeros", numbers(shape), dtype)
-    return call("jnp.full", numbers(shape), number, dtype)
-
-
-def _typed_number(value: Value, text: str) -> Known:
-    """A number that is too large for the type that JAX gives to Python's."""
-    code = Code(f"{dtype_code(value)}({text})")
-    return Known(code, source_shape=()) if shape_of(value) else Known(code)
-
-
-def _spread(known: Known, shape: tuple[int, ...]) -> Code:
-    """An expression that broadcasts to a shape as NumPy does."""
-    first = known.dims[0] if known.dims else len(shape)
-    index = [":" if dim in known.dims else "None" for dim in range(first, len(shape))]
-    if "None" not in index:
-        return known.code
-    while index[-1] == ":":
-        index.pop()
-    return Code(f"{known.code.at(ATOM)}[{', '.join(index)}]")
 
 
 def _used_inside(op: ir.Operation) -> list[Value]:

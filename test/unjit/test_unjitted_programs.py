@@ -163,6 +163,15 @@ def test_tables_of_many_numbers_are_embedded():
     assert jax.grad(lambda x: made.shard_map()(x).sum())(floats(8, 16)).shape == (8, 16)
 
 
+def test_products_over_all_devices_are_gathered():
+    program = Jitted(lambda x: jnp.prod(x, 0), (), (ROWS,)).jitted()
+    made = unjit(program, floats(8, 16))
+    assert 'lax.reduce(lax.all_gather(result_reduced, "i"), 1.0, lax.mul, (0,))' in made.as_python()
+    x = floats(8, 16)
+    ours, theirs = (jax.grad(lambda x, f=f: f(x).sum())(x) for f in (made.shard_map(), program))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_places_are_written_by_mesh_axes():
     text = unjitted("constrained").as_python()
     assert re.search(

@@ -43,10 +43,20 @@ def _groups(op: Op) -> tuple[Code, dict[str, Code]] | None:
 
 
 def _all_reduce(op: Op) -> Code | None:
-    groups, function = _groups(op), _REDUCTIONS.get(op.region_op() or "")
-    if groups is None or function is None or len(op.operands) != 1:
+    groups, name = _groups(op), op.region_op() or ""
+    if groups is None:
         return None
-    return call(function, op.exact(0), groups[0], **groups[1])
+    if name == "stablehlo.multiply" and len(op.operands) == 1:
+        # JAX has no such collective. Its derivative is known where the number is a Python one.
+        one = {"jnp.float32": "1.0", "jnp.int32": "1"}.get(op.dtype, f"{op.dtype}(1)")
+        gathered = call("lax.all_gather", op.exact(0), groups[0], **groups[1])
+        return call("lax.reduce", gathered, one, "lax.mul", "(0,)")
+    function = _REDUCTIONS.get(name)
+    if function is None:
+        return None
+    arrays = op.all_exact()
+    whole = arrays[0] if len(arrays) == 1 else display("(", arrays, ")")
+    return call(function, whole, groups[0], **groups[1])
 
 
 def _all_gather(op: Op) -> Code | None:
