@@ -67,7 +67,9 @@ def apply_call(call: TracedCall, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _key(mapped: MappedFunction, region: ManualRegion, in_tree: Any, inputs: Inputs) -> Hashable:
-    """Equal for calls that are traced alike; None if that is unknown."""
+    """Equal for calls that are traced alike; None if that is unknown, or if there is one call."""
+    if runs_traced_program(mapped.fun):  # made for this call, by another front end
+        return None
     values = [value for _, _, value in inputs.static]
     program = trace_cache.key(mapped.fun, mapped.options)
     if program is None or not all(map(is_hashable, values)):
