@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
@@ -23,30 +23,10 @@ VARIABLE = "SHMAP_OVERLAP"
 
 @dataclass(frozen=True)
 class OverlapSetting:
-    """A mode, and whether sums may be rounded on their way between devices.
-
-    Attributes:
-      is_default: whether nobody has set the mode; it is "off" then, except on GPUs.
-    """
+    """A mode, and whether sums may be rounded on their way between devices."""
 
     mode: OverlapMode = "off"
     rounding: bool = False
-    is_default: bool = False
-
-    def on(self, platform: str, is_judged: bool) -> OverlapSetting:
-        """The setting for a platform.
-
-        Forms for GPUs give the same bits as the plain program, and compile in seconds.
-
-        Args:
-          is_judged: whether what is chosen is compared with the plain program.
-        """
-        if not self.is_default:
-            return self
-        mode: OverlapMode = "off"
-        if platform == "cuda":
-            mode = "measure" if is_judged else "auto"
-        return OverlapSetting(mode, self.rounding)
 
     def chooser(self, machine: Machine | None, is_judged: bool) -> ChooseOverlap | None:
         """The pass that chooses for a machine; None if nothing can be chosen.
@@ -71,9 +51,7 @@ def read_setting(mode: Any, rounding: Any, who: str | None = None) -> OverlapSet
     if mode is not None and (not isinstance(mode, str) or mode not in MODES):
         raise ShmapError(who, [_no_such_mode("overlap", mode)])
     rounds = in_scope.rounding if rounding is None else bool(rounding)
-    if mode is None:
-        return replace(in_scope, rounding=rounds)
-    return OverlapSetting(mode, rounds)
+    return OverlapSetting(in_scope.mode if mode is None else mode, rounds)
 
 
 def _no_such_mode(where: str, mode: Any) -> Problem:
@@ -82,9 +60,7 @@ def _no_such_mode(where: str, mode: Any) -> Problem:
 
 
 def _of_environment() -> OverlapSetting:
-    mode = os.environ.get(VARIABLE)
-    if not mode:
-        return OverlapSetting(is_default=True)
+    mode = os.environ.get(VARIABLE) or "off"
     if mode not in MODES:
         raise ShmapError(None, [_no_such_mode(VARIABLE, mode)])
     return OverlapSetting(mode)
@@ -113,9 +89,8 @@ def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iter
     It applies to shard_mapped functions that are jitted or lowered inside this context, in this
     thread, for TPUs and GPUs; programs for CPUs change with "force" only. Caches distinguish
     programs with different settings. The environment variable `SHMAP_OVERLAP` sets the mode of all
-    others; without it, programs for TPUs are left as they are, and those for GPUs have "measure" if
-    they are compiled for a target, and "auto" otherwise. `shmap_compiler.compiler_options` returns
-    the options of the compiler that a user's own `jax.jit` should have.
+    others. `shmap_compiler.compiler_options` returns the options of the compiler that a user's own
+    `jax.jit` should have.
 
     Args:
       mode: "off"; "auto", where a model expects a gain of at least 15%; "measure", where the

@@ -186,11 +186,11 @@ def _lowered(ctx: Any, args: Sequence[Any], graph: Graph) -> Sequence[Any]:
 
 def _chooser(graph: Graph, ctx: Any) -> ChooseOverlap | None:
     """What chooses where transfers run beside products, for the devices of the program."""
-    options, platforms = _options.get(), ctx.module_context.platforms
-    is_judged, machine = options.machine is not None, options.machine
-    setting = overlap_setting().on(platforms[0] if len(platforms) == 1 else "", is_judged)
+    setting, options = overlap_setting(), _options.get()
     if setting.mode == "off":
         return None
+    is_judged, machine = options.machine is not None, options.machine
+    platforms = ctx.module_context.platforms
     if machine is None and len(platforms) == 1:
         machine = machine_of_mesh(graph.mesh, platforms[0], options.compiler_options)
     return setting.chooser(machine, is_judged)

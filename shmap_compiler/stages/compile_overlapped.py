@@ -45,7 +45,6 @@ def compile_overlapped(
         options = CompilerOptions(given, of_target)
         return compile_for_target(program, target, progress, graph, options)
 
-    setting = setting.on(target.platform, is_judged=True)
     program, snapshots = lower(target.platform, PLAIN, None)
     if setting.mode == "off" or not snapshots.choices(ChooseOverlap()):
         return compiled(program, {})

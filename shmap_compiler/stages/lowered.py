@@ -256,12 +256,11 @@ class Lowered:
         signature = self.call.signature
         given = read_options(signature.who, compiler_options)
         if target is None:
-            platform = self._platform_here
-            return self._with_setting(overlap, overlap_rounding, platform)._compiled_here(given)
+            return self._with_setting(overlap, overlap_rounding)._compiled_here(given)
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
         check_target(signature, target)
-        program = self._with_setting(overlap, overlap_rounding, target.platform)
+        program = self._with_setting(overlap, overlap_rounding)
         if target.is_here and isinstance(signature.mesh, Mesh):
             mesh = target_mesh(signature, target)
             if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
@@ -270,22 +269,13 @@ class Lowered:
             program._portable, program.overlap, target, given, progress, self.graph, signature
         )
 
-    @property
-    def _platform_here(self) -> str:
-        """What the devices of the mesh are; "" if it has none."""
-        mesh = self.call.signature.mesh
-        platform = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else ""
-        return {"gpu": "cuda"}.get(platform, platform)
-
-    def _with_setting(
-        self, mode: OverlapMode | None, rounding: bool | None, platform: str
-    ) -> Lowered:
+    def _with_setting(self, mode: OverlapMode | None, rounding: bool | None) -> Lowered:
         """The program with another setting of overlap."""
         if mode is None and rounding is None:
             return self
         with using_setting(self.overlap):
             setting = read_setting(mode, rounding, self.call.signature.who)
-        if setting.on(platform, True) == self.overlap.on(platform, True):
+        if setting == self.overlap:
             return self
         with using(self.added):
             return lower(self.call, self.partitioner, self.groups, setting)
@@ -317,8 +307,7 @@ class Lowered:
         check_target(signature, target)
         if not self.snapshots.choices(ChooseOverlap()):
             return OverlapReport(())
-        setting = self.overlap.on(target.platform, is_judged=True)
-        return report_of(self.snapshots, setting, machine_for(signature, target))
+        return report_of(self.snapshots, self.overlap, machine_for(signature, target))
 
     def _compiled_here(self, given: Mapping[str, Any]) -> Executable:
         if not given:

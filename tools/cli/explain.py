@@ -93,10 +93,8 @@ def execute(options: argparse.Namespace) -> int:
         print(explanation)
         if isinstance(work, program.Program):
             lowered = work.lower(options.partitioner, **program.overlap_options(options, work))
-            if lowered.overlap.on(target.platform, is_judged=True).mode != "off":
-                report = lowered.overlap_report(target)
-                if options.overlap is not None or report.is_changed:
-                    print(f"\n{report}")
+            if lowered.overlap.mode != "off":
+                print(f"\n{lowered.overlap_report(target)}")
         if other is not None:
             print(f"\n{shown}")
     if options.html is not None:

@@ -90,8 +90,7 @@ def add_overlap(parser: argparse.ArgumentParser, *more: str) -> None:
         choices=("off", "auto", "measure", "force", *more),
         help="run transfers beside products: where a model expects a gain (auto), where the "
         "compiled program is then faster by the model (measure), or wherever possible (force); "
-        "default: SHMAP_OVERLAP in the environment, or measure for GPUs and off for "
-        "others",
+        "default: SHMAP_OVERLAP in the environment, or off",
     )
     parser.add_argument(
         "--overlap-rounding",
