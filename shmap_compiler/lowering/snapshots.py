@@ -83,15 +83,18 @@ class Snapshots:
         Args:
           chooser: what to ask instead.
         """
-        mine = [each for each in self._passes if isinstance(each, ChooseOverlap)]
-        before = self._passes.index(mine[0]) if mine else self.names.index(_LAST_IN_BODY_FORM) - 1
+        mine = next((each for each in self._passes if isinstance(each, ChooseOverlap)), None)
+        chooser = chooser or mine
+        if chooser is None or _LAST_IN_BODY_FORM not in self.names:  # nothing was lowered
+            return ()
+        last = self.names.index(_LAST_IN_BODY_FORM) - 1
+        before = last if mine is None else self._passes.index(mine)
         module = self._emitted.operation.clone(ip=False)
         for each in self._passes[:before]:
             shmap_passes.run(module, (each,))
-        chooser = chooser or (mine[0] if mine else None)
         # The choices name operations of it, which do not all keep their module alive.
         self._chosen_in = module
-        return () if chooser is None else chooser.choices(module.opview)
+        return chooser.choices(module.opview)
 
     @cached_property
     def stages(self) -> tuple[ModuleState, ...]:

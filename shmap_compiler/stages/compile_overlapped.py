@@ -96,9 +96,11 @@ def machine_for(signature: Signature, target: Target) -> Machine | None:
     return Machine(target.chip, target.network, places, compiler_options=True)
 
 
-def with_options_here(options: CompilerOptions, snapshots: Snapshots) -> CompilerOptions:
+def with_options_here(
+    options: CompilerOptions, setting: OverlapSetting, snapshots: Snapshots
+) -> CompilerOptions:
     """The options for a program that is compiled for the devices of its mesh."""
-    if not is_changed(snapshots):
+    if setting.mode == "off" or not is_changed(snapshots):
         return options
     return CompilerOptions(options.given, Target.parse("local").compiler_options)
 

@@ -323,7 +323,7 @@ class Lowered:
         if isinstance(self.graph.mesh, AbstractMesh):
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with compiling_for(self.partitioner):
-            options = with_options_here(options, self.snapshots)
+            options = with_options_here(options, self.overlap, self.snapshots)
             return Executable(self.call.signature, compile_with(self.jax_lowered, options))
 
     def simulate(self, *args: Any, stage: str | None = None) -> Simulation:

@@ -74,6 +74,7 @@ def jax_partitioner(request):
         yield
 
 
+@pytest.mark.slow
 @partial(for_each_example, slow=("equinox_model", "transformer_2d"))
 def test_called_directly(file, name):
     check(file, name, getattr(MODULES[file], name))
@@ -294,6 +295,7 @@ def test_transformer_cache_and_position_matter():
 # named_transformer.py
 
 
+@pytest.mark.slow
 def test_the_named_transformer_trains_alike_whatever_its_resources():
     example = MODULES["named_transformer"]
     params, *data = example.loss_args()

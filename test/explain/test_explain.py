@@ -769,6 +769,7 @@ GATHERED = 16384 * 8192 * 2
 SMALL = tuple(jax.ShapeDtypeStruct([n // 4 for n in x.shape], x.dtype) for x in AB)
 
 
+@pytest.mark.slow
 @needs_tpu_compiler
 @pytest.mark.parametrize("target", ["tpu:v5e:2x4", "tpu:v5p:2x2x2", "tpu:v6e:2x4"])
 def test_a_gather_is_exposed_where_a_ring_overlaps(target):
@@ -789,6 +790,7 @@ def test_a_gather_is_exposed_where_a_ring_overlaps(target):
     assert (ring.totals.exposed_seconds or math.inf) < sum(c.seconds or 0 for c in permutes)
 
 
+@pytest.mark.slow
 @needs_tpu_compiler
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 def test_the_wire_of_a_ring_of_neighbours_hides_behind_compute(partitioner):

@@ -364,6 +364,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STEPS)
 def test_memory_does_not_grow(kind):
     step, calls = STEPS[kind]
@@ -372,6 +373,7 @@ def test_memory_does_not_grow(kind):
     assert blocks < calls / 8
 
 
+@pytest.mark.slow
 def test_growth_is_noticed():
     kept = []
     blocks, arrays = growth(lambda: kept.append(jnp.zeros(3)), 100)

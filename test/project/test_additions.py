@@ -38,7 +38,7 @@ def copy(tmp_path_factory):
     for name, source in PACKAGES.items():
         shutil.copytree(ROOT / source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "test").mkdir()
-    for name in ("lit.cfg.py", "conftest.py"):
+    for name in ("lit.cfg.py", "forked_tools.py", "conftest.py"):
         shutil.copy(ROOT / "test" / name, folder / "test")
     return folder
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
+import pytest
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import PartitionSpec as P
 from programs import Program
@@ -100,6 +101,7 @@ def violations(program: Program, counts):
                 yield f"{var} : {var.aval} is called equal along {axis!r} in\n{graph}"
 
 
+@pytest.mark.slow
 def test_random_programs_hold_equal_blocks_where_inference_says_so(announce):
     counts = dict.fromkeys(itertools.product([True, False], repeat=2), 0)
     for program in itertools.islice(random_programs(), PROGRAMS):

@@ -50,6 +50,13 @@ def test_programs_are_plain_by_default():
     assert CHOOSE not in passes_of(mapped().lower(X, W))
 
 
+@pytest.mark.parametrize("mode", [None, "off", "auto", "measure", "force"])
+def test_a_program_of_nothing(mode):
+    lowered = shard_map(lambda: (), mesh=MESH, in_specs=(), out_specs=()).lower()
+    assert lowered.compile(overlap=mode)() == ()
+    assert lowered.overlap_report("tpu:v5e:2x4").choices == ()
+
+
 @pytest.mark.parametrize("mode", ["off", "auto", "measure"])
 def test_programs_for_cpus_do_not_change(mode):
     plain, other = mapped().lower(X, W), mapped().lower(X, W, overlap=mode)
@@ -174,7 +181,7 @@ def test_options_for_attached_devices(monkeypatch):
     monkeypatch.setattr(type(Target.parse("local")), "compiler_options", options)
     for mode, given in (("off", {}), ("force", options)):
         lowered = mapped().lower(X, W, overlap=mode)
-        found = module.with_options_here(NO_OPTIONS, lowered.snapshots)
+        found = module.with_options_here(NO_OPTIONS, lowered.overlap, lowered.snapshots)
         assert found.of_target == given
 
 
@@ -211,6 +218,7 @@ def test_an_unrolled_loop_may_need_what_three_steps_gather():
     assert module.early_bytes([SimpleNamespace(site=site, form=None)]) == 0
 
 
+@pytest.mark.slow
 @needs_tpu_compiler
 def test_a_program_for_tpus():
     """The ring that the rule chooses is faster by explain's model, and so are its options."""

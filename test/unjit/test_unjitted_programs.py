@@ -195,6 +195,7 @@ def test_a_source_that_computes_something_else_is_refused_with_its_line(monkeypa
         unjit(program.jitted(), *program.args)
 
 
+@pytest.mark.slow
 @needs_tpu_compiler
 def test_what_the_partitioner_of_tpus_does_is_simulated_here():
     program = PROGRAMS["fsdp"]

@@ -13,10 +13,10 @@ RUN = Path(__file__).parents[2] / "fuzzing" / "run.py"
 @pytest.mark.subprocess
 def test_shmap_opt_survives_mutated_modules():
     # In a process of its own, where JAX has not started threads: the modules run in forks.
-    command = [sys.executable, str(RUN), "--modules", "100", "--seed", "20", "--seconds", "600"]
+    command = [sys.executable, str(RUN), "--modules", "200", "--seed", "20", "--seconds", "600"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "100 modules" in done.stdout
+    assert "200 modules" in done.stdout
     counts = {
         what: int(n) for n, what in re.findall(r"(\d+) (accepted|refused by a pass)", done.stdout)
     }
