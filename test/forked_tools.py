@@ -76,6 +76,9 @@ def wrap(environment: dict[str, str]) -> Path | None:
     if " " in sys.executable or len(sys.executable) > 100:  # cannot stand behind `#!`
         return None
     folder = Path(tempfile.mkdtemp(prefix="shmap-lit-"))
+    if len(str(folder)) > 90:  # a socket's path has 107 characters
+        folder.rmdir()
+        return None
     relevant = {k: v for k, v in environment.items() if k.startswith(READ_AT_START)}
     for server in sorted(set(SERVERS.values())):
         listening = socket.socket(socket.AF_UNIX)
