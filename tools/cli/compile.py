@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from . import output, program
+from . import output, program, shared_options
 from .progress import Progress
 from .tables import print_table
 
@@ -40,19 +40,19 @@ With -o, shmap_compiler.load reads the compiled program where such devices are.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    program.add_arguments(parser)
+    shared_options.add_arguments(parser)
     parser.add_argument(
         "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
     )
-    program.add_compiler_options(parser)
-    program.add_overlap(parser)
+    shared_options.add_compiler_options(parser)
+    shared_options.add_overlap(parser)
     parser.add_argument("-o", metavar="FILE", dest="output", help="save the program to FILE")
 
 
 def execute(options: argparse.Namespace) -> int:
     from shmap_compiler import Target
 
-    compiler_options = program.compiler_options(options)
+    compiler_options = shared_options.compiler_options(options)
     output.require_writable("-o", options.output)
     target = Target.parse(options.compile_for)
     work = program.load_any(options)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from types import ModuleType
 
-from . import lower, program, run
+from . import lower, run, shared_options
 
 NAME = "demo"
 SUMMARY = "show a matrix product before and after the passes, and run it"
@@ -23,9 +23,9 @@ _FILE = Path(__file__).with_name("demo_program.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    program.add_partitioner(parser)
-    program.add_verbose(parser)
-    parser.set_defaults(devices=program.DEFAULT_DEVICES)
+    shared_options.add_partitioner(parser)
+    shared_options.add_verbose(parser)
+    parser.set_defaults(devices=shared_options.DEFAULT_DEVICES)
 
 
 def execute(options: argparse.Namespace) -> int:

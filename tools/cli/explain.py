@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..usage import Mistake, UsageError, read_all
-from . import output, program
+from . import output, program, shared_options
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    program.add_arguments(parser)
+    shared_options.add_arguments(parser)
     parser.add_argument(
         "--target", dest="explain_for", metavar="TARGET", required=True, help="what to compile for"
     )
-    program.add_compiler_options(parser)
-    program.add_overlap(parser)
+    shared_options.add_compiler_options(parser)
+    shared_options.add_overlap(parser)
     parser.add_argument(
         "--json", action="store_true", help="print all figures as JSON instead of tables"
     )
@@ -122,7 +122,7 @@ def _explained(
 ) -> Explanation:
     overlap = program.overlap_options(options, work)
     lowered = program.lower_for(work, options.partitioner, target, **overlap)
-    given = program.compiler_options(options)
+    given = shared_options.compiler_options(options)
     with Progress(f"compiling for {target}") as progress:
         return lowered.compile(target, progress.phase, compiler_options=given).explain()
 

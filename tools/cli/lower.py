@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from . import output, program
+from . import output, program, shared_options
 
 if TYPE_CHECKING:
     from shmap_compiler import Graph, Lowered
@@ -40,7 +40,7 @@ _STAGES = ("graph", "body", "stablehlo", "hlo")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    program.add_arguments(parser)
+    shared_options.add_arguments(parser)
     parser.add_argument(
         "--stage",
         choices=("named", *_STAGES, "all"),
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="axes",
         help="collectives name their groups by mesh axes (the default), or list device ids",
     )
-    program.add_overlap(parser, "report")
+    shared_options.add_overlap(parser, "report")
     parser.add_argument(
         "--target",
         dest="report_for",

@@ -21,9 +21,9 @@ from . import (
     demo,
     explain,
     lower,
-    program,
     run,
     shardings,
+    shared_options,
     simulate,
     unjit,
     validate,
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     options = _parser().parse_args(argv)
     command = options.command
-    program.request_devices(options)
+    shared_options.request_devices(options)
     try:
         status = command.execute(options)
         sys.stdout.flush()

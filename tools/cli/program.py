@@ -1,7 +1,4 @@
-"""The program that a command works on: a target, with mesh and arguments of the command line.
-
-`add_arguments` and `request_devices` do not import JAX; `load` does.
-"""
+"""The program that a command works on: a target, with mesh and arguments of the command line."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..usage import Mistake, UsageError, listed, read_all
-from . import virtual_devices
-from .virtual_devices import DEFAULT_COUNT as DEFAULT_DEVICES
 
 if TYPE_CHECKING:
     from shmap_passes import GroupNaming, Partitioner
@@ -25,84 +20,8 @@ if TYPE_CHECKING:
     from .program_files import UserFunction
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that all commands on programs share."""
-    parser.add_argument(
-        "target",
-        metavar="FILE.py:NAME",
-        help="a shard_mapped, xmapped or pmapped function in a file; package.module:NAME works too",
-    )
-    parser.add_argument(
-        "--mesh",
-        metavar="AXIS=SIZE,...",
-        help="run on a mesh of this shape, e.g. i=4,j=2, instead of the file's own",
-    )
-    parser.add_argument(
-        "--arg",
-        metavar="TYPE",
-        action="append",
-        dest="args",
-        help="type of an argument, e.g. 'f32[8,16]' or 'i32[]'; once for each argument, "
-        "instead of the file's NAME_args",
-    )
-    add_partitioner(parser)
-    parser.add_argument(
-        "--devices",
-        metavar="N",
-        type=_count,
-        default=DEFAULT_DEVICES,
-        help="number of virtual CPU devices, also in the file (default: %(default)s)",
-    )
-    add_verbose(parser)
-
-
-def add_partitioner(parser: argparse.ArgumentParser) -> None:
-    """The argument that chooses the form of the module that XLA receives."""
-    parser.add_argument(
-        "--partitioner",
-        choices=("gspmd", "shardy"),
-        default="gspmd",
-        help="the form that XLA gets: full-to-shard custom calls (gspmd, the default) or a "
-        "manual computation (shardy)",
-    )
-
-
-def add_compiler_options(parser: argparse.ArgumentParser) -> None:
-    """The argument that passes options to the compiler."""
-    parser.add_argument(
-        "--option",
-        metavar="NAME=VALUE",
-        action="append",
-        dest="compiler_options",
-        help="an option of XLA or of the target's compiler, e.g. "
-        "xla_tpu_enable_async_all_to_all=true; can be given several times",
-    )
-
-
-def add_overlap(parser: argparse.ArgumentParser, *more: str) -> None:
-    """The arguments that choose whether transfers are made to run beside products.
-
-    Args:
-      more: choices besides the modes.
-    """
-    parser.add_argument(
-        "--overlap",
-        choices=("off", "auto", "measure", "force", *more),
-        help="run transfers beside products: where a model expects a gain (auto), where the "
-        "compiled program is then faster by the model (measure), or wherever possible (force); "
-        "default: SHMAP_OVERLAP in the environment, or off",
-    )
-    parser.add_argument(
-        "--overlap-rounding",
-        action="store_true",
-        default=None,
-        help="sums may be rounded on their way between devices, which changes results of types "
-        "narrower than f32",
-    )
-
-
 def overlap_options(options: argparse.Namespace, work: Program | AnyProgram) -> dict[str, Any]:
-    """The arguments of `ShardMapped.lower` for the options of `add_overlap`.
+    """The arguments of `ShardMapped.lower` for the options of `shared_options.add_overlap`.
 
     Raises:
       UsageError: the program is not shard_mapped.
@@ -115,38 +34,6 @@ def overlap_options(options: argparse.Namespace, work: Program | AnyProgram) -> 
     found = f"{work.function.name} is not shard_mapped"
     fix = "name the shard_mapped function, or omit --overlap"
     raise UsageError(Mistake(f"--overlap {mode}", found, "a shard_mapped function", fix))
-
-
-def compiler_options(options: argparse.Namespace) -> dict[str, str]:
-    """The options of the compiler that a command line gives.
-
-    Raises:
-      UsageError: one is not NAME=VALUE.
-    """
-    texts = options.compiler_options or ()
-    return dict(read_all(*[lambda text=text: _compiler_option(text) for text in texts]))
-
-
-def _compiler_option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if name and equals:
-        return name, value
-    fix = "write e.g. --option xla_tpu_enable_async_all_to_all=true"
-    raise UsageError(Mistake("--option", repr(text), "NAME=VALUE", fix))
-
-
-def add_verbose(parser: argparse.ArgumentParser) -> None:
-    """The argument that enables logs and whole tracebacks."""
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="enable the logs of XLA, and print whole tracebacks",
-    )
-
-
-def request_devices(options: argparse.Namespace) -> None:
-    """Requests virtual devices; must be called before JAX is imported."""
-    virtual_devices.request(options.devices, quiet=not options.verbose)
 
 
 @dataclass(frozen=True)
@@ -383,9 +270,3 @@ def _takes(parameters: inspect.Signature, count: int) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)

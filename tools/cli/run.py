@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from . import program
+from . import program, shared_options
 from .tables import print_table
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Type = Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    program.add_arguments(parser)
+    shared_options.add_arguments(parser)
     parser.add_argument(
         "--seed",
         metavar="N",

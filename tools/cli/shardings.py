@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..usage import Mistake, UsageError
-from . import output, program
+from . import output, shared_options
 from .progress import Progress
 from .target_devices import TargetWithDevices
 
@@ -54,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices",
         metavar="N",
         type=int,
-        default=program.DEFAULT_DEVICES,
+        default=shared_options.DEFAULT_DEVICES,
         help="number of virtual CPU devices, on which the source is compared with the function "
         "(default: those of the target)",
     )
-    program.add_verbose(parser)
+    shared_options.add_verbose(parser)
 
 
 def execute(options: argparse.Namespace) -> int:

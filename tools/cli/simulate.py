@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import program
+from . import program, shared_options
 from .tables import print_table
 
 NAME = "simulate"
@@ -29,7 +29,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    program.add_arguments(parser)
+    shared_options.add_arguments(parser)
     parser.add_argument(
         "--stage",
         metavar="PASS",

@@ -7,7 +7,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from ..usage import Mistake, UsageError
-from . import output, program
+from . import output, shared_options
 from .progress import Progress
 from .target_devices import TargetWithDevices
 
@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices",
         metavar="N",
         type=int,
-        default=program.DEFAULT_DEVICES,
+        default=shared_options.DEFAULT_DEVICES,
         help="number of virtual CPU devices, also in the file (default: %(default)s)",
     )
-    program.add_verbose(parser)
+    shared_options.add_verbose(parser)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..opt.load_passes import LoadError, load_passes
 from ..usage import Mistake, UsageError
-from . import program
+from . import program, shared_options
 
 if TYPE_CHECKING:
     from shmap_passes import Pass
@@ -36,7 +36,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    program.add_arguments(parser)
+    shared_options.add_arguments(parser)
     parser.add_argument(
         "--against",
         choices=("all", "xla", "reference", "none"),
