@@ -44,22 +44,21 @@ from ..base import PassRefused, PipelineError, Violation
 from ..ir.boundary import value_attributes
 from ..ir.collective_ops import COLLECTIVES, call_target
 from ..ir.find_ops import find_ops
-from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline, inline_calls, reaches
+from ..ir.inline_calls import callee, erase_uncalled, functions_of
 from ..ir.mesh import Mesh
-from ..ir.ops import defining_op, is_token, terminator, walk
+from ..ir.ops import defining_op, is_token, terminator
 from ..ir.types import Value
 from .body_of import free_symbol, main_of, replace_module
 from .choose_mesh import choose_mesh, mesh_of_text
 from .full_values import Crossing
 from .hlo_sharding import read_hlo_sharding
 from .import_pass import ImportPass
+from .inline_custom_calls import inline_bodies, inline_regions, take_inside
 from .localize import finish, localize
 from .name_groups import to_body_form
 from .name_positions import PARTITION_ID, name_positions
 from .placement import Placement
-from .sharding_calls import ENTERS, LEAVES, SHARDING, ShardingCall, read_calls, sharding_text
-
-_INSIDE = "shmap.inside"
+from .sharding_calls import SHARDING, ShardingCall, read_calls, sharding_text
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,10 @@ class ImportCustomCalls(ImportPass):
         copy: Any = module.operation.clone()
         main = main_of(copy, "the custom calls")
         before = set(functions_of(copy)) - {"main"}
-        _inline_regions(copy, main)
+        inline_regions(copy, main)
         calls = read_calls(main.operation)
         outer = [call for call in calls if not call.is_nested]
-        _inline_bodies(main, copy, outer)
+        inline_bodies(main, copy, outer)
         nested = _nested_functions(copy)
         collectives = _of_region(copy, COLLECTIVES, nested)
         positions = _of_region(copy, [PARTITION_ID], nested)
@@ -106,76 +105,9 @@ class ImportCustomCalls(ImportPass):
         if violations:
             raise PassRefused(violations)
         erase_uncalled(copy, before)
-        localize(copy, main, mesh, crossings, _take_inside(main), hints)
+        localize(copy, main, mesh, crossings, take_inside(main), hints)
         finish(copy, main, mesh, manual)
         replace_module(module, copy)
-
-
-def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
-    """Inlines the functions through which @main reaches regions."""
-    functions = functions_of(module)
-    holders = {
-        name
-        for name, function in functions.items()
-        if any(not call.is_nested for call in read_calls(function.operation))
-    }
-    if not holders:
-        text = (
-            f"the module has no @{ENTERS} or @{LEAVES} around a region, so there is no region to "
-            "import; modules with sdy.manual_computation are for shmap-import-manual-computation, "
-            "and a program on full arrays must be partitioned first"
-        )
-        raise PassRefused([Violation(main.location, text)])
-    lead_there = reaches(module, holders)
-    inline_calls(module, main, lambda call: callee(call) in lead_there)
-    if not any(not call.is_nested for call in read_calls(main.operation)):
-        where = ", ".join(f"@{name}" for name in sorted(holders))
-        text = f"the regions are in {where}, which @main does not call; call it, or name it @main"
-        raise PassRefused([Violation(main.location, text)])
-
-
-def _inline_bodies(main: func.FuncOp, module: ModuleOp, outer: Sequence[ShardingCall]) -> None:
-    """Inlines the calls that take and return blocks only, and marks what was in them."""
-    functions = functions_of(module)
-    entering = {call.op for call in outer if call.enters}
-    leaving = {source for call in outer if not call.enters and (source := call.before) is not None}
-    for call in find_ops(main.operation, ["func.call"]):
-        takes = [is_token(value.type) or defining_op(value) in entering for value in call.operands]
-        gives = [
-            is_token(value.type) or any(use.owner.operation in leaving for use in value.uses)
-            for value in call.results
-        ]
-        if callee(call) in functions and any((*takes, *gives)) and all((*takes, *gives)):
-            for op in inline(call, functions[callee(call)]):
-                op.attributes[_INSIDE] = ir.UnitAttr.get()
-    inline_calls(module, main, lambda call: not _is_inside(call, entering))
-
-
-def _is_inside(call: ir.Operation, entering: set[ir.Operation]) -> bool:
-    """Whether a call is in a body that was inlined, or computes with blocks that enter a region."""
-    parent: Any = call
-    while parent is not None:
-        if _INSIDE in parent.operation.attributes:
-            return True
-        parent = parent.operation.parent
-    queue, seen = [call], set[ir.Operation]()
-    while queue:
-        op = queue.pop()
-        if op in entering or op.name == PARTITION_ID:
-            return True
-        if op not in seen:
-            seen.add(op)
-            sources = map(defining_op, op.operands)
-            queue += [source for source in sources if source is not None]
-    return not any(isinstance(value.type, ir.RankedTensorType) for value in call.operands)
-
-
-def _take_inside(main: func.FuncOp) -> set[ir.Operation]:
-    """The marked ops, without their marks."""
-    found = {op for op in walk(main.operation) if _INSIDE in op.attributes}
-    for op in found:
-        del op.attributes[_INSIDE]
-    return found
 
 
 def _nested_functions(module: ModuleOp) -> set[str]:
