@@ -109,16 +109,25 @@ def copies(x: jax.Array) -> list[list[np.ndarray]]:
 def runs_nowhere(program: Program, error: Exception) -> bool:
     """Whether the refusal has a reason that is not ours.
 
-    XLA's CPU compiler cannot take all layouts of an FFT, with or without shard_map. A derivative
-    inside the function needs JAX's types of varying values, which refuse loops that `jax.shard_map`
-    refuses, too (README, "Limits").
+    XLA's CPU compiler cannot take all layouts of an FFT, with or without shard_map. Whatever else
+    it refuses it must refuse in the program of `jax.shard_map`, too. A derivative inside the
+    function needs JAX's types of varying values, which refuse loops that `jax.shard_map` refuses,
+    too (README, "Limits").
     """
     if isinstance(error, jax.errors.JaxRuntimeError):
-        return "fft_thunk" in str(error)
+        return "fft_thunk" in str(error) or _fails_with_jax(program)
     if not isinstance(error, BodyError) or _REFUSED_BY_TYPES not in str(error):
         return False
     try:
         difference(program, jax.shard_map)
     except (TypeError, ValueError, AssertionError):
         return any(step.name == "inner_gradient" for step in program.body.walk())
+    return False
+
+
+def _fails_with_jax(program: Program) -> bool:
+    try:
+        difference(program, jax.shard_map)
+    except jax.errors.JaxRuntimeError:
+        return True
     return False
