@@ -80,6 +80,7 @@ def assert_passed(processes, check):
     assert [p.get(check, "did not come to an end") for p in processes] == [None] * len(processes)
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("check", CHECKS)
 def test_two_processes(check, two):

@@ -165,6 +165,7 @@ REJECTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REJECTED)
 def test_what_cannot_be_played_is_an_error_with_its_line(name):
     f, message = REJECTED[name]

@@ -10,6 +10,7 @@ import pytest
 RUN = Path(__file__).parents[2] / "fuzzing" / "run.py"
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_shmap_opt_survives_mutated_modules():
     # In a process of its own, where JAX has not started threads: the modules run in forks.
