@@ -23,8 +23,9 @@ from ..base import Violation
 from ..ir.collective_ops import is_axis_index
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.inline_calls import callee
-from ..ir.ops import defining_op, is_token, terminator
+from ..ir.ops import is_token, terminator
 from ..ir.types import Value
+from .crossing import Crossing
 from .outside_ops import (
     CONTROL_FLOW,
     all_operands,
@@ -38,29 +39,6 @@ from .placement import Placement
 from .split_classes import SplitClass, SplitClasses
 
 CONVERSION = "builtin.unrealized_conversion_cast"
-
-
-@dataclass
-class Crossing:
-    """An op that turns a full array into blocks, or blocks into a full array.
-
-    Attributes:
-      op: it has one operand and one result.
-      placement: how the full array is split; None for a token.
-      enters: whether blocks are its result.
-    """
-
-    op: ir.Operation
-    placement: Placement | None
-    enters: bool
-
-    @property
-    def full(self) -> Value:
-        return self.op.operands[0] if self.enters else self.op.results[0]
-
-    @property
-    def block(self) -> Value:
-        return self.op.results[0] if self.enters else self.op.operands[0]
 
 
 @dataclass
@@ -88,12 +66,15 @@ class FullValues:
     constants only. They are in no class, as each use may have its own copy."""
     _classes: SplitClasses = field(default_factory=SplitClasses)
     _blocks: set[Value] = field(default_factory=set)
+    _said_to_be_whole: set[Value] = field(default_factory=set)
 
     def add_main(self, block: ir.Block) -> None:
         """Reads @main."""
         for argument in block.arguments:
             if not is_token(argument.type):
                 self._add(argument)
+                if self.hints.get(argument) == Placement.whole(argument.type):
+                    self._said_to_be_whole.add(argument)
         self.add_block(block)
         for value in terminator(block).operands:
             if value in self._blocks:
@@ -174,22 +155,25 @@ class FullValues:
         whole = Placement.whole(value.type)
         reason = f"is used by {op.name} of a manual region, as a whole"
         wanted = SplitClass(whole, None, reason, op.location)
-        return self._comes_from_whole(value) and self._classes.want(value, wanted) is None
+        is_said = not rank(value) or value in self._said_to_be_whole
+        return is_said and self._classes.want(value, wanted) is None
 
-    def _comes_from_whole(self, value: Value) -> bool:
-        if not rank(value) or self._classes.of(value).hint == Placement.whole(value.type):
-            return True
-        op = defining_op(value)
-        if op is None or op in self.crossings or op.name in CONTROL_FLOW or is_hint(op):
-            return False
-        full = [operand for operand in all_operands(op) if self.is_full(operand)]
-        return all(map(self._comes_from_whole, full))
+    def _note_whole(self, op: ir.Operation, operands: Sequence[Value]) -> None:
+        """Notes the results of an op on full arrays that are said to be whole, as its operands."""
+        if is_hint(op):
+            is_said = self.hints.get(op) == Placement.whole(op.results[0].type)
+        else:
+            full = filter(self.is_full, operands)
+            is_said = all(not rank(value) or value in self._said_to_be_whole for value in full)
+        if is_said and op.name not in CONTROL_FLOW:
+            self._said_to_be_whole.update(op.results)
 
     def _add_outside(self, op: ir.Operation, operands: Sequence[Value]) -> None:
         self.outside.append(op)
         for result in op.results:
             if not is_token(result.type):
                 self._add(result)
+        self._note_whole(op, operands)
         if op.name in CONTROL_FLOW:
             self._add_control_flow(op)
         elif self._has_effect(op):

@@ -50,7 +50,7 @@ from ..ir.ops import defining_op, is_token, terminator
 from ..ir.types import Value
 from .body_of import free_symbol, main_of, replace_module
 from .choose_mesh import choose_mesh, mesh_of_text
-from .full_values import Crossing
+from .crossing import Crossing
 from .hlo_sharding import read_hlo_sharding
 from .import_pass import ImportPass
 from .inline_custom_calls import inline_bodies, inline_regions, take_inside

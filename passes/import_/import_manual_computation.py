@@ -47,7 +47,7 @@ from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import terminator, walk
 from ..ir.types import Value
 from .body_of import main_of, replace_module
-from .full_values import Crossing
+from .crossing import Crossing
 from .import_pass import ImportPass
 from .localize import finish, localize
 from .manual_regions import common_mesh, hints_of, placements

@@ -17,7 +17,8 @@ from ..ir.inline_calls import functions_of, reaches
 from ..ir.mesh import Mesh
 from ..ir.ops import is_token, terminator, walk
 from ..ir.types import Value
-from .full_values import Crossing, FullValues
+from .crossing import Crossing
+from .full_values import FullValues
 from .name_groups import sdy_mesh
 from .outside_ops import has_effect, is_dead, is_hint, splat
 from .placement import Placement
@@ -111,8 +112,11 @@ def _split(values: FullValues, mesh: Mesh) -> None:
 
 def _convert(values: FullValues, mesh: Mesh) -> None:
     """Makes the conversions of full values those of their blocks."""
-    for op in values.conversions:
-        before, after = (values.placement(value) for value in (op.operands[0], op.results[0]))
+    placements = [
+        (op, values.placement(op.operands[0]), values.placement(op.results[0]))
+        for op in values.conversions
+    ]
+    for op, before, after in placements:
         with ir.InsertionPoint(op), op.location:
             block = reshard(op.operands[0], before, after, mesh)
         op.results[0].replace_all_uses_with(block)

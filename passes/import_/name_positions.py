@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -24,6 +23,7 @@ from ..base import Violation
 from ..ir.collective_ops import AXIS_INDEX, call_target
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import defining_op
+from ..ir.slices import scalar
 from ..ir.types import Value
 
 PARTITION_ID = "stablehlo.partition_id"
@@ -194,13 +194,12 @@ def _is_looked_up(op: ir.Operation | None) -> bool:
 
 
 def _replace(op: ir.Operation, value: Value, position: Position) -> None:
-    scalar = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
     with ir.InsertionPoint(op), op.location:
         made: Value = axis_index(position.axes)
         if position.factor != 1:
-            made = stablehlo.multiply(made, _constant(scalar, position.factor))
+            made = stablehlo.multiply(made, scalar(position.factor))
         if position.offset:
-            made = stablehlo.add(made, _constant(scalar, position.offset))
+            made = stablehlo.add(made, scalar(position.offset))
         type_ = ir.RankedTensorType(value.type)
         if str(type_.element_type) != "i32":
             made = stablehlo.convert(ir.RankedTensorType.get([], type_.element_type), made)
@@ -223,12 +222,6 @@ def axis_index(axes: Sequence[str]) -> Value:
         },
     )
     return call.results[0]
-
-
-def _constant(type_: Any, value: int) -> Value:
-    return stablehlo.constant(
-        ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(type_.element_type, value))
-    )
 
 
 def _erase_with_constants(op: ir.Operation) -> None:

@@ -22,7 +22,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from ..ir.boundary import Dims
 from ..ir.mesh import Mesh
-from ..ir.types import Value
+from ..ir.slices import scalar, take_at
+from ..ir.types import Value, shape_of
 from .name_groups import groups_over
 from .name_positions import axis_index
 from .placement import Placement
@@ -90,17 +91,14 @@ def _common(left: Sequence[str], right: Sequence[str]) -> int:
 
 def _take(value: Value, dimensions: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh) -> Value:
     (dimension,) = dimensions
-    shape = _shape(value)
-    shape[dimension] //= mesh.product(axes)
-    index = axis_index(axes)
-    start = stablehlo.multiply(index, _scalar(shape[dimension]))
-    starts = [start if d == dimension else _scalar(0) for d in range(len(shape))]
-    return stablehlo.dynamic_slice(value, starts, ir.DenseI64ArrayAttr.get(shape))
+    size = shape_of(value)[dimension] // mesh.product(axes)
+    start = stablehlo.multiply(axis_index(axes), scalar(size))
+    return take_at(value, dimension, start, size)
 
 
 def _gather(value: Value, dimensions: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh) -> Value:
     (dimension,) = dimensions
-    shape = _shape(value)
+    shape = shape_of(value)
     shape[dimension] *= mesh.product(axes)
     return _collective("all_gather", value, shape, axes, mesh, all_gather_dim=dimension)
 
@@ -109,7 +107,7 @@ def _exchange(
     value: Value, dimensions: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh
 ) -> Value:
     concat, split = dimensions
-    shape, count = _shape(value), mesh.product(axes)
+    shape, count = shape_of(value), mesh.product(axes)
     shape[split] //= count
     shape[concat] *= count
     return _collective(
@@ -137,15 +135,3 @@ def _collective(
         attributes=attributes,
     )
     return op.results[0]
-
-
-def _shape(value: Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)
-
-
-def _scalar(number: int) -> Value:
-    i32 = ir.IntegerType.get_signless(32)
-    type_ = ir.RankedTensorType.get([], i32)
-    return stablehlo.constant(
-        ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(i32, number))
-    )

@@ -1,4 +1,4 @@
-"""Names for types that jaxlib's stubs leave without arguments, and the size of elements."""
+"""Names for types that jaxlib's stubs leave without arguments; shapes and sizes of arrays."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ Value: TypeAlias = "ir.Value[Any]"
 
 BlockArgument: TypeAlias = "ir.BlockArgument[Any]"
 """An argument of a block: of a function, or of the region of an operation."""
+
+
+def shape_of(value: Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)
 
 
 def element_bytes(element: ir.Type) -> int:

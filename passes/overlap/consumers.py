@@ -9,8 +9,8 @@ from jaxlib.mlir import ir
 
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
-from ..ir.types import Value
-from .cuts import Cut, cut_of_operand, cut_through, shape_of
+from ..ir.types import Value, shape_of
+from .cuts import Cut, cut_of_operand, cut_through
 
 _MOST = 64
 """More operations are not looked at."""

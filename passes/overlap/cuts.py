@@ -13,7 +13,7 @@ from math import prod
 from jaxlib.mlir import ir
 
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.types import Value
+from ..ir.types import shape_of
 from .products import DOT, Product
 
 
@@ -25,10 +25,6 @@ class Cut:
     size: int
     outer: int = 1
     inner: int = 1
-
-
-def shape_of(value: Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)
 
 
 def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:

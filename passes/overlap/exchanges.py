@@ -9,8 +9,8 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import over_whole_axes, whole_axes
-from ..ir.types import Value
-from .cuts import Cut, cut_of_operand, cut_through, shape_of
+from ..ir.types import Value, shape_of
+from .cuts import Cut, cut_of_operand, cut_through
 from .products import DOT, Product
 
 ALL_TO_ALL = "stablehlo.all_to_all"

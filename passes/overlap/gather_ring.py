@@ -8,12 +8,13 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..ir.body_form import BodyForm
-from ..ir.types import Value
-from .cuts import Cut, shape_of
+from ..ir.slices import put_at, take_at
+from ..ir.types import Value, shape_of
+from .cuts import Cut
 from .form import Form
 from .gather_plan import Plan, plan
 from .gathers import Gather
-from .pieces import barrier, compute, element_of, empty, put_at, take, take_at, tensor
+from .pieces import barrier, compute, element_of, empty, take, tensor
 from .products import DOT, has_default_precision
 from .rings import can_go_round, place_in, ring
 

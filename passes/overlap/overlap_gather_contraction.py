@@ -33,7 +33,8 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
-from .cuts import Cut, shape_of
+from ..ir.types import shape_of
+from .cuts import Cut
 from .form import Empty, Form
 from .gather_chunks import gather_in_chunks, is_cut_by
 from .gathers import Gather, gathers

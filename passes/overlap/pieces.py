@@ -11,8 +11,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..ir.ops import defining_op
-from ..ir.types import Value
-from .cuts import Cut, cut_of_operand, shape_of
+from ..ir.slices import put_at, scalar
+from ..ir.types import Value, shape_of
+from .cuts import Cut, cut_of_operand
 
 Take = Callable[[Value, Cut], Value]
 """Takes the piece of a value that is cut."""
@@ -31,13 +32,6 @@ def piece_type(value: Value, cut: Cut, size: int) -> ir.RankedTensorType:
     shape = shape_of(value)
     shape[cut.dimension] = cut.outer * size * cut.inner
     return tensor(shape, element_of(value))
-
-
-def scalar(value: int) -> Value:
-    """An index."""
-    i32 = ir.IntegerType.get_signless(32)
-    element = ir.IntegerAttr.get(i32, value)
-    return stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor([], i32), element))
 
 
 def constant_like(value: Value, number: int) -> Value:
@@ -68,25 +62,6 @@ def _slice(value: Value, dimension: int, start: int, size: int) -> Value:
     ends = list(shape)
     ends[dimension] = start + size
     return stablehlo.slice(value, starts, ends, [1] * len(shape))
-
-
-def take_at(value: Value, dimension: int, start: Value, size: int) -> Value:
-    """`size` indices of a dimension, from one that is known when the program runs."""
-    shape = shape_of(value)
-    if size == shape[dimension]:
-        return value
-    shape[dimension] = size
-    return stablehlo.dynamic_slice(value, _starts(value, dimension, start), shape)
-
-
-def put_at(whole: Value, piece: Value, dimension: int, start: Value) -> Value:
-    """`whole` with a piece put in its place along a dimension."""
-    return stablehlo.dynamic_update_slice(whole, piece, _starts(whole, dimension, start))
-
-
-def _starts(value: Value, dimension: int, start: Value) -> list[Value]:
-    zero = scalar(0)
-    return [start if d == dimension else zero for d in range(len(shape_of(value)))]
 
 
 def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None) -> Value:

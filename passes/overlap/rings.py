@@ -13,9 +13,10 @@ from ..ir.body_form import BodyForm
 from ..ir.collective_ops import AXIS_INDEX, PERMUTE
 from ..ir.find_ops import find_ops
 from ..ir.mesh import Mesh
+from ..ir.slices import scalar
 from ..ir.types import Value
 from .loops import WHILE, counted_loop
-from .pieces import element_of, scalar, tensor
+from .pieces import element_of, tensor
 
 LARGEST_RING = 16
 """Modules grow with the number of devices on a ring."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jaxlib.mlir import ir
 
-from ..ir.types import Value
-from .cuts import Cut, cut_through, shape_of
+from ..ir.types import Value, shape_of
+from .cuts import Cut, cut_through
 from .form import Form
 from .pieces import barrier, compute, empty, join, piece_type, take
 from .scatters import ScatteredProduct

@@ -6,10 +6,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..ir.body_form import BodyForm
-from ..ir.types import Value
-from .cuts import Cut, cut_through, shape_of
+from ..ir.slices import take_at
+from ..ir.types import Value, shape_of
+from .cuts import Cut, cut_through
 from .form import Form
-from .pieces import barrier, compute, element_of, empty, join, take_at, tensor
+from .pieces import barrier, compute, element_of, empty, join, tensor
 from .rings import can_go_round, place_in, ring
 from .scatters import ScatteredProduct
 

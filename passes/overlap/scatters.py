@@ -11,8 +11,8 @@ from ..ir.body_form import BodyForm
 from ..ir.collective_ops import REDUCE_SCATTER, over_whole_axes, reduction
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
-from ..ir.types import Value
-from .cuts import Cut, cut_of_operand, shape_of
+from ..ir.types import Value, shape_of
+from .cuts import Cut, cut_of_operand
 from .products import DOT, Product
 
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from ..ir.types import Value
-from .cuts import shape_of
+from ..ir.types import Value, shape_of
 
 _UPDATE = "stablehlo.dynamic_update_slice"
 _SLICE = "stablehlo.dynamic_slice"

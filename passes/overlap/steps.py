@@ -23,8 +23,7 @@ from jaxlib.mlir import ir
 
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.ops import defining_op, replace_operands, terminator
-from ..ir.types import Value
-from .cuts import shape_of
+from ..ir.types import Value, shape_of
 from .loops import CountedLoop
 from .pieces import barrier
 

@@ -45,16 +45,16 @@ def compile_overlapped(
         options = CompilerOptions(given, of_target)
         return compile_for_target(program, target, progress, graph, options)
 
-    program, snapshots = lower(target.platform, PLAIN, None)
+    plain_program, snapshots = lower(target.platform, PLAIN, None)
     if setting.mode == "off" or not snapshots.choices(ChooseOverlap()):
-        return compiled(program, {})
+        return compiled(plain_program, {})
     machine = machine_for(signature, target)
     program, snapshots = lower(target.platform, setting, machine)
     if not is_changed(snapshots):
-        return compiled(program, {})
+        return compiled(plain_program, {})
     if setting.mode != "measure":
         return compiled(program, target.compiler_options)
-    plain = compiled(lower(target.platform, PLAIN, None)[0], {})
+    plain = compiled(plain_program, {})
     try:
         changed = compiled(program, target.compiler_options)
     except TargetError:  # It needs more memory, or the compiler fails.

@@ -228,7 +228,7 @@ def _agree(found: np.ndarray, expected: np.ndarray) -> bool:
 
 @cache
 def _call_at(path: str, line: int, column: int) -> str | None:
-    """The call of the library that begins at a place, with `{}` for what is no literal."""
+    """The call of the library that begins at a place, with `{}` for arguments but literals."""
     calls = _calls(path).get((line, column), [])
     return _text(calls[0], _modules(path)) if len(calls) == 1 else None
 

@@ -91,7 +91,7 @@ class Positions:
         return found
 
     def spelled(self, value: Value, found: np.ndarray) -> Code | None:
-        """An expression of indices along mesh axes; None if there is no short one."""
+        """An expression of indices along mesh axes; None if none is short."""
         for terms, first in self._candidates(found.astype(np.int64)):
             code = _sum(terms, first)
             if dtype_of(value) != np.int32:

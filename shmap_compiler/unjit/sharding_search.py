@@ -179,7 +179,8 @@ def search_shardings(
       A `ShardingSearch`.
 
     Raises:
-      TargetError: There is no such target, the mesh has not as many devices, or no choice compiles.
+      TargetError: There is no such target, the mesh has another number of devices, or none
+        of the choices compiles.
 
     Examples:
       >>> search = search_shardings(jnp.outer, x, x, target="cpu:8", limit=8)

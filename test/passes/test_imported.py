@@ -204,6 +204,37 @@ def test_regions_of_jax_that_split_an_array_differently(source, target):
     np.testing.assert_array_equal(result, jax.jit(program)(x))
 
 
+def test_what_is_computed_from_replicated_parameters_is_followed_once():
+    """Each value is used twice: following all ways back to the parameter would never end."""
+    steps = "".join(
+        f"%c{k} = stablehlo.concatenate %s{k}, %s{k}, dim = 0"
+        " : (tensor<4xf32>, tensor<4xf32>) -> tensor<8xf32>\n"
+        f"%s{k + 1} = stablehlo.slice %c{k} [2:6] : (tensor<8xf32>) -> tensor<4xf32>\n"
+        for k in range(60)
+    )
+    body = imported(
+        f"""
+        func.func @main(%x: tensor<8xf32>, %s0: tensor<4xf32> {{mhlo.sharding = "{{replicated}}"}})
+            -> tensor<8xf32> {{
+          {steps}
+          %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{devices=[2]0,1}}"}}
+              : (tensor<8xf32>) -> tensor<8xf32>
+          %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}}
+              : (tensor<8xf32>) -> tensor<4xf32>
+          %2 = stablehlo.add %1, %s60 : tensor<4xf32>
+          %3 = stablehlo.custom_call @Sharding(%2) {{mhlo.sharding = "{{manual}}"}}
+              : (tensor<4xf32>) -> tensor<4xf32>
+          %4 = stablehlo.custom_call @SPMDShardToFullShape(%3)
+              {{mhlo.sharding = "{{devices=[2]0,1}}"}} : (tensor<4xf32>) -> tensor<8xf32>
+          return %4 : tensor<8xf32>
+        }}""",
+        "gspmd",
+    )
+    x, s = np.arange(8, dtype=np.float32), np.arange(4, dtype=np.float32)
+    (result,) = simulate_module(body, [x, s]).results
+    np.testing.assert_array_equal(result, x + np.tile(s, 2))
+
+
 @pytest.mark.parametrize("mesh", ["i", "i=0", "i=4,i=2", "i=4,", "i=4;j=2", "i=1048577"])
 def test_a_mesh_that_cannot_be_read(mesh):
     with pytest.raises(shmap_passes.PipelineError, match="is not a list of axes, as in mesh=i=4"):

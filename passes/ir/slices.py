@@ -1,0 +1,39 @@
+"""Takes slices of arrays, and puts them in their places, at indices known when the program runs.
+
+Everything here is built at the current insertion point and location.
+"""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from .types import Value, shape_of
+
+
+def scalar(value: int) -> Value:
+    """An index."""
+    i32 = ir.IntegerType.get_signless(32)
+    element = ir.IntegerAttr.get(i32, value)
+    return stablehlo.constant(
+        ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get([], i32), element)
+    )
+
+
+def take_at(value: Value, dimension: int, start: Value, size: int) -> Value:
+    """`size` indices of a dimension, from one that is known when the program runs."""
+    shape = shape_of(value)
+    if size == shape[dimension]:
+        return value
+    shape[dimension] = size
+    return stablehlo.dynamic_slice(value, _starts(value, dimension, start), shape)
+
+
+def put_at(whole: Value, piece: Value, dimension: int, start: Value) -> Value:
+    """`whole` with a piece put in its place along a dimension."""
+    return stablehlo.dynamic_update_slice(whole, piece, _starts(whole, dimension, start))
+
+
+def _starts(value: Value, dimension: int, start: Value) -> list[Value]:
+    zero = scalar(0)
+    return [start if d == dimension else zero for d in range(len(shape_of(value)))]
