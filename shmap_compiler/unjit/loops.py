@@ -11,7 +11,7 @@ from shmap_passes.ir.ops import defining_op, terminator
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.layout import Code, call, display
-from shmap_compiler.unjit.scans import Scan, find_scan, write_scan
+from shmap_compiler.unjit.scans import Scan, base_name, find_scan, write_scan
 from shmap_compiler.unjit.spelling.operation import Op
 
 
@@ -42,7 +42,7 @@ def write_while(program: Any, op: ir.Operation) -> None:
             program.same(value, op.operands[k])
     carried = [k for k in range(count) if k not in constant and k not in counters]
     # Names are those of what the loop begins with.
-    wanted = [_base(program, op.operands[k]) for k in carried]
+    wanted = [base_name(program, op.operands[k], "state") for k in carried]
     for k in counters:
         program.leave_out(returned[k])
     scan = _scan(program, op, constant, counter, counters)
@@ -171,15 +171,6 @@ def _carry(program: Any, values: Sequence[Value]) -> Code:
 
 def _name(program: Any, value: Value) -> None:
     program.name_of(value)
-
-
-def _base(program: Any, value: Value) -> str:
-    """The name of what a loop begins with, without its number."""
-    code = program.loose(value)[0].text
-    if not code.isidentifier():
-        return "state"
-    stem, _, number = code.rpartition("_")
-    return stem if number.isdigit() and stem else code
 
 
 def _bound(program: Any, value: Value) -> Code:

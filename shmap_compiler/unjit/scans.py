@@ -186,7 +186,10 @@ def write_scan(
     kept = [(k, name) for k, name in zip(carried, wanted, strict=True) if k not in scan.outputs]
     name = program.names.fresh("step")
     inner = [program.names.fresh(each) for _, each in kept]
-    rows = [program.names.fresh(f"{_base(program, op.operands[k])}_row") for k in scan.inputs]
+    rows = [
+        program.names.fresh(f"{base_name(program, op.operands[k], 'rows')}_row")
+        for k in scan.inputs
+    ]
     for (k, _), each in zip(kept, inner, strict=True):
         program.bind(body.arguments[k], each)
     one, row = _parameter(program, inner, "carry"), _parameter(program, rows, "rows")
@@ -212,7 +215,10 @@ def write_scan(
     program.assign_groups(
         [[op.results[k] for k, _ in kept], [op.results[k] for k in scan.outputs]],
         code,
-        [[each for _, each in kept], [_base(program, op.operands[k]) for k in scan.outputs]],
+        [
+            [each for _, each in kept],
+            [base_name(program, op.operands[k], "rows") for k in scan.outputs],
+        ],
         op,
     )
 
@@ -267,10 +273,10 @@ def _pair(carry: Code, row: Code) -> Code:
     return Code(text) if len(text) < 60 else whole
 
 
-def _base(program: Any, value: Value) -> str:
-    """The name of what a loop begins with, without its number."""
+def base_name(program: Any, value: Value, otherwise: str) -> str:
+    """The name of what a loop begins with, without its number; `otherwise` if it has none."""
     code = program.loose(value)[0].text
     if not code.isidentifier():
-        return "rows"
+        return otherwise
     stem, _, number = code.rpartition("_")
     return stem if number.isdigit() and stem else code

@@ -115,7 +115,7 @@ def runs_nowhere(program: Program, error: Exception) -> bool:
     too (README, "Limits").
     """
     if isinstance(error, jax.errors.JaxRuntimeError):
-        return "fft_thunk" in str(error) or _fails_with_jax(program)
+        return "fft_thunk" in str(error) or _fails_with_jax(program, str(error))
     if not isinstance(error, BodyError) or _REFUSED_BY_TYPES not in str(error):
         return False
     try:
@@ -125,9 +125,10 @@ def runs_nowhere(program: Program, error: Exception) -> bool:
     return False
 
 
-def _fails_with_jax(program: Program) -> bool:
+def _fails_with_jax(program: Program, message: str) -> bool:
+    """Whether XLA refuses the program of `jax.shard_map` in the same words, before it names ops."""
     try:
         difference(program, jax.shard_map)
-    except jax.errors.JaxRuntimeError:
-        return True
+    except jax.errors.JaxRuntimeError as error:
+        return str(error)[:80] == message[:80]
     return False
