@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from shmap_compiler.artifacts.checks import Malformed, field
-from shmap_compiler.base.errors import ArtifactError, Problem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import ArtifactError, Problem
 
 _FORMAT = 1
 _HEADER = "header.json"

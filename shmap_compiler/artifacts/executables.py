@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 from shmap_compiler.artifacts.checks import entries, field, numbers
 from shmap_compiler.artifacts.container import Container, pack, versions
 from shmap_compiler.artifacts.signatures import constant_sizes, read_signature, write_signature
-from shmap_compiler.base.errors import ArtifactError, Problem, request_cpu_devices
+from shmap_compiler.base.errors import ArtifactError, Problem
+from shmap_compiler.base.meshes import request_cpu_devices
 from shmap_compiler.records.compiled_program import MemoryAnalysis
 from shmap_compiler.records.loaded_program import LoadedProgram
 from shmap_compiler.records.signature import Signature

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from shmap_passes import replace_file
 
-from shmap_compiler.base.errors import ArtifactError, Problem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import ArtifactError, Problem
 
 
 def write_file(path: str | Path, who: str, data: bytes) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from shmap_compiler.base.errors import Problem, TypeProblem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TypeProblem
 
 
 def not_a_function(fun: Any, needed: str, example: str) -> Problem:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-import os
-import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 from shmap_passes import reference
 
@@ -323,68 +319,3 @@ def body_error(who: str, problems: Sequence[Problem]) -> BodyError:
     """The error for mistakes in using collectives: a TypeError if they are all about types."""
     only_types = all(isinstance(problem, TypeProblem) for problem in problems)
     return (ArgumentTypeError if only_types else BodyError)(who, problems)
-
-
-_STANDS_FOR, _DESCRIBED_AS = "_stands_for", "_described_as"
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def standing_for(made: _F, fun: Callable[..., Any], who: str | None = None) -> _F:
-    """`made`, which runs a traced program, described in errors as the user's function `fun`.
-
-    Unlike `functools.wraps`, it does not say that calls of `made` run the code of `fun`.
-
-    Args:
-      who: how it is described; by default as any function.
-    """
-    made.__name__ = made.__qualname__ = function_name(fun)
-    setattr(made, _STANDS_FOR, fun)
-    if who is not None:
-        setattr(made, _DESCRIBED_AS, who)
-    return made
-
-
-def runs_traced_program(fun: Callable[..., Any]) -> bool:
-    """Whether `fun` was made by `standing_for`: what types mean in it was decided before."""
-    return hasattr(fun, _STANDS_FOR)
-
-
-def describe(fun: Callable[..., Any]) -> str:
-    """Name and place of a user's function: "`f` (train.py:12)"."""
-    if hasattr(fun, _DESCRIBED_AS):
-        return getattr(fun, _DESCRIBED_AS)
-    name = function_name(fun)
-    inner: Any = inspect.unwrap(getattr(fun, _STANDS_FOR, fun))
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
-    if code is None:
-        return f"`{name}`"
-    return f"`{name}` ({shown_path(code.co_filename)}:{code.co_firstlineno})"
-
-
-def function_name(fun: Callable[..., Any]) -> str:
-    """Name of a callable, looking through functools.partial."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
-    return getattr(fun, "__name__", type(fun).__name__)
-
-
-def show_value(value: object) -> str:
-    """A value that is no array, in a few words: `'adam', a str`."""
-    return f"{reprlib.repr(value)}, a {type(value).__name__}"
-
-
-def request_cpu_devices(count: int) -> str:
-    """What to do about too few virtual CPU devices."""
-    return (
-        f"set XLA_FLAGS=--xla_force_host_platform_device_count={count} before JAX starts, or call "
-        f"jax.config.update('jax_num_cpu_devices', {count}) right after importing it"
-    )
-
-
-def shown_path(path: str) -> str:
-    """A source file as errors name it: relative to the working directory if it lies below it."""
-    relative = os.path.relpath(path) if path else ""
-    return path if relative.startswith(os.pardir) else relative

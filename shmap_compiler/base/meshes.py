@@ -8,7 +8,7 @@ import jax
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, request_cpu_devices
+from shmap_compiler.base.errors import Problem
 from shmap_compiler.base.jax_compat import AnyMesh, explicit_axes
 
 
@@ -46,3 +46,11 @@ def more_cpu_devices(count: int) -> str:
     if len(here) >= count or here[0].platform != "cpu":
         return ""
     return f"; for {count} virtual CPU devices, {request_cpu_devices(count)}"
+
+
+def request_cpu_devices(count: int) -> str:
+    """What to do about too few virtual CPU devices."""
+    return (
+        f"set XLA_FLAGS=--xla_force_host_platform_device_count={count} before JAX starts, or call "
+        f"jax.config.update('jax_num_cpu_devices', {count}) right after importing it"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.extend import source_info_util
 
-from shmap_compiler.base.errors import shown_path
+from shmap_compiler.base.descriptions import shown_path
 from shmap_compiler.base.jax_compat import Eqn
 
 

@@ -10,7 +10,8 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, TypeProblem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TypeProblem
 from shmap_compiler.base.jax_compat import (
     PARTLY_MANUAL_REDUCTIONS,
     AnyMesh,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from jax.core import Tracer
 
-from shmap_compiler.base.errors import Problem, TypeProblem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TypeProblem
 from shmap_compiler.collectives import RECORDS
 from shmap_compiler.collectives.use import Use, listed
 

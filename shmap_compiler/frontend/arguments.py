@@ -12,7 +12,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import spec_errors, specs
-from shmap_compiler.base.errors import Problem, SpecError, TypeProblem, show_value, spec_error
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, SpecError, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import (
     PARTLY_MANUAL_REDUCTIONS,
     explicit_axes,

@@ -12,7 +12,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError, describe
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError
 from shmap_compiler.base.jax_compat import no_devices_in_scope
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.eager.callbacks import Once

@@ -12,7 +12,7 @@ from jax.core import ShapedArray
 from jax.sharding import AxisType, PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import describe, function_name, runs_traced_program
+from shmap_compiler.base.descriptions import describe, function_name, runs_traced_program
 from shmap_compiler.base.jax_compat import axis_types, described_as, tracing_context
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.values import is_hashable

@@ -9,7 +9,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import spec_errors, specs
-from shmap_compiler.base.errors import Problem, ResultTypeError, SpecError, show_value, spec_error
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, ResultTypeError, SpecError, spec_error
 from shmap_compiler.base.jax_compat import (
     Reductions,
     is_ref,

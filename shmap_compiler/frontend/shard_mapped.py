@@ -16,15 +16,8 @@ from shmap_passes import GroupNaming, Partitioner
 from shmap_compiler.base import specs
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
-from shmap_compiler.base.errors import (
-    BodyError,
-    Problem,
-    SpecTypeError,
-    TargetError,
-    describe,
-    errors_of,
-    show_value,
-)
+from shmap_compiler.base.descriptions import describe, show_value
+from shmap_compiler.base.errors import BodyError, Problem, SpecTypeError, TargetError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing, needs_varying_types
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices

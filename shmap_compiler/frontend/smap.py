@@ -8,7 +8,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import PartitionSpec
 
-from shmap_compiler.base.errors import Problem, TypeProblem, describe, show_value, spec_error
+from shmap_compiler.base.descriptions import describe, show_value
+from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.frontend.arguments import INFER
 from shmap_compiler.frontend.shard_map import shard_map
 from shmap_compiler.frontend.shard_mapped import ShardMapped

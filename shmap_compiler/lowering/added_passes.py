@@ -11,7 +11,8 @@ import jax
 import shmap_passes
 from shmap_passes import PASSES, Pass, PipelineError
 
-from shmap_compiler.base.errors import Problem, ShmapError, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, ShmapError
 
 _DEFAULT_ANCHOR = "shmap-legalize-collectives"
 

@@ -12,7 +12,8 @@ import jax
 from shmap_passes import ChooseOverlap
 from shmap_passes.cost.machine import Machine
 
-from shmap_compiler.base.errors import Problem, ShmapError, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, ShmapError
 
 OverlapMode = Literal["off", "auto", "measure", "force"]
 

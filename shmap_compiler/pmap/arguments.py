@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, TypeProblem, show_value, spec_error
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import is_ref
 from shmap_compiler.base.values import is_hashable, type_of
 

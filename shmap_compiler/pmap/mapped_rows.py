@@ -11,11 +11,8 @@ import jax
 from jax import lax
 from jax.core import Tracer
 
-from shmap_compiler.base.errors import (
-    Problem,
-    UnknownAxisError,
-    describe,
-)
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import Problem, UnknownAxisError
 from shmap_compiler.base.jax_compat import AnyMesh, is_tracing, mesh_in_scope
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.frontend.call_eagerly import call_eagerly

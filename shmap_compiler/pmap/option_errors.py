@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from shmap_compiler.base.common_mistakes import not_a_function, not_positions
-from shmap_compiler.base.errors import Problem, TypeProblem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TypeProblem
 
 
 def option_problems(fun: Any, options: Mapping[str, Any]) -> list[Problem]:

@@ -12,12 +12,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 from shmap_passes import GroupNaming, Partitioner
 
-from shmap_compiler.base.errors import (
-    ShmapError,
-    describe,
-    errors_of,
-    spec_error,
-)
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import ShmapError, errors_of, spec_error
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.overlap import overlap_setting

@@ -17,7 +17,8 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, SpecError, describe, errors_of
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.base.values import type_of
 from shmap_compiler.pmap import nesting

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from shmap_compiler.base.errors import Problem, SpecError, describe, errors_of
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.pmap import nesting
 from shmap_compiler.pmap.arguments import Rows, read_arguments, split_static

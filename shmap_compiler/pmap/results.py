@@ -13,13 +13,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import (
-    Problem,
-    ReplicationError,
-    ResultTypeError,
-    show_value,
-    spec_error,
-)
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, ReplicationError, ResultTypeError, spec_error
 from shmap_compiler.base.jax_compat import is_ref
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.values import type_of

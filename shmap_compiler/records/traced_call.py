@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.base.errors import describe
+from shmap_compiler.base.descriptions import describe
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.records.signature import Signature

@@ -24,7 +24,8 @@ from jax.extend import source_info_util
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from shmap_compiler.base.errors import ArgumentTypeError, Problem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import ArgumentTypeError, Problem
 from shmap_compiler.base.values import is_hashable, type_of
 
 assume_replicated_p = Primitive("assume_replicated")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxlib.mlir import ir
 
-from shmap_compiler.base.errors import shown_path
+from shmap_compiler.base.descriptions import shown_path
 
 _LINE = re.compile(r'"([^"]+)":(\d+)')
 _PACKAGE = str(Path(__file__).parents[1])

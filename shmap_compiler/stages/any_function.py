@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from shmap_compiler.base.errors import Problem, TargetError, describe, function_name
+from shmap_compiler.base.descriptions import describe, function_name
+from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import shardy_is_on
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.lowering.portable_module import portable

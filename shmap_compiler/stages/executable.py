@@ -14,7 +14,8 @@ from jax.sharding import NamedSharding
 
 from shmap_compiler.artifacts import write_executable, write_file
 from shmap_compiler.base import specs
-from shmap_compiler.base.errors import Problem, TargetError, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import reductions, type_reductions
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.explain import Explanation, explain

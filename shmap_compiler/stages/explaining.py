@@ -8,7 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from shmap_compiler.base.errors import Problem, TargetError, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.explain import Explanation
 from shmap_compiler.explain import explain as explain_compiled
 from shmap_compiler.records.loaded_program import LoadedProgram

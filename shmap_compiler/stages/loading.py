@@ -8,7 +8,8 @@ from typing import Any, Literal, overload
 from shmap_compiler.artifacts import executables, portables
 from shmap_compiler.artifacts.checks import Malformed
 from shmap_compiler.artifacts.container import reading, unpack
-from shmap_compiler.base.errors import ArtifactError, Problem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import ArtifactError, Problem
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.portable import Portable
 

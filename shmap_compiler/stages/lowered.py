@@ -13,7 +13,8 @@ from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import ChooseOverlap, GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
 
-from shmap_compiler.base.errors import Problem, TargetError, describe, show_value
+from shmap_compiler.base.descriptions import describe, show_value
+from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import compiling_for
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.meshes import no_devices

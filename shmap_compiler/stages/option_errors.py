@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.base.errors import Problem, TargetError, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.lowering.compiler_options import unknown_option
 
 # XLA's message and libtpu's; JAX, which reads the level itself, does not name it.

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.base.errors import Problem, TargetError, request_cpu_devices
+from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.meshes import request_cpu_devices
 from shmap_compiler.targets.target import Target
 
 

@@ -14,7 +14,8 @@ from jax.sharding import AxisType, Mesh
 from shmap_passes.cost.chips import Chip
 from shmap_passes.cost.networks import Coordinates, Network
 
-from shmap_compiler.base.errors import Problem, TargetError, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TargetError
 
 _LONGEST_TEXT = 100
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.base.errors import UnjitError, describe, function_name
+from shmap_compiler.base.descriptions import describe, function_name
+from shmap_compiler.base.errors import UnjitError
 from shmap_compiler.base.specs import varying_axes
 from shmap_compiler.targets import Target
 from shmap_compiler.unjit import boundary, refusals

@@ -18,7 +18,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from shmap_compiler.base import specs as spec_text
-from shmap_compiler.base.errors import Problem, ShmapError, TargetError, describe
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import Problem, ShmapError, TargetError
 from shmap_compiler.base.text_tables import show_bytes, show_seconds, table
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.targets import Target

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 from jaxlib.mlir import ir
 
-from shmap_compiler.base.errors import shown_path
+from shmap_compiler.base.descriptions import shown_path
 
 _FRAME = re.compile(r'"([^"]*)"\("([^"]+)":(\d+)(?::(\d+))?')
 _NAME = re.compile(r'^loc\("([^"]*)"')

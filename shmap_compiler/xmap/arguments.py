@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from shmap_compiler.base.common_mistakes import not_positions
-from shmap_compiler.base.errors import Problem, ResultTypeError, TypeProblem, show_value
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, ResultTypeError, TypeProblem
 from shmap_compiler.base.values import type_of
 from shmap_compiler.xmap.axes import AxisMapping, Mappings
 from shmap_compiler.xmap.resources import SerialLoop

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from shmap_compiler.base.errors import Problem, TypeProblem, show_value, spec_error
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from shmap_compiler.base.errors import function_name
+from shmap_compiler.base.descriptions import function_name
 from shmap_compiler.base.jax_compat import AnyMesh, Jaxpr, is_axis_effect
 from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.resources import Placement

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shmap_compiler.base.errors import standing_for
+from shmap_compiler.base.descriptions import standing_for
 from shmap_compiler.base.jax_compat import AnyMesh, Eqn
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.frontend.shard_map import ShardMapped, shard_map

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from shmap_compiler.base.errors import Problem, TypeProblem, show_value, spec_error
+from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import AnyMesh, concrete_mesh_in_scope, mesh_in_scope
 
 

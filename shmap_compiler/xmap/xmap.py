@@ -16,13 +16,8 @@ from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
-from shmap_compiler.base.errors import (
-    Problem,
-    SpecTypeError,
-    describe,
-    function_name,
-    spec_error,
-)
+from shmap_compiler.base.descriptions import describe, function_name
+from shmap_compiler.base.errors import Problem, SpecTypeError, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
     enclosing_manual_axes,

@@ -93,7 +93,7 @@ class Program:
         )
 
     def _tracing(self, run: Callable[[], Any]) -> Any:
-        from shmap_compiler.base.errors import describe
+        from shmap_compiler.base.descriptions import describe
 
         from .program_files import guarded
 
@@ -113,7 +113,7 @@ class AnyProgram:
         Raises:
           UserCodeError: the function raises while it is traced.
         """
-        from shmap_compiler.base.errors import describe
+        from shmap_compiler.base.descriptions import describe
         from shmap_compiler.stages.any_function import lower_function
 
         from .program_files import guarded

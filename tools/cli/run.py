@@ -93,7 +93,7 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: An
     """Runs a function that is not shard_mapped: jitted, on the devices of its arguments."""
     import jax
 
-    from shmap_compiler.base.errors import describe
+    from shmap_compiler.base.descriptions import describe
     from shmap_compiler.base.text_tables import show_seconds
 
     from .hlo_collectives import collectives
@@ -170,7 +170,7 @@ def _print_program(options: argparse.Namespace, lowered: Lowered, results: Any) 
     import jax
 
     from shmap_compiler.base import specs
-    from shmap_compiler.base.errors import describe
+    from shmap_compiler.base.descriptions import describe
 
     from .hlo_collectives import collectives
 
