@@ -2,7 +2,7 @@
 
     python benchmarks/overlap.py
     python benchmarks/overlap.py --programs a c --targets tpu:v6e:2x4 --mode auto
-    python benchmarks/overlap.py --random 50 --targets gpu:h100
+    python benchmarks/overlap.py --random 50 --targets tpu:v5e --record v5e.jsonl
 
 Compiles each program twice for each target, without its devices, and prints what `explain` models:
 milliseconds of computing, of the wire, and of the run. "to limit" is the run relative to the longer
@@ -17,6 +17,7 @@ import time
 import jax
 import jax.numpy as jnp
 import overlap_random
+from compile_here import compile_in_this_process
 from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
@@ -120,8 +121,9 @@ def measured(program, target):
 
 
 def modelled(program, target):
-    """Seconds of a program by explain's model."""
-    return total(measured(program, target)[0])
+    """(seconds of a program by explain's model, MiB of temporaries)."""
+    explanation = program.compile(target).explain()
+    return total(explanation.totals), explanation.memory.temporaries / 2**20
 
 
 def row(name, target, mode):
@@ -165,11 +167,13 @@ def main():
     parser.add_argument("--mode", default="auto", choices=("auto", "measure", "force"))
     parser.add_argument("--random", type=int, metavar="N", help="draw so many programs")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", metavar="FILE", help="to continue --random where it ended")
     options = parser.parse_args()
+    compile_in_this_process()
     if options.random is not None:
         bodies = {name: program[:3] for name, program in PROGRAMS.items()}
         arguments = (options.random, options.seed, options.targets[0], options.mode)
-        raise SystemExit(bool(overlap_random.run(bodies, *arguments, seconds=modelled)))
+        raise SystemExit(bool(overlap_random.run(bodies, *arguments, modelled, options.record)))
     print(HEAD)
     for target in options.targets:
         for name in options.programs:

@@ -1,18 +1,22 @@
 """Random programs for `overlap.py --random`: none may be slower than it is without overlap.
 
 Sizes are from tiny to large, types bf16 and f32, groups of 2 to 64 devices; all patterns, their
-gradients, and programs with nothing to overlap.
+gradients, and programs with nothing to overlap. On TPUs the group is either the whole slice or an
+axis of a mesh of two; on GPUs it is the whole target. Only programs that the rule changes are
+compiled.
 """
 
+import json
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import Target, shard_map
+from shmap_compiler import ShmapError, Target, shard_map
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 GROUPS = (2, 4, 8, 8, 8, 16, 32, 64)
@@ -20,19 +24,29 @@ SLOWER = 0.01
 """A program may be slower by this share."""
 LARGEST = 2**31
 """No array has more bytes."""
+SLICES = {4: ("2x2", "2x2x1"), 8: ("2x4", "2x2x2"), 16: ("4x4", "2x2x4")}
+SLICES |= {32: ("4x8", "2x4x4"), 64: ("8x8", "4x4x4")}
+"""Of TPUs with a torus of two and of three dimensions, by the number of chips."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A program, the size of its group, and the types of its arguments on all devices."""
+    """A program, the size of its group, and the types of its arguments.
+
+    Attributes:
+      types: of the arguments on all devices of the group.
+      others: the size of the other axis of the mesh, along which all arguments are replicated.
+    """
 
     name: str
     count: int
     types: tuple
+    others: int = 1
 
     def __str__(self):
         sizes = " ".join(f"{t.dtype.name}[{','.join(map(str, t.shape))}]" for t in self.types)
-        return f"{self.name} on {self.count}: {sizes}"
+        groups = f"{self.others} groups of {self.count}" if self.others > 1 else self.count
+        return f"{self.name} on {groups}: {sizes}"
 
 
 def shapes(name, count, draw):
@@ -65,28 +79,38 @@ class Draw:
     def steps(self):
         return self._random.choice((2, 3, 4, 8, 17, 24))
 
-    def program(self, names):
+    def program(self, names, on_tpu):
         while True:
             name, count = self._random.choice(names), self._random.choice(GROUPS)
             dtype = self._random.choice((jnp.bfloat16, jnp.float32))
             types = tuple(jax.ShapeDtypeStruct(s, dtype) for s in shapes(name, count, self))
+            others = self._others(count) if on_tpu else 1
             if all(t.size * t.dtype.itemsize <= LARGEST for t in types):
-                return Drawn(name, count, types)
+                return Drawn(name, count, types, others)
+
+    def _others(self, count):
+        """So that all of a slice are used; no slice has two chips."""
+        most = {2: (2, 4), 4: (1, 2, 4), 8: (1, 1, 2)}
+        return self._random.choice(most.get(count, (1,)))
 
 
 def target_of(text, count):
-    """`gpu:h100` for a number of devices."""
-    if not text.startswith("gpu:"):
-        raise SystemExit(f"--random: no rows for {text!r}; write e.g. gpu:h100")
-    kind = ":".join(text.split(":")[:2])
-    return Target.parse(f"{kind}:{count}" if count <= 8 else f"{kind}:{count // 8}x8")
+    """`gpu:h100` or `tpu:v5e`, for a number of devices."""
+    kind, _, model = text.partition(":")
+    if kind == "tpu" and model in ("v5e", "v6e", "v5p"):
+        return Target.parse(f"{text}:{SLICES[count][model == 'v5p']}")
+    if kind == "gpu" and ":" not in model:
+        return Target.parse(f"{text}:{count}" if count <= 8 else f"{text}:{count // 8}x8")
+    raise SystemExit(f"--random: no rows for {text!r}; write tpu:v5e, tpu:v6e, tpu:v5p or gpu:h100")
 
 
 def lowered(program, bodies, mode):
     body, in_specs, out_specs = bodies[program.name]
-    mesh = AbstractMesh((program.count,), ("i",))
+    mesh = AbstractMesh((program.others, program.count), ("o", "i"))
+    if program.others == 1:
+        mesh = AbstractMesh((program.count,), ("i",))
     mapped = shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    return mapped.lower(*program.types, overlap=mode)
+    return mapped.lower(*program.types, overlap=mode, overlap_rounding=True)
 
 
 def nothing(x, w):
@@ -97,32 +121,113 @@ def nothing(x, w):
 NOTHING = (nothing, (P("i", None), P()), P("i", None))
 
 
-def run(bodies, count, seed, target, mode, seconds):
+@dataclass
+class Outcome:
+    """What became of a program.
+
+    Attributes:
+      forms: that were chosen; none if the program stays as it is.
+      plain, overlapped: seconds and MiB of temporaries; None if not compiled.
+      problem: why it was not compiled.
+    """
+
+    number: int
+    program: str
+    forms: str = ""
+    plain: tuple[float, float] | None = None
+    overlapped: tuple[float, float] | None = None
+    expected: float | None = None
+    problem: str = ""
+
+    @property
+    def gain(self):
+        """The share of the plain time that is saved."""
+        if self.plain is None or self.overlapped is None:
+            return None
+        return 1 - self.overlapped[0] / self.plain[0]
+
+    def __str__(self):
+        if self.gain is None:
+            return f"{self.number}: {self.problem}, {self.program}"
+        memory = f"{self.plain[1]:.0f} -> {self.overlapped[1]:.0f} MiB"
+        expected = f" ({100 * (1 - self.expected):+.1f}% expected)" if self.expected else ""
+        gain = f"{100 * self.gain:+.1f}%{expected}"
+        return f"{self.number}: {gain} {self.forms}, {memory}, {self.program}"
+
+
+def outcome(number, program, bodies, on, mode, measure):
+    """Compiles a program as it is and in a mode, if the mode changes it."""
+    found = Outcome(number, str(program))
+    overlapped = lowered(program, bodies, mode)
+    chosen = [choice for choice in overlapped.overlap_report(on).choices if choice.form]
+    if not chosen:
+        return found
+    found.forms = " ".join(choice.form for choice in chosen)
+    if all(choice.plain_seconds and choice.expected_seconds for choice in chosen):
+        plain = sum(choice.plain_seconds for choice in chosen)
+        found.expected = sum(choice.expected_seconds for choice in chosen) / plain
+    try:
+        found.plain = measure(lowered(program, bodies, "off"), on)
+        found.overlapped = measure(overlapped, on)
+    except ShmapError as error:
+        which = "plain" if found.plain is None else "overlapped"
+        found.problem = f"{which} does not compile: {str(error)[:200]!r}"
+    return found
+
+
+class Record:
+    """Outcomes in a file, one a line, so that a run can be continued."""
+
+    def __init__(self, path):
+        self._path = Path(path) if path else None
+        self.known = {}
+        for line in self._path.read_text().splitlines() if path and self._path.exists() else ():
+            each = Outcome(**json.loads(line))
+            self.known[each.number] = each
+
+    def add(self, each):
+        """Writes an outcome; the last one of a number counts."""
+        self.known[each.number] = each
+        if self._path:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(each)) + "\n")
+
+
+def run(bodies, count, seed, target, mode, measure, record=None):
     """Compiles programs as they are and in a mode; returns how many are slower.
 
     Args:
       bodies: (function, specs of the arguments, of the results) by name.
-      seconds: the modelled time of a lowered program on a target.
+      measure: (modelled seconds, MiB of temporaries) of a lowered program on a target.
+      record: a file of outcomes; programs in it are not compiled again.
     """
     bodies = {**bodies, "none": NOTHING}
-    draw, slower, changed, gains = Draw(seed), 0, 0, []
+    draw, outcomes = Draw(seed), Record(record)
     for number in range(count):
-        program = draw.program(list(bodies))
-        on = target_of(target, program.count)
-        overlapped = lowered(program, bodies, mode)
-        forms = [choice.form for choice in overlapped.overlap_report(on).choices if choice.form]
-        if not forms:
+        program = draw.program(list(bodies), target.startswith("tpu:"))
+        if number in outcomes.known:
             continue
-        changed += 1
-        plain = seconds(lowered(program, bodies, "off"), on)
-        share = seconds(overlapped, on) / plain
-        gains.append(1 - share)
-        if share > 1 + SLOWER:
-            slower += 1
-        print(f"{number}: {100 * (1 - share):+.1f}% {' '.join(forms)}, {program}", flush=True)
-    mean = 100 * sum(gains) / max(1, len(gains))
-    print(
-        f"{count} programs, seed {seed}, {target}, {mode}: {changed} changed, on average by "
-        f"{mean:.0f}%, {slower} slower by more than {SLOWER:.0%}"
-    )
-    return slower
+        # If the compiler aborts this process, the next run goes on after this program.
+        outcomes.add(Outcome(number, str(program), problem="aborted"))
+        on = target_of(target, program.count * program.others)
+        found = outcome(number, program, bodies, on, mode, measure)
+        outcomes.add(found)
+        if found.forms:
+            print(found, flush=True)
+    return summarize([outcomes.known[k] for k in range(count)], f"seed {seed}, {target}, {mode}")
+
+
+def summarize(outcomes, title):
+    """Prints how many programs became faster, and returns how many slower."""
+    changed = [each for each in outcomes if each.gain is not None]
+    slower = [each for each in changed if each.gain < -SLOWER]
+    gains = sorted(each.gain for each in changed)
+    larger = [each for each in changed if each.overlapped[1] > each.plain[1]]
+    unknown = [each for each in outcomes if each.problem]
+    print(f"{len(outcomes)} programs, {title}: {len(changed)} changed", end="")
+    if changed:
+        print(f", by {100 * gains[0]:.0f}% to {100 * gains[-1]:.0f}%", end="")
+        print(f" and {100 * sum(gains) / len(gains):.0f}% on average", end="")
+    print(f"; {len(slower)} slower by more than {SLOWER:.0%}; {len(larger)} with more temporaries")
+    print(*(f"not compiled: {each}" for each in unknown), sep="\n", end="\n" * bool(unknown))
+    return len(slower)
