@@ -31,13 +31,15 @@ from shmap_compiler.lowering.overlap import overlap
 from shmap_compiler.lowering.watchdog import watch_collectives
 from shmap_compiler.pmap.pmap import Pmapped, pmap
 from shmap_compiler.replication import Replication, assume_replicated
-from shmap_compiler.simulate.simulation import Simulation, simulate_module
+from shmap_compiler.simulate.simulate_module import simulate_module
+from shmap_compiler.simulate.simulation import Simulation
 from shmap_compiler.simulate.validation import Validation
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.explaining import explain
 from shmap_compiler.stages.loading import load
-from shmap_compiler.stages.lowered import PARTITIONERS, STAGES, Lowered
+from shmap_compiler.stages.lower_call import PARTITIONERS
+from shmap_compiler.stages.lowered import STAGES, Lowered
 from shmap_compiler.stages.overlap_report import OverlapChoice, OverlapReport
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target

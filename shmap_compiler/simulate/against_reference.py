@@ -22,7 +22,7 @@ from shmap_compiler.simulate.data_flow import DataFlow, Node
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.layouts import Layout, layout_of
 from shmap_compiler.simulate.places import SourcePlace
-from shmap_compiler.simulate.simulation import checked_inputs, playable, run
+from shmap_compiler.simulate.simulate_module import checked_inputs, playable, run
 
 
 def first_difference(

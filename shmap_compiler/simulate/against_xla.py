@@ -18,7 +18,7 @@ from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.inner_values import returning, stacked_devices, values_behind
-from shmap_compiler.simulate.simulation import simulate_module
+from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.simulate.trace_values import distance
 
 LAST_IN_BODY_FORM = "shmap-legalize-collectives"

@@ -9,7 +9,8 @@ import jax
 
 from shmap_compiler.base.errors import Problem, SimulationError
 from shmap_compiler.records.signature import Signature
-from shmap_compiler.simulate.simulation import Simulation, simulate_module
+from shmap_compiler.simulate.simulate_module import simulate_module
+from shmap_compiler.simulate.simulation import Simulation
 
 
 def simulate(signature: Signature, text: str, args: Sequence[Any]) -> Simulation:

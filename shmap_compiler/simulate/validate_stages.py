@@ -16,13 +16,8 @@ from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate import against_reference, against_xla, agreement
 from shmap_compiler.simulate.arguments import flat_inputs
 from shmap_compiler.simulate.first_difference import FirstDifference
-from shmap_compiler.simulate.simulation import (
-    Simulation,
-    checked_inputs,
-    playable,
-    run,
-    simulate_module,
-)
+from shmap_compiler.simulate.simulate_module import checked_inputs, playable, run, simulate_module
+from shmap_compiler.simulate.simulation import Simulation
 from shmap_compiler.simulate.trace_values import ValueTrace, distance, first_difference
 from shmap_compiler.simulate.validation import Check, Difference, Validation
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args, overload
+from typing import Any, overload
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import ChooseOverlap, GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
 
-from shmap_compiler.base.descriptions import describe, show_value
-from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.jax_compat import compiling_for
-from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
@@ -27,8 +25,6 @@ from shmap_compiler.lowering.overlap import (
     read_setting,
     using_setting,
 )
-from shmap_compiler.lowering.portable_module import portable
-from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.simulate.arguments import simulate
@@ -43,6 +39,15 @@ from shmap_compiler.stages.compile_overlapped import (
 )
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.lower_call import (
+    GROUPS,
+    PARTITIONERS,
+    PLATFORMS,
+    check_choice,
+    lower_for,
+    lower_portable,
+    no_such_choice,
+)
 from shmap_compiler.stages.option_errors import read_options, refused_options
 from shmap_compiler.stages.overlap_report import OverlapReport, report_of
 from shmap_compiler.stages.portable import Portable
@@ -50,12 +55,6 @@ from shmap_compiler.targets import Target
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
 """The names of the stages of a program, in order: see `Lowered.as_text`."""
-
-PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
-"""The partitioners a program can be lowered for: see `ShardMapped.lower`."""
-
-GROUPS: tuple[GroupNaming, ...] = get_args(GroupNaming)
-PLATFORMS = ("cpu", "tpu", "cuda")
 
 
 def lower(
@@ -66,55 +65,12 @@ def lower(
     Raises:
       TargetError: `partitioner` is not one of PARTITIONERS, or `groups` not one of GROUPS.
     """
-    if partitioner not in PARTITIONERS:
-        raise _no_such_choice(call, "partitioner", partitioner, PARTITIONERS)
-    if groups not in GROUPS:
-        raise _no_such_choice(call, "groups", groups, GROUPS)
+    check_choice(call, "partitioner", partitioner, PARTITIONERS)
+    check_choice(call, "groups", groups, GROUPS)
     platform = "cpu" if isinstance(call.graph.mesh, AbstractMesh) else None
     with using_setting(setting):
-        jax_lowered, snapshots = _lower(call, partitioner, groups, platform)
+        jax_lowered, snapshots = lower_for(call, partitioner, groups, platform)
     return Lowered(call, partitioner, groups, jax_lowered, snapshots, added_passes(), setting)
-
-
-def _lower(
-    call: TracedCall,
-    partitioner: Partitioner,
-    groups: GroupNaming,
-    platform: str | None,
-    keep_unused: bool = False,
-    machine: Machine | None = None,
-) -> tuple[Any, Snapshots]:
-    """(the program as a `jax.stages.Lowered`, its module after emission and each pass).
-
-    Args:
-      platform: what to lower for; None for what the devices of the mesh are.
-      keep_unused: whether the module takes also those inputs that it does not use.
-      machine: see `LoweringOptions`.
-    """
-    graph, signature = call.graph, call.signature
-    snapshots = Snapshots()
-
-    def program(*inputs):
-        return bind(graph, *inputs)
-
-    program.__name__ = graph.name
-    shardings = tuple(signature.in_shardings)
-    options = LoweringOptions(groups, snapshots.emitted, machine, compiler_options=True)
-    jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
-    platforms = None if platform is None else (platform,)
-    with partitioner_is(partitioner), lowering_with(options):
-        jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
-    return jax_lowered, snapshots
-
-
-def _no_such_choice(call: TracedCall, name: str, value: Any, choices: Sequence[str]) -> TargetError:
-    problem = Problem(
-        f"{name}={value!r}",
-        show_value(value),
-        f"one of {', '.join(map(repr, choices))}",
-        f"write {name}={choices[0]!r}",
-    )
-    return TargetError(describe(call.fun), [problem])
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,7 +147,7 @@ class Lowered:
             return self.jax_lowered.as_text()
         if stage == "hlo":
             return self.compile().as_text()
-        raise _no_such_choice(self.call, "stage", stage, STAGES)
+        raise no_such_choice(self.call, "stage", stage, STAGES)
 
     @overload
     def compile(
@@ -351,8 +307,8 @@ class Lowered:
           array([56., 64.], dtype=float32)
         """
         snapshots = self._with_all_inputs
-        if stage is not None and stage not in snapshots.names:
-            raise _no_such_choice(self.call, "stage", stage, snapshots.names)
+        if stage is not None:
+            check_choice(self.call, "stage", stage, snapshots.names)
         text = snapshots.text_with_lines(stage or snapshots.names[-1])
         return simulate(self.call.signature, text, args)
 
@@ -399,7 +355,7 @@ class Lowered:
         if self.snapshots.input_count == len(self.call.signature.in_types):
             return self.snapshots
         with using(self.added), using_setting(self.overlap):
-            _, snapshots = _lower(self.call, self.partitioner, self.groups, "cpu", True)
+            _, snapshots = lower_for(self.call, self.partitioner, self.groups, "cpu", True)
         return snapshots
 
     def portable(self, platform: str) -> Portable:
@@ -414,21 +370,17 @@ class Lowered:
         Raises:
           TargetError: The program calls back into Python.
         """
-        if platform not in PLATFORMS:
-            raise _no_such_choice(self.call, "platform", platform, PLATFORMS)
+        check_choice(self.call, "platform", platform, PLATFORMS)
         return self._portable(platform, self.overlap, None)[0]
 
     def _portable(
         self, platform: str, setting: OverlapSetting, machine: Machine | None
     ) -> tuple[Portable, Snapshots]:
-        signature = self.call.signature
-        if signature.callbacks:
-            raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
-        options = (self.call, self.partitioner, self.groups, platform, True, machine)
         with using(self.added), using_setting(setting):
-            jax_lowered, snapshots = _lower(*options)
-        module = jax_lowered.compiler_ir("stablehlo")
-        return Portable.of(portable(signature, module, self.partitioner, platform)), snapshots
+            program, snapshots = lower_portable(
+                self.call, self.partitioner, self.groups, platform, machine
+            )
+        return Portable.of(program), snapshots
 
     def save(self, path: str | Path, platform: str = "cpu") -> None:
         """Saves the program as a portable StableHLO artifact with its signature.
@@ -445,12 +397,3 @@ class Lowered:
           ArtifactError: The program contains a value that cannot be saved.
         """
         self.portable(platform).save(path)
-
-
-def _calls_back(line: str) -> Problem:
-    return Problem(
-        line,
-        "a call back into Python",
-        "a program that does not call back into this process",
-        "remove the callback or print, or compile for the devices of the mesh: compile()",
-    )

@@ -15,7 +15,7 @@ from shmap_compiler.base.errors import ShmapError
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.simulate.inner_values import returning
-from shmap_compiler.simulate.simulation import simulate_module
+from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.simulate.trace_values import distance
 from shmap_compiler.unjit.source import Assigned, Source
 

@@ -12,7 +12,7 @@ import numpy as np
 from shmap_compiler.base.errors import Problem, SimulationError
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate import agreement
-from shmap_compiler.simulate.simulation import simulate_module
+from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.unjit.first_difference import first_difference
 from shmap_compiler.unjit.random_arguments import filled
 from shmap_compiler.unjit.source import Source

@@ -10,7 +10,7 @@ from typing import Any
 from shmap_compiler.base.descriptions import function_name
 from shmap_compiler.base.jax_compat import AnyMesh, Jaxpr, is_axis_effect
 from shmap_compiler.xmap.axes import AxisMapping
-from shmap_compiler.xmap.resources import Placement
+from shmap_compiler.xmap.placement import Placement
 
 
 @dataclass(frozen=True, eq=False, repr=False)

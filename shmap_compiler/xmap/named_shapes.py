@@ -21,7 +21,7 @@ from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.inference import Replication, infer_program
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
-from shmap_compiler.xmap.resources import Placement
+from shmap_compiler.xmap.placement import Placement
 
 
 def infer(program: NamedJaxpr) -> Replication:

@@ -42,7 +42,7 @@ from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.xmap.contraction import contract_p
 from shmap_compiler.xmap.custom_rules import RULED, placed_call, rule_may_name_axes
 from shmap_compiler.xmap.inlining import inlined
-from shmap_compiler.xmap.resources import Placement
+from shmap_compiler.xmap.placement import Placement
 
 Deferred = Callable[..., Sequence[Any]]
 """A function that computes an equation in the scope in which the program is evaluated."""

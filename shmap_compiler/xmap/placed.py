@@ -19,7 +19,7 @@ from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.contraction import leave
 from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
 from shmap_compiler.xmap.place import Deferred, Deferring, Placer
-from shmap_compiler.xmap.resources import Placement
+from shmap_compiler.xmap.placement import Placement
 
 Flat = Callable[..., Sequence[Any]]
 """A function of the flat full arrays of a call, after the constants of the program."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import Mesh
 from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
@@ -20,32 +18,23 @@ from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import Problem, SpecTypeError, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
-    enclosing_manual_axes,
-    mesh_in_scope,
-    with_manual_axes,
 )
-from shmap_compiler.base.values import type_of
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.lowering.overlap import OverlapMode
-from shmap_compiler.xmap import named_shapes, region
+from shmap_compiler.xmap import region
 from shmap_compiler.xmap.arguments import (
     NO_RESULTS,
-    check_results,
     has_backend,
-    no_array,
     read_positions,
     read_resources,
     read_sizes,
-    shadows,
     undefined_names,
-    wrong_rank,
 )
-from shmap_compiler.xmap.axes import Mappings, sizes_of
+from shmap_compiler.xmap.axes import Mappings
 from shmap_compiler.xmap.named_lowered import NamedLowered
 from shmap_compiler.xmap.named_program import NamedProgram
 from shmap_compiler.xmap.placed import mapped_over, placed
-from shmap_compiler.xmap.resources import find_mesh, is_another_mesh, mesh_changes, place_axes
-from shmap_compiler.xmap.trace import Scope, trace_named
+from shmap_compiler.xmap.trace_call import NamedFunction, enclosing_sizes, trace_call
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -126,20 +115,8 @@ def xmap(
         problems.append(has_backend(backend))
     if problems:
         raise spec_error(who, problems)
-    return XMapped(fun, ins, outs, sizes, resources, donated, mesh, options)
-
-
-_enclosing: ContextVar[dict[str, int] | None] = ContextVar("enclosing", default=None)
-"""While the function of an xmap is traced: the sizes of the axes in scope."""
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A traced call: the program, and the structure of arguments and results."""
-
-    program: NamedProgram
-    in_tree: Any
-    out_tree: Any
+    function = NamedFunction(fun, ins, outs, sizes, resources, donated, mesh)
+    return XMapped(function, options)
 
 
 class XMapped(Generic[_P, _R]):
@@ -160,24 +137,14 @@ class XMapped(Generic[_P, _R]):
       ({}, (16,))
     """
 
-    def __init__(
-        self,
-        fun: Callable[_P, _R],
-        ins: Mappings,
-        outs: Mappings,
-        axis_sizes: dict[str, int],
-        axis_resources: dict[str, tuple[Any, ...]],
-        donate_argnums: tuple[int, ...],
-        mesh: AnyMesh | None,
-        options: dict[str, Any],
-    ):
+    def __init__(self, function: NamedFunction, options: dict[str, Any]):
+        fun = function.fun
         functools.update_wrapper(self, fun, updated=())
-        self.fun = fun
-        self._ins, self._outs = ins, outs
-        self.axis_sizes, self.axis_resources = axis_sizes, axis_resources
-        self.donate_argnums, self.mesh = donate_argnums, mesh
+        self.function = function
         self.options = options  # as they were given, which tell it from others of the function
-        self._names = tuple(dict.fromkeys([*(n for m in ins.leaves for n in m.names), *axis_sizes]))
+        self.fun: Callable[_P, _R] = fun
+        self.axis_sizes, self.axis_resources = function.axis_sizes, function.axis_resources
+        self.donate_argnums, self.mesh = function.donate_argnums, function.mesh
 
         def call(*args: Any) -> Any:
             result = self._traced(*args)
@@ -185,24 +152,20 @@ class XMapped(Generic[_P, _R]):
             return result
 
         call.__name__ = call.__qualname__ = function_name(fun)
-        self._jitted = jax.jit(call, donate_argnums=donate_argnums)
+        self._jitted = jax.jit(call, donate_argnums=self.donate_argnums)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if kwargs:
-            raise SpecTypeError(self._who, [keyword_arguments(kwargs, "in_axes")])
-        if _enclosing.get() is not None:
+            raise SpecTypeError(self.function.who, [keyword_arguments(kwargs, "in_axes")])
+        if enclosing_sizes() is not None:
             return self._traced(*args)
         return self._jitted(*args)
 
-    @property
-    def _who(self) -> str:
-        return f"xmap of {describe(self.fun)}"
-
     def _traced(self, *args: Any) -> Any:
-        call = self._call(args)
+        call = trace_call(self.function, args)
         program = call.program
         operands = (*program.constants, *jax.tree.leaves(args))
-        if _enclosing.get() is not None and program.mesh_axes:
+        if enclosing_sizes() is not None and program.mesh_axes:
             results = region.bind(program, *operands)
         else:
             results = placed(program)(*operands)
@@ -225,7 +188,7 @@ class XMapped(Generic[_P, _R]):
           >>> "a:f32[]{rows:16}" in str(f.trace(x))
           True
         """
-        return self._call(args).program
+        return trace_call(self.function, args).program
 
     def lower(
         self,
@@ -254,7 +217,7 @@ class XMapped(Generic[_P, _R]):
           >>> "all_reduce" in lowered.as_text("body"), lowered.compile()(x).shape
           (True, ())
         """
-        call = self._call(args)
+        call = trace_call(self.function, args)
         program = call.program
         if program.mesh is not None and program.mesh_axes:
             found, axes = program.mesh, program.mesh_axes
@@ -286,80 +249,7 @@ class XMapped(Generic[_P, _R]):
           >>> tuple(f.replace(mesh=mesh)(x).sharding.spec)
           ('i',)
         """
-        read = self.axis_sizes, self.axis_resources, self.donate_argnums
-        options = {**self.options, "mesh": mesh}
-        return XMapped(self.fun, self._ins, self._outs, *read, mesh, options)
-
-    def _call(self, args: tuple[Any, ...]) -> _Call:
-        who = self._who
-        paths, in_tree = jax.tree_util.tree_flatten_with_path(args)
-        in_paths = ["args" + jax.tree_util.keystr(path) for path, _ in paths]
-        in_types = [type_of(leaf) for _, leaf in paths]
-        wrong = [
-            no_array(path, leaf)
-            for path, (_, leaf), t in zip(in_paths, paths, in_types, strict=True)
-            if t is None
-        ]
-        if wrong:
-            raise spec_error(who, wrong)
-        mappings = self._ins.of_leaves(who, args)
-        shapes = [t.shape for t in in_types]
-        sizes = sizes_of(who, in_paths, shapes, mappings, self.axis_sizes, self._names)
-        outer = _enclosing.get() or {}
-        shadowed = [shadows(name) for name in sizes if name in outer]
-        if shadowed:
-            raise spec_error(who, shadowed)
-        found = find_mesh(self.mesh)
-        if outer and self.axis_resources and is_another_mesh(found):
-            raise spec_error(who, [mesh_changes(found)])
-        placements = place_axes(who, sizes, self.axis_resources, found, tuple(outer))
-        out: list[Any] = []
-
-        def flat_fun(*leaves: Any) -> Sequence[Any]:
-            token = _enclosing.set({**outer, **sizes})
-            try:
-                fun: Callable[..., Any] = self.fun
-                result = fun(*jax.tree.unflatten(in_tree, leaves))
-            finally:
-                _enclosing.reset(token)
-            paths, tree = jax.tree_util.tree_flatten_with_path(result)
-            out[:] = [tree, [f"result{jax.tree_util.keystr(p)}" for p, _ in paths]]
-            check_results(who, out[1], [x for _, x in paths])
-            return [jnp.asarray(x) for _, x in paths]
-
-        used = {a for p in placements.values() for a in p.mesh_axes}
-        jaxpr, constants = trace_named(
-            flat_fun,
-            user_fun=self.fun,
-            who=who,
-            sizes=sizes,
-            types=in_types,
-            mappings=mappings,
-            scope=Scope(outer, _body_mesh(found, used)),
-        )
-        tree, out_paths = out
-        out_mappings = self._outs.of_leaves(who, tree.unflatten(out_paths))
-        ranks = [len(v.aval.shape) for v in jaxpr.jaxpr.outvars]
-        wrong = [
-            problem
-            for path, rank, m in zip(out_paths, ranks, out_mappings, strict=True)
-            for problem in wrong_rank(path, rank, m)
-        ]
-        if wrong:
-            raise spec_error(who, wrong)
-        program = NamedProgram(
-            fun=self.fun,
-            who=who,
-            jaxpr=jaxpr,
-            constants=constants,
-            placements=placements,
-            mesh=found,
-            in_mappings=tuple(mappings),
-            out_mappings=tuple(out_mappings),
-            outer=dict(outer),
-        )
-        named_shapes.check(program, out_paths, in_paths)
-        return _Call(program, in_tree, tree)
+        return XMapped(replace(self.function, mesh=mesh), {**self.options, "mesh": mesh})
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -370,12 +260,3 @@ class XMapped(Generic[_P, _R]):
 
 def _one_device() -> Mesh:
     return Mesh(np.array(jax.devices()[:1]), ("device",))
-
-
-def _body_mesh(found: AnyMesh | None, used: set[str]) -> AbstractMesh:
-    """The mesh as the body sees it: the one in scope, with the axes of this xmap manual."""
-    scope = mesh_in_scope()
-    if found is None or not used:
-        return scope if scope is not None else AbstractMesh((), ())
-    outer = enclosing_manual_axes(found)
-    return with_manual_axes(found, (*used, *outer))

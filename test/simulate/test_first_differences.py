@@ -15,7 +15,7 @@ from shmap_compiler import shard_map
 from shmap_compiler.simulate import arithmetic
 from shmap_compiler.simulate.inner_values import returning, stacked_devices, values_behind
 from shmap_compiler.simulate.layouts import Layout, layout_of
-from shmap_compiler.simulate.simulation import simulate_module
+from shmap_compiler.simulate.simulate_module import simulate_module
 
 mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 rng = np.random.default_rng(0)

@@ -1,0 +1,177 @@
+"""Simulates a module on full arrays: reads it, checks the arguments, plays it, and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxlib.mlir import ir
+from shmap_passes import make_context
+
+from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.simulate.borders import UnreadableSharding
+from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
+from shmap_compiler.simulate.device import CannotSimulate, Observer
+from shmap_compiler.simulate.element_types import ELEMENT_TYPES, UnknownElementType
+from shmap_compiler.simulate.module import read_module
+from shmap_compiler.simulate.non_finite import FirstNonFinite, has_non_finite
+from shmap_compiler.simulate.play import Played, play
+from shmap_compiler.simulate.simulation import Simulation, simulation_error
+
+
+def simulate_module(
+    text: str,
+    args: Sequence[Any],
+    *,
+    axes: Mapping[str, int] | None = None,
+    who: str = "the module",
+    out_tree: Any = None,
+) -> Simulation:
+    """Simulates a StableHLO module on full arrays, device by device.
+
+    It reads body form, and what JAX lowers programs with `shard_map` to: Shardy's manual
+    computations, or GSPMD's custom calls. No device is needed.
+
+    Args:
+      text: The module. Reports name source lines if it is printed with locations, as by
+        `jax.jit(f).lower(x).as_text(debug_info=True)`.
+      args: One array for each argument of `@main`.
+      axes: Names and sizes of the mesh axes, major axis first, if the module does not name them.
+      who: What to call the program.
+      out_tree: The structure of the results; by default a list.
+
+    Returns:
+      A `Simulation`.
+
+    Raises:
+      SimulationError: The module, or an operation in it, cannot be simulated.
+
+    Examples:
+      >>> f = jax.jit(shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i")))
+      >>> simulate_module(f.lower(x).as_text(debug_info=True), [x]).results[0].shape
+      (16,)
+    """
+    program = playable(text, axes, who)
+    inputs = checked_inputs(program, args, who)
+    played = run(program, inputs, who)
+    if played.hang is None and any(map(has_non_finite, played.results)):
+        watch = FirstNonFinite()
+        run(playable(text, axes, who, every_op=True), inputs, who, watch.see)
+        non_finite = watch.found
+    else:
+        non_finite = None
+    if out_tree is None:
+        out_tree = jax.tree.structure([0] * len(program.out_types))
+    tensors = [k for k, type_ in enumerate(program.out_types) if type_ is not None]
+    return Simulation(
+        who,
+        program.module.mesh.sizes,
+        played.exchanges,
+        played.hang,
+        played.unequal,
+        non_finite,
+        out_tree,
+        tuple(played.results[k] for k in tensors) if played.results else (),
+        tuple(played.blocks[k] for k in tensors) if played.blocks else (),
+    )
+
+
+def playable(
+    text: str, axes: Mapping[str, int] | None, who: str, *, every_op: bool = False
+) -> Playable:
+    """The steps of a module. Raises SimulationError if it cannot be read."""
+    try:
+        module = read_module(text, make_context(), axes)
+    except ir.MLIRError as error:
+        found = str(error).partition("\n")[0]
+        raise simulation_error(
+            who, "module", found, "a StableHLO module", "print it again"
+        ) from None
+    if "main" not in module.functions:
+        found = f"the functions {', '.join(module.functions) or 'none'}"
+        raise simulation_error(
+            who, "module", found, "a function @main", "name the entry function main"
+        )
+    try:
+        with module.module.context, ir.Location.unknown():
+            return compile_module(module, every_op=every_op)
+    except DynamicShape as error:
+        fix = "lower the program for arrays of known shapes"
+        needed = "a shape that is known before the program runs"
+        raise simulation_error(
+            who, str(error.place), f"a value of type {error.type}", needed, fix
+        ) from None
+    except UnreadableSharding as error:
+        needed = "a sharding over whole mesh axes"
+        fix = "write shardings as JAX or this package does"
+        raise simulation_error(who, "module", f"the sharding {error}", needed, fix) from None
+    except UnknownElementType as error:
+        needed = f"one of {', '.join(ELEMENT_TYPES)}"
+        fix = "use another element type"
+        found = f"an array of element type {error.args[0]}"
+        raise simulation_error(who, "@main", found, needed, fix) from None
+
+
+def checked_inputs(program: Playable, args: Sequence[Any], who: str) -> list[Any]:
+    """The arguments of `@main` as NumPy arrays; leading tokens are added.
+
+    Raises:
+      SimulationError: their number, or the type of one, is wrong.
+    """
+    count = len(program.in_types)
+    tokens = (
+        count - len(args) if all(t is None for t in program.in_types[: count - len(args)]) else 0
+    )
+    given = [*[np.empty(0)] * tokens, *args]
+    if len(given) != count:
+        fix = "pass one array for each argument"
+        raise simulation_error(who, "args", f"{len(args)} arrays", f"{count}, as @main takes", fix)
+    inputs: list[Any] = []
+    problems = []
+    for number, (type_, arg) in enumerate(zip(program.in_types, given, strict=True)):
+        array = _as_numpy(arg)
+        if type_ is not None and (array.shape != type_[0] or not _same_kind(array, type_[1].dtype)):
+            needed = f"{type_[1].dtype.name}{list(type_[0])}, as @main takes"
+            problems.append(
+                Problem(
+                    f"args[{number - tokens}]",
+                    f"{array.dtype.name}{list(array.shape)}",
+                    needed,
+                    "pass such an array, or lower the program for the other type",
+                )
+            )
+            continue
+        inputs.append(array if type_ is None else np.ascontiguousarray(array, type_[1].dtype))
+    if problems:
+        raise SimulationError(who, problems)
+    return [
+        x if t is None else x.reshape(t[0]) for x, t in zip(inputs, program.in_types, strict=True)
+    ]
+
+
+def _as_numpy(value: Any) -> np.ndarray:
+    if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
+
+
+def _same_kind(array: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether an array has the type, or gets it in JAX: wide ones, and numbers of Python's."""
+    kinds = {"i": "iu", "f": "fV", "b": "b"}
+    is_number = array.dtype in (np.int64, np.float64) and not array.shape
+    canonical = jax.dtypes.canonicalize_dtype(array.dtype)
+    return canonical == dtype or (is_number and dtype.kind in kinds[array.dtype.kind])
+
+
+def run(
+    program: Playable, inputs: Sequence[Any], who: str, observer: Observer | None = None
+) -> Played:
+    """Plays a program. Raises SimulationError for an op that cannot be played."""
+    try:
+        return play(program, inputs, observer)
+    except CannotSimulate as error:
+        needed = "operations of StableHLO that its reference interpreter evaluates"
+        raise simulation_error(who, str(error.place), error.found, needed, error.fix) from None

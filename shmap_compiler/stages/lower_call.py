@@ -1,0 +1,101 @@
+"""Lowers a traced call: to a program of JAX's, with its module after each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import jax
+from shmap_passes import GroupNaming, Partitioner
+from shmap_passes.cost.machine import Machine
+
+from shmap_compiler.base.descriptions import describe, show_value
+from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.lowering.portable_module import portable
+from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
+from shmap_compiler.lowering.snapshots import Snapshots
+from shmap_compiler.records.portable_program import PortableProgram
+from shmap_compiler.records.traced_call import TracedCall
+
+PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
+"""The partitioners a program can be lowered for: see `ShardMapped.lower`."""
+
+GROUPS: tuple[GroupNaming, ...] = get_args(GroupNaming)
+PLATFORMS = ("cpu", "tpu", "cuda")
+
+
+def lower_for(
+    call: TracedCall,
+    partitioner: Partitioner,
+    groups: GroupNaming,
+    platform: str | None,
+    keep_unused: bool = False,
+    machine: Machine | None = None,
+) -> tuple[Any, Snapshots]:
+    """(the program as a `jax.stages.Lowered`, its module after emission and each pass).
+
+    Args:
+      platform: what to lower for; None for what the devices of the mesh are.
+      keep_unused: whether the module takes also those inputs that it does not use.
+      machine: see `LoweringOptions`.
+    """
+    graph, signature = call.graph, call.signature
+    snapshots = Snapshots()
+
+    def program(*inputs):
+        return bind(graph, *inputs)
+
+    program.__name__ = graph.name
+    shardings = tuple(signature.in_shardings)
+    options = LoweringOptions(groups, snapshots.emitted, machine, compiler_options=True)
+    jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
+    platforms = None if platform is None else (platform,)
+    with partitioner_is(partitioner), lowering_with(options):
+        jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
+    return jax_lowered, snapshots
+
+
+def lower_portable(
+    call: TracedCall,
+    partitioner: Partitioner,
+    groups: GroupNaming,
+    platform: str,
+    machine: Machine | None,
+) -> tuple[PortableProgram, Snapshots]:
+    """(the program without its Python source, its module after emission and each pass).
+
+    Raises:
+      TargetError: The program calls back into Python.
+    """
+    signature = call.signature
+    if signature.callbacks:
+        raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
+    jax_lowered, snapshots = lower_for(call, partitioner, groups, platform, True, machine)
+    module = jax_lowered.compiler_ir("stablehlo")
+    return portable(signature, module, partitioner, platform), snapshots
+
+
+def _calls_back(line: str) -> Problem:
+    return Problem(
+        line,
+        "a call back into Python",
+        "a program that does not call back into this process",
+        "remove the callback or print, or compile for the devices of the mesh: compile()",
+    )
+
+
+def check_choice(call: TracedCall, name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises a TargetError if the value of an option is not one of the choices."""
+    if value not in choices:
+        raise no_such_choice(call, name, value, choices)
+
+
+def no_such_choice(call: TracedCall, name: str, value: Any, choices: Sequence[str]) -> TargetError:
+    problem = Problem(
+        f"{name}={value!r}",
+        show_value(value),
+        f"one of {', '.join(map(repr, choices))}",
+        f"write {name}={choices[0]!r}",
+    )
+    return TargetError(describe(call.fun), [problem])

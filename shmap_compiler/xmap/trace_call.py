@@ -1,0 +1,154 @@
+"""Calls of a function of named axes: traced to a program, whose axes are placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh
+
+from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.errors import spec_error
+from shmap_compiler.base.jax_compat import (
+    AnyMesh,
+    enclosing_manual_axes,
+    mesh_in_scope,
+    with_manual_axes,
+)
+from shmap_compiler.base.values import type_of
+from shmap_compiler.xmap import named_shapes
+from shmap_compiler.xmap.arguments import check_results, no_array, shadows, wrong_rank
+from shmap_compiler.xmap.axes import Mappings, sizes_of
+from shmap_compiler.xmap.named_program import NamedProgram
+from shmap_compiler.xmap.placement import place_axes
+from shmap_compiler.xmap.resources import find_mesh, is_another_mesh, mesh_changes
+from shmap_compiler.xmap.trace import Scope, trace_named
+
+
+@dataclass(frozen=True)
+class NamedFunction:
+    """What `xmap` was given, after its checks. The handle on it is `XMapped`."""
+
+    fun: Callable[..., Any]
+    ins: Mappings
+    outs: Mappings
+    axis_sizes: dict[str, int]
+    axis_resources: dict[str, tuple[Any, ...]]
+    donate_argnums: tuple[int, ...]
+    mesh: AnyMesh | None
+
+    @property
+    def who(self) -> str:
+        return f"xmap of {describe(self.fun)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axes of arguments, then those that only `axis_sizes` has."""
+        named = (name for mapping in self.ins.leaves for name in mapping.names)
+        return tuple(dict.fromkeys([*named, *self.axis_sizes]))
+
+
+@dataclass(frozen=True)
+class NamedCall:
+    """A traced call: the program, and the structure of arguments and results."""
+
+    program: NamedProgram
+    in_tree: Any
+    out_tree: Any
+
+
+_enclosing: ContextVar[dict[str, int] | None] = ContextVar("enclosing", default=None)
+
+
+def enclosing_sizes() -> dict[str, int] | None:
+    """The sizes of the axes in scope while the function of an xmap is traced; else None."""
+    return _enclosing.get()
+
+
+def trace_call(function: NamedFunction, args: tuple[Any, ...]) -> NamedCall:
+    """Traces a function on the types of its arguments, and places its axes.
+
+    Raises:
+      ShmapError: one of its subclasses, if the call or the function has a mistake.
+    """
+    who = function.who
+    paths, in_tree = jax.tree_util.tree_flatten_with_path(args)
+    in_paths = ["args" + jax.tree_util.keystr(path) for path, _ in paths]
+    in_types = [type_of(leaf) for _, leaf in paths]
+    wrong = [
+        no_array(path, leaf)
+        for path, (_, leaf), t in zip(in_paths, paths, in_types, strict=True)
+        if t is None
+    ]
+    if wrong:
+        raise spec_error(who, wrong)
+    mappings = function.ins.of_leaves(who, args)
+    shapes = [t.shape for t in in_types]
+    sizes = sizes_of(who, in_paths, shapes, mappings, function.axis_sizes, function.names)
+    outer = enclosing_sizes() or {}
+    shadowed = [shadows(name) for name in sizes if name in outer]
+    if shadowed:
+        raise spec_error(who, shadowed)
+    found = find_mesh(function.mesh)
+    if outer and function.axis_resources and is_another_mesh(found):
+        raise spec_error(who, [mesh_changes(found)])
+    placements = place_axes(who, sizes, function.axis_resources, found, tuple(outer))
+    out: list[Any] = []
+
+    def flat_fun(*leaves: Any) -> Sequence[Any]:
+        token = _enclosing.set({**outer, **sizes})
+        try:
+            result = function.fun(*jax.tree.unflatten(in_tree, leaves))
+        finally:
+            _enclosing.reset(token)
+        paths, tree = jax.tree_util.tree_flatten_with_path(result)
+        out[:] = [tree, [f"result{jax.tree_util.keystr(p)}" for p, _ in paths]]
+        check_results(who, out[1], [x for _, x in paths])
+        return [jnp.asarray(x) for _, x in paths]
+
+    used = {a for p in placements.values() for a in p.mesh_axes}
+    jaxpr, constants = trace_named(
+        flat_fun,
+        user_fun=function.fun,
+        who=who,
+        sizes=sizes,
+        types=in_types,
+        mappings=mappings,
+        scope=Scope(outer, _body_mesh(found, used)),
+    )
+    tree, out_paths = out
+    out_mappings = function.outs.of_leaves(who, tree.unflatten(out_paths))
+    ranks = [len(v.aval.shape) for v in jaxpr.jaxpr.outvars]
+    wrong = [
+        problem
+        for path, rank, m in zip(out_paths, ranks, out_mappings, strict=True)
+        for problem in wrong_rank(path, rank, m)
+    ]
+    if wrong:
+        raise spec_error(who, wrong)
+    program = NamedProgram(
+        fun=function.fun,
+        who=who,
+        jaxpr=jaxpr,
+        constants=constants,
+        placements=placements,
+        mesh=found,
+        in_mappings=tuple(mappings),
+        out_mappings=tuple(out_mappings),
+        outer=dict(outer),
+    )
+    named_shapes.check(program, out_paths, in_paths)
+    return NamedCall(program, in_tree, tree)
+
+
+def _body_mesh(found: AnyMesh | None, used: set[str]) -> AbstractMesh:
+    """The mesh as the body sees it: the one in scope, with the axes of this xmap manual."""
+    scope = mesh_in_scope()
+    if found is None or not used:
+        return scope if scope is not None else AbstractMesh((), ())
+    outer = enclosing_manual_axes(found)
+    return with_manual_axes(found, (*used, *outer))
