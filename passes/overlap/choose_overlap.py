@@ -7,7 +7,8 @@ After:   %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, ... axes = 
          %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
 Needs:   the machine: its chip, its network and the places of the mesh, as `Machine.text` has them.
 Leaves:  every operation as it is; the passes after it rewrite those that have a form. Only
-         functions that are called in loops which gather are inlined: a loop is rewritten whole.
+         functions that are called in loops which gather are inlined, as a loop is rewritten whole,
+         and small ones that only compute what can be computed in pieces, as jax.nn.silu does.
 
 The rule is in passes/cost/overlap.py. A form must be expected to take at most 85% of the time of
 the plain program, with `effort=try` at most 100%, and with `effort=force` any. Without a machine
@@ -24,6 +25,7 @@ from ..base import Pass, PipelineError
 from ..cost.machine import Machine
 from .choices import Choice, Effort, choices
 from .form import write
+from .inline_local import inline_local
 from .inline_steps import inline_steps
 
 
@@ -48,8 +50,9 @@ class ChooseOverlap(Pass):
                 raise PipelineError(f"{self.name}: option machine: {error}") from None
 
     def choices(self, module: ModuleOp) -> tuple[Choice, ...]:
-        """What the pass chooses in a module; inlines the steps of loops first."""
+        """What the pass chooses in a module; inlines the steps of loops, and small functions."""
         inline_steps(module)
+        inline_local(module)
         machine = Machine.parse(self.machine) if self.machine else None
         return choices(module, machine, self.effort, self.may_round)
 

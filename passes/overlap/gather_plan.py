@@ -41,15 +41,17 @@ class Plan:
 
 
 def plan(gather: Gather, operands: Sequence[GatheredOperand], cut: Cut) -> Plan | None:
-    """The plan for some products of a gather; None if they are needed too early.
+    """The plan for the first products of a gather, as many as possible; None for none.
+
+    A product that needs what others compute from the gathered array cannot be one of them.
 
     Args:
       operands: the products that are computed in pieces.
       cut: that of the gather's result.
     """
-    for chosen in (operands, operands[:1]):
+    for count in range(len(operands), 0, -1):
         for with_consumers in (True, False):
-            found = _plan(gather, chosen, cut, with_consumers)
+            found = _plan(gather, operands[:count], cut, with_consumers)
             if found is not None:
                 return found
     return None

@@ -33,10 +33,9 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
-from ..ir.types import shape_of
-from .cuts import Cut
 from .form import Empty, Form
-from .gather_chunks import gather_in_chunks, is_cut_by
+from .gather_chunks import gather_in_chunks
+from .gather_sites import columns_of
 from .gathers import Gather, gathers
 from .rewriting import RewritingPass
 
@@ -63,17 +62,6 @@ class OverlapGatherContraction(RewritingPass[Gather]):
                 yield gather.op, gather
 
     def rewrite(self, site: Gather, body: BodyForm, form: Form) -> None:
-        dimension = _columns(site)
+        dimension = columns_of(site)
         if dimension is not None:
             gather_in_chunks(site, dimension, form)
-
-
-def _columns(gather: Gather) -> int | None:
-    """The largest dimension along which a product over the gathered one can be cut."""
-    shape = shape_of(gather.op.operands[0])
-    for dimension in sorted(range(len(shape)), key=lambda d: -shape[d]):
-        cut = Cut(dimension, shape[dimension])
-        others = dimension != gather.dimension
-        if others and any(is_cut_by(operand, cut) for operand in gather.contracted):
-            return dimension
-    return None

@@ -21,8 +21,9 @@ from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER
 from ..ir.ops import walk
 from ..ir.types import array_bytes, element_bytes
-from .blocks import scattered_blocks
-from .exchanges import exchanges
+from .blocks import ScatteredBlock, scattered_blocks
+from .exchanges import Exchange, exchanges
+from .gather_sites import rewritable
 from .gathers import gathers
 from .loops import carried_bytes, gathering_loops
 from .products import Product
@@ -121,23 +122,23 @@ def find_sites(module: ModuleOp) -> tuple[Site, ...]:
 
 def _gathers(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
     for gather in gathers(root, form):
-        operands = gather.multiplied or gather.contracted
-        if not operands:
+        found = rewritable(gather)
+        if found is None:
             continue
-        pattern: Pattern = "gather-product" if gather.multiplied else "gather-contraction"
+        is_free = found.pattern == "gather-product"
         yield Site(
-            pattern,
+            found.pattern,
             gather.op,
-            tuple(each.product.op for each in operands),
-            tuple(_shape(each.product, each.side, gather.multiplied != ()) for each in operands),
+            tuple(each.product.op for each in found.operands),
+            tuple(_shape(each.product, each.side, is_free) for each in found.operands),
             gather.axes,
             gather.count,
             *_element(gather.op),
             received(gather.op, gather.count),
             1,
             _block(gather.op, gather.dimension)
-            if gather.multiplied
-            else _columns(operands[0].product, operands[0].side),
+            if is_free
+            else _columns(found.operands[0].product, found.operands[0].side),
         )
 
 
@@ -161,35 +162,35 @@ def _scatters(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
 
 def _exchanges(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
     for each in exchanges(root, form):
-        yield Site(
-            "all-to-all",
-            each.op,
-            tuple(product.op for product in each.products),
-            tuple(_shape(product, 0, True) for product in each.products),
-            each.axes,
-            each.count,
-            *_element(each.op),
-            received(each.op, each.count) + received(each.back, each.count),
-            1,
-            each.cuts[each.op.operands[0]].size,
-        )
+        yield _between("all-to-all", each, received(each.back, each.count), 0)
 
 
 def _blocks(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
     for each in scattered_blocks(root, form):
-        yield Site(
-            "gather-scatter",
-            each.op,
-            tuple(product.op for product in each.products),
-            tuple(_shape(product, 0, True) for product in each.products),
-            each.axes,
-            each.count,
-            *_element(each.op),
-            received(each.op, each.count),
-            1,
-            each.cuts[each.op.operands[0]].size,
-            scattered=received(each.back, each.count),
-        )
+        yield _between("gather-scatter", each, 0, received(each.back, each.count))
+
+
+def _between(
+    pattern: Pattern, found: Exchange | ScatteredBlock, exchanged: int, scattered: int
+) -> Site:
+    """The site of two collectives and what is computed between them.
+
+    Args:
+      exchanged, scattered: the bytes that a device receives in the second one, by its kind.
+    """
+    return Site(
+        pattern,
+        found.op,
+        tuple(product.op for product in found.products),
+        tuple(_shape(product, 0, True) for product in found.products),
+        found.axes,
+        found.count,
+        *_element(found.op),
+        received(found.op, found.count) + exchanged,
+        1,
+        found.cuts[found.op.operands[0]].size,
+        scattered=scattered,
+    )
 
 
 def _loops(root: ir.Operation, form: BodyForm) -> Iterable[Site]:

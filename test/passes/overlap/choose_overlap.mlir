@@ -44,3 +44,38 @@ module @nothing_is_multiplied {
     return %g : tensor<16x8xf32>
   }
 }
+
+// -----
+
+module @functions_that_compute_in_pieces_are_inlined {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @functions_that_compute_in_pieces_are_inlined
+  // CHECK: "stablehlo.all_gather"
+  // CHECK-NEXT: %[[Y:.*]] = stablehlo.dot_general
+  // CHECK-NEXT: %[[T:.*]] = stablehlo.tanh %[[Y]]
+  // CHECK-NEXT: %[[M:.*]] = stablehlo.multiply %[[Y]], %[[T]]
+  // CHECK-NEXT: call @summed(%[[M]])
+  // CHECK-NOT: @gated
+  func.func public @main(%x: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}, %w: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %z = func.call @gated(%y) : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    %s = func.call @summed(%z) : (tensor<16x6xf32>) -> tensor<6xf32>
+    return %s : tensor<6xf32>
+  }
+  func.func private @gated(%x: tensor<16x6xf32>) -> tensor<16x6xf32> {
+    %g = func.call @gate(%x) : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    %y = stablehlo.multiply %x, %g : tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+  func.func private @gate(%x: tensor<16x6xf32>) -> tensor<16x6xf32> {
+    %y = stablehlo.tanh %x : tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+  // CHECK: func.func private @summed
+  func.func private @summed(%x: tensor<16x6xf32>) -> tensor<6xf32> {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %y = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<16x6xf32>, tensor<f32>) -> tensor<6xf32>
+    return %y : tensor<6xf32>
+  }
+}

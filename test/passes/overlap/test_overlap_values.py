@@ -1,9 +1,13 @@
 """Programs give the numbers of the plain ones after each pass that overlaps transfers."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
 from overlap_programs import BY_NAME, PROGRAMS, mesh
 
 import shmap_compiler
@@ -103,6 +107,55 @@ def test_every_device_computes_the_same_bits(name, pass_name, options):
     program, args = lowered(name, "float32", pass_)
     validation = program.validate(*args, xla=False)
     assert validation.holds, validation
+
+
+@jax.jit
+def dense(x, w):
+    return jnp.clip(x @ w, -2, 2)
+
+
+def called(x, w):
+    """What is computed from products is in jitted functions, as is one of the products."""
+    g = lax.all_gather(x, "i", axis=0, tiled=True)
+    y = g @ w
+    return jax.nn.silu(y) * dense(g, w), jnp.where(y > 0, y, 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_small_jitted_functions_are_computed_on_pieces(dtype):
+    args = [jnp.asarray(arg, dtype) for arg in PROGRAMS["gathered"][-1][:2]]
+    f = shard_map(called, mesh=mesh(i=4), in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
+    program = f.lower(*args, overlap="force")
+    text = next(s.text for s in program.snapshots.stages if s.name == "shmap-legalize-collectives")
+    assert "call @silu" not in text
+    assert '"stablehlo.all_gather"' not in text
+    assert "stablehlo.select" in text
+    assert not re.search(r"stablehlo\.(exponential|select).* tensor<64x16x", text)
+    for ours, theirs in zip(results(program, args), results(f.lower(*args), args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
+def trained(x, w):
+    """The gradient reads the gathered weights too, in a product that needs the first one."""
+
+    def loss(x, w):
+        return ((x @ lax.all_gather(w, "i", axis=0, tiled=True)) ** 2).sum()
+
+    return jax.grad(loss, (0, 1))(x, w)
+
+
+def test_a_gathered_operand_of_two_products_of_which_one_needs_the_other():
+    args = [jnp.asarray(arg, jnp.float32) for arg in PROGRAMS["contracted"][-1]]
+    specs = (P("i"), P("i"))
+    f = shard_map(trained, mesh=mesh(i=4), in_specs=specs, out_specs=specs, check_vma=False)
+    program = f.lower(*args, overlap="force")
+    forms = [(choice.pattern, choice.form) for choice in program.overlap_report().choices]
+    assert forms == [("gather-contraction", "columns"), ("product-scatter", "partial-sums")]
+    states = {state.name: state.text for state in program.snapshots.stages}
+    chunked = states["shmap-overlap-gather-contraction"]
+    assert chunked.count('= "stablehlo.all_gather"') == 4
+    for ours, theirs in zip(results(program, args), results(f.lower(*args), args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
 def test_sums_are_as_exact_as_their_wire():

@@ -10,18 +10,22 @@ from shmap_passes.overlap.sites import find_sites
 
 GATHER = f"""%g = "stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64, {over("i")}}}>
         : (tensor<4x8xf32>) -> tensor<16x8xf32>"""
+USE = "stablehlo.custom_call @use(%y) {has_side_effect = true}"
 BODIES = {
     "gather, free dimension": f"""{GATHER}
     %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
-        : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>""",
+        : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    {USE} : (tensor<16x6xf32>) -> ()""",
     "gather, transposed, as right operand": f"""{GATHER}
     %t = stablehlo.transpose %g, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
     %y = stablehlo.dot_general %w, %t, contracting_dims = [0] x [0]
-        : (tensor<8x6xf32>, tensor<8x16xf32>) -> tensor<6x16xf32>""",
+        : (tensor<8x6xf32>, tensor<8x16xf32>) -> tensor<6x16xf32>
+    {USE} : (tensor<6x16xf32>) -> ()""",
     "gather, contracted dimension": f"""{GATHER}
     %v = stablehlo.constant dense<1.0> : tensor<6x16xf32>
     %y = stablehlo.dot_general %v, %g, contracting_dims = [1] x [0]
-        : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>""",
+        : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>
+    {USE} : (tensor<6x8xf32>) -> ()""",
     "scatter": f"""%p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
         : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{{scatter_dimension = 0 : i64, {over("i")}}}> {ADD}
@@ -108,7 +112,8 @@ WIRE = 3 * 4 * 8 * 4  # bytes of the blocks of three other devices
                     1,
                     3,
                 ),
-                ("gather-product", (ProductShape(1, 8, 4, 6),), 3 * 12 * 4, 2, 1),
+                # The other product needs the first one.
+                ("gather-contraction", (ProductShape(1, 4, 6, 8),), 3 * 12 * 4, 6, 1),
             ],
         ),
         ("reduced by a maximum", []),
