@@ -170,7 +170,7 @@ def run(
         refused: list[Violation] = []
         verified = False
         for pass_ in passes:
-            printing.add_dump(manager, "Before", str(pass_))
+            printing.add_dump(manager, "Before", pass_)
             if isinstance(pass_, Pass):
                 must_verify = pass_.needs_body_form and not verified
                 pass_.add_to(manager, refused, before=Verify() if must_verify else None)
@@ -179,7 +179,7 @@ def run(
             else:
                 _add_by_name(pass_, manager)
                 verified = False
-            printing.add_dump(manager, "After", str(pass_))
+            printing.add_dump(manager, "After", pass_)
         manager.enable_verifier(verify)
         printing.enable_on(manager, context)
         if timing:

@@ -75,15 +75,18 @@ class PassPrinting:
             print_generic_op_form=self.format.generic,
         )
 
-    def add_dump(self, manager: passmanager.PassManager, when: str, element: str) -> None:
+    def add_dump(self, manager: passmanager.PassManager, when: str, element: object) -> None:
         """Appends a dump before or after (`when`) an element of the pipeline, if it is selected."""
         names, by_mlir = {
             "Before": (self.before, self.before_all),
             "After": (self.after, self.after_all),
         }[when]
-        if by_mlir or not set(names) & set(_names_in(element)):
+        if by_mlir or not names:
             return
-        name = element.partition("{")[0]
+        text = str(element)
+        if set(names).isdisjoint(_names_in(text)):
+            return
+        name = text.partition("{")[0]
 
         def dump(op: ir.Operation, _: Any) -> None:
             text = self.format.text(op)

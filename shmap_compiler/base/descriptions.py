@@ -62,5 +62,10 @@ def show_value(value: object) -> str:
 
 def shown_path(path: str) -> str:
     """A source file as errors name it: relative to the working directory if it lies below it."""
-    relative = os.path.relpath(path) if path else ""
+    return _shown_from(os.getcwd(), path) if path else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _shown_from(folder: str, path: str) -> str:
+    relative = os.path.relpath(path, folder)
     return path if relative.startswith(os.pardir) else relative

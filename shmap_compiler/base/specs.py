@@ -146,6 +146,9 @@ def broadcast_specs(
 
 def _match(spec, tree, spec_path, tree_path, leaves, problems, noun) -> None:
     if _is_spec_leaf(spec):
+        if jax.tree_util.all_leaves([tree]):  # the usual case, and the slow one without this
+            leaves.append((tree_path, tree, spec_path, spec))
+            return
         leaves += [
             (tree_path + jax.tree_util.keystr(path), leaf, spec_path, spec)
             for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]

@@ -18,7 +18,11 @@ def transposes(jaxpr: Jaxpr) -> bool:
 
     def collect(program: Jaxpr) -> None:
         eqns = open_jaxpr(program).eqns
-        stacks.update((id(s), s) for s in [eqn.source_info.name_stack for eqn in eqns])
+        last = None
+        for eqn in eqns:
+            stack = eqn.source_info.name_stack
+            if stack is not last:
+                stacks[id(stack)] = last = stack
         for position in holders(program):
             for held in jaxprs_in(_as_the_user_gave_it(eqns[position])):
                 collect(held)
