@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
 from shmap_compiler.base.specs import mentioned
+from shmap_compiler.base.untyped import Aval, Json, Unchecked
 from shmap_compiler.records.signature import Signature
 
 # Deeper ones would exceed the recursion limits of Python and JAX.
@@ -29,7 +29,7 @@ class Malformed(ValueError):
         super().__init__(f"{found}; needed: {needed}")
 
 
-def field(header: Any, name: str, *types: type) -> Any:
+def field(header: Json, name: str, *types: type) -> Json:
     """A field of a header, of one of these types exactly: true is not a number."""
     if not isinstance(header, Mapping):
         raise Malformed(f"a {type(header).__name__} in its header", f"fields, such as {name!r}")
@@ -41,7 +41,7 @@ def field(header: Any, name: str, *types: type) -> Any:
     return header[name]
 
 
-def entries(header: Any, name: str, *types: type) -> list[Any]:
+def entries(header: Json, name: str, *types: type) -> list[Json]:
     """A list in a header whose entries are of one of these types."""
     found = field(header, name, list)
     strangers = [each for each in found if type(each) not in types]
@@ -54,7 +54,7 @@ def entries(header: Any, name: str, *types: type) -> list[Any]:
     return found
 
 
-def mesh_sizes(header: Any) -> tuple[tuple[str, ...], tuple[int, ...], tuple[AxisType, ...]]:
+def mesh_sizes(header: Json) -> tuple[tuple[str, ...], tuple[int, ...], tuple[AxisType, ...]]:
     """Names, sizes and types of the axes of the mesh."""
     axes, kinds = field(header, "mesh", dict), entries(header, "axis_types", str)
     sizes = tuple(axes.values())
@@ -68,7 +68,7 @@ def mesh_sizes(header: Any) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Axi
     return tuple(axes), sizes, tuple(AxisType[kind] for kind in kinds)
 
 
-def type_text(text: Any) -> tuple[str, tuple[int, ...]]:
+def type_text(text: Json) -> tuple[str, tuple[int, ...]]:
     """(element type, shape) of a type in a header."""
     if not text or type(text[0]) is not str:
         raise Malformed(f"{text!r} as a type", "the element type and the sizes")
@@ -78,7 +78,7 @@ def type_text(text: Any) -> tuple[str, tuple[int, ...]]:
     return name, tuple(shape)
 
 
-def tree_depth(text: Any, level: int = 0) -> None:
+def tree_depth(text: Json, level: int = 0) -> None:
     """Raises Malformed if a structure in a header is too deep, or not one."""
     if isinstance(text, bool):
         return
@@ -126,7 +126,7 @@ def signature(found: Signature) -> None:
             raise Malformed(f"the spec {spec} for shape {type_.shape}", "at most one entry each")
 
 
-def numbers(name: str, found: Iterable[Any], count: int, limit: int) -> tuple[int, ...]:
+def numbers(name: str, found: Iterable[Unchecked], count: int, limit: int) -> tuple[int, ...]:
     """Different whole numbers from 0 up to `limit`, `count` of them."""
     found = tuple(found)
     if len(found) != count or len(set(map(repr, found))) < len(found):
@@ -136,13 +136,13 @@ def numbers(name: str, found: Iterable[Any], count: int, limit: int) -> tuple[in
     return found
 
 
-def choice(name: str, found: Any, choices: Sequence[Any]) -> Any:
+def choice(name: str, found: object, choices: Sequence[Json]) -> Json:
     if found not in choices:
         raise Malformed(f"{found!r:.60} as {name!r} in its header", f"one of {list(choices)}")
     return found
 
 
-def element_type(name: str) -> Any:
+def element_type(name: str) -> Aval:
     """The element type that a header names."""
     try:
         dtype = jnp.dtype(name)

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from shmap_compiler.artifacts.checks import Malformed, field
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import ArtifactError, Problem
+from shmap_compiler.base.untyped import Json
 
 _FORMAT = 1
 _HEADER = "header.json"
@@ -42,7 +42,7 @@ class Container:
     """
 
     kind: str
-    header: Mapping[str, Any]
+    header: Mapping[str, Json]
     parts: Mapping[str, bytes]
     where: str = ""
 
@@ -66,7 +66,7 @@ def pack(container: Container) -> bytes:
 
 def unpack(
     path: str | Path,
-    parts_of: Callable[[Any], Mapping[str, int | None]] | None = None,
+    parts_of: Callable[[Json], Mapping[str, int | None]] | None = None,
 ) -> Container:
     """The contents of a file.
 
@@ -106,7 +106,7 @@ def reading(path: str | Path, where: str | None = None) -> Iterator[str]:
 
 
 def _read(
-    path: str | Path, where: str, parts_of: Callable[[Any], Mapping[str, int | None]] | None
+    path: str | Path, where: str, parts_of: Callable[[Json], Mapping[str, int | None]] | None
 ) -> Container:
     if not isinstance(path, str | os.PathLike):
         raise Malformed(show_value(path), "the path of a file written by save()")

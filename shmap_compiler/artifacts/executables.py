@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +19,7 @@ from shmap_compiler.artifacts.container import Container, pack, versions
 from shmap_compiler.artifacts.signatures import constant_sizes, read_signature, write_signature
 from shmap_compiler.base.errors import ArtifactError, Problem
 from shmap_compiler.base.meshes import request_cpu_devices
+from shmap_compiler.base.untyped import Device, Json
 from shmap_compiler.records.compiled_program import MemoryAnalysis
 from shmap_compiler.records.loaded_program import LoadedProgram
 from shmap_compiler.records.signature import Signature
@@ -71,7 +71,7 @@ def write_compiled(signature: Signature, contents: Container) -> bytes:
     return pack(Container(KIND, header, {**contents.parts, **constants}))
 
 
-def parts_of_executable(header: Any) -> dict[str, int | None]:
+def parts_of_executable(header: Json) -> dict[str, int | None]:
     """The parts of such a file, with the sizes that are known."""
     return {PROGRAM: None, HLO: None, **constant_sizes(field(header, "signature", dict))}
 
@@ -120,7 +120,7 @@ def _serialized(executable: LoadedProgram) -> bytes:
         raise ArtifactError(executable.signature.who, [problem]) from error
 
 
-def _devices(container: Container, signature: Signature) -> list[Any]:
+def _devices(container: Container, signature: Signature) -> list[Device]:
     header, who = container.header, signature.who
     kind = field(header, "device_kind", str)
     here = {d.id: d for d in jax.devices() if d.device_kind == kind}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 from shmap_passes import Partitioner
 
@@ -14,6 +14,7 @@ from shmap_compiler.artifacts.signatures import (
     read_signature,
     write_signature,
 )
+from shmap_compiler.base.untyped import Aval, Json
 from shmap_compiler.lowering.portable_module import module_types
 from shmap_compiler.records.portable_program import PortableProgram
 
@@ -37,7 +38,7 @@ def write_portable(program: PortableProgram) -> bytes:
     return pack(Container(KIND, header, {_MODULE: program.module, **parts}))
 
 
-def parts_of_portable(header: Any) -> dict[str, int | None]:
+def parts_of_portable(header: Json) -> dict[str, int | None]:
     """The parts of such a file, with the sizes that are known."""
     return {_MODULE: None, **constant_sizes(field(header, "signature", dict))}
 
@@ -75,7 +76,7 @@ def _check_module(program: PortableProgram) -> None:
             raise Malformed(f"a module with {what} of shapes {found}", "those in its header")
 
 
-def _fits(found: tuple[int, ...], type_: Any) -> bool:
+def _fits(found: tuple[int, ...], type_: Aval) -> bool:
     """Whether types match; in a module, a random key is an array of integers."""
     words = len(found) - len(type_.shape) if is_key(type_.dtype) else 0
     return found[: len(found) - words] == type_.shape

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +25,14 @@ from shmap_compiler.base.jax_compat import (
     reductions,
     with_reductions,
 )
+from shmap_compiler.base.untyped import AnyValue, Aval, DType, Json, PyTree, Unchecked
 from shmap_compiler.records.signature import Signature
 
 _CONSTANT = "constants/{}"
 _STATIC = (str, int, float, bool, type(None))
 
 
-def write_signature(signature: Signature) -> tuple[dict[str, Any], dict[str, bytes]]:
+def write_signature(signature: Signature) -> tuple[dict[str, Json], dict[str, bytes]]:
     """(its description in JSON, the values of its constants as parts of a file).
 
     Raises:
@@ -65,7 +65,7 @@ def write_signature(signature: Signature) -> tuple[dict[str, Any], dict[str, byt
     return header, parts
 
 
-def constant_sizes(header: Mapping[str, Any]) -> dict[str, int]:
+def constant_sizes(header: Mapping[str, Json]) -> dict[str, int]:
     """The parts that hold the constants of a signature, and their sizes in bytes."""
     count, types = checks.field(header, "constants", int), checks.entries(header, "in_types", list)
     if not 0 <= count <= len(types):
@@ -73,7 +73,7 @@ def constant_sizes(header: Mapping[str, Any]) -> dict[str, int]:
     return {_CONSTANT.format(i): _size(_decode_type(types[i])) for i in range(count)}
 
 
-def read_signature(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> Signature:
+def read_signature(header: Mapping[str, Json], parts: Mapping[str, bytes]) -> Signature:
     """The signature that `write_signature` described, on a mesh without devices.
 
     Raises:
@@ -102,13 +102,13 @@ def read_signature(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> Sig
     return signature
 
 
-def _read_tree(header: Mapping[str, Any], name: str) -> Any:
+def _read_tree(header: Mapping[str, Json], name: str) -> PyTree:
     text = checks.field(header, name, list, bool)
     checks.tree_depth(text)
     return read_structure(text)
 
 
-def _read_static(entry: list[Any]) -> tuple[int, str, Any]:
+def _read_static(entry: list[Unchecked]) -> tuple[int, str, AnyValue]:
     if len(entry) != 3 or type(entry[0]) is not int or type(entry[1]) is not str:
         raise checks.Malformed(f"{entry!r:.60} as 'static'", "[position, path, value]")
     checks.choice("static", type(entry[2]), _STATIC)
@@ -133,23 +133,23 @@ def _static_problems(signature: Signature) -> list[Problem]:
 _KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
-def _encode_type(type_: Any) -> list[Any]:
+def _encode_type(type_: Aval) -> list[Aval]:
     return [str(type_.dtype), *type_.shape]
 
 
-def _decode_type(text: list[Any]) -> jax.ShapeDtypeStruct:
+def _decode_type(text: list[Json]) -> jax.ShapeDtypeStruct:
     name, shape = checks.type_text(text)
     dtype = next((d for d in map(_key_dtype, _KEYS) if str(d) == name), None)
     return jax.ShapeDtypeStruct(shape, checks.element_type(name) if dtype is None else dtype)
 
 
 @cache
-def _key_dtype(implementation: str) -> Any:
+def _key_dtype(implementation: str) -> Aval:
     """The element type of random keys."""
     return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
 
 
-def is_key(dtype: Any) -> bool:
+def is_key(dtype: DType) -> bool:
     """Whether an element type is that of random keys."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
@@ -163,7 +163,7 @@ def _size(type_: jax.ShapeDtypeStruct) -> int:
     return math.prod(type_.shape) * math.prod(words.shape) * 4
 
 
-def _encode_spec(spec: PartitionSpec) -> list[Any]:
+def _encode_spec(spec: PartitionSpec) -> list[Json]:
     """One entry for each dimension; after them, if there are any, the axes yet to be reduced."""
     entries = [list(e) if isinstance(e, tuple) else e for e in spec.partitions]
     found = reductions(spec)
@@ -174,7 +174,7 @@ def _encode_spec(spec: PartitionSpec) -> list[Any]:
     return [*entries, summed]
 
 
-def _decode_spec(text: list[Any]) -> PartitionSpec:
+def _decode_spec(text: list[Json]) -> PartitionSpec:
     summed = text[-1] if text and isinstance(text[-1], dict) else None
     entries = text if summed is None else text[:-1]
     for entry in entries:
@@ -195,7 +195,7 @@ def _decode_spec(text: list[Any]) -> PartitionSpec:
         raise checks.Malformed(f"{summed!r:.60} in a spec", "a spec of this JAX") from error
 
 
-def _check_names(names: list[Any], text: list[Any]) -> None:
+def _check_names(names: list[Unchecked], text: list[Json]) -> None:
     if not all(type(name) is str for name in names):
         raise checks.Malformed(f"{text!r:.60} as a spec", "names of axes, or null")
 
@@ -203,13 +203,13 @@ def _check_names(names: list[Any], text: list[Any]) -> None:
 # ----------------------------------------------------------------------------------- constants
 
 
-def _bytes_of(value: Any) -> bytes:
+def _bytes_of(value: Unchecked) -> bytes:
     if is_key(value.dtype):
         value = jax.random.key_data(value)
     return np.ascontiguousarray(np.asarray(value)).tobytes()
 
 
-def _array_of(data: bytes, type_: jax.ShapeDtypeStruct) -> Any:
+def _array_of(data: bytes, type_: jax.ShapeDtypeStruct) -> AnyValue:
     for implementation in _KEYS:
         if type_.dtype == _key_dtype(implementation):
             words = jnp.asarray(np.frombuffer(data, np.uint32).reshape(*type_.shape, -1))

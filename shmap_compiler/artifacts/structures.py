@@ -10,45 +10,45 @@ from __future__ import annotations
 
 from collections import namedtuple
 from keyword import iskeyword
-from typing import Any
 
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
 from shmap_compiler.artifacts.checks import MOST_LEVELS
 from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.untyped import Json, PyTree, Unchecked
 
 _LEAF = object()
 
 
-def write_structure(tree: Any) -> Any:
+def write_structure(tree: PyTree) -> Json:
     """JSON: a leaf as true, None as false, a container as [its kind, its keys, its children]."""
     return _write(_filled(tree))
 
 
-def read_structure(text: Any) -> Any:
+def read_structure(text: Json) -> PyTree:
     """The structure that `write_structure` wrote, with named tuples for the user's classes."""
     return jax.tree.structure(_read(text))
 
 
-def structure_problems(tree: Any, root: str) -> list[Problem]:
+def structure_problems(tree: PyTree, root: str) -> list[Problem]:
     """The containers that cannot be written; `root` names the outermost one."""
     problems: list[Problem] = []
     _check(_filled(tree), root, problems)
     return problems
 
 
-def _filled(tree: Any) -> Any:
+def _filled(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(tree, [_LEAF] * tree.num_leaves)
 
 
-def _level(tree: Any) -> list[tuple[Any, Any]]:
+def _level(tree: PyTree) -> list[tuple[Unchecked, PyTree]]:
     """(key, child) of each child of a container."""
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
     return [(path[0], child) for path, child in pairs]
 
 
-def _write(tree: Any) -> Any:
+def _write(tree: PyTree) -> Json:
     if tree is None or tree is _LEAF:
         return tree is _LEAF
     if type(tree) in (list, tuple):
@@ -59,7 +59,7 @@ def _write(tree: Any) -> Any:
     return [f"class {type(tree).__name__}", [key.name for key, _ in _level(tree)], children]
 
 
-def _read(text: Any) -> Any:
+def _read(text: Json) -> PyTree:
     if isinstance(text, bool):
         return _LEAF if text else None
     kind, keys, children = text
@@ -71,7 +71,7 @@ def _read(text: Any) -> Any:
     return namedtuple(kind.removeprefix("class "), keys)(*values)
 
 
-def _check(tree: Any, path: str, problems: list[Problem], depth: int = 0) -> None:
+def _check(tree: PyTree, path: str, problems: list[Problem], depth: int = 0) -> None:
     if tree is None or tree is _LEAF:
         return
     level = _level(tree)
@@ -100,7 +100,7 @@ def _check(tree: Any, path: str, problems: list[Problem], depth: int = 0) -> Non
         _check(child, path + jax.tree_util.keystr((key,)), problems, depth + 1)
 
 
-def _has_name(key: Any) -> bool:
+def _has_name(key: Unchecked) -> bool:
     if isinstance(key, GetAttrKey):  # the name of a field of a named tuple, once it is read
         return key.name.isidentifier() and not iskeyword(key.name) and key.name[0] != "_"
     return isinstance(key, DictKey) and type(key.key) in (str, int)

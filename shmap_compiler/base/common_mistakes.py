@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TypeProblem
+from shmap_compiler.base.untyped import Function
 
 
-def not_a_function(fun: Any, needed: str, example: str) -> Problem:
+def not_a_function(fun: Function, needed: str, example: str) -> Problem:
     """The problem that a front end got something that cannot be called.
 
     Args:
@@ -36,7 +36,7 @@ def keyword_arguments(names: Iterable[str], axes: str) -> Problem:
     )
 
 
-def not_positions(where: str, given: Any) -> Problem:
+def not_positions(where: str, given: object) -> Problem:
     """The problem of a `donate_argnums`, or the like, that does not list positions of arguments."""
     return TypeProblem(
         where,

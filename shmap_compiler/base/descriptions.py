@@ -9,12 +9,14 @@ import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from shmap_compiler.base.untyped import Function
+
 _STANDS_FOR, _DESCRIBED_AS = "_stands_for", "_described_as"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def standing_for(made: _F, fun: Callable[..., Any], who: str | None = None) -> _F:
+def standing_for(made: _F, fun: Function, who: str | None = None) -> _F:
     """`made`, which runs a traced program, described in errors as the user's function `fun`.
 
     Unlike `functools.wraps`, it does not say that calls of `made` run the code of `fun`.
@@ -29,12 +31,12 @@ def standing_for(made: _F, fun: Callable[..., Any], who: str | None = None) -> _
     return made
 
 
-def runs_traced_program(fun: Callable[..., Any]) -> bool:
+def runs_traced_program(fun: Function) -> bool:
     """Whether `fun` was made by `standing_for`: what types mean in it was decided before."""
     return hasattr(fun, _STANDS_FOR)
 
 
-def describe(fun: Callable[..., Any]) -> str:
+def describe(fun: Function) -> str:
     """Name and place of a user's function: "`f` (train.py:12)"."""
     if hasattr(fun, _DESCRIBED_AS):
         return getattr(fun, _DESCRIBED_AS)
@@ -48,7 +50,7 @@ def describe(fun: Callable[..., Any]) -> str:
     return f"`{name}` ({shown_path(code.co_filename)}:{code.co_firstlineno})"
 
 
-def function_name(fun: Callable[..., Any]) -> str:
+def function_name(fun: Function) -> str:
     """Name of a callable, looking through functools.partial."""
     while isinstance(fun, functools.partial):
         fun = fun.func

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -30,10 +29,11 @@ from shmap_compiler.base.jax_compat import (
     without_manual_axes,
 )
 from shmap_compiler.base.meshes import ManualRegion, more_cpu_devices
+from shmap_compiler.base.untyped import AnyValue, Leaf, Unchecked
 
 
 def region_of(
-    who: str, mesh: Any, axis_names: frozenset[str], leaves: Sequence[Any]
+    who: str, mesh: Unchecked, axis_names: frozenset[str], leaves: Sequence[Leaf]
 ) -> ManualRegion:
     """The region of a call.
 
@@ -56,14 +56,14 @@ def region_of(
     return ManualRegion(found, tuple(a for a in found.axis_names if a in names and a not in outer))
 
 
-def has_devices(mesh: AnyMesh, arrays: Sequence[Any]) -> bool:
+def has_devices(mesh: AnyMesh, arrays: Sequence[AnyValue]) -> bool:
     """Whether a program on `mesh` can be run on these arrays."""
     if isinstance(mesh, Mesh) or concrete_mesh_in_scope() is not None:
         return True
     return any(isinstance(m, Mesh) for m in _meshes_of(arrays))
 
 
-def _find(given: Any, leaves: Sequence[Any], problems: list[Problem]) -> AnyMesh | None:
+def _find(given: object, leaves: Sequence[Leaf], problems: list[Problem]) -> AnyMesh | None:
     scope = mesh_in_scope()
     mesh = scope if given is None else given
     if mesh is None:
@@ -81,7 +81,7 @@ def _find(given: Any, leaves: Sequence[Any], problems: list[Problem]) -> AnyMesh
     )
 
 
-def _with_devices(mesh: AbstractMesh, leaves: Sequence[Any], problems: list[Problem]) -> AnyMesh:
+def _with_devices(mesh: AbstractMesh, leaves: Sequence[Leaf], problems: list[Problem]) -> AnyMesh:
     """The mesh on the devices in scope or those of the arguments, if there are any."""
     concrete = concrete_mesh_in_scope()
     if concrete is None:
@@ -91,7 +91,7 @@ def _with_devices(mesh: AbstractMesh, leaves: Sequence[Any], problems: list[Prob
     return mesh if concrete is None else with_axis_types_of(mesh, concrete)
 
 
-def _meshes_of(leaves: Iterable[Any]) -> Iterator[AnyMesh]:
+def _meshes_of(leaves: Iterable[Leaf]) -> Iterator[AnyMesh]:
     """The meshes on which arguments are placed."""
     for leaf in leaves:
         sharding = _sharding(leaf)
@@ -99,7 +99,7 @@ def _meshes_of(leaves: Iterable[Any]) -> Iterator[AnyMesh]:
             yield sharding.mesh
 
 
-def _sharding(leaf: Any) -> Any:
+def _sharding(leaf: Leaf) -> Unchecked:
     if isinstance(leaf, Tracer):
         return getattr(leaf.aval, "sharding", None)
     return leaf.sharding if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) else None
@@ -108,7 +108,7 @@ def _sharding(leaf: Any) -> Any:
 # ------------------------------------------------------------------------------------- mistakes
 
 
-def _no_mesh(given: Any) -> Problem:
+def _no_mesh(given: object) -> Problem:
     if given is None:
         return Problem(
             "mesh",
@@ -185,5 +185,5 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
 
 
 @functools.lru_cache(maxsize=256)
-def _unreadable(names: tuple[Any, ...]) -> tuple[str, ...]:
+def _unreadable(names: tuple[Unchecked, ...]) -> tuple[str, ...]:
     return tuple(n for n in names if isinstance(n, str) and not is_readable_name(n))

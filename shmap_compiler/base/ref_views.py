@@ -16,6 +16,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from shmap_compiler.base.untyped import Unchecked
+
 
 @dataclass(frozen=True)
 class Window:
@@ -43,7 +45,7 @@ class Window:
 class Elements:
     """The elements that NumPy selects, by static slices and arrays of indices."""
 
-    index: tuple[Any, ...]
+    index: tuple[Unchecked, ...]
 
     def take(self, x: jax.Array) -> jax.Array:
         return jnp.asarray(x)[self.index]
@@ -81,7 +83,7 @@ class Transpose:
 Step = Window | Elements | Reshape | Transpose
 
 
-def indexed(shape: Sequence[int], entries: Sequence[Any]) -> list[Step]:
+def indexed(shape: Sequence[int], entries: Sequence[Unchecked]) -> list[Step]:
     """The steps of an index with one entry for each dimension.
 
     Args:

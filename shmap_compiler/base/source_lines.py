@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from types import FrameType
-from typing import Any
 
 from jax.extend import source_info_util
 
 from shmap_compiler.base.descriptions import shown_path
-from shmap_compiler.base.jax_compat import Eqn
+from shmap_compiler.base.untyped import Eqn, SourceInfo
 
 
 def user_line(error: BaseException) -> str:
@@ -26,7 +25,7 @@ def source_line(eqn: Eqn) -> str:
     return shown_source(eqn.source_info)
 
 
-def shown_source(source_info: Any) -> str:
+def shown_source(source_info: SourceInfo) -> str:
     """The user's line in a source info: `file.py:12 (f)`."""
     position, space, function = source_info_util.summarize(source_info).partition(" ")
     path, *line_and_column = position.split(":")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -18,9 +17,12 @@ from shmap_compiler.base.jax_compat import (
     axis_types,
     reductions,
 )
+from shmap_compiler.base.untyped import Leaf, PyTree
 
 
-def tree_problems(tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
+def tree_problems(
+    tree: PyTree, root: str, mesh: AnyMesh, manual: Sequence[str]
+) -> Iterator[Problem]:
     """The problems of a tree of specs, whatever arrays they split."""
     if not any(any(spec_problems(s, root, mesh, manual)) for s in _distinct(jax.tree.leaves(tree))):
         return  # paths are for messages only
@@ -28,7 +30,7 @@ def tree_problems(tree: Any, root: str, mesh: AnyMesh, manual: Sequence[str]) ->
         yield from spec_problems(spec, root + jax.tree_util.keystr(path), mesh, manual)
 
 
-def _distinct(leaves: Sequence[Any]) -> Iterable[Any]:
+def _distinct(leaves: Sequence[Leaf]) -> Iterable[Leaf]:
     """The distinct leaves, few of hundreds; all leaves if they cannot be compared."""
     try:
         return {(type(leaf), leaf): leaf for leaf in leaves}.values()
@@ -36,7 +38,9 @@ def _distinct(leaves: Sequence[Any]) -> Iterable[Any]:
         return leaves
 
 
-def spec_problems(spec: Any, path: str, mesh: AnyMesh, manual: Sequence[str]) -> Iterator[Problem]:
+def spec_problems(
+    spec: object, path: str, mesh: AnyMesh, manual: Sequence[str]
+) -> Iterator[Problem]:
     """The problems of a spec, whatever array it splits."""
     if not isinstance(spec, PartitionSpec):
         yield no_spec(spec, path, manual)
@@ -96,7 +100,7 @@ def only_fully_manual(where: str, found: str) -> Problem:
     )
 
 
-def no_spec(spec: Any, path: str, manual: Sequence[str]) -> Problem:
+def no_spec(spec: object, path: str, manual: Sequence[str]) -> Problem:
     """The problem of something that is not a spec, where a spec should be."""
     return TypeProblem(
         path,
@@ -106,7 +110,7 @@ def no_spec(spec: Any, path: str, manual: Sequence[str]) -> Problem:
     )
 
 
-def _as_spec(spec: Any, manual: Sequence[str]) -> str:
+def _as_spec(spec: object, manual: Sequence[str]) -> str:
     """The spec that the user may have meant."""
     if isinstance(spec, NamedSharding):
         return f"its spec, {specs.show(spec.spec)}"

@@ -28,6 +28,7 @@ from shmap_compiler.base.jax_compat import (
     type_split,
     with_reductions,
 )
+from shmap_compiler.base.untyped import Aval, Leaf, PyTree, TreeDef, Unchecked
 
 Shape = tuple[int, ...]
 
@@ -79,13 +80,13 @@ def global_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
     return tuple(n * k for n, k in zip(shape, splits, strict=True))
 
 
-def has_reductions(tree: Any) -> bool:
+def has_reductions(tree: object) -> bool:
     """Whether some spec of a tree has unreduced or reduced axes."""
     leaves = jax.tree.leaves(tree)
     return any(isinstance(s, PartitionSpec) and reductions(s) for s in leaves)
 
 
-def show(spec: Any) -> str:
+def show(spec: object) -> str:
     """A spec as users write it: `P('i', None)`."""
     if not isinstance(spec, PartitionSpec):
         return repr(spec)
@@ -105,7 +106,7 @@ def show_mesh(mesh: AnyMesh) -> str:
     return f"mesh({', '.join(f'{a}={n}' for a, n in mesh.shape.items())})"
 
 
-def show_type(aval: Any) -> str:
+def show_type(aval: Aval) -> str:
     """`f32[8,16]` for an array type."""
     name = (
         jnp.dtype(aval.dtype).name
@@ -117,7 +118,7 @@ def show_type(aval: Any) -> str:
     return f"{short}[{','.join(map(str, aval.shape))}]"
 
 
-def show_split(aval: Any) -> str:
+def show_split(aval: object) -> str:
     """A type and the axes over which it is split: `f32[8,2] split as P('i', None)`."""
     split = [axes[0] if len(axes) == 1 else axes or None for axes in type_split(aval)]
     spec = with_reductions(PartitionSpec(*split), type_reductions(aval))
@@ -128,8 +129,8 @@ def show_split(aval: Any) -> str:
 
 
 def broadcast_specs(
-    specs: Any, tree: Any, spec_root: str, tree_root: str, noun: str = "spec"
-) -> tuple[list[tuple[str, Any, str, Any]], list[Problem]]:
+    specs: PyTree, tree: PyTree, spec_root: str, tree_root: str, noun: str = "spec"
+) -> tuple[list[tuple[str, Leaf, str, Leaf]], list[Problem]]:
     """Matches a tree of specs, as a prefix, with a tree of arguments or results.
 
     The leaves may be other values that describe arrays; messages call each of them a `noun`.
@@ -190,22 +191,22 @@ def _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children
     )
 
 
-def _children(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+def _children(tree: PyTree) -> tuple[list[tuple[str, PyTree]], TreeDef]:
     """One level of a pytree: ([(key, child)], the node's own structure)."""
     pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
     return [(jax.tree_util.keystr(path), child) for path, child in pairs], treedef
 
 
-def _is_spec_leaf(spec: Any) -> bool:
+def _is_spec_leaf(spec: object) -> bool:
     return spec is None or isinstance(spec, PartitionSpec) or jax.tree_util.all_leaves([spec])
 
 
-def _kind(tree: Any) -> str:
+def _kind(tree: object) -> str:
     is_leaf = jax.tree_util.all_leaves([tree])
     return "one array" if is_leaf else f"a {type(tree).__name__} of {len(_children(tree)[0])}"
 
 
-def _names(entry: Any) -> tuple[str, ...]:
+def _names(entry: Unchecked) -> tuple[str, ...]:
     if entry is None:
         return ()
     return tuple(entry) if isinstance(entry, (tuple, list)) else (entry,)

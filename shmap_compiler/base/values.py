@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
+from shmap_compiler.base.untyped import Aval, Leaf
 
-def type_of(leaf: Any) -> Any:
+
+def type_of(leaf: Leaf) -> Aval:
     """Type of an argument or result, or None if it is no array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf

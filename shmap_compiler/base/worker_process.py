@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shmap_compiler.base.untyped import AnyValue
+
 LENGTH = struct.Struct("<Q")
 """Comes before each message, and says how many bytes it has."""
 
@@ -76,7 +78,7 @@ class WorkerProcess:
         self._log.close()
         self._process = None
 
-    def _start(self) -> Any:
+    def _start(self) -> AnyValue:
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         environment = {
             "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -15,14 +15,9 @@ from jax.extend import core as jex_core
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, ReplicationError
-from shmap_compiler.base.jax_compat import (
-    Eqn,
-    jaxprs_in,
-    open_jaxpr,
-    replace_jaxpr,
-    trace_with_axes,
-)
+from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, replace_jaxpr, trace_with_axes
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Eqn
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.provenance import ValueRef, format_provenance, provenance
 from shmap_compiler.graph.graph import Graph

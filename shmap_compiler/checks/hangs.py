@@ -16,8 +16,8 @@ from typing import Any
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base.errors import HangError, Problem
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, provenance
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.graph.graph import Graph
@@ -216,7 +216,7 @@ def _collectives(program: Jaxpr) -> list[tuple[str, tuple[str, ...]]]:
     return [(name, axes) for name, axes in found if axes]
 
 
-def _shared(sequence: list[Any], common: Counter) -> list[Any]:
+def _shared(sequence: list[Eqn], common: Counter) -> list[Eqn]:
     """The collectives of a sequence that both branches have, each as often as both have it."""
     left = Counter(common)
     kept = []
@@ -227,5 +227,5 @@ def _shared(sequence: list[Any], common: Counter) -> list[Any]:
     return kept
 
 
-def _listed(sequence: list[Any]) -> str:
+def _listed(sequence: list[Eqn]) -> str:
     return ", ".join(f"{name} over {', '.join(map(repr, axes))}" for name, axes in sequence)

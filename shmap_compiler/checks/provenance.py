@@ -11,8 +11,8 @@ from jax.extend import core as jex_core
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import Atom, Eqn
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Atom, Eqn
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.replication.collective_rules import result_mask
 from shmap_compiler.replication.frames import Frame, Replication

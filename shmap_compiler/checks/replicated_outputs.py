@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, ReplicationError
+from shmap_compiler.base.untyped import Eqn
 from shmap_compiler.checks.provenance import (
     Provenance,
     ValueRef,
@@ -119,7 +120,7 @@ def _dimension(graph: Graph, dims: list[list[str]], missing: list[str], found: P
     return next((d for d, axes in enumerate(dims) if not axes), 0)
 
 
-def _followed(d: int, shape: Any, found: Provenance) -> int | None:
+def _followed(d: int, shape: Eqn, found: Provenance) -> int | None:
     """Where dimension `d` is after all steps, as far as transposes alone move dimensions."""
     for step in found.steps:
         after = getattr(step.eqn.outvars[-1].aval, "shape", None)

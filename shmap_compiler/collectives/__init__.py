@@ -10,7 +10,7 @@ a partition of 0..n-1 (n the product of the axes' sizes) into subgroups of equal
 one group of all; `size`, the number of devices in one group.
 """
 
-from typing import Any
+from jax.extend.core import Primitive
 
 from shmap_compiler.collectives.all_reduce import (
     PMAX,
@@ -75,7 +75,7 @@ _BY_PRIMITIVE = {record.primitive: record for record in RECORDS}
 _BY_JAX_FORM = {form.name: record for record in RECORDS for form in record.forms}
 
 
-def record_of(primitive: Any) -> Collective | None:
+def record_of(primitive: Primitive) -> Collective | None:
     """The record of a collective, in the form of this family or in one of JAX's."""
     return _BY_PRIMITIVE.get(primitive) or _BY_JAX_FORM.get(primitive.name)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -13,6 +10,7 @@ from jax.interpreters import ad
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
+from shmap_compiler.base.untyped import Function
 from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.base import (
     DeviceGroups,
@@ -69,7 +67,7 @@ def _psum_transpose(ct, x, **params):
 # ---------------------------------------------------------------------------------- JAX's forms
 
 
-def _expansion(named: Callable[..., Any], positional: Callable[..., Any]):
+def _expansion(named: Function, positional: Function):
     def expansion(params, sizes):
         dims = tuple(a for a in named_axes(params) if isinstance(a, int))
         group = group_params(params, sizes)
@@ -88,7 +86,7 @@ def _expand_named_psum(params, sizes):
     return lambda x: psum(x, **group)
 
 
-def _split(reduce: Callable[..., Any], positional: Callable[..., Any]):
+def _split(reduce: Function, positional: Function):
     def rule(axis, x, *, axes, axis_index_groups=None):
         dims = tuple(a + 1 for a in axes if isinstance(a, int))
         x = positional(x, dims) if dims else x

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from jax.core import Tracer
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TypeProblem
+from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.collectives import RECORDS
 from shmap_compiler.collectives.use import Use, listed
 
@@ -66,7 +66,7 @@ def wrong_types(use: Use) -> Iterator[Problem]:
 
 
 def _no_lists_of_integers(
-    use: Use, argument: str, lists: Any, needed: str, fix: str, length: int | None = None
+    use: Use, argument: str, lists: Unchecked, needed: str, fix: str, length: int | None = None
 ) -> Iterator[Problem]:
     for each in lists if _is_sequence(lists) else [lists]:
         if not _is_sequence(each) or (length is not None and len(each) != length):
@@ -81,13 +81,13 @@ def _no_lists_of_integers(
         return
 
 
-def _is_sequence(value: Any) -> bool:
+def _is_sequence(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: Unchecked) -> bool:
     if isinstance(value, Tracer):
         return False
     try:

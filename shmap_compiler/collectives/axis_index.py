@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import shaped_array
+from shmap_compiler.base.untyped import AxisName, LoweringContext, OpView
 from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.base import define
 from shmap_compiler.collectives.jax_params import named_axes
@@ -33,7 +33,7 @@ def _type(*, axes):
     return shaped_array((), np.dtype(np.int32), weak_type=False)
 
 
-def lower_axis_index_of_jax(ctx: Any, *, axis_name: Any) -> Any:
+def lower_axis_index_of_jax(ctx: LoweringContext, *, axis_name: AxisName) -> OpView:
     """Lowering rule for JAX's own primitive: kernels that JAX interprets use it."""
     axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
     return _lowering(ctx, axes=axes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import AnyMesh, keep_unreduced, lowering_mesh
+from shmap_compiler.base.untyped import Aval, Function, LoweringContext, OpView
 
 DeviceGroups = tuple[tuple[int, ...], ...] | None
 
@@ -22,9 +23,9 @@ MESH_SYMBOL = "mesh"
 
 def define(
     primitive: Primitive,
-    abstract_eval: Callable[..., Any],
-    lowering: Callable[..., Any],
-    batcher: Callable[..., Any] | None = None,
+    abstract_eval: Function,
+    lowering: Function,
+    batcher: Function | None = None,
 ) -> None:
     """Registers the rules that every collective has. Derivatives are registered separately."""
     primitive.def_abstract_eval(abstract_eval)
@@ -33,7 +34,7 @@ def define(
         batching.primitive_batchers[primitive] = batcher
 
 
-def _keeping_unreduced(lowering: Callable[..., Any]) -> Callable[..., Any]:
+def _keeping_unreduced(lowering: Function) -> Function:
     """The lowering, for results that may be unreduced over axes that are not manual here."""
 
     def rule(ctx, *operands, **params):
@@ -43,14 +44,14 @@ def _keeping_unreduced(lowering: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def with_dimension(aval: Any, dimension: int, size: int) -> Any:
+def with_dimension(aval: Aval, dimension: int, size: int) -> Aval:
     """Type `aval` with another size along `dimension`."""
     shape = list(aval.shape)
     shape[dimension] = size
     return aval.update(shape=tuple(shape))
 
 
-def same_dimension_batcher(primitive: Primitive) -> Callable[..., Any]:
+def same_dimension_batcher(primitive: Primitive) -> Function:
     """Batching rule of a collective that treats every element alike."""
 
     def batcher(args, dims, **params):
@@ -78,7 +79,7 @@ def device_ids(mesh: AnyMesh, axes: Sequence[str]) -> np.ndarray:
     return np.ascontiguousarray(ids.transpose(order).reshape(-1, size))
 
 
-def replica_groups(ctx: Any, axes: Sequence[str], groups: DeviceGroups) -> ir.Attribute:
+def replica_groups(ctx: LoweringContext, axes: Sequence[str], groups: DeviceGroups) -> ir.Attribute:
     """Groups named by mesh axes; dense ones for `groups`, which StableHLO cannot name."""
     if groups is None:
         return hlo.ReplicaGroupMeshAxesAttr.get(
@@ -99,7 +100,7 @@ def dense_ids(rows: np.ndarray) -> ir.Attribute:
     return ir.DenseIntElementsAttr.get(buffer)
 
 
-def fill_reduction(op: Any, element: ir.Type, combine: Callable[..., Any]) -> None:
+def fill_reduction(op: OpView, element: ir.Type, combine: Function) -> None:
     """Gives a reducing collective its region: `combine` of two scalars."""
     scalar = ir.RankedTensorType.get([], element)
     block = op.operation.regions[0].blocks.append(scalar, scalar)

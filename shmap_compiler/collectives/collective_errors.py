@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,8 @@ from shmap_compiler.base.errors import (
     UnknownAxisError,
     body_error,
 )
-from shmap_compiler.base.jax_compat import Eqn
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import DType, Eqn
 from shmap_compiler.collectives import JAX_FORMS, record_in_jax_form
 from shmap_compiler.collectives import argument_checks as checks
 from shmap_compiler.collectives.use import Use, listed, use_in_traceback
@@ -86,7 +85,7 @@ def _no_names(use: Use, dimensions: Sequence[int]) -> Iterator[Problem]:
     )
 
 
-def refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
+def refusals(use: Use, dtypes: Sequence[DType]) -> list[Problem]:
     """The same for one use, on operands of the given types."""
     return [*checks.wrong_types(use), *checks.repeated_axes(use)] or [
         *checks.wrong_groups(use),
@@ -97,7 +96,7 @@ def refusals(use: Use, dtypes: Sequence[Any]) -> list[Problem]:
     ]
 
 
-def _refused_types(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
+def _refused_types(use: Use, dtypes: Sequence[DType]) -> Iterator[Problem]:
     record = record_in_jax_form(use.name)
     if record is None or not record.refused_types:
         return
@@ -108,7 +107,7 @@ def _refused_types(use: Use, dtypes: Sequence[Any]) -> Iterator[Problem]:
             yield Problem(where, refusal.found, refusal.needed, refusal.fix)
 
 
-def _numeric(dtype: Any) -> bool:
+def _numeric(dtype: DType) -> bool:
     """Whether NumPy knows a type. It does not know those of random keys."""
     return dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended)
 

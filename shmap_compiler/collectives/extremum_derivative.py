@@ -8,16 +8,18 @@ transpose sends the cotangent to these blocks, in equal parts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive
 from jax.interpreters import ad
+
+from shmap_compiler.base.untyped import Function
 
 
 def define_derivative(
-    primitive: Any, psum: Callable[..., Any], applies: Callable[[], bool] = lambda: True
+    primitive: Primitive, psum: Function, applies: Callable[[], bool] = lambda: True
 ) -> None:
     """
     Args:
@@ -42,7 +44,7 @@ def define_derivative(
     ad.primitive_jvps[primitive] = rule
 
 
-def define_in_bodies(primitive: Any, in_body: Callable[[], bool]) -> None:
+def define_in_bodies(primitive: Primitive, in_body: Callable[[], bool]) -> None:
     """Gives JAX's own primitive the derivative in bodies, which may take derivatives themselves.
 
     Args:

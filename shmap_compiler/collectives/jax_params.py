@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+
+from shmap_compiler.base.untyped import AxisName, Parameter
 
 
-def named_axes(params: Mapping[str, Any]) -> tuple[Any, ...]:
+def named_axes(params: Mapping[str, Parameter]) -> tuple[AxisName, ...]:
     """The axes of a collective, dimensions of the block (integers) among them."""
     axes = params["axes"] if "axes" in params else params["axis_name"]
     return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
 
 
-def group_params(params: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+def group_params(params: Mapping[str, Parameter], sizes: Mapping[str, int]) -> dict[str, Parameter]:
     """The parameters that all collectives with groups share, as this family has them."""
     axes = tuple(a for a in named_axes(params) if not isinstance(a, int))
     groups = params.get("axis_index_groups")

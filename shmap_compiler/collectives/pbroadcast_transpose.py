@@ -7,14 +7,14 @@ Inside a body this one takes its place; everywhere else JAX's stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 
-def register_transpose(primitive: Any, in_body: Callable[[], bool]) -> None:
+def register_transpose(primitive: Primitive, in_body: Callable[[], bool]) -> None:
     """
     Args:
       primitive: JAX's, with the source as a parameter or as a second operand.

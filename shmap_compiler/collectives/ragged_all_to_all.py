@@ -19,6 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import lowering_mesh
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.collectives import split_axes
 from shmap_compiler.collectives.all_to_all import all_to_all
 from shmap_compiler.collectives.axis_index import axis_index
@@ -38,17 +39,17 @@ ragged_all_to_all_p = Primitive("ragged_all_to_all")
 
 
 def ragged_all_to_all(
-    operand: Any,
-    output: Any,
-    input_offsets: Any,
-    send_sizes: Any,
-    output_offsets: Any,
-    recv_sizes: Any,
+    operand: AnyValue,
+    output: AnyValue,
+    input_offsets: AnyValue,
+    send_sizes: AnyValue,
+    output_offsets: AnyValue,
+    recv_sizes: AnyValue,
     *,
     axes: tuple[str, ...],
     groups: DeviceGroups,
     size: int,
-) -> Any:
+) -> AnyValue:
     """`[n, ...], [m, ...]` and four integer arrays `[size]` -> `[m, ...]`."""
     return ragged_all_to_all_p.bind(
         operand,

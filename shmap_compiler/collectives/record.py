@@ -10,9 +10,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from jax.extend.core import Primitive
+
+from shmap_compiler.base.untyped import AnyValue, Function, Parameter
 
 
 class Result(enum.Enum):
@@ -94,8 +95,8 @@ class JaxForm:
     """
 
     name: str
-    expansion: Callable[[dict[str, Any], dict[str, int]], Callable[..., Any]]
-    split: Callable[..., tuple[Any, int | None]] | None = None
+    expansion: Callable[[dict[str, Parameter], dict[str, int]], Function]
+    split: Callable[..., tuple[AnyValue, int | None]] | None = None
     positional: bool = False
     jax_batches: bool = True
     one_slot: Refusal | None = None
@@ -103,7 +104,7 @@ class JaxForm:
     register_derivative: Callable[[Primitive, Callable[[], bool]], None] | None = None
 
 
-def _accepts_all(result: Any) -> bool:
+def _accepts_all(result: AnyValue) -> bool:
     return False
 
 
@@ -135,7 +136,7 @@ class Collective:
     waits: Waits
     hlo: str | None
     forms: tuple[JaxForm, ...]
-    on_rows: Callable[..., Any] | None
+    on_rows: Function | None
     functions: tuple[str, ...]
     combines: Combines = Combines.NOTHING
     transpose: Primitive | None = None
@@ -143,7 +144,7 @@ class Collective:
     invariant_in_jax: bool = False
     unequal_groups: bool = False
     refused_types: Mapping[str, Refusal] = field(default_factory=dict)
-    xla_rejects: Callable[[Any], bool] = _accepts_all
+    xla_rejects: Callable[[AnyValue], bool] = _accepts_all
 
     def __post_init__(self) -> None:
         if (self.hlo is None) != (self.waits is Waits.NOBODY):

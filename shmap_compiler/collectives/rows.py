@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AbstractMesh
 
+from shmap_compiler.base.untyped import AnyValue, DType, Function
 from shmap_compiler.collectives.base import DeviceGroups, device_ids
 
 
@@ -81,11 +81,11 @@ class Fold:
     zeros and what becomes of NaN (pmax and pmin skip it) are those of the compiled program.
     """
 
-    combine: Callable[[Any, Any], Any]
-    identity: Callable[[Any], Any]
+    combine: Callable[[AnyValue, AnyValue], AnyValue]
+    identity: Callable[[AnyValue], AnyValue]
     from_zero: bool = False
 
-    def __call__(self, members: Any) -> Any:
+    def __call__(self, members: AnyValue) -> AnyValue:
         """`[groups, place, ...] -> [groups, ...]`"""
         dtype = _accumulator(members.dtype)
         parts = jnp.moveaxis(members, 1, 0).astype(dtype)
@@ -97,14 +97,14 @@ class Fold:
         return total.astype(members.dtype)
 
 
-def _with_positive_zeros(total: Any) -> Any:
+def _with_positive_zeros(total: AnyValue) -> AnyValue:
     """Undoes XLA's simplification of 0 + x to x, which differ where x is -0."""
     if jnp.issubdtype(total.dtype, jnp.complexfloating):
         return lax.complex(*map(_with_positive_zeros, (total.real, total.imag)))
     return jnp.where(total == 0, jnp.zeros_like(total), total)
 
 
-def _accumulator(dtype: Any) -> Any:
+def _accumulator(dtype: DType) -> AnyValue:
     """The type in which XLA reduces values of type `dtype` on CPUs."""
     if not jnp.issubdtype(dtype, jnp.floating):
         return dtype
@@ -113,13 +113,13 @@ def _accumulator(dtype: Any) -> Any:
     return jnp.float32 if dtype == jnp.bfloat16 else dtype
 
 
-def _lowest(dtype: Any) -> Any:
+def _lowest(dtype: DType) -> AnyValue:
     if jnp.issubdtype(dtype, jnp.floating):
         return -jnp.inf
     return False if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).min
 
 
-def _highest(dtype: Any) -> Any:
+def _highest(dtype: DType) -> AnyValue:
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.inf
     return True if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).max
@@ -130,7 +130,7 @@ MAX = Fold(lambda total, part: jnp.where(total < part, part, total), _lowest)
 MIN = Fold(lambda total, part: jnp.where(part < total, part, total), _highest)
 
 
-def reduction(fold: Fold) -> Callable[..., Any]:
+def reduction(fold: Fold) -> Function:
     """The rule of a collective that reduces over its groups."""
 
     def rule(axis, x, *, axes, groups, size):

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from shmap_compiler.base.untyped import AnyValue, AxisName, Function, Parameter
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class SplitAxis:
       after: names of the axes that are minor to the slots.
     """
 
-    before: tuple[Any, ...]
+    before: tuple[AxisName, ...]
     slots: int
-    after: tuple[Any, ...] = ()
+    after: tuple[AxisName, ...] = ()
 
     @property
-    def outside(self) -> tuple[Any, ...]:
+    def outside(self) -> tuple[AxisName, ...]:
         return (*self.before, *self.after)
 
     @property
@@ -53,7 +54,7 @@ class SplitAxis:
         return int(major * self.shape[2] + minor), int(slot)
 
 
-def _size(names: Sequence[Any]) -> int:
+def _size(names: Sequence[AxisName]) -> int:
     return math.prod(lax.axis_size(name) for name in names)
 
 
@@ -87,7 +88,7 @@ def pbroadcast(x: jax.Array, axis: SplitAxis, source: int) -> jax.Array:
     return lax.pbroadcast(x[slot], axis.outside, index) if axis.outside else x[slot]
 
 
-def pbroadcast_dynamic(x: jax.Array, axis: SplitAxis, source: Any) -> jax.Array:
+def pbroadcast_dynamic(x: jax.Array, axis: SplitAxis, source: AnyValue) -> jax.Array:
     """Like `pbroadcast`, from a position that is computed."""
     _, slots, minor = axis.shape
     mine = lax.dynamic_index_in_dim(x, source // minor % slots, 0, keepdims=False)
@@ -159,7 +160,9 @@ def axis_index(axis: SplitAxis) -> jax.Array:
     return index + lax.axis_index(axis.after) if axis.after else index
 
 
-def ragged_all_to_all(operands: Sequence[Any], axis: SplitAxis, **params: Any) -> Any:
+def ragged_all_to_all(
+    operands: Sequence[AnyValue], axis: SplitAxis, **params: Parameter
+) -> AnyValue:
     """Only for one slot: offsets count in the rows of one position."""
     (result,) = [lax.ragged_all_to_all(*[x[0] for x in operands], axis_name=axis.outside, **params)]
     return result[None]
@@ -169,8 +172,8 @@ def ragged_all_to_all(operands: Sequence[Any], axis: SplitAxis, **params: Any) -
 
 
 def grouped(
-    collective: Callable[..., Any], x: jax.Array, whole: SplitAxis, groups: Any, **params: Any
-) -> tuple[Any, int]:
+    collective: Function, x: jax.Array, whole: SplitAxis, groups: Parameter, **params: Parameter
+) -> tuple[AxisName, ...]:
     """A collective within groups along an axis with one slot, all of it across devices."""
     result = collective(x[0], whole.outside, axis_index_groups=[list(g) for g in groups], **params)
     return result[None], 0

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import Any
 
 import jax
 from jax import lax
 
 from shmap_compiler.base.source_lines import is_internal, place_of
+from shmap_compiler.base.untyped import AxisName, Parameter
 from shmap_compiler.collectives import RECORDS
 
 
@@ -30,11 +30,11 @@ class Use:
     """
 
     name: str
-    axes: tuple[Any, ...]
+    axes: tuple[AxisName, ...]
     place: str
     sizes: Mapping[str, int]
     shapes: tuple[tuple[int, ...], ...] = ()
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Parameter] = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -55,7 +55,7 @@ class Use:
         return len(self.groups[0]) if self.groups else self.devices
 
 
-def listed(names: Sequence[Any]) -> str:
+def listed(names: Sequence[AxisName]) -> str:
     """Names for a message."""
     return ", ".join(map(repr, names))
 

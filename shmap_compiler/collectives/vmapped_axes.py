@@ -13,7 +13,6 @@ import functools
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -22,6 +21,7 @@ from jax.interpreters import batching
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.source_lines import shown_source
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.collectives import COLLECTIVES, JAX_FORMS, JaxForm
 from shmap_compiler.collectives.collective_errors import refusals
 from shmap_compiler.collectives.split_axes import SplitAxis
@@ -100,7 +100,9 @@ def _use(name, named, axis_data, mesh_axes, arguments) -> Use:
     )
 
 
-def _unsupported(form: JaxForm, use: Use, axis: SplitAxis, dims: Sequence[Any]) -> list[Problem]:
+def _unsupported(
+    form: JaxForm, use: Use, axis: SplitAxis, dims: Sequence[AnyValue]
+) -> list[Problem]:
     split = f"an axis with {axis.slots} positions on each device, by vmap"
     if axis.slots > 1 and use.groups is not None:
         return [

@@ -10,16 +10,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.eager.layout import Layout, Operand, Operation
 
 
 def run_on_each_device(
-    layout: Layout, operation: Operation, operands: Sequence[Operand], arrays: Sequence[Any]
+    layout: Layout, operation: Operation, operands: Sequence[Operand], arrays: Sequence[AnyValue]
 ) -> list[jax.Array]:
     """Rows of the results of an operation, applied to one block after the other."""
     columns = [
@@ -43,13 +43,13 @@ class Once:
     Both runs apply the same operations in the same order.
     """
 
-    results: list[list[Any]] = field(default_factory=list)
+    results: list[list[AnyValue]] = field(default_factory=list)
     position: int = 0
 
     def restart(self) -> None:
         self.position = 0
 
-    def get(self, run: Callable[[], list[Any]]) -> list[Any]:
+    def get(self, run: Callable[[], list[AnyValue]]) -> list[AnyValue]:
         """The results of the next operation, which `run` carries out if no run came so far."""
         if self.position == len(self.results):
             self.results.append(run())

@@ -12,7 +12,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from jax.core import ShapedArray
@@ -20,6 +19,7 @@ from jax.sharding import Mesh, PartitionSpec, Sharding
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import shaped_array
+from shmap_compiler.base.untyped import AnyValue, Aval, Device
 from shmap_compiler.eager.placing import place
 from shmap_compiler.graph.structural_keys import type_key
 from shmap_compiler.tracing.trace import Traced, trace
@@ -52,7 +52,7 @@ class Operation:
 
     name: str
     who: str
-    fun: Callable[..., Sequence[Any]]
+    fun: Callable[..., Sequence[AnyValue]]
 
 
 class EagerProgram:
@@ -66,7 +66,7 @@ class EagerProgram:
 
     __slots__ = ("run", "type_keys", "types")
 
-    def __init__(self, run: Callable[..., Sequence[jax.Array]], types: Sequence[Any]):
+    def __init__(self, run: Callable[..., Sequence[jax.Array]], types: Sequence[Aval]):
         self.run = run
         # Only shape and dtype count inside the body: all axes in sight are manual.
         self.types = tuple(shaped_array(t.shape, t.dtype, t.weak_type) for t in types)
@@ -127,7 +127,7 @@ class Layout(ABC):
     def trace(
         self,
         operation: Operation,
-        in_types: Sequence[Any],
+        in_types: Sequence[Aval],
         in_specs: Sequence[PartitionSpec],
         out_spec: PartitionSpec,
     ) -> Traced:
@@ -166,7 +166,7 @@ class Layout(ABC):
         """A set of manual axes, in mesh order."""
         return tuple(a for a in self.axes if a in axes)
 
-    def devices(self, position: int) -> list[Any]:
+    def devices(self, position: int) -> list[Device]:
         """The devices that work on the block at `position`: several if axes are automatic."""
         place = self.coordinates(position)
         index = tuple(place.get(a, slice(None)) for a in self.mesh.axis_names)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Trace, eval_context
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
+from jax.extend.core import Primitive
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.caches import Cache
@@ -27,6 +28,7 @@ from shmap_compiler.base.jax_compat import (
     with_manual_axes,
 )
 from shmap_compiler.base.source_lines import shown_source
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, Parameter
 from shmap_compiler.eager.callbacks import run_on_each_device
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.value import Blocks, Constant
@@ -144,10 +146,10 @@ class OperationTrace(Trace):
             for t, r, a in zip(types, results, axes, strict=True)
         ]
 
-    def typed(self, aval: Any, varying: Axes) -> Any:
+    def typed(self, aval: Aval, varying: Axes) -> Aval:
         return varying_type(aval, self.body_mesh, varying) if self.rules.typed else aval
 
-    def _result_types(self, primitive, operands, params) -> list[Any]:
+    def _result_types(self, primitive, operands, params) -> list[Aval]:
         """The types of the results by JAX's rules, if types say what varies; otherwise none.
 
         Derivatives need exactly these: by JAX's rules more may vary than by ours.
@@ -159,7 +161,7 @@ class OperationTrace(Trace):
 
     @contextlib.contextmanager
     def _outside_for(
-        self, primitive: Any, operands: Sequence[Any], params: dict[str, Any]
+        self, primitive: Primitive, operands: Sequence[AnyValue], params: dict[str, Parameter]
     ) -> Iterator[tuple[Operation, list[Operand]]]:
         """The context `outside`, with a primitive as an operation, and what is known of operands.
 
@@ -177,7 +179,7 @@ class OperationTrace(Trace):
             fun = self._without_types(apply, operands) if self.rules.typed else apply
             yield Operation(primitive.name, self.who, fun), known
 
-    def _without_types(self, fun: Callable[..., Any], operands: Sequence[Any]) -> Callable:
+    def _without_types(self, fun: Function, operands: Sequence[AnyValue]) -> Callable:
         """The same function of blocks whose types do not say along which axes they vary.
 
         JAX's primitives that cast these types exist only where values have them.
@@ -215,16 +217,16 @@ class OperationTrace(Trace):
             return self.layout.whole(value)
 
 
-def plain(x: Any) -> Any:
+def plain(x: AnyValue) -> AnyValue:
     """A value without blocks, as JAX knows it outside of a trace."""
     return x.array if type(x) is Constant else x
 
 
-def _operand_key(x: Any) -> Hashable:
+def _operand_key(x: AnyValue) -> Hashable:
     return x.type_key if type(x) is Blocks else ("whole", type_key(jax.typeof(x)))
 
 
-def _operand(x: Any) -> Operand:
+def _operand(x: AnyValue) -> Operand:
     aval = jax.typeof(x)
     block = shaped_array(aval.shape, aval.dtype, aval.weak_type)
     if type(x) is Blocks:

@@ -16,6 +16,7 @@ from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.base.mesh_context import has_devices, region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.eager.operations import Rules
 from shmap_compiler.eager.run import run_on_mesh
 from shmap_compiler.graph.graph import Graph
@@ -34,7 +35,7 @@ def _impl(*args, graph, mesh_witness):
         return program(*args)
 
 
-def _program(graph: Graph, *args: Any) -> Sequence[Any]:
+def _program(graph: Graph, *args: AnyValue) -> Sequence[AnyValue]:
     """What jit traces.
 
     If it computed a value that jax_debug_nans forbids, jit calls it on arrays, to find where.
@@ -42,7 +43,7 @@ def _program(graph: Graph, *args: Any) -> Sequence[Any]:
     return bind(graph, *args) if is_tracing() else _operation_by_operation(graph, args)
 
 
-def _operation_by_operation(graph: Graph, args: Sequence[Any]) -> list[jax.Array]:
+def _operation_by_operation(graph: Graph, args: Sequence[AnyValue]) -> list[jax.Array]:
     who = f"`{graph.name}`"
     mesh = region_of(who, graph.mesh, frozenset(graph.manual_axes), args).mesh
     region = ManualRegion(mesh, graph.manual_axes)

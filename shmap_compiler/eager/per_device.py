@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import ahead_of_time, is_key_type
+from shmap_compiler.base.untyped import Aval
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation, stacked_type
 from shmap_compiler.eager.placing import place
 from shmap_compiler.graph.graph import Graph
@@ -74,7 +74,7 @@ def _drop_row(row: jax.Array) -> jax.Array:
 
 @functools.lru_cache(maxsize=1024)
 def _relabelled(
-    layout: PerDevice, aval: Any, in_spec: PartitionSpec, out_spec: PartitionSpec, fun: Callable
+    layout: PerDevice, aval: Aval, in_spec: PartitionSpec, out_spec: PartitionSpec, fun: Callable
 ) -> Callable[[jax.Array], jax.Array]:
     """`fun` of each device's block, between arrays with these specs."""
     operation = Operation("relabel", "an eager call", lambda block: [fun(block)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from jax.extend.core import Primitive
 from jax.ref import Ref
 
 from shmap_compiler.base.jax_compat import is_ref, value_type
+from shmap_compiler.base.untyped import AnyValue, Aval, Parameter, Trace
 from shmap_compiler.eager.value import EagerValue
 
 MAKERS = {"new_ref", "empty_ref"}
@@ -34,7 +34,7 @@ class Reference(EagerValue):
 
     __slots__ = ("held", "written")
 
-    def __init__(self, trace: Any, aval: Any, held: EagerValue):
+    def __init__(self, trace: Trace, aval: Aval, held: EagerValue):
         super().__init__(trace, aval)
         self.held = held
         self.written = False
@@ -55,7 +55,7 @@ class OnValues:
 
     primitive: Primitive
     refs: tuple[tuple[int, ...], ...]
-    types: tuple[Any, ...]
+    types: tuple[Aval, ...]
 
     multiple_results = True
 
@@ -66,7 +66,7 @@ class OnValues:
     def __str__(self) -> str:
         return str(self.primitive)
 
-    def bind(self, *values: Any, **params: Any) -> list[Any]:
+    def bind(self, *values: AnyValue, **params: Parameter) -> list[AnyValue]:
         operands = list(values)
         refs = [jax.new_ref(operands[positions[0]]) for positions in self.refs]
         for positions, ref in zip(self.refs, refs, strict=True):
@@ -75,7 +75,7 @@ class OnValues:
         results = self._listed(self.primitive.bind(*operands, **params))
         return [*results, *map(jax.freeze, refs)]
 
-    def abstract_eval(self, *types: Any, **params: Any) -> tuple[list[Any], Any]:
+    def abstract_eval(self, *types: Aval, **params: Parameter) -> tuple[list[AnyValue], AnyValue]:
         operands = list(types)
         for positions, ref in zip(self.refs, self.types, strict=True):
             for k in positions:
@@ -83,23 +83,23 @@ class OnValues:
         results, effects = self.primitive.abstract_eval(*operands, **params)
         return [*self._listed(results), *map(value_type, self.types)], effects
 
-    def _listed(self, results: Any) -> list[Any]:
+    def _listed(self, results: AnyValue) -> list[AnyValue]:
         return list(results) if self.primitive.multiple_results else [results]
 
 
-def concerns_references(primitive: Primitive, operands: Sequence[Any]) -> bool:
+def concerns_references(primitive: Primitive, operands: Sequence[AnyValue]) -> bool:
     """Whether a primitive makes or takes references."""
     return primitive.name in MAKERS or any(type(x) is Reference or _is_of_jax(x) for x in operands)
 
 
-def _is_of_jax(x: Any) -> bool:
+def _is_of_jax(x: object) -> bool:
     """Whether it is a reference made outside of the function, which closes over it."""
     return not isinstance(x, EagerValue) and isinstance(x, Ref)
 
 
 def process(
-    trace: Any, primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
-) -> Any:
+    trace: Trace, primitive: Primitive, operands: Sequence[AnyValue], params: dict[str, Parameter]
+) -> AnyValue:
     """Applies a primitive that makes or takes references."""
     name = primitive.name
     if name in MAKERS:
@@ -121,7 +121,7 @@ def process(
 
 
 def _made(
-    trace: Any, primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+    trace: Trace, primitive: Primitive, operands: Sequence[AnyValue], params: dict[str, Parameter]
 ) -> Reference:
     aval, _ = primitive.abstract_eval(*map(jax.typeof, operands), **params)
     assert is_ref(aval)

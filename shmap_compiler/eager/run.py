@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 from jax.extend import core as jex_core
@@ -18,6 +17,7 @@ from shmap_compiler.base.jax_compat import (
     varying_types,
 )
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
@@ -29,11 +29,11 @@ from shmap_compiler.eager.vmapped import Vmapped
 
 
 def run_on_mesh(
-    body: Callable[..., Sequence[Any]],
+    body: Callable[..., Sequence[AnyValue]],
     who: str,
     region: ManualRegion,
     rules: Rules,
-    args: Sequence[Any],
+    args: Sequence[AnyValue],
     in_specs: Sequence[PartitionSpec],
     out_specs: Sequence[PartitionSpec],
 ) -> list[jax.Array]:
@@ -47,7 +47,7 @@ def run_on_mesh(
 
 
 def run_body(
-    body: Callable[[], Sequence[Any]], trace: EagerTrace, region: ManualRegion
+    body: Callable[[], Sequence[AnyValue]], trace: EagerTrace, region: ManualRegion
 ) -> list[Blocks]:
     """The results of `body`, run by `trace`."""
     axes = region.manual_axes
@@ -83,7 +83,7 @@ LARGE = 1 << 24
 """So many bytes of arguments take longer to move to one device than their operations to start."""
 
 
-def layout_for(region: ManualRegion, arrays: Sequence[Any]) -> Layout:
+def layout_for(region: ManualRegion, arrays: Sequence[AnyValue]) -> Layout:
     """The layout of values in this region: vmapped if all devices are CPU devices of one host.
 
     Large arguments stay on their devices. Over Explicit axes that stay automatic, types say how

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ MAX_ELEMENTS = 200
 """Larger meshes and larger blocks are abbreviated."""
 
 
-def show_value(layout: Layout, aval: Any, rows: jax.Array) -> str:
+def show_value(layout: Layout, aval: object, rows: jax.Array) -> str:
     """For example:
 
     f32[2] on mesh(i=2), one block on each device

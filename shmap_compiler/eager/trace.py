@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import call_subfunction, shaped_array
+from shmap_compiler.base.untyped import AnyValue, Function, Parameter
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
 from shmap_compiler.eager.operations import OperationTrace, Rules, plain
@@ -76,7 +77,7 @@ class EagerTrace(OperationTrace):
         with self.outside():
             return Constant(self, self.layout.whole(jnp.asarray(value)))
 
-    def reference(self, ref: Any) -> Reference:
+    def reference(self, ref: AnyValue) -> Reference:
         """What stands for a reference that the function closes over."""
         if id(ref) not in self.closed_over:
             with self.outside():
@@ -138,7 +139,7 @@ class EagerTrace(OperationTrace):
     def process_custom_vjp_call(self, primitive, fun, fwd, bwd, operands, /, **params):
         return self._call(fun, operands)
 
-    def _call(self, fun: Any, operands: Sequence[Any]) -> Any:
+    def _call(self, fun: Function, operands: Sequence[AnyValue]) -> AnyValue:
         with jex_core.set_current_trace(self):
             return call_subfunction(fun, operands)
 
@@ -148,5 +149,5 @@ def _transposes_here() -> bool:
     return "transpose(" in str(source_info_util.current_name_stack())
 
 
-def _names_devices(params: dict[str, Any]) -> bool:
+def _names_devices(params: dict[str, Parameter]) -> bool:
     return any(d is not None for d in params.get("devices", ()))

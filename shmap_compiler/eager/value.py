@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from shmap_compiler.base.errors import Problem, VaryingValueError
 from shmap_compiler.base.jax_compat import is_key_type, shaped_array
 from shmap_compiler.base.source_lines import shown_source
+from shmap_compiler.base.untyped import AnyValue, Aval, Trace
 from shmap_compiler.eager.layout import Layout
 from shmap_compiler.eager.show import show_axes, show_blocks, show_names, show_value
 
@@ -38,7 +39,7 @@ class EagerValue(_Tracer):
         """The same; or an error that names what was `wanted`."""
         raise NotImplementedError
 
-    def _scalar(self, convert: Callable[[Any], Any], wanted: str) -> Any:
+    def _scalar(self, convert: Callable[[AnyValue], AnyValue], wanted: str) -> AnyValue:
         if self.aval.shape != ():
             problem = Problem(
                 f"{wanted} at {_users_line()}",
@@ -66,7 +67,7 @@ class EagerValue(_Tracer):
     def __index__(self) -> int:
         return self._scalar(operator.index, "an index")
 
-    def __round__(self, ndigits: int | None = None) -> Any:
+    def __round__(self, ndigits: int | None = None) -> AnyValue:
         return self._scalar(lambda x: round(x.item(), ndigits), "round()")
 
     def __format__(self, format_spec: str) -> str:
@@ -77,13 +78,13 @@ class EagerValue(_Tracer):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._concrete("a NumPy array"), dtype=dtype)
 
-    def item(self, *args: int) -> Any:
+    def item(self, *args: int) -> AnyValue:
         return self._concrete("item()").item(*args)
 
-    def tolist(self) -> Any:
+    def tolist(self) -> AnyValue:
         return self._concrete("tolist()").tolist()
 
-    def tobytes(self, order: Any = "C") -> bytes:
+    def tobytes(self, order: AnyValue = "C") -> bytes:
         return self._concrete("tobytes()").tobytes(order)
 
 
@@ -99,7 +100,7 @@ class Blocks(EagerValue):
     __slots__ = ("rows", "type_key", "varying")
 
     def __init__(
-        self, trace: Any, aval: Any, rows: jax.Array, varying: frozenset[str], type_key: Hashable
+        self, trace: Trace, aval: Aval, rows: jax.Array, varying: frozenset[str], type_key: Hashable
     ):
         super().__init__(trace, aval)
         self.rows = rows
@@ -169,7 +170,7 @@ class Constant(EagerValue):
 
     __slots__ = ("array",)
 
-    def __init__(self, trace: Any, array: jax.Array):
+    def __init__(self, trace: Trace, array: jax.Array):
         found = jax.typeof(array)
         super().__init__(trace, shaped_array(found.shape, found.dtype, found.weak_type))
         self.array = array

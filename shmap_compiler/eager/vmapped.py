@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import Eqn, ahead_of_time, axis_of_effect, is_key_type, no_mesh
+from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
+from shmap_compiler.base.untyped import AnyValue, Eqn
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
@@ -88,7 +89,7 @@ class Vmapped(Layout):
         run = functools.partial(compiled, *constants) if constants else compiled
         return EagerProgram(run, traced.graph.body_out_types)
 
-    def _compiled(self, graph: Graph, dims: Sequence[int | None]) -> Any:
+    def _compiled(self, graph: Graph, dims: Sequence[int | None]) -> AnyValue:
         program = jax.vmap(
             graph.fun,
             in_axes=tuple(dims),
@@ -170,7 +171,7 @@ def _blocks(rows: jax.Array, positions: tuple[int, ...]) -> list[jax.Array]:
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _cut(array: Any, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> Any:
+def _cut(array: AnyValue, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> AnyValue:
     """The rows of an array: split every dimension by its axes, bring the axes to the front."""
     block = specs.shard_shape(array.shape, spec, mesh)
     split, order = _split_dimensions(block, spec, mesh, axes)
@@ -182,7 +183,7 @@ def _cut(array: Any, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> 
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _join(rows: Any, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> Any:
+def _join(rows: AnyValue, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> AnyValue:
     """The array of which `rows` are the blocks. Rows that hold the same block count as equal."""
     block = rows.shape[1:]
     _, order = _split_dimensions(block, spec, mesh, axes)

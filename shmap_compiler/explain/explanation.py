@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shmap_compiler.base import specs
+from shmap_compiler.base.untyped import Aval, Unchecked
 from shmap_compiler.explain import hlo
 from shmap_compiler.explain.comparison import Comparison
 from shmap_compiler.explain.compute import compute_costs, short
@@ -112,7 +113,7 @@ def _collectives(
     return tuple(_sum(key, group) for key, group in alike.items())
 
 
-def _sum(key: tuple[Any, ...], alike: Sequence[Occurrence]) -> CollectiveCost:
+def _sum(key: tuple[Unchecked, ...], alike: Sequence[Occurrence]) -> CollectiveCost:
     source, written, kind, axes, size, payload, overlapped = key
     costs = [o.cost for o in alike]
     timed = None not in costs
@@ -182,7 +183,7 @@ def _layouts(compiled: CompiledProgram, mesh: Mapping[str, int]) -> tuple[Layout
 
 
 def _layout(
-    role: str, path: str, type_: Any, spec: Any, mesh: Any, sizes: Mapping[str, int]
+    role: str, path: str, type_: Aval, spec: Unchecked, mesh: Unchecked, sizes: Mapping[str, int]
 ) -> Layout:
     block = specs.shard_shape(type_.shape, spec, mesh)
     return Layout(
@@ -196,7 +197,7 @@ def _layout(
     )
 
 
-def _holds(rank: int, spec: Any, mesh: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+def _holds(rank: int, spec: Unchecked, mesh: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
     """Which block each device holds along each dimension; the first axis of an entry is major."""
     shape = tuple(mesh.values())
     coordinates = dict(zip(mesh, np.indices(shape).reshape(len(shape), -1), strict=True))

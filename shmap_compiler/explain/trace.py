@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from shmap_compiler.base.untyped import Json
 from shmap_compiler.explain.figures import Figures
 from shmap_compiler.explain.schedule import Event
 
@@ -25,7 +25,7 @@ def trace(explanation: Figures) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=0)
 
 
-def _events(explanation: Figures) -> Iterator[dict[str, Any]]:
+def _events(explanation: Figures) -> Iterator[dict[str, Json]]:
     where = explanation.target or "the devices of its mesh"
     for pid, name in enumerate(_PROCESSES):
         title = f"{name} ({explanation.program}, {where})" if pid == 0 else name
@@ -44,7 +44,7 @@ def _events(explanation: Figures) -> Iterator[dict[str, Any]]:
     yield from _threads(2, dict(sorted(links.items())))
 
 
-def _threads(pid: int, lanes: dict[str, list[Event]]) -> Iterator[dict[str, Any]]:
+def _threads(pid: int, lanes: dict[str, list[Event]]) -> Iterator[dict[str, Json]]:
     for tid, (name, events) in enumerate(lanes.items(), start=1):
         yield _named("thread_name", pid, tid, name)
         for event in events:
@@ -73,5 +73,5 @@ def _rows(events: Sequence[Event]) -> list[list[Event]]:
     return rows
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Json]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}

@@ -26,6 +26,7 @@ from shmap_compiler.base.jax_compat import (
     with_reductions,
 )
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import AnyValue, Aval, PyTree
 from shmap_compiler.base.values import is_hashable, type_of
 
 _LARGEST_ARRAY = 2**63 - 1
@@ -55,7 +56,7 @@ class Input:
     position: int
     path: str
     spec: PartitionSpec
-    type: Any
+    type: Aval
     is_ref: bool = False
 
 
@@ -68,9 +69,9 @@ class Inputs:
     """
 
     dynamic: tuple[Input, ...]
-    static: tuple[tuple[int, str, Any], ...]
+    static: tuple[tuple[int, str, AnyValue], ...]
 
-    def rebuild(self, args: tuple[Any, ...], blocks: Sequence[Any]) -> tuple[Any, ...]:
+    def rebuild(self, args: tuple[PyTree, ...], blocks: Sequence[AnyValue]) -> tuple[PyTree, ...]:
         """The user's arguments with each array replaced by its block."""
         leaves, tree = jax.tree.flatten(args)
         for i, block in zip(self.dynamic, blocks, strict=True):
@@ -79,7 +80,7 @@ class Inputs:
 
 
 def read_inputs(
-    who: str, region: ManualRegion, in_specs: Any, out_specs: Any, args: tuple[Any, ...]
+    who: str, region: ManualRegion, in_specs: PyTree, out_specs: PyTree, args: tuple[PyTree, ...]
 ) -> Inputs:
     """Raises SpecError for all that is wrong with the specs, and with the arguments for them."""
     on_mesh = region.mesh, region.manual_axes
@@ -130,7 +131,7 @@ def read_inputs(
     return Inputs(tuple(dynamic), tuple(static))
 
 
-def refuse_types(who: str, paths: Sequence[str], values: Sequence[Any]) -> None:
+def refuse_types(who: str, paths: Sequence[str], values: Sequence[AnyValue]) -> None:
     """Raises SpecError for each input of a call that is only a type, without a value."""
     problems = [
         _only_a_type(path, x)
@@ -141,12 +142,12 @@ def refuse_types(who: str, paths: Sequence[str], values: Sequence[Any]) -> None:
         raise SpecError(who, problems)
 
 
-def _matched(in_specs: Any, args: tuple[Any, ...]):
+def _matched(in_specs: PyTree, args: tuple[PyTree, ...]):
     in_specs = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     return specs.broadcast_specs(in_specs, args, "in_specs", "args")
 
 
-def _only_a_type(path: str, x: Any) -> Problem:
+def _only_a_type(path: str, x: object) -> Problem:
     return Problem(
         path,
         f"a ShapeDtypeStruct, {specs.show_type(x)}",
@@ -155,7 +156,7 @@ def _only_a_type(path: str, x: Any) -> Problem:
     )
 
 
-def _impossible_type(path: str, leaf: Any) -> Iterator[Problem]:
+def _impossible_type(path: str, leaf: object) -> Iterator[Problem]:
     """What is wrong with a type that no array has. Sizes may be symbols, which are not checked."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return
@@ -184,7 +185,7 @@ def _digits(number: int) -> str:
     return str(number) if number < 10**30 else f"more than 2^{number.bit_length() - 1}"
 
 
-def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:
+def _not_an_array(path: str, leaf: object, spec_path: str) -> Problem:
     return Problem(
         path,
         show_value(leaf),
@@ -196,7 +197,7 @@ def _not_an_array(path: str, leaf: Any, spec_path: str) -> Problem:
 # ------------------------------------------------------------- arguments whose types are split
 
 
-def _inferred(aval: Any, manual: Sequence[str]) -> PartitionSpec | None:
+def _inferred(aval: Aval, manual: Sequence[str]) -> PartitionSpec | None:
     """The spec that a type implies; None if no spec can say it.
 
     Of the axes that split a dimension, those that the body takes must come first: its block is a
@@ -224,7 +225,7 @@ def _cannot_infer(region: ManualRegion) -> Iterator[Problem]:
         )
 
 
-def _not_inferable(path: str, aval: Any, region: ManualRegion) -> Problem:
+def _not_inferable(path: str, aval: object, region: ManualRegion) -> Problem:
     return Problem(
         path,
         specs.show_split(aval),
@@ -234,7 +235,7 @@ def _not_inferable(path: str, aval: Any, region: ManualRegion) -> Problem:
 
 
 def _not_as_typed(
-    aval: Any, path: str, spec: PartitionSpec, spec_path: str, region: ManualRegion
+    aval: Aval, path: str, spec: PartitionSpec, spec_path: str, region: ManualRegion
 ) -> Iterator[Problem]:
     """Over Explicit axes nothing moves, and nothing is summed, unless the program says so."""
     if _reduces_otherwise(aval, spec, region):
@@ -268,7 +269,7 @@ def _not_as_typed(
             return
 
 
-def _reduces_otherwise(aval: Any, spec: PartitionSpec, region: ManualRegion) -> bool:
+def _reduces_otherwise(aval: object, spec: PartitionSpec, region: ManualRegion) -> bool:
     """Whether a spec and a type differ in what is yet to be summed over axes that it makes manual.
 
     A `ShapeDtypeStruct` without sharding stands for an argument as the spec has it.
@@ -279,12 +280,12 @@ def _reduces_otherwise(aval: Any, spec: PartitionSpec, region: ManualRegion) -> 
     return type_reductions(aval).over(axes) != reductions(spec).over(axes)
 
 
-def reduces(leaf: Any) -> bool:
+def reduces(leaf: object) -> bool:
     """Whether an argument is an unreduced or reduced array."""
     return isinstance(leaf, jax.Array) and bool(type_reductions(leaf))
 
 
-def _reduces_elsewhere(aval: Any, region: ManualRegion) -> bool:
+def _reduces_elsewhere(aval: object, region: ManualRegion) -> bool:
     """Whether an argument is yet to be summed over an axis that is not manual here, and cannot be.
 
     With JAX 0.12 it can, if no such axis splits it.

@@ -16,6 +16,7 @@ from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError
 from shmap_compiler.base.jax_compat import no_devices_in_scope
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import AnyValue, Function, PyTree
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.operations import Rules
 from shmap_compiler.eager.run import layout_for, run_body
@@ -32,7 +33,7 @@ from shmap_compiler.tracing.vma_typing import refused_by_types
 _T = TypeVar("_T")
 
 
-def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[Any, ...]) -> Any:
+def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTree, ...]) -> PyTree:
     """The result of a shard_mapped function on arrays: its body runs primitive by primitive.
 
     The same as tracing the body to a Graph and running that, except that the body can look at its
@@ -107,7 +108,7 @@ _CLOSED_OVER = "a reference that the function closes over"
 class _Write:
     """The last value of a reference that an eager call wrote to."""
 
-    ref: Any
+    ref: AnyValue
     value: Blocks
     spec: PartitionSpec
     path: str
@@ -157,7 +158,7 @@ def _refusal_by_types(error: Exception) -> Exception:
     return refusal
 
 
-def _code(fun: Callable[..., Any]) -> Any:
+def _code(fun: Function) -> PyTree:
     """The code object, which functions re-created from the same source share."""
     while isinstance(fun, functools.partial):
         fun = fun.func

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import jax
 from jax.core import ShapedArray
@@ -15,6 +14,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import describe, function_name, runs_traced_program
 from shmap_compiler.base.jax_compat import axis_types, described_as, tracing_context
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import AnyValue, Aval, PyTree, TreeDef
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.replicated_outputs import check_outputs
@@ -31,8 +31,8 @@ from shmap_compiler.tracing.trace import trace
 
 
 def trace_call(
-    mapped: MappedFunction, region: ManualRegion, args: tuple[Any, ...]
-) -> tuple[TracedCall, list[Any]]:
+    mapped: MappedFunction, region: ManualRegion, args: tuple[PyTree, ...]
+) -> tuple[TracedCall, list[AnyValue]]:
     """(the traced call, those of the arguments that are inputs of its graph, after its constants).
 
     Calls with equal types are traced once: as in `jax.jit` the function is taken to be pure. One
@@ -57,7 +57,7 @@ def trace_call(
     return call, [leaves[i.position] for i in inputs.dynamic]
 
 
-def apply_call(call: TracedCall, inputs: Sequence[Any]) -> Sequence[Any]:
+def apply_call(call: TracedCall, inputs: Sequence[AnyValue]) -> Sequence[AnyValue]:
     """The results of a traced call; references are read before and written after."""
     run = functools.partial(bind, call.graph)
     operands = (*call.constants, *inputs)
@@ -66,7 +66,9 @@ def apply_call(call: TracedCall, inputs: Sequence[Any]) -> Sequence[Any]:
     return run(*operands)
 
 
-def _key(mapped: MappedFunction, region: ManualRegion, in_tree: Any, inputs: Inputs) -> Hashable:
+def _key(
+    mapped: MappedFunction, region: ManualRegion, in_tree: TreeDef, inputs: Inputs
+) -> Hashable:
     """Equal for calls that are traced alike; None if that is unknown, or if there is one call."""
     if runs_traced_program(mapped.fun):  # made for this call, by another front end
         return None
@@ -85,7 +87,7 @@ def _key(mapped: MappedFunction, region: ManualRegion, in_tree: Any, inputs: Inp
     )
 
 
-def _type_key(type_: Any) -> Hashable:
+def _type_key(type_: Aval) -> Hashable:
     """Equal for types that are traced alike: a mesh of Auto axes in a type says nothing."""
     sharding = getattr(type_, "sharding", None)
     if not isinstance(type_, ShapedArray) or sharding is None:
@@ -96,21 +98,21 @@ def _type_key(type_: Any) -> Hashable:
 
 
 def _trace(
-    mapped: MappedFunction, region: ManualRegion, args: tuple[Any, ...], inputs: Inputs
+    mapped: MappedFunction, region: ManualRegion, args: tuple[PyTree, ...], inputs: Inputs
 ) -> TracedCall:
     who = describe(mapped.fun)
     results = Results(who, region, mapped.out_specs)
 
     refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
 
-    def flat_fun(*inputs_of_body: Any) -> list[Any]:
+    def flat_fun(*inputs_of_body: AnyValue) -> list[AnyValue]:
         blocks = list(inputs_of_body)
         for k in refs:
             blocks[k] = jax.new_ref(blocks[k])
         leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
         return [*leaves, *(jax.freeze(blocks[k]) for k in refs)]
 
-    def out_specs(types: Sequence[Any]) -> list[PartitionSpec]:
+    def out_specs(types: Sequence[Aval]) -> list[PartitionSpec]:
         count = len(types) - len(refs)
         return [*results.checked_specs(types[:count]), *(inputs.dynamic[k].spec for k in refs)]
 
@@ -149,12 +151,12 @@ def _trace(
     )
 
 
-def _arguments(args: tuple[Any, ...], inputs: Inputs) -> list[tuple[str, Any]]:
+def _arguments(args: tuple[PyTree, ...], inputs: Inputs) -> list[tuple[str, AnyValue]]:
     leaves = jax.tree.leaves(args)
     return [(i.path, leaves[i.position]) for i in inputs.dynamic if i.is_ref]
 
 
-def _closed_over(constants: Sequence[Any]) -> list[tuple[str, Any]]:
+def _closed_over(constants: Sequence[AnyValue]) -> list[tuple[str, AnyValue]]:
     refs = filter(ref_arguments.is_reference, constants)
     return [(f"reference {k} that the function closes over", ref) for k, ref in enumerate(refs)]
 

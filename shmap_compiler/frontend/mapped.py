@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.jax_compat import AnyMesh
+from shmap_compiler.base.untyped import Function, PyTree, Setting
 from shmap_compiler.records.traced_call import TracedCall
 
 
@@ -21,16 +20,16 @@ class MappedFunction:
       calls: those that have been traced, by the types of their arguments.
     """
 
-    fun: Callable[..., Any]
+    fun: Function
     mesh: AnyMesh | None
-    in_specs: Any
-    out_specs: Any
+    in_specs: PyTree
+    out_specs: PyTree
     axis_names: frozenset[str] = frozenset()
     check_vma: bool = True
     check_hangs: bool = True
     calls: Cache[TracedCall] = field(default_factory=lambda: Cache(maxsize=8), init=False)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Setting]:
         """The arguments besides the function, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "fun"}

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.jax_compat import is_ref, replace_jaxpr
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.graph.graph import Graph
 
 
-def is_reference(x: Any) -> bool:
+def is_reference(x: object) -> bool:
     """Whether an argument or a constant is a mutable reference."""
     try:
         return is_ref(jax.typeof(x))
@@ -27,8 +27,8 @@ def is_reference(x: Any) -> bool:
 
 
 def apply(
-    run: Callable[..., Sequence[Any]], operands: Sequence[Any], written: Sequence[int]
-) -> Sequence[Any]:
+    run: Callable[..., Sequence[AnyValue]], operands: Sequence[AnyValue], written: Sequence[int]
+) -> Sequence[AnyValue]:
     """The results of `run` on the operands, where references stand for their values.
 
     Args:
@@ -41,7 +41,7 @@ def apply(
     return results[:count]
 
 
-def refuse_aliases(who: str, named: Sequence[tuple[str, Any]]) -> None:
+def refuse_aliases(who: str, named: Sequence[tuple[str, AnyValue]]) -> None:
     """Raises SpecError if a reference comes twice.
 
     Args:

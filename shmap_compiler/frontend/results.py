@@ -21,6 +21,7 @@ from shmap_compiler.base.jax_compat import (
     with_reductions,
 )
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree
 from shmap_compiler.base.values import type_of
 
 
@@ -32,7 +33,7 @@ class Results:
       matched: for each array, its path, the path of its spec, and the spec.
     """
 
-    def __init__(self, who: str, region: ManualRegion, out_specs: Any):
+    def __init__(self, who: str, region: ManualRegion, out_specs: PyTree):
         self._who = who
         self._region = region
         self._out_specs = out_specs
@@ -44,7 +45,7 @@ class Results:
         """Each array and its spec as the user names them."""
         return [(path, spec_path) for path, spec_path, _ in self.matched]
 
-    def record(self, result: Any) -> list[Any]:
+    def record(self, result: PyTree) -> list[AnyValue]:
         """The arrays of `result`."""
         leaves, self.tree = jax.tree.flatten(result)
         matched, problems = specs.broadcast_specs(self._out_specs, result, "out_specs", "result")
@@ -85,7 +86,7 @@ class Results:
         self.matched = [(path, spec_path, spec) for path, _, spec_path, spec in matched]
         return leaves
 
-    def checked_specs(self, types: Sequence[Any]) -> list[PartitionSpec]:
+    def checked_specs(self, types: Sequence[Aval]) -> list[PartitionSpec]:
         """The spec of each array. Raises SpecError if one does not fit its type."""
         problems = [
             problem
@@ -98,7 +99,7 @@ class Results:
 
 
 def _other_reductions(
-    path: str, leaf: Any, spec_path: str, spec: PartitionSpec, manual: Sequence[str]
+    path: str, leaf: Leaf, spec_path: str, spec: PartitionSpec, manual: Sequence[str]
 ) -> Iterator[Problem]:
     """How the type of a result differs from its spec in what is yet to be summed.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import ParamSpec, TypeVar, overload
 
 from shmap_compiler.base.jax_compat import AnyMesh
+from shmap_compiler.base.untyped import Function, PyTree, Wrapped
 from shmap_compiler.frontend.arguments import INFER
 from shmap_compiler.frontend.shard_mapped import ShardMapped, make, names_of_axes
 
@@ -18,9 +19,9 @@ def shard_map(
     f: Callable[_P, _R],
     /,
     *,
-    out_specs: Any,
+    out_specs: PyTree,
     axis_names: str | Iterable[str] = ...,
-    in_specs: Any = ...,
+    in_specs: PyTree = ...,
     mesh: AnyMesh | None = ...,
     check_vma: bool = ...,
     check_hangs: bool = ...,
@@ -32,9 +33,9 @@ def shard_map(
     f: None = None,
     /,
     *,
-    out_specs: Any,
+    out_specs: PyTree,
     axis_names: str | Iterable[str] = ...,
-    in_specs: Any = ...,
+    in_specs: PyTree = ...,
     mesh: AnyMesh | None = ...,
     check_vma: bool = ...,
     check_hangs: bool = ...,
@@ -42,16 +43,16 @@ def shard_map(
 
 
 def shard_map(
-    f: Callable[..., Any] | None = None,
+    f: Function | None = None,
     /,
     *,
-    out_specs: Any,
+    out_specs: PyTree,
     axis_names: str | Iterable[str] = frozenset(),
-    in_specs: Any = INFER,
+    in_specs: PyTree = INFER,
     mesh: AnyMesh | None = None,
     check_vma: bool = True,
     check_hangs: bool = True,
-) -> Any:
+) -> Wrapped:
     """Maps a per-device function over the blocks of its arguments on a mesh of devices.
 
     Each device applies `f` to its blocks of the arguments. Collectives in `f` name mesh axes.

@@ -21,6 +21,7 @@ from shmap_compiler.base.errors import BodyError, Problem, SpecTypeError, Target
 from shmap_compiler.base.jax_compat import is_tracing, needs_varying_types
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
+from shmap_compiler.base.untyped import Function, Leaf, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import reduces, refuse_types
 from shmap_compiler.frontend.call_eagerly import call_eagerly
@@ -39,7 +40,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def make(fun: Callable[_P, _R], options: dict[str, Any]) -> ShardMapped[_P, _R]:
+def make(fun: Callable[_P, _R], options: dict[str, Setting]) -> ShardMapped[_P, _R]:
     """The `ShardMapped` of a function, an existing one if the function was mapped equally before.
 
     Args:
@@ -106,24 +107,24 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         said = specs.has_reductions((self.in_specs, self.out_specs))
         return said or (self.check_vma and casts_to_reduced(self.fun))
 
-    def _placed(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
+    def _placed(self, region: ManualRegion, args: tuple[PyTree, ...]) -> PyTree:
         """The result with exactly the shardings that out_specs say."""
         call, inputs = trace_call(self, region, args)
         outs = apply_call(call, inputs)
         placed = zip(outs, call.signature.out_shardings[: len(outs)], strict=True)
         return jax.tree.unflatten(call.out_tree, [jax.device_put(x, s) for x, s in placed])
 
-    def _bound(self, region: ManualRegion, args: tuple[Any, ...]) -> Any:
+    def _bound(self, region: ManualRegion, args: tuple[PyTree, ...]) -> PyTree:
         with errors_of("shard_map"):  # this may be inside of another front end
             call, inputs = trace_call(self, region, args)
             refuse_types(describe(self.fun), call.in_paths, inputs)
         outs = apply_call(call, inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 
-    def _region(self, leaves: Sequence[Any]) -> ManualRegion:
+    def _region(self, leaves: Sequence[Leaf]) -> ManualRegion:
         return region_of(describe(self.fun), self.mesh, self.axis_names, leaves)
 
-    def trace(self, *args: Any) -> Graph:
+    def trace(self, *args: PyTree) -> Graph:
         """Traces the function.
 
         Args:
@@ -144,7 +145,7 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
 
     def lower(
         self,
-        *args: Any,
+        *args: PyTree,
         partitioner: Partitioner | None = None,
         groups: GroupNaming = "axes",
         overlap: OverlapMode | None = None,
@@ -185,11 +186,11 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         key = Identity(call), partitioner, groups, added_passes(), setting
         return self._lowered.get(key, lambda: lowered.lower(call, partitioner, groups, setting))
 
-    def _call(self, args: tuple[Any, ...]) -> TracedCall:
+    def _call(self, args: tuple[PyTree, ...]) -> TracedCall:
         call, _ = trace_call(self, self._region(jax.tree.leaves(args)), args)
         return call
 
-    def replace(self, **fields: Any) -> ShardMapped[..., Any]:
+    def replace(self, **fields: Setting) -> ShardMapped[..., PyTree]:
         """Returns the same function with other arguments of `shard_map`.
 
         Args:
@@ -208,14 +209,14 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         options["axis_names"] = names_of_axes(fun, options["axis_names"])
         return make(fun, options)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Wrapped:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
         return f"<shard_map of {describe(self.fun)}>"
 
 
-def names_of_axes(fun: Any, axis_names: str | Iterable[str]) -> frozenset[str]:
+def names_of_axes(fun: Function | None, axis_names: str | Iterable[str]) -> frozenset[str]:
     """`axis_names` as a set; one name is not a sequence of names."""
     try:
         return frozenset({axis_names} if isinstance(axis_names, str) else axis_names)

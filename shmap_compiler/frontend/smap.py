@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import ParamSpec, TypeVar, overload
 
 import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
+from shmap_compiler.base.untyped import Function, PyTree, Unchecked, Wrapped
 from shmap_compiler.frontend.arguments import INFER
 from shmap_compiler.frontend.shard_map import shard_map
 from shmap_compiler.frontend.shard_mapped import ShardMapped
@@ -23,8 +24,8 @@ def smap(
     f: Callable[_P, _R],
     /,
     *,
-    in_axes: Any = ...,
-    out_axes: Any,
+    in_axes: PyTree = ...,
+    out_axes: PyTree,
     axis_name: str,
 ) -> ShardMapped[_P, _R]: ...
 
@@ -34,20 +35,20 @@ def smap(
     f: None = None,
     /,
     *,
-    in_axes: Any = ...,
-    out_axes: Any,
+    in_axes: PyTree = ...,
+    out_axes: PyTree,
     axis_name: str,
 ) -> Callable[[Callable[_P, _R]], ShardMapped[_P, _R]]: ...
 
 
 def smap(
-    f: Callable[..., Any] | None = None,
+    f: Function | None = None,
     /,
     *,
-    in_axes: Any = INFER,
-    out_axes: Any,
+    in_axes: PyTree = INFER,
+    out_axes: PyTree,
     axis_name: str,
-) -> Any:
+) -> Wrapped:
     """Maps a function over one axis of the mesh in scope, with the interface of `jax.vmap`.
 
     Args:
@@ -85,7 +86,7 @@ def smap(
     )
 
 
-def _specs_of_axes(axes: Any, axis_name: str) -> Any:
+def _specs_of_axes(axes: Unchecked, axis_name: str) -> PyTree:
     def spec(axis: int | None) -> PartitionSpec:
         return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, axis_name)
 
@@ -112,7 +113,7 @@ _MOST_DIMENSIONS = 1000
 """No array has so many. The spec of a wrong dimension may not fit in memory."""
 
 
-def _axes_problems(axes: Any, root: str) -> list[Problem]:
+def _axes_problems(axes: Unchecked, root: str) -> list[Problem]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(axes, is_leaf=lambda axis: axis is None)
     return [
         (Problem if type(axis) is int else TypeProblem)(

@@ -13,11 +13,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterator
 from types import CellType, CodeType, FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import jax
 
 from shmap_compiler.base.caches import Cache
+from shmap_compiler.base.untyped import Function, Setting, Unchecked
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.graph import structural_keys
 
@@ -26,17 +27,17 @@ class Mapped(Protocol):
     """A function and how it is mapped: a `MappedFunction`, or a `Pmapped`."""
 
     @property
-    def fun(self) -> Any: ...
+    def fun(self) -> Function: ...
 
     @property
-    def options(self) -> dict[str, Any]: ...
+    def options(self) -> dict[str, Setting]: ...
 
 
 _Mapped = TypeVar("_Mapped", bound=Mapped)
 _ATTRIBUTE = "__shard_mapped__"
 
 
-def key(fun: Any, options: dict[str, Any]) -> Hashable:
+def key(fun: Function, options: dict[str, Setting]) -> Hashable:
     """Equal for what computes the same; None where nobody can tell.
 
     Callable objects may have changed from one call to the next. So may the variables that a plain
@@ -55,7 +56,7 @@ def key(fun: Any, options: dict[str, Any]) -> Hashable:
     return (found, _variables(fun)) if is_hashable(found) else None
 
 
-def find(kind: type[_Mapped], fun: Any, options: dict[str, Any]) -> _Mapped | None:
+def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Mapped | None:
     """What has been kept for `fun` and equal options, if anything of this kind."""
     made = _made_of(fun)
     if made is None:
@@ -86,12 +87,12 @@ class _Made:
         self.of = weakref.ref(fun)
         self.mapped: Cache[Mapped] = Cache(maxsize=64)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """A pickled function comes without it."""
         return type(None), ()
 
 
-def _made_of(fun: Any) -> _Made | None:
+def _made_of(fun: Function) -> _Made | None:
     """`functools.wraps` copies the attributes of a function to another one; these do not count."""
     made = getattr(fun, _ATTRIBUTE, None)
     return made if isinstance(made, _Made) and made.of() is fun else None
@@ -114,14 +115,14 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _contents(cell: CellType) -> Any:
+def _contents(cell: CellType) -> Unchecked:
     try:
         return cell.cell_contents
     except ValueError:  # a variable without value
         return cell
 
 
-def _value_key(value: Any) -> Hashable:
+def _value_key(value: object) -> Hashable:
     """Numbers by value, as others that are equal may take their place; all else by identity."""
     return (
         structural_keys.key(value)

@@ -6,8 +6,8 @@ import functools
 
 from jax.extend.core import Primitive
 
-from shmap_compiler.base.jax_compat import Jaxpr
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Jaxpr
 from shmap_compiler.jaxprs.contents import equations
 
 

@@ -18,9 +18,6 @@ from shmap_compiler import collectives
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
-    Atom,
-    Eqn,
-    Jaxpr,
     abstract_mesh,
     is_axis_effect,
     open_jaxpr,
@@ -31,6 +28,7 @@ from shmap_compiler.base.jax_compat import (
     with_manual_axes,
 )
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Effect, Eqn, Jaxpr
 from shmap_compiler.graph.printing import print_program
 from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.replication.frames import Replication
@@ -94,32 +92,32 @@ class Graph:
         return with_manual_axes(self.mesh, self.all_manual_axes)
 
     @property
-    def body_in_types(self) -> list[Any]:
+    def body_in_types(self) -> list[Aval]:
         """Types of one device's input blocks."""
         return [v.aval for v in self.jaxpr.jaxpr.invars]
 
     @property
-    def body_out_types(self) -> list[Any]:
+    def body_out_types(self) -> list[Aval]:
         """Types of one device's output blocks."""
         return [v.aval for v in self.jaxpr.jaxpr.outvars]
 
     @cached_property
-    def in_types(self) -> list[Any]:
+    def in_types(self) -> list[Aval]:
         """Types of the full input arrays."""
         return self._full_types(self.body_in_types, self.in_specs)
 
     @cached_property
-    def out_types(self) -> list[Any]:
+    def out_types(self) -> list[Aval]:
         """Types of the full output arrays."""
         return self._full_types(self.body_out_types, self.out_specs)
 
     @property
-    def effects(self) -> set[Any]:
+    def effects(self) -> set[Effect]:
         """Effects of the program that reach beyond it: callbacks, prints, ordered ones."""
         return {e for e in self.jaxpr.effects if not is_axis_effect(e, self.manual_axes)}
 
     @cached_property
-    def fun(self) -> Callable[..., list[Any]]:
+    def fun(self) -> Callable[..., list[AnyValue]]:
         """The program as a function of flat blocks, to be traced again under a transformation."""
         return jex_core.jaxpr_as_fun(self.jaxpr)
 
@@ -138,7 +136,7 @@ class Graph:
         varying = [{*specs.varying_axes(s), *self.outer_manual_axes} for s in self.in_specs]
         return infer_program(self.region, self.jaxpr, varying)
 
-    def _full_types(self, types, type_specs) -> list[Any]:
+    def _full_types(self, types, type_specs) -> list[Aval]:
         outside = with_manual_axes(self.mesh, self.outer_manual_axes)
 
         made: dict[Any, Any] = {}  # of hundreds few differ
@@ -174,7 +172,7 @@ class Graph:
             axes = self.replication.of(var)
             return f"{{V:{','.join(a for a in names if a in axes)}}}" if axes else ""
 
-        def is_graph(value: Any) -> bool:
+        def is_graph(value: object) -> bool:
             return isinstance(value, Graph)
 
         ins, outs = ([specs.show(s) for s in row] for row in (self.in_specs, self.out_specs))
@@ -229,7 +227,7 @@ def _check_jaxpr(jaxpr: Jaxpr, graph: Graph) -> None:
     _check_defined(jaxpr.outvars, defined)
 
 
-def _check_defined(atoms: Sequence[Any], defined: Set[int]) -> None:
+def _check_defined(atoms: Sequence[Atom], defined: Set[int]) -> None:
     for atom in atoms:
         if not isinstance(atom, jex_core.Literal) and id(atom) not in defined:
             _require(False, "{} is set before it is used", atom)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shmap_compiler.base.jax_compat import Eqn
+from shmap_compiler.base.untyped import Eqn
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations, names_any
 

@@ -12,8 +12,9 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, is_jaxpr, open_jaxpr
+from shmap_compiler.base.jax_compat import is_jaxpr, open_jaxpr
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr, Parameter
 
 
 def print_program(
@@ -21,8 +22,8 @@ def print_program(
     program: Jaxpr,
     in_layouts: Sequence[str],
     out_layouts: Sequence[str],
-    suffix: Callable[[Any], str],
-    is_graph: Callable[[Any], bool],
+    suffix: Callable[[Atom], str],
+    is_graph: Callable[[Parameter], bool],
 ) -> str:
     """The text of a per-device program.
 
@@ -43,7 +44,7 @@ def print_program(
 
 
 class _Printer:
-    def __init__(self, suffix: Callable[[Any], str], is_graph: Callable[[Any], bool]):
+    def __init__(self, suffix: Callable[[Atom], str], is_graph: Callable[[Parameter], bool]):
         self.suffix = suffix
         self.is_graph = is_graph
         self.names: dict[Any, str] = {}
@@ -105,7 +106,7 @@ class _Printer:
         yield f"{indent}  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Parameter:
     """Without JAX's own classes of numbers, which print in their own way."""
     if type(value) is tuple:
         return tuple(map(_plain, value))
@@ -123,7 +124,7 @@ def _comment(eqn: Eqn) -> str:
     return f"  # {place}" if place else ""
 
 
-def _is_telling(value: Any) -> bool:
+def _is_telling(value: object) -> bool:
     """Whether a parameter says something: no default, no object known by its address only."""
     if value is None or value is False or callable(value):
         return False

@@ -22,7 +22,8 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex_core
 
-from shmap_compiler.base.jax_compat import Jaxpr, equation_context, is_jaxpr, jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
+from shmap_compiler.base.untyped import Aval, Jaxpr, Parameter, Unchecked
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import once_per_jaxpr, primitives
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP, REGIONS
@@ -57,7 +58,7 @@ class Key:
 class Identity:
     """Equal to itself only. Keeps its object alive."""
 
-    object: Any
+    object: Unchecked
 
     def __hash__(self) -> int:
         return id(self.object)
@@ -66,17 +67,17 @@ class Identity:
         return isinstance(other, Identity) and self.object is other.object
 
 
-def parameters_key(primitive: jex_core.Primitive, params: dict[str, Any]) -> Hashable:
+def parameters_key(primitive: jex_core.Primitive, params: dict[str, Parameter]) -> Hashable:
     """Key of the parameters of one equation."""
     ignored = _DERIVATIVE_RULES.get(primitive.name, ())
     return tuple((name, key(value)) for name, value in params.items() if name not in ignored)
 
 
-def type_key(aval: Any) -> Hashable:
+def type_key(aval: Aval) -> Hashable:
     return aval.shape, aval.dtype, aval.weak_type
 
 
-def key(value: Any) -> Hashable:
+def key(value: object) -> Hashable:
     """Key of a parameter's value."""
     if is_jaxpr(value):
         return jaxpr_key(value)
@@ -154,7 +155,7 @@ def jaxpr_key(jaxpr: Jaxpr) -> Key:
     return Key(inputs, eqns, tuple(map(use, inner.outvars)), consts)
 
 
-def type_key_of_any(aval: Any) -> Hashable:
+def type_key_of_any(aval: Aval) -> Hashable:
     """Key of a type that may also be a token or a reference."""
     return type_key(aval) if isinstance(aval, ShapedArray) else (type(aval), aval)
 
@@ -162,12 +163,12 @@ def type_key_of_any(aval: Any) -> Hashable:
 # ------------------------------------------------------------- facts about parameters
 
 
-def primitives_in(params: dict[str, Any]) -> frozenset[jex_core.Primitive]:
+def primitives_in(params: dict[str, Parameter]) -> frozenset[jex_core.Primitive]:
     """All primitives of the programs among the parameters of an equation."""
     return frozenset().union(*map(primitives, jaxprs_in(params)))
 
 
-def transposes_in(params: dict[str, Any]) -> bool:
+def transposes_in(params: dict[str, Parameter]) -> bool:
     """Whether programs among the parameters of an equation take reverse-mode derivatives."""
     return any(map(_transposes, jaxprs_in(params)))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
+from shmap_compiler.base.untyped import AnyValue, Atom, Eqn, Jaxpr
 
 
 def with_equations(
@@ -27,6 +27,6 @@ def is_dropped(var: Atom) -> bool:
     return type(var).__name__ == "DropVar"
 
 
-def where(mask: Sequence[bool], values: Sequence[Any]) -> tuple[Any, ...]:
+def where(mask: Sequence[bool], values: Sequence[AnyValue]) -> tuple[AnyValue, ...]:
     """The values at which `mask` is true."""
     return tuple(v for m, v in zip(mask, values, strict=True) if m)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from jax.extend.core import Primitive
 
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr, jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
+from shmap_compiler.base.untyped import Eqn, Jaxpr
 
 T = TypeVar("T")
 

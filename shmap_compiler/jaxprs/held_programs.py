@@ -7,7 +7,8 @@ may run its programs any number of times, on any of its operands.
 
 from __future__ import annotations
 
-from shmap_compiler.base.jax_compat import Eqn, is_jaxpr, jaxprs_in
+from shmap_compiler.base.jax_compat import is_jaxpr, jaxprs_in
+from shmap_compiler.base.untyped import Eqn
 
 JITS = frozenset({"jit", "pjit"})
 """Names of `jax.jit`, on all versions of JAX."""

@@ -9,18 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any
 
 from jax.extend import core as jex_core
 
-from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
-    open_jaxpr,
-    replace_jaxpr,
-    replace_jaxprs_in,
-)
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.untyped import Atom, Effect, Eqn, Jaxpr, Parameter
 from shmap_compiler.jaxprs.contents import holders
 
 Names = dict[Atom, Atom]
@@ -80,7 +73,7 @@ class Rewriter:
             return [eqn]
         return [eqn.replace(params=params, effects=self.effects(eqn.effects))]
 
-    def effects(self, effects: Any) -> Any:
+    def effects(self, effects: Effect) -> Effect:
         """The effects of a rewritten program or equation that had these effects."""
         return effects
 
@@ -97,7 +90,7 @@ def renamed(eqn: Eqn, names: Mapping[Atom, Atom]) -> Eqn:
 
 
 def copy_equations(
-    eqns: Iterable[Eqn], names: MutableMapping[Atom, Atom], **fields: Any
+    eqns: Iterable[Eqn], names: MutableMapping[Atom, Atom], **fields: Parameter
 ) -> list[Eqn]:
     """Copies of equations with new variables as results.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr, jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
+from shmap_compiler.base.untyped import Eqn, Jaxpr, Parameter
 from shmap_compiler.jaxprs.contents import equations, holders, names_any
 
 
@@ -31,7 +32,7 @@ def transposes(jaxpr: Jaxpr) -> bool:
     return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
 
 
-def _as_the_user_gave_it(eqn: Eqn) -> dict[str, Any]:
+def _as_the_user_gave_it(eqn: Eqn) -> dict[str, Parameter]:
     """The parameters of an equation without what JAX made of them by transposition."""
     if eqn.primitive.name != _SOLVER:
         return eqn.params

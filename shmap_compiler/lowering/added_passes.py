@@ -100,7 +100,7 @@ def _parsed(element: Pass | str) -> tuple[Pass | str, ...]:
     return shmap_passes.parse_pipeline(f"builtin.module({element})", PASSES)
 
 
-def _wrong(element: Any) -> Iterator[Problem]:
+def _wrong(element: object) -> Iterator[Problem]:
     where = "passes"
     if isinstance(element, str):
         try:
@@ -122,7 +122,7 @@ def _wrong(element: Any) -> Iterator[Problem]:
     yield Problem(where, show_value(element), "an instance of shmap_passes.Pass, or text", fix)
 
 
-def _wrong_anchors(before: Any, after: Any) -> Iterator[Problem]:
+def _wrong_anchors(before: object, after: object) -> Iterator[Problem]:
     if before is not None and after is not None:
         found = f"before={before!r} and after={after!r}"
         yield Problem("before, after", found, "one of the two", "omit one of them")

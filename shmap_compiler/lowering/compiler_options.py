@@ -10,11 +10,11 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.jax_compat import compile_lowered
+from shmap_compiler.base.untyped import Setting, Unchecked
 
 _UNKNOWN = re.compile(r"No such compile option: '([^']*)'")
 
@@ -28,8 +28,8 @@ class CompilerOptions:
       of_target: those of the target, as in `Target.compiler_options`.
     """
 
-    given: Mapping[str, Any] = field(default_factory=dict)
-    of_target: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Unchecked] = field(default_factory=dict)
+    of_target: Mapping[str, Setting] = field(default_factory=dict)
 
 
 NO_OPTIONS = CompilerOptions()

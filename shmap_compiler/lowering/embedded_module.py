@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,11 @@ from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.lowering.portable_module import module_p
 
 
-def apply_module(text: str, operands: Sequence[Any]) -> list[Any]:
+def apply_module(text: str, operands: Sequence[AnyValue]) -> list[AnyValue]:
     """The results of the `@main` of a module.
 
     Raises:

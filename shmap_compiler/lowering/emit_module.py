@@ -23,7 +23,6 @@ from jaxlib.mlir.dialects import sdy
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
-    Jaxpr,
     Reductions,
     fresh_module_context,
     reductions,
@@ -34,6 +33,7 @@ from shmap_compiler.base.jax_compat import (
     without_high_primitives,
 )
 from shmap_compiler.base.jax_compat.name_stacks import within_scope
+from shmap_compiler.base.untyped import Aval, Effect, Jaxpr, LoweringContext, OpView
 from shmap_compiler.collectives.axis_index import lower_axis_index_of_jax
 from shmap_compiler.collectives.base import MESH_SYMBOL
 from shmap_compiler.graph.graph import Graph
@@ -45,7 +45,10 @@ from shmap_compiler.tracing.canonicalize_collectives import normalize
 
 
 def emit(
-    graph: Graph, ctx: Any, ordered_effects: Sequence[jex_core.Effect], watch: bool = False
+    graph: Graph,
+    ctx: LoweringContext,
+    ordered_effects: Sequence[jex_core.Effect],
+    watch: bool = False,
 ) -> ir.Module:
     """The module of `graph`, in the MLIR context of `ctx`.
 
@@ -69,7 +72,11 @@ def emit(
 
 
 def _emit_main(
-    graph: Graph, ctx: Any, module: ir.Module, ordered_effects: Sequence[Any], watch: bool
+    graph: Graph,
+    ctx: LoweringContext,
+    module: ir.Module,
+    ordered_effects: Sequence[Effect],
+    watch: bool,
 ) -> None:
     """Has JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
     axes = graph.all_manual_axes
@@ -106,7 +113,7 @@ def _emit_main(
     caller.operation.erase()
 
 
-def _split(values: Iterable[Any], count: int) -> tuple[list[Any], list[Any]]:
+def _split(values: Iterable[OpView], count: int) -> tuple[list[OpView], list[OpView]]:
     listed = list(values)
     return listed[:count], listed[count:]
 
@@ -133,7 +140,7 @@ def lowerable(graph: Graph) -> Jaxpr:
     return normalize(jaxpr, graph.body_mesh, axes, f"`{graph.name}`")
 
 
-def _named(jaxpr: Jaxpr, graph: Graph, ctx: Any) -> Jaxpr:
+def _named(jaxpr: Jaxpr, graph: Graph, ctx: LoweringContext) -> Jaxpr:
     """The program, whose operations get their full names if XLA sees no call that carries a prefix.
 
     On a mesh of one device there is no call, and Shardy removes regions whose axes have size one.
@@ -144,7 +151,7 @@ def _named(jaxpr: Jaxpr, graph: Graph, ctx: Any) -> Jaxpr:
     return jaxpr
 
 
-def _annotate(main: Any, graph: Graph, tokens: int, sizes: int) -> None:
+def _annotate(main: OpView, graph: Graph, tokens: int, sizes: int) -> None:
     main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     main.attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
         [ir.StringAttr.get(a) for a in graph.manual_axes]
@@ -162,7 +169,7 @@ def _annotate(main: Any, graph: Graph, tokens: int, sizes: int) -> None:
 
 def _sharding_attributes(
     mesh: AnyMesh,
-    arrays: Iterable[tuple[PartitionSpec, Any, ir.Type]],
+    arrays: Iterable[tuple[PartitionSpec, Aval, ir.Type]],
     tokens: int,
     sizes: int = 0,
 ) -> ir.ArrayAttr:
@@ -195,5 +202,5 @@ def _mesh_attribute(graph: Graph) -> ir.Attribute:
     return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(a, n) for a, n in graph.mesh.shape.items()])
 
 
-def _symbol(op: Any) -> str:
+def _symbol(op: OpView) -> str:
     return ir.StringAttr(op.operation.attributes["sym_name"]).value

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
+from shmap_compiler.base.untyped import LoweringContext
 
-def merge(module: ir.Module, name: str, ctx: Any, args: Sequence[ir.Value]) -> list[ir.Value]:
+
+def merge(
+    module: ir.Module, name: str, ctx: LoweringContext, args: Sequence[ir.Value]
+) -> list[ir.Value]:
     """The results of `@main` of `module`, applied to `args` at the insertion point of `ctx`.
 
     Consumes `module`. Its other functions join those of the module that is being lowered.

@@ -14,6 +14,7 @@ from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, ShmapError
+from shmap_compiler.base.untyped import Setting
 
 OverlapMode = Literal["off", "auto", "measure", "force"]
 
@@ -42,7 +43,7 @@ class OverlapSetting:
         return ChooseOverlap(machine.text if machine else "", effort, self.rounding)
 
 
-def read_setting(mode: Any, rounding: Any, who: str | None = None) -> OverlapSetting:
+def read_setting(mode: Setting, rounding: Setting, who: str | None = None) -> OverlapSetting:
     """The setting of two arguments; those that are None are as in scope.
 
     Raises:
@@ -55,7 +56,7 @@ def read_setting(mode: Any, rounding: Any, who: str | None = None) -> OverlapSet
     return OverlapSetting(in_scope.mode if mode is None else mode, rounds)
 
 
-def _no_such_mode(where: str, mode: Any) -> Problem:
+def _no_such_mode(where: str, mode: object) -> Problem:
     needed = f"one of {', '.join(map(repr, MODES))}"
     return Problem(where, show_value(mode), needed, "write 'auto', or 'off' for the plain program")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import shmap_passes
@@ -22,6 +21,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from shmap_compiler.base.jax_compat import compiling_for, shaped_array
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.base.untyped import OpView
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
 from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.lowering.primitive import mesh_witness
@@ -102,7 +102,7 @@ def _version() -> str:
     return earlier if smaller == _GROUPS_BY_MESH_AXES else _GROUPS_BY_MESH_AXES
 
 
-def _drop_unused_arguments(main: Any) -> tuple[int, ...]:
+def _drop_unused_arguments(main: OpView) -> tuple[int, ...]:
     """Removes the unused arguments of a function; returns the positions of the others."""
     block, attributes = main.regions[0].blocks[0], list(main.arg_attrs)
     kept = tuple(i for i, argument in enumerate(block.arguments) if list(argument.uses))

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -24,8 +23,6 @@ from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.frames import with_room
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
-    Eqn,
-    Jaxpr,
     groups_among_other_meshes,
     keep_unreduced,
     print_equations_as,
@@ -37,6 +34,7 @@ from shmap_compiler.base.jax_compat import (
     with_manual_axes,
 )
 from shmap_compiler.base.specs import show, show_mesh
+from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr, LoweringContext, OpView, Parameter
 from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import all_equations
@@ -52,7 +50,7 @@ shmap_p = Primitive("shard_map")  # the name in profiles and in error messages o
 shmap_p.multiple_results = True
 
 
-def bind(graph: Graph, *args: Any) -> list[Any]:
+def bind(graph: Graph, *args: AnyValue) -> list[AnyValue]:
     """Applies a graph to full arrays."""
     if graph.outer_manual_axes and tracks_varying_types():
         args = tuple(_varying_together(graph, args))
@@ -62,7 +60,7 @@ def bind(graph: Graph, *args: Any) -> list[Any]:
     return shmap_p.bind(*args, graph=graph, mesh_witness=witness)
 
 
-def _varying_together(graph: Graph, args: Sequence[Any]) -> list[Any]:
+def _varying_together(graph: Graph, args: Sequence[AnyValue]) -> list[AnyValue]:
     """The arguments, cast to a common type: to JAX, every result depends on every argument."""
     found = [varies_along(jax.typeof(x)) for x in args]
     joined = _varies_outside(graph, found)
@@ -94,7 +92,7 @@ def mesh_witness(mesh: AnyMesh) -> Jaxpr:
     return jax.make_jaxpr(constrain)(jax.ShapeDtypeStruct((), np.float32))
 
 
-def _shown(eqn: Eqn) -> dict[str, Any]:
+def _shown(eqn: Eqn) -> dict[str, Parameter]:
     """The parameters that `print(jax.make_jaxpr(f)(x))` shows."""
     graph: Graph = eqn.params["graph"]
     return {
@@ -167,7 +165,7 @@ def _lowering(ctx, *args, graph, mesh_witness):
     return with_room(_lowered, ctx, args, graph)
 
 
-def _lowered(ctx: Any, args: Sequence[Any], graph: Graph) -> Sequence[Any]:
+def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequence[OpView]:
     if not shardy_is_on() and any(spec.unreduced for spec in graph.out_specs):
         raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
     refuse_symbolic_dimensions(graph, ctx)
@@ -184,7 +182,7 @@ def _lowered(ctx: Any, args: Sequence[Any], graph: Graph) -> Sequence[Any]:
     return keep_unreduced(results[len(effects) :], ctx.avals_out)
 
 
-def _chooser(graph: Graph, ctx: Any) -> ChooseOverlap | None:
+def _chooser(graph: Graph, ctx: LoweringContext) -> ChooseOverlap | None:
     """What chooses where transfers run beside products, for the devices of the program."""
     setting, options = overlap_setting(), _options.get()
     if setting.mode == "off":

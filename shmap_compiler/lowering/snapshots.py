@@ -17,6 +17,8 @@ from jax.interpreters.mlir import ir
 from shmap_passes import ChooseOverlap, Pass
 from shmap_passes.overlap.choices import Choice
 
+from shmap_compiler.base.untyped import OpView
+
 
 @dataclass(frozen=True)
 class ModuleState:
@@ -104,7 +106,7 @@ class Snapshots:
             for name, module, keeps_bits in self._stages()
         )
 
-    def _stages(self) -> Iterator[tuple[str, Any, bool]]:
+    def _stages(self) -> Iterator[tuple[str, OpView, bool]]:
         """One module, in each of its states."""
         module = self._emitted.operation.clone(ip=False)
         yield "body", module, True

@@ -9,17 +9,17 @@ parts of an exported program may have symbolic dimensions, and a body may comput
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from jax import export
 
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Aval, LoweringContext
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 
 
-def refuse_symbolic_dimensions(graph: Graph, ctx: Any) -> None:
+def refuse_symbolic_dimensions(graph: Graph, ctx: LoweringContext) -> None:
     """Raises TargetError if an array of the graph has a symbolic dimension.
 
     Args:
@@ -33,7 +33,7 @@ def refuse_symbolic_dimensions(graph: Graph, ctx: Any) -> None:
             raise TargetError(f"`{graph.name}`", [_problem(type_, line, found)])
 
 
-def _arrays(graph: Graph) -> Iterator[tuple[Any, str]]:
+def _arrays(graph: Graph) -> Iterator[tuple[Aval, str]]:
     """The types of all arrays, and where the body computes with them."""
     for eqn in equations(graph.jaxpr):
         for variable in (*eqn.invars, *eqn.outvars):
@@ -42,7 +42,7 @@ def _arrays(graph: Graph) -> Iterator[tuple[Any, str]]:
         yield type_, "an argument"
 
 
-def _problem(type_: Any, where: str, dimensions: list[str]) -> Problem:
+def _problem(type_: Aval, where: str, dimensions: list[str]) -> Problem:
     names = ", ".join(map(repr, dimensions))
     several = "dimensions" if len(dimensions) > 1 else "dimension"
     return Problem(

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
@@ -27,6 +26,7 @@ from jax.sharding import Mesh
 
 from shmap_compiler.base.errors import Problem, ShmapError
 from shmap_compiler.base.jax_compat import AnyMesh
+from shmap_compiler.base.untyped import AnyValue, Unchecked
 
 VARIABLE = "SHMAP_WATCHDOG"
 """The environment variable that turns the watchdog on: after how many seconds it reports."""
@@ -67,7 +67,7 @@ def is_watching() -> bool:
     return _seconds is not None
 
 
-def _checked(seconds: Any, where: str) -> float:
+def _checked(seconds: Unchecked, where: str) -> float:
     try:
         number = float(seconds)
     except (TypeError, ValueError):
@@ -118,14 +118,14 @@ class Watched:
     mesh: AnyMesh
     collectives: list[str] = field(default_factory=list)
     devices: dict[int, _Device] = field(default_factory=dict)
-    reported: Any = None
+    reported: AnyValue = None
 
     def add(self, collective: str) -> int:
         """The number of a further collective."""
         self.collectives.append(collective)
         return len(self.collectives) - 1
 
-    def enter(self, collective: int, position: Any) -> np.int32:
+    def enter(self, collective: int, position: AnyValue) -> np.int32:
         with _lock:
             device = self.devices.setdefault(int(position), _Device())
             device.inside[collective] = time.monotonic()
@@ -135,7 +135,7 @@ class Watched:
         _start()
         return np.int32(0)
 
-    def leave(self, collective: int, position: Any) -> np.int32:
+    def leave(self, collective: int, position: AnyValue) -> np.int32:
         with _lock:
             self.devices[int(position)].inside.pop(collective, None)
             if not any(d.inside for d in self.devices.values()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,9 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr, is_key_type
+from shmap_compiler.base.jax_compat import is_key_type
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr, Parameter
 from shmap_compiler.collectives import RECORDS, Waits, axis_index
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
 from shmap_compiler.lowering.watchdog import Watched
@@ -32,7 +32,7 @@ class _Collective:
     program: Watched
     number: int
     primitive: Primitive
-    params: dict[str, Any]
+    params: dict[str, Parameter]
 
 
 def watched(jaxpr: Jaxpr, program: Watched) -> Jaxpr:
@@ -82,12 +82,12 @@ def _lowering(ctx, *args, collective):
     return mlir.lower_fun(between_callbacks, multiple_results=False)(ctx, *args)
 
 
-def _some_element(x: Any) -> list[Any]:
+def _some_element(x: AnyValue) -> list[AnyValue]:
     """A value that depends on `x`."""
     return [(x.reshape(-1)[0] != 0).astype(np.int32)] if x.size else []
 
 
-def _after(zero: Any, x: Any) -> Any:
+def _after(zero: AnyValue, x: AnyValue) -> AnyValue:
     """`x`, with a dependence on the callback that returns `zero`, which XLA cannot remove."""
     return jnp.where(zero == 0, x, jnp.zeros_like(x))
 

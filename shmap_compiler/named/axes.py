@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 Axis = str | int | tuple[str | int, ...] | None
 """Named axes and dimensions; None for all dimensions, but no named axis."""
 
 
-def split_axis(x: Any, axis: Axis) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def split_axis(x: ArrayLike, axis: Axis) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """(dimensions of `x`, names)."""
     if axis is None:
         return tuple(range(jnp.ndim(x))), ()
@@ -21,7 +21,7 @@ def split_axis(x: Any, axis: Axis) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return dimensions, tuple(a for a in axes if not isinstance(a, int))
 
 
-def count(x: Any, axis: Axis) -> int:
+def count(x: ArrayLike, axis: Axis) -> int:
     """How many elements a reduction of `x` over these axes takes."""
     dimensions, names = split_axis(x, axis)
     named = math.prod(lax.axis_size(name) for name in names)

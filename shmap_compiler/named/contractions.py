@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.base.untyped import AnyValue, Setting
 
 _Dimensions = tuple[Sequence[int], Sequence[int]]
 
 
 def pdot(
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     axis_name: str | Sequence[str],
     pos_contract: _Dimensions = ((), ()),
     pos_batch: _Dimensions = ((), ()),
-    precision: Any = None,
-) -> Any:
+    precision: Setting = None,
+) -> jax.Array:
     """Multiplies two arrays, and sums the products over named axes and dimensions.
 
     Named axes of both arrays that are not summed are batch axes. The result has all axes that are
@@ -56,7 +58,7 @@ def pdot(
     return lax.psum(product, names) if names else product
 
 
-def einsum(spec: str, *operands: Any, precision: Any = None) -> Any:
+def einsum(spec: str, *operands: ArrayLike, precision: Setting = None) -> jax.Array:
     """`jnp.einsum` with named axes in braces: "n{b,k},{k,m}->n{b,m}".
 
     Letters stand for dimensions, as ever; the order of names in braces does not matter. What is
@@ -103,7 +105,7 @@ xeinsum = einsum
 """The name that `jax.lax` had for `einsum` with named axes."""
 
 
-def _without_lone(x: Any, letters: str, others: str) -> tuple[Any, str]:
+def _without_lone(x: AnyValue, letters: str, others: str) -> tuple[AnyValue, str]:
     """An operand without dimensions that nothing else has: those are summed first."""
     diagonal = "".join(dict.fromkeys(letters))
     kept = "".join(c for c in diagonal if c in others)
@@ -111,7 +113,7 @@ def _without_lone(x: Any, letters: str, others: str) -> tuple[Any, str]:
 
 
 def _parsed(
-    spec: str, operands: Sequence[Any]
+    spec: str, operands: Sequence[ArrayLike]
 ) -> tuple[list[tuple[str, frozenset[str]]], tuple[str, frozenset[str]]]:
     """(letters and names of each operand, those of the result)."""
     left, arrow, right = spec.partition("->")
@@ -170,7 +172,7 @@ def _wrong_count(spec: str, terms: int, operands: int) -> Problem:
     )
 
 
-def _wrong_rank(k: int, letters: str, x: Any) -> Problem:
+def _wrong_rank(k: int, letters: str, x: AnyValue) -> Problem:
     return Problem(
         f"operands[{k}]",
         f"an array of rank {jnp.ndim(x)}, of shape {jnp.shape(x)}, without its named axes",

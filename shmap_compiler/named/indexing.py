@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.base.untyped import AnyValue, DType
 from shmap_compiler.named.axes import Axis, split_axis
 
 
@@ -22,7 +22,9 @@ def axis_size(axis: str | tuple[str, ...]) -> int:
     return lax.axis_size(axis)
 
 
-def one_hot(labels: Any, num_classes: int, *, dtype: Any = None, axis: str | int = -1) -> Any:
+def one_hot(
+    labels: ArrayLike, num_classes: int, *, dtype: DType = None, axis: str | int = -1
+) -> jax.Array:
     """One where a label is the position along `axis`, and zero elsewhere, as `jax.nn.one_hot`.
 
     Args:
@@ -43,7 +45,7 @@ def one_hot(labels: Any, num_classes: int, *, dtype: Any = None, axis: str | int
     return (jnp.asarray(labels) == lax.axis_index(axis)).astype(dtype)
 
 
-def pgather(source: Any, indices: Any, axes: Axis) -> Any:
+def pgather(source: ArrayLike, indices: ArrayLike, axes: Axis) -> jax.Array:
     """Elements of `source` at `indices` along axes, as if these were one leading dimension.
 
     Args:
@@ -74,17 +76,17 @@ def pgather(source: Any, indices: Any, axes: Axis) -> Any:
     return gathered.reshape(-1, *gathered.shape[len(given) :])[indices]
 
 
-def argmax(x: Any, axis: str | int) -> Any:
+def argmax(x: ArrayLike, axis: str | int) -> jax.Array:
     """The position of the largest element along one axis, the first of equals, as `jnp.argmax`."""
     return _position(x, axis, jnp.argmax, lax.pmax)
 
 
-def argmin(x: Any, axis: str | int) -> Any:
+def argmin(x: ArrayLike, axis: str | int) -> jax.Array:
     """The position of the smallest element along one axis, as `jnp.argmin` (see `argmax`)."""
     return _position(x, axis, jnp.argmin, lax.pmin)
 
 
-def _position(x: Any, axis: str | int, positional: Any, extremum: Any) -> Any:
+def _position(x: ArrayLike, axis: str | int, positional: AnyValue, extremum: AnyValue) -> jax.Array:
     if not isinstance(axis, str):
         return positional(x, axis)
     x = lax.stop_gradient(x)

@@ -1,7 +1,5 @@
 """`jax.lax` with the functions of named axes that it had: `pdot`, `xeinsum` and `pgather`."""
 
-from typing import Any
-
 import jax
 
 from shmap_compiler.named.contractions import pdot, xeinsum
@@ -10,5 +8,5 @@ from shmap_compiler.named.indexing import pgather
 __all__ = ["pdot", "pgather", "xeinsum"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> jax.Array:
     return getattr(jax.lax, name)

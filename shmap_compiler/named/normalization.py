@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.named import reductions
 from shmap_compiler.named.axes import Axis, split_axis
 
 
-def softmax(x: Any, axis: Axis = -1) -> Any:
+def softmax(x: ArrayLike, axis: Axis = -1) -> jax.Array:
     """Exponentials that sum to one over `axis`, as `jax.nn.softmax`.
 
     Args:
@@ -28,13 +29,13 @@ def softmax(x: Any, axis: Axis = -1) -> Any:
     return exponentials / reductions.sum(exponentials, axis, keepdims=True)
 
 
-def log_softmax(x: Any, axis: Axis = -1) -> Any:
+def log_softmax(x: AnyValue, axis: Axis = -1) -> AnyValue:
     """The logarithm of `softmax`, as `jax.nn.log_softmax`."""
     shifted = x - _largest(x, axis)
     return shifted - jnp.log(reductions.sum(jnp.exp(shifted), axis, keepdims=True))
 
 
-def logsumexp(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def logsumexp(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The logarithm of the sum of exponentials, as `jax.nn.logsumexp`.
 
     Args:
@@ -47,7 +48,7 @@ def logsumexp(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
     return total if keepdims else jnp.squeeze(total, split_axis(x, axis)[0])
 
 
-def _largest(x: Any, axis: Axis) -> Any:
+def _largest(x: ArrayLike, axis: Axis) -> jax.Array:
     """The largest element, or 0 where it is infinite; not differentiated: it cancels out."""
     largest = lax.stop_gradient(reductions.max(lax.stop_gradient(x), axis, keepdims=True))
     return jnp.where(jnp.isfinite(largest), largest, jnp.zeros_like(largest))

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.base.untyped import AnyValue, DType, Function, PyTree
 from shmap_compiler.named.shapes import NamedShape
 
 Shape = tuple[int, ...] | NamedShape
 
 
-def fold_in_axes(key: Any, names: tuple[str, ...]) -> Any:
+def fold_in_axes(key: AnyValue, names: tuple[str, ...]) -> AnyValue:
     """A key for each position along named axes.
 
     Examples:
@@ -33,7 +32,7 @@ def fold_in_axes(key: Any, names: tuple[str, ...]) -> Any:
     return jax.random.fold_in(key, lax.axis_index(names)) if names else key
 
 
-def _over_named_shapes(sampler: Callable[..., Any], shape_at: int) -> Callable[..., Any]:
+def _over_named_shapes(sampler: Function, shape_at: int) -> Function:
     """The sampler with a `NamedShape` for its shape.
 
     Args:
@@ -41,7 +40,7 @@ def _over_named_shapes(sampler: Callable[..., Any], shape_at: int) -> Callable[.
     """
 
     @functools.wraps(sampler)
-    def sample(key: Any, *args: Any, shape: Any = None, **kwargs: Any) -> Any:
+    def sample(key: AnyValue, *args: PyTree, shape: AnyValue = None, **kwargs: PyTree) -> jax.Array:
         by_position = shape is None and len(args) >= shape_at
         shape = args[shape_at - 1] if by_position else shape
         if not isinstance(shape, NamedShape):
@@ -91,7 +90,7 @@ uniform = _over_named_shapes(jax.random.uniform, 1)
 
 def variance_scaling(
     scale: float, mode: str, distribution: str, fan_in: tuple[str, ...], fan_out: tuple[str, ...]
-) -> Callable[..., Any]:
+) -> Function:
     """An initializer of weights with named axes, as `jax.nn.initializers.variance_scaling`.
 
     Args:
@@ -104,7 +103,7 @@ def variance_scaling(
       A function of a key, a `NamedShape` and a type.
     """
 
-    def init(key: Any, shape: NamedShape, dtype: Any = jnp.float32) -> Any:
+    def init(key: object, shape: NamedShape, dtype: DType = jnp.float32) -> jax.Array:
         ins, outs = (math.prod(shape.named[n] for n in names) for names in (fan_in, fan_out))
         fan = {"fan_in": ins, "fan_out": outs, "fan_avg": (ins + outs) / 2}[mode]
         deviation = math.sqrt(scale / max(1, fan))

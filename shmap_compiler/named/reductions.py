@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
+from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.named.axes import Axis, count, split_axis
 
 
-def sum(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def sum(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """Sums over named axes and dimensions, as `jnp.sum` does over dimensions.
 
     Args:
@@ -27,23 +27,23 @@ def sum(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
     return _reduced(jnp.sum, lax.psum, x, axis, keepdims)
 
 
-def max(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def max(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The largest element, as `jnp.max` (see `sum`)."""
     return _reduced(jnp.max, _of_numbers(lax.pmax), x, axis, keepdims)
 
 
-def min(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The smallest element, as `jnp.min` (see `sum`)."""
     return _reduced(jnp.min, _of_numbers(lax.pmin), x, axis, keepdims)
 
 
-def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def mean(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The arithmetic mean, as `jnp.mean` (see `sum`)."""
     total = sum(jnp.asarray(x, _inexact(x)), axis, keepdims=keepdims)
     return total / count(x, axis)
 
 
-def var(x: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> Any:
+def var(x: ArrayLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> jax.Array:
     """The variance, as `jnp.var` (see `sum`)."""
     dimensions, names = split_axis(x, axis)
     x = jnp.asarray(x, _inexact(x))
@@ -52,12 +52,12 @@ def var(x: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> 
     return sum(squares, (*dimensions, *names), keepdims=keepdims) / (count(x, axis) - ddof)
 
 
-def std(x: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> Any:
+def std(x: ArrayLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> jax.Array:
     """The standard deviation, as `jnp.std` (see `sum`)."""
     return jnp.sqrt(var(x, axis, ddof=ddof, keepdims=keepdims))
 
 
-def prod(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def prod(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The product, as `jnp.prod` (see `sum`). Named axes are gathered: no collective multiplies."""
 
     def over_names(x, names):
@@ -66,30 +66,30 @@ def prod(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
     return _reduced(jnp.prod, over_names, x, axis, keepdims)
 
 
-def any(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """Whether any element is true, as `jnp.any` (see `sum`)."""
     return _reduced(jnp.any, _of_numbers(lax.pmax), x, axis, keepdims)
 
 
-def all(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """Whether all elements are true, as `jnp.all` (see `sum`)."""
     return _reduced(jnp.all, _of_numbers(lax.pmin), x, axis, keepdims)
 
 
 def _reduced(
-    positional: Callable[..., Any],
-    collective: Callable[..., Any],
-    x: Any,
+    positional: Function,
+    collective: Function,
+    x: AnyValue,
     axis: Axis,
     keepdims: bool,
-) -> Any:
+) -> AnyValue:
     """Dimensions first: what is left is what collectives send."""
     dimensions, names = split_axis(x, axis)
     x = positional(jnp.asarray(x), axis=dimensions, keepdims=keepdims)
     return collective(x, names) if names else x
 
 
-def _of_numbers(collective: Callable[..., Any]) -> Callable[..., Any]:
+def _of_numbers(collective: Function) -> Function:
     """A collective that takes booleans too."""
 
     def fun(x, names):
@@ -100,6 +100,6 @@ def _of_numbers(collective: Callable[..., Any]) -> Callable[..., Any]:
     return fun
 
 
-def _inexact(x: Any) -> Any:
+def _inexact(x: AnyValue) -> AnyValue:
     dtype = jnp.result_type(x)
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)

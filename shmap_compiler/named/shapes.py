@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class NamedShape:
     """The shape of an array with named axes: dimensions, and the sizes of named axes.
@@ -21,7 +19,7 @@ class NamedShape:
         self.dimensions = dimensions
         self.named = named
 
-    def __eq__(self, other: Any) -> bool:
+    def __eq__(self, other: object) -> bool:
         if not isinstance(other, NamedShape):
             return NotImplemented
         return (self.dimensions, self.named) == (other.dimensions, other.named)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 
@@ -12,6 +11,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import is_ref
+from shmap_compiler.base.untyped import PyTree, Unchecked
 from shmap_compiler.base.values import is_hashable, type_of
 
 _MOST_LISTED = 3
@@ -44,18 +44,18 @@ class Argument:
     """
 
     path: str
-    value: Any
+    value: Unchecked
     axis: int | None
     axis_path: str
 
 
 def read_arguments(
     who: str,
-    in_axes: Any,
+    in_axes: PyTree,
     axis_size: int | None,
     static: Sequence[int],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[PyTree],
+    kwargs: dict[str, PyTree],
 ) -> Rows:
     """Raises SpecError for all that is wrong with the arguments of a call.
 
@@ -98,7 +98,7 @@ def read_arguments(
     return Rows(count, tuple(axes), lambda: places[0])
 
 
-def split_static(args: Sequence[Any], static: Sequence[int]) -> tuple[Any, ...]:
+def split_static(args: Sequence[PyTree], static: Sequence[int]) -> tuple[PyTree, ...]:
     """The arguments that are not static."""
     return tuple(x for k, x in enumerate(args) if k not in static)
 
@@ -107,8 +107,8 @@ def _all_alike(
     axis: int,
     axis_size: int | None,
     static: Sequence[int],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[PyTree],
+    kwargs: dict[str, PyTree],
 ) -> Rows | None:
     """The rows of arguments that are all mapped over one dimension; None if something is wrong."""
     if kwargs and axis != 0:
@@ -132,7 +132,7 @@ def _all_alike(
 
 
 def _matched(
-    in_axes: Any, static: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]
+    in_axes: PyTree, static: Sequence[int], args: Sequence[PyTree], kwargs: dict[str, PyTree]
 ) -> tuple[list[Argument], list[Problem]]:
     """The leaves that are not static, and where in_axes does not fit the arguments."""
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
@@ -152,7 +152,7 @@ def _matched(
 # ------------------------------------------------------------------------------------- mistakes
 
 
-def _static_problems(static: Sequence[int], args: Sequence[Any]) -> Iterator[Problem]:
+def _static_problems(static: Sequence[int], args: Sequence[PyTree]) -> Iterator[Problem]:
     missing = [k for k in static if k >= len(args)]
     if missing:
         yield Problem(
@@ -235,7 +235,7 @@ def _nothing_mapped(arguments: Sequence[Argument]) -> Problem:
     )
 
 
-def _axes_and_keywords(kwargs: dict[str, Any]) -> Problem:
+def _axes_and_keywords(kwargs: dict[str, PyTree]) -> Problem:
     names = ", ".join(map(repr, kwargs))
     return Problem(
         "in_axes against args",

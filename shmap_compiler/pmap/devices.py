@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,10 +12,11 @@ from jax.sharding import Mesh
 
 from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.meshes import more_cpu_devices
+from shmap_compiler.base.untyped import Device
 from shmap_compiler.pmap.arguments import Rows
 
 
-def available_devices(devices: Sequence[Any] | None, backend: str | None) -> tuple[Any, ...]:
+def available_devices(devices: Sequence[Device] | None, backend: str | None) -> tuple[Device, ...]:
     """The devices that may hold rows, those of one process together unless they are given."""
     if devices is not None:
         return tuple(devices)
@@ -30,7 +30,7 @@ def mesh_of_rows(
     who: str,
     rows: Rows,
     axes: Sequence[tuple[str, int]],
-    devices: Sequence[Any],
+    devices: Sequence[Device],
     are_given: bool,
 ) -> Mesh:
     """The mesh of a call; of each process the first devices are taken.
@@ -60,7 +60,7 @@ def mesh_of_rows(
 
 
 def _too_few(
-    rows: Rows, axes: Sequence[tuple[str, int]], devices: Sequence[Any], are_given: bool
+    rows: Rows, axes: Sequence[tuple[str, int]], devices: Sequence[Device], are_given: bool
 ) -> Problem:
     by_process = Counter(d.process_index for d in devices)
     have, count = min(by_process.values()), rows.count // len(by_process)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from jax import lax
@@ -15,6 +15,7 @@ from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, UnknownAxisError
 from shmap_compiler.base.jax_compat import AnyMesh, is_tracing, mesh_in_scope
 from shmap_compiler.base.mesh_context import region_of
+from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree, Unchecked
 from shmap_compiler.frontend.call_eagerly import call_eagerly
 from shmap_compiler.frontend.call_traced import apply_call, trace_call
 from shmap_compiler.frontend.mapped import MappedFunction
@@ -38,16 +39,16 @@ class RowCall:
       args: all positional arguments.
     """
 
-    fun: Callable[..., Any]
+    fun: Function
     mesh: AnyMesh | None
     axis: str
     rows: Rows
     static: tuple[int, ...]
-    out_axes: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    out_axes: PyTree
+    args: tuple[PyTree, ...]
+    kwargs: dict[str, PyTree]
 
-    def result(self) -> Any:
+    def result(self) -> PyTree:
         """The stacked results: compiled, or primitive by primitive where `jax.jit` is disabled."""
         operands, in_specs = self._operands
         leaves = jax.tree.leaves(operands)
@@ -71,7 +72,7 @@ class RowCall:
         return call
 
     @property
-    def _operands(self) -> tuple[tuple[Any, ...], Any]:
+    def _operands(self) -> tuple[tuple[AnyValue, ...], PyTree]:
         """The arguments that are arrays, those by keyword as a last one; and their specs."""
         operands = split_static(self.args, self.static)
         if self.kwargs:
@@ -81,7 +82,7 @@ class RowCall:
         tree = jax.tree.structure(operands)
         return operands, tree.unflatten([axis_spec(a, self.axis) for a in self.rows.axes])
 
-    def _mapped(self, stacked: Stacked, in_specs: Any) -> MappedFunction:
+    def _mapped(self, stacked: Stacked, in_specs: PyTree) -> MappedFunction:
         # Derivatives that the function takes have the meaning they have in jax.pmap: as there,
         # nothing is known about values that are equal on all devices.
         return MappedFunction(
@@ -93,7 +94,7 @@ class RowCall:
             check_vma=False,
         )
 
-    def _on_blocks(self, with_row: Callable[[Any], Any]) -> Callable[..., Any]:
+    def _on_blocks(self, with_row: Callable[[Leaf], Leaf]) -> Function:
         """The user's function as one of blocks, which have a dimension of size 1 for the row."""
         fun, axes, has_keywords = self.fun, self.rows.axes, bool(self.kwargs)
         static = {k: self.args[k] for k in self.static}
@@ -115,8 +116,12 @@ class RowCall:
         return on_blocks
 
     def _traced(
-        self, stacked: Stacked, mapped: MappedFunction, region: Any, operands: tuple[Any, ...]
-    ) -> tuple[TracedCall, Sequence[Any]]:
+        self,
+        stacked: Stacked,
+        mapped: MappedFunction,
+        region: Unchecked,
+        operands: tuple[AnyValue, ...],
+    ) -> tuple[TracedCall, Sequence[AnyValue]]:
         call, inputs = self._in_words_of_pmap(lambda: trace_call(mapped, region, operands))
         stacked.check_replicated(call.graph, self.axis)
         return call, inputs

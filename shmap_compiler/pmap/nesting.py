@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.jax_compat import mesh_in_scope, no_mesh
+from shmap_compiler.base.untyped import SourceInfo
 from shmap_compiler.pmap.results import UNNAMED
 
 _T = TypeVar("_T")
@@ -123,7 +124,7 @@ def _other_size(name: str, size: int, other: int) -> Problem:
     )
 
 
-def _inside_shard_map(name: str, size: int, scope: Any) -> Problem:
+def _inside_shard_map(name: str, size: int, scope: SourceInfo) -> Problem:
     free = [a for a in scope.axis_names if a not in scope.manual_axes]
     return Problem(
         "pmap inside a shard_map",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.common_mistakes import not_a_function, not_positions
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TypeProblem
+from shmap_compiler.base.untyped import Device, Function, Setting
 
 
-def option_problems(fun: Any, options: Mapping[str, Any]) -> list[Problem]:
+def option_problems(fun: Function, options: Mapping[str, Setting]) -> list[Problem]:
     """What is wrong with the arguments of `pmap`, whatever the function is called on."""
     if not callable(fun):
         needed, example = "a function of one row of its arguments", "pmap(f, axis_name='i', ...)"
@@ -45,7 +45,7 @@ def option_problems(fun: Any, options: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _not_a_name(name: Any) -> Problem:
+def _not_a_name(name: object) -> Problem:
     return TypeProblem(
         "axis_name",
         show_value(name),
@@ -54,7 +54,7 @@ def _not_a_name(name: Any) -> Problem:
     )
 
 
-def _not_a_dimension(where: str, axis: Any) -> Problem:
+def _not_a_dimension(where: str, axis: object) -> Problem:
     return TypeProblem(
         where,
         show_value(axis),
@@ -73,7 +73,7 @@ def _static_and_donated(positions: Sequence[int]) -> Problem:
     )
 
 
-def _device_problems(devices: Sequence[Any]) -> list[Problem]:
+def _device_problems(devices: Sequence[Device]) -> list[Problem]:
     if not devices:
         return [
             Problem(

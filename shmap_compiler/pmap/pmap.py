@@ -7,13 +7,14 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import jax
 from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import ShmapError, errors_of, spec_error
+from shmap_compiler.base.untyped import Device, Function, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.overlap import overlap_setting
@@ -33,10 +34,10 @@ def pmap(
     fun: Callable[_P, _R],
     axis_name: str | None = None,
     *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
+    in_axes: PyTree = 0,
+    out_axes: PyTree = 0,
     static_broadcasted_argnums: int | Iterable[int] = (),
-    devices: Sequence[Any] | None = None,
+    devices: Sequence[Device] | None = None,
     backend: str | None = None,
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
@@ -116,10 +117,10 @@ class Pmapped(Generic[_P, _R]):
 
     fun: Callable[_P, _R]
     axis_name: str | None
-    in_axes: Any
-    out_axes: Any
+    in_axes: PyTree
+    out_axes: PyTree
     static_broadcasted_argnums: tuple[int, ...]
-    devices: tuple[Any, ...] | None
+    devices: tuple[Device, ...] | None
     backend: str | None
     axis_size: int | None
     donate_argnums: tuple[int, ...]
@@ -137,7 +138,7 @@ class Pmapped(Generic[_P, _R]):
             )
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Setting]:
         """The arguments of `pmap` besides the function, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "fun"}
 
@@ -154,13 +155,13 @@ class Pmapped(Generic[_P, _R]):
         return self._run(*moved_args, **moved_kwargs)
 
     @functools.cached_property
-    def _run(self) -> Callable[..., Any]:
+    def _run(self) -> Function:
         """What a call does. On one process it is one call of what `jax.jit` made."""
         program = self._program
         one = program.process_count == 1
         return program.jitted if one else functools.partial(processes.call, program)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Graph:
+    def trace(self, *args: PyTree, **kwargs: PyTree) -> Graph:
         """Traces the function.
 
         Args:
@@ -178,7 +179,7 @@ class Pmapped(Generic[_P, _R]):
         return self._traced(args, kwargs).graph
 
     def lower_rows(
-        self, *args: Any, partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes"
+        self, *args: PyTree, partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes"
     ) -> Lowered:
         """Traces and lowers the program of one device, with the stages of a `shard_map`.
 
@@ -200,11 +201,11 @@ class Pmapped(Generic[_P, _R]):
         """
         return lowered.lower(self._traced(args, {}), partitioner, groups, overlap_setting())
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
+    def _traced(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> TracedCall:
         args, kwargs = self._of_all(args, kwargs)
         return self._program.on_rows(RowCall.trace, args, kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+    def lower(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Lowered:
         """Traces and lowers the function, as the `lower` of a `jax.jit` function does.
 
         On several processes the program is lowered for the rows of all of them.
@@ -224,7 +225,7 @@ class Pmapped(Generic[_P, _R]):
         """
         return self._staged(self._program.jitted.lower, args, kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Computes the types of the results without compiling or running anything.
 
         Args:
@@ -243,7 +244,7 @@ class Pmapped(Generic[_P, _R]):
             return found
         return processes.types_of_own_rows(self._program, found)
 
-    def _staged(self, stage: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _staged(self, stage: Function, args: PyTree, kwargs: PyTree) -> PyTree:
         args, kwargs = self._of_all(args, kwargs)
         try:
             return stage(*args, **kwargs)
@@ -254,13 +255,13 @@ class Pmapped(Generic[_P, _R]):
             raise
 
     def _of_all(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         if self._program.process_count == 1:
             return args, kwargs
         return processes.types_of_all_rows(self._program, args, kwargs)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Wrapped:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> str:
@@ -271,7 +272,7 @@ class Pmapped(Generic[_P, _R]):
         return f"<pmap of {describe(self.fun)}>"
 
 
-def _positions(argnums: Any) -> Any:
+def _positions(argnums: PyTree) -> PyTree:
     """Positions as a tuple; what is none stays as it is, to be refused."""
     if isinstance(argnums, Integral):
         return (int(argnums),)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +19,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
+from shmap_compiler.base.untyped import AnyValue, Aval, PyTree
 from shmap_compiler.base.values import type_of
 from shmap_compiler.pmap import nesting
 from shmap_compiler.pmap.arguments import Rows
@@ -27,7 +27,7 @@ from shmap_compiler.pmap.program import Program
 from shmap_compiler.pmap.results import axis_spec
 
 
-def call(program: Program, *args: Any, **kwargs: Any) -> Any:
+def call(program: Program, *args: PyTree, **kwargs: PyTree) -> PyTree:
     """A call with the rows of this process; the result has its rows."""
     leaves = program.leaves(args, kwargs)
     if nesting.is_inside_manual():
@@ -40,7 +40,7 @@ def call(program: Program, *args: Any, **kwargs: Any) -> Any:
     of_all = dataclasses.replace(rows, count=rows.count * count)
     mesh = program.meshes.get(of_all.count) or program.mesh(of_all)
 
-    def on(mesh: Mesh) -> Any:
+    def on(mesh: Mesh) -> PyTree:
         joined = [_join(x, axis, mesh, count) for x, axis in zip(leaves, rows.axes, strict=True)]
         all_args, all_kwargs = program.with_leaves(joined, args, kwargs)
         with jax.disable_jit(False):
@@ -58,8 +58,8 @@ def call(program: Program, *args: Any, **kwargs: Any) -> Any:
 
 
 def types_of_all_rows(
-    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    program: Program, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
     """The types of the arrays of all processes' rows, of which the arguments are this process'."""
     rows = _own_rows(program, args, kwargs)
     leaves = zip(program.leaves(args, kwargs), rows.axes, strict=True)
@@ -67,13 +67,13 @@ def types_of_all_rows(
     return program.with_leaves(types, args, kwargs)
 
 
-def types_of_own_rows(program: Program, results: Any) -> Any:
+def types_of_own_rows(program: Program, results: PyTree) -> PyTree:
     """The converse, for results."""
     count = program.process_count
     return _of_results(program, results, lambda x, axis: _scaled_type(x, axis, 1, count))
 
 
-def _own_rows(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rows:
+def _own_rows(program: Program, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Rows:
     rows = program.rows(args, kwargs, program.process_count)
     leaves = program.leaves(args, kwargs)
     if any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in leaves):
@@ -82,14 +82,16 @@ def _own_rows(program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return rows
 
 
-def _of_results(program: Program, results: Any, fun: Callable[[Any, int | None], Any]) -> Any:
+def _of_results(
+    program: Program, results: PyTree, fun: Callable[[AnyValue, int | None], AnyValue]
+) -> PyTree:
     """`fun` of each result and the dimension of its rows, counted from the first."""
     matched, _ = specs.broadcast_specs(program.out_axes, results, "out_axes", "result")
     outs = [fun(x, None if axis is None else axis % len(x.shape)) for _, x, _, axis in matched]
     return jax.tree.unflatten(jax.tree.structure(results), outs)
 
 
-def _join(x: Any, axis: int | None, mesh: Mesh, processes: int) -> Any:
+def _join(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValue:
     """The array of all rows, of which `x` are those of this process."""
     if getattr(x, "dtype", None) == jax.dtypes.float0:
         return np.zeros(_scaled(np.shape(x), axis, processes), jax.dtypes.float0)
@@ -98,7 +100,7 @@ def _join(x: Any, axis: int | None, mesh: Mesh, processes: int) -> Any:
     return _of_blocks(own, _scaled(own.shape, axis, processes), NamedSharding(mesh, spec))
 
 
-def _split(x: Any, axis: int | None, mesh: Mesh, processes: int) -> Any:
+def _split(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValue:
     """The rows of this process, of an array of all rows."""
     if x.dtype == jax.dtypes.float0:
         return np.zeros(_scaled(x.shape, axis, 1, processes), jax.dtypes.float0)
@@ -124,7 +126,7 @@ def _scaled(
     return tuple(n * factor // divisor if d == axis else n for d, n in enumerate(shape))
 
 
-def _scaled_type(type_: Any, axis: int | None, factor: int, divisor: int = 1) -> Any:
+def _scaled_type(type_: Aval, axis: int | None, factor: int, divisor: int = 1) -> Aval:
     return jax.ShapeDtypeStruct(_scaled(type_.shape, axis, factor, divisor), type_.dtype)
 
 

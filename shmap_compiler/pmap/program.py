@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
+from shmap_compiler.base.untyped import Device, Function, Leaf, PyTree
 from shmap_compiler.pmap import nesting
 from shmap_compiler.pmap.arguments import Rows, read_arguments, split_static
 from shmap_compiler.pmap.devices import available_devices, mesh_of_rows
@@ -19,7 +20,7 @@ from shmap_compiler.pmap.mapped_rows import RowCall
 from shmap_compiler.pmap.results import UNNAMED, axis_spec
 
 _T = TypeVar("_T")
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
+_Call = tuple[tuple[PyTree, ...], dict[str, PyTree]]
 
 
 class Program:
@@ -35,13 +36,13 @@ class Program:
 
     def __init__(
         self,
-        fun: Callable[..., Any],
+        fun: Function,
         *,
         axis_name: str | None,
-        in_axes: Any,
-        out_axes: Any,
+        in_axes: PyTree,
+        out_axes: PyTree,
         static_broadcasted_argnums: tuple[int, ...],
-        devices: tuple[Any, ...] | None,
+        devices: tuple[Device, ...] | None,
         backend: str | None,
         axis_size: int | None,
         donate_argnums: tuple[int, ...],
@@ -74,7 +75,7 @@ class Program:
             raise SpecError(describe(fun), [positions]) from error
 
     @functools.cached_property
-    def devices(self) -> tuple[Any, ...]:
+    def devices(self) -> tuple[Device, ...]:
         """The devices that may take rows."""
         return available_devices(self._devices, self._backend)
 
@@ -84,7 +85,7 @@ class Program:
         return len({d.process_index for d in self.devices})
 
     def on_rows(
-        self, use: Callable[[RowCall], _T], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, use: Callable[[RowCall], _T], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
     ) -> _T:
         """`use` of this call on an axis of a mesh that has a device for each row."""
         with errors_of("pmap"):
@@ -116,7 +117,7 @@ class Program:
         self.meshes[rows.count] = mesh
         return mesh
 
-    def rows(self, args: tuple[Any, ...], kwargs: dict[str, Any], processes: int = 1) -> Rows:
+    def rows(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], processes: int = 1) -> Rows:
         """Raises SpecError for all that is wrong with the arguments.
 
         Args:
@@ -127,16 +128,16 @@ class Program:
             static = self.static(args)
             return read_arguments(describe(self.fun), self.in_axes, size, static, args, kwargs)
 
-    def static(self, args: tuple[Any, ...]) -> tuple[int, ...]:
+    def static(self, args: tuple[PyTree, ...]) -> tuple[int, ...]:
         """The positions of the static arguments, counted from the first."""
         return tuple(k % len(args) if -len(args) <= k < 0 else k for k in self._static)
 
-    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def leaves(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> list[PyTree]:
         """Of the arguments that are not static."""
         return jax.tree.leaves((split_static(args, self.static(args)), kwargs))
 
     def with_leaves(
-        self, leaves: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, leaves: Iterable[Leaf], args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
     ) -> _Call:
         """The arguments with other leaves, the static ones unchanged."""
         static = self.static(args)
@@ -145,7 +146,7 @@ class Program:
         rest = iter(dynamic)
         return tuple(x if k in static else next(rest) for k, x in enumerate(args)), kwargs
 
-    def moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    def moved(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> _Call | None:
         """The arguments on the devices of the mesh; None if they are there, or not anywhere.
 
         `jax.jit` takes no arrays from other devices than those of its program.
@@ -168,7 +169,7 @@ class Program:
         return self.with_leaves(put, args, kwargs)
 
 
-def _is_elsewhere(x: Any, target: NamedSharding) -> bool:
+def _is_elsewhere(x: object, target: NamedSharding) -> bool:
     """Whether an array has been put on other devices, or on these in another order."""
     return (
         isinstance(x, jax.Array) and x.committed and not x.sharding.is_equivalent_to(target, x.ndim)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, ReplicationError, ResultTypeError, spec_error
 from shmap_compiler.base.jax_compat import is_ref
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import AnyValue, Function, PyTree, Unchecked
 from shmap_compiler.base.values import type_of
 from shmap_compiler.checks.provenance import ValueRef, provenance
 from shmap_compiler.graph.graph import Graph
@@ -32,7 +32,7 @@ def axis_spec(axis: int | None, name: str) -> PartitionSpec:
     return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, name)
 
 
-def map_axes(fun: Any, axes: Any) -> Any:
+def map_axes(fun: Function, axes: Unchecked) -> PyTree:
     """`fun` of each entry of in_axes or out_axes, None included."""
     return jax.tree.map(fun, axes, is_leaf=lambda axis: axis is None)
 
@@ -54,11 +54,11 @@ class Stacked:
     """
 
     who: str
-    out_axes: Any
+    out_axes: PyTree
     stack_all: bool = False
     found: list[tuple[str, str, int | None]] = field(default_factory=list)
 
-    def out_specs(self, name: str) -> Any:
+    def out_specs(self, name: str) -> PyTree:
         """How the rows of the results are laid out along the mesh axis `name`."""
 
         def spec(axis: int | None) -> PartitionSpec:
@@ -68,7 +68,7 @@ class Stacked:
 
         return map_axes(spec, self.out_axes)
 
-    def with_row(self, result: Any) -> Any:
+    def with_row(self, result: PyTree) -> PyTree:
         """The result of one row, with a dimension for it."""
         leaves, tree = jax.tree.flatten(result)
         matched, problems = specs.broadcast_specs(
@@ -91,12 +91,12 @@ class Stacked:
             [self._expanded(x, axis) for x, (_, _, axis) in zip(leaves, self.found, strict=True)]
         )
 
-    def _expanded(self, x: Any, axis: int | None) -> Any:
+    def _expanded(self, x: AnyValue, axis: int | None) -> AnyValue:
         if axis is None:
             return lax.expand_dims(x, (0,)) if self.stack_all else x
         return lax.expand_dims(x, (max(axis, 0),))
 
-    def moved(self, results: Any) -> Any:
+    def moved(self, results: PyTree) -> PyTree:
         """The rows of all devices, with their dimension where out_axes says."""
         leaves, tree = jax.tree.flatten(results)
         axes = [axis for _, _, axis in self.found]
@@ -131,7 +131,7 @@ class Stacked:
             raise ReplicationError(self.who, problems)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     type_ = type_of(x)
     return type_ is not None and not is_ref(type_) and not isinstance(x, jax.ShapeDtypeStruct)
 
@@ -146,7 +146,7 @@ def _rows_are_equal(x: jax.Array) -> bool:
 # ------------------------------------------------------------------------------------- mistakes
 
 
-def _not_an_array(path: str, x: Any) -> Problem:
+def _not_an_array(path: str, x: object) -> Problem:
     return Problem(
         path,
         show_value(x) if type_of(x) is None else f"{type_of(x)}, without a value of its own",
@@ -188,7 +188,7 @@ def _varying(graph: Graph, index: int, path: str, at: str, axis_name: str) -> Pr
     )
 
 
-def _differing_rows(path: str, at: str, x: Any) -> Problem:
+def _differing_rows(path: str, at: str, x: AnyValue) -> Problem:
     return Problem(
         f"{path} with {at}=None",
         f"{x.shape[0]} rows {specs.show_type(jax.eval_shape(lambda x: x[0], x))}, not all equal",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from shmap_passes.cost.networks import Coordinates
 
+from shmap_compiler.base.untyped import Analysis
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
 
@@ -23,7 +24,7 @@ class MemoryAnalysis:
     generated_code_size_in_bytes: int
 
     @staticmethod
-    def of(figures: Any) -> MemoryAnalysis:
+    def of(figures: Analysis) -> MemoryAnalysis:
         """Copies these attributes of an object, which may have others."""
         names = MemoryAnalysis.__dataclass_fields__
         return MemoryAnalysis(**{name: getattr(figures, name) for name in names})
@@ -56,7 +57,7 @@ class CompiledProgram(Protocol):
         """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
         ...
 
-    def memory_analysis(self) -> Any:
+    def memory_analysis(self) -> Analysis:
         """Returns XLA's memory figures for one device, in bytes."""
         ...
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jax.sharding import Mesh
 from shmap_passes.cost.networks import Coordinates
 
+from shmap_compiler.base.untyped import Analysis, Wrapped
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
 
@@ -23,18 +23,18 @@ class LoadedProgram:
     """
 
     signature: Signature
-    jax_compiled: Any
+    jax_compiled: Wrapped
     target: Target | None = None
 
     def as_text(self) -> str:
         """Returns the optimized HLO of one device."""
         return self.jax_compiled.as_text()
 
-    def cost_analysis(self) -> Any:
+    def cost_analysis(self) -> Analysis:
         """Returns XLA's estimates (flops, bytes accessed, ...) for one device, by name."""
         return self.jax_compiled.cost_analysis()
 
-    def memory_analysis(self) -> Any:
+    def memory_analysis(self) -> Analysis:
         """Returns XLA's memory figures for one device, in bytes."""
         return self.jax_compiled.memory_analysis()
 

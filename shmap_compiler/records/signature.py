@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from shmap_compiler.base.jax_compat import AnyMesh, axis_types
 from shmap_compiler.base.specs import show_mesh
+from shmap_compiler.base.untyped import AnyValue, TreeDef
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Signature:
     who: str
     name: str
     mesh: AnyMesh
-    in_tree: Any
+    in_tree: TreeDef
     in_paths: tuple[str, ...]
-    static: tuple[tuple[int, str, Any], ...]
-    constants: tuple[Any, ...]
+    static: tuple[tuple[int, str, AnyValue], ...]
+    constants: tuple[AnyValue, ...]
     in_types: tuple[jax.ShapeDtypeStruct, ...]
     in_specs: tuple[PartitionSpec, ...]
-    out_tree: Any
+    out_tree: TreeDef
     out_types: tuple[jax.ShapeDtypeStruct, ...]
     out_specs: tuple[PartitionSpec, ...]
     callbacks: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Signature:
             out_tree=jax.tree.structure([0] * results),
         )
 
-    def select(self, flat: Sequence[Any]) -> list[Any]:
+    def select(self, flat: Sequence[AnyValue]) -> list[AnyValue]:
         """The flat arguments that are arrays."""
         static = {position for position, _, _ in self.static}
         return [x for position, x in enumerate(flat) if position not in static]

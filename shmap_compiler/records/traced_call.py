@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.untyped import AnyValue, Function, TreeDef
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.records.signature import Signature
@@ -30,13 +29,13 @@ class TracedCall:
       written: the inputs of which the last outputs are new values, for the references.
     """
 
-    fun: Callable[..., Any]
+    fun: Function
     graph: Graph
-    constants: tuple[Any, ...]
-    in_tree: Any
+    constants: tuple[AnyValue, ...]
+    in_tree: TreeDef
     in_paths: tuple[str, ...]
-    static: tuple[tuple[int, str, Any], ...]
-    out_tree: Any
+    static: tuple[tuple[int, str, AnyValue], ...]
+    out_tree: TreeDef
     references: tuple[int, ...] = ()
     written: tuple[int, ...] = ()
 

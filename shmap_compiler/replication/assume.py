@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ from jax.interpreters import ad, batching, mlir
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
+from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.base.values import is_hashable, type_of
 
 assume_replicated_p = Primitive("assume_replicated")
@@ -33,7 +33,7 @@ assume_replicated_p = Primitive("assume_replicated")
 CHECK_VARIABLE = "SHMAP_CHECK_ASSUMPTIONS"
 
 
-def assume_replicated(x: Any, axes: str | Sequence[str]) -> Any:
+def assume_replicated(x: AnyValue, axes: str | Sequence[str]) -> AnyValue:
     """Declares that a value is equal on all devices along mesh axes.
 
     Use it in a body if the value is replicated for a reason that cannot be inferred. It is the
@@ -67,7 +67,7 @@ def assume_replicated(x: Any, axes: str | Sequence[str]) -> Any:
     return jax.tree.map(lambda leaf: assume_replicated_p.bind(jnp.asarray(leaf), axes=axes), x)
 
 
-def _problems_of_axes(axes: Any) -> list[Problem]:
+def _problems_of_axes(axes: Unchecked) -> list[Problem]:
     if isinstance(axes, str) or (isinstance(axes, Sequence) and all(map(is_hashable, axes))):
         return []
     return [
@@ -80,7 +80,7 @@ def _problems_of_axes(axes: Any) -> list[Problem]:
     ]
 
 
-def _problems_of_values(x: Any) -> list[Problem]:
+def _problems_of_values(x: AnyValue) -> list[Problem]:
     return [
         Problem(
             f"x{jax.tree_util.keystr(path)}",
@@ -97,20 +97,20 @@ def _user_line() -> str:
     return source_info_util.summarize(source_info_util.current())
 
 
-def _check(x: Any, *, axes: tuple[str, ...], place: str) -> None:
+def _check(x: AnyValue, *, axes: tuple[str, ...], place: str) -> None:
     words = _bits(lax.stop_gradient(x))
     differ = jnp.any(lax.pmax(words, axes) != lax.pmin(words, axes))
     io_callback(functools.partial(_refuse, axes=axes, place=place), None, differ)
 
 
-def _refuse(differ: Any, *, axes: tuple[str, ...], place: str) -> None:
+def _refuse(differ: object, *, axes: tuple[str, ...], place: str) -> None:
     if np.any(differ):
         raise AssertionError(
             f"assume_replicated at {place}: the value differs between devices along {axes}"
         )
 
 
-def _bits(x: Any) -> jax.Array:
+def _bits(x: AnyValue) -> jax.Array:
     """The bits of `x` as unsigned integers: NaNs may be equal, zeros of two signs are not."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(x)

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.base.jax_compat import Eqn
+from shmap_compiler.base.untyped import Eqn, Parameter
 from shmap_compiler.collectives import Result, Waits
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.replication.assume import assume_replicated_p
@@ -130,7 +130,9 @@ def jax_axes(eqn: Eqn) -> tuple[str, ...]:
     return tuple(a for a in named if isinstance(a, str))
 
 
-def _exact(kind: str, names: tuple[str, ...], detail: Any, operand: int, axes: AxisSet) -> int:
+def _exact(
+    kind: str, names: tuple[str, ...], detail: Parameter, operand: int, axes: AxisSet
+) -> int:
     varying = axes.names(operand)
     sizes = tuple(axes.sizes[n] for n in names)
     found = _varying(kind, sizes, detail, tuple(n in varying for n in names))
@@ -139,7 +141,7 @@ def _exact(kind: str, names: tuple[str, ...], detail: Any, operand: int, axes: A
 
 @functools.lru_cache(maxsize=4096)
 def _varying(
-    kind: str, sizes: tuple[int, ...], detail: Any, operand: tuple[bool, ...]
+    kind: str, sizes: tuple[int, ...], detail: Parameter, operand: tuple[bool, ...]
 ) -> tuple[bool, ...]:
     """For each axis of the collective, whether results differ along it.
 

@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from jax.extend import core as jex_core
 from shmap_passes.ir.axis_set import AxisSet
 
-from shmap_compiler.base.jax_compat import Atom, Jaxpr
+from shmap_compiler.base.untyped import Atom, Jaxpr
 from shmap_compiler.replication.region_dataflow import Wiring
 
 

@@ -6,23 +6,16 @@ that is not in it, the value is bitwise equal on all devices that compute it tog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jax.extend import core as jex_core
+from jax.extend.core import Primitive
 from shmap_passes.ir.axis_set import AxisSet
 
-from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
-    axis_of_effect,
-    is_ref,
-    is_ref_effect,
-    open_jaxpr,
-)
+from shmap_compiler.base.jax_compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
 from shmap_compiler.jaxprs.contents import holders
 from shmap_compiler.replication.collective_rules import is_collective, result_mask
 from shmap_compiler.replication.frames import Frame, Replication, union
@@ -49,7 +42,7 @@ _UNREPEATABLE = {"rng_uniform", "infeed"}
 _READS = {"get", "freeze", "new_ref"}
 
 
-class _Plain(dict[Any, bool]):
+class _Plain(dict[Primitive, bool]):
     """Whether R3 alone applies to equations of a primitive that hold no programs or effects."""
 
     def __missing__(self, primitive: jex_core.Primitive) -> bool:
@@ -101,7 +94,7 @@ class _Context:
 class _Solver:
     axes: AxisSet
     of_collective: CollectiveRule
-    solved: dict[Any, Frame] = field(default_factory=dict)
+    solved: dict[Hashable, Frame] = field(default_factory=dict)
 
     def solve(
         self, jaxpr: Jaxpr, inputs: Sequence[int], refs: dict[Atom, _Ref], context: _Context

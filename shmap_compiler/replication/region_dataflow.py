@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr, jaxprs_in, open_jaxpr, scan_counts
+from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, scan_counts
+from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
 from shmap_compiler.jaxprs.held_programs import ALWAYS_RUN, KERNELS, called_program
 
 
@@ -38,7 +38,7 @@ class BlockPosition:
 
 
 # Any other source is an atom of the program that contains the equation.
-Source = Any
+Source = Atom
 Sources = tuple[Source, ...]
 
 

@@ -8,15 +8,16 @@ results of such a function carry them (`varying_types`). Otherwise this is the i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from shmap_compiler.base.untyped import AnyValue
+
 typed_p = Primitive("shmap_typed")
 
 
-def typed(x: Any, axes: Iterable[str]) -> Any:
+def typed(x: AnyValue, axes: Iterable[str]) -> AnyValue:
     """`x`, of a type that varies along `axes`."""
     return typed_p.bind(x, along=tuple(sorted(axes)))
 

@@ -9,14 +9,14 @@ which on no value, up to the result that differs, is one of the reference's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
 from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.base.errors import ShmapError
+from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.simulate.data_flow import DataFlow, Node
 from shmap_compiler.simulate.first_difference import FirstDifference
@@ -27,12 +27,12 @@ from shmap_compiler.simulate.simulate_module import checked_inputs, playable, ru
 
 def first_difference(
     text: str,
-    inputs: Sequence[Any],
+    inputs: Sequence[AnyValue],
     axes: Mapping[str, int],
     who: str,
     result: int,
-    reference: Callable[..., Any],
-    args: Sequence[Any],
+    reference: Function,
+    args: Sequence[AnyValue],
 ) -> FirstDifference:
     """Where the values behind a result cease to be values of the reference.
 
@@ -63,12 +63,12 @@ Known = list[tuple[np.ndarray, SourcePlace]]
 """The values of a reference, and the operations that make them."""
 
 
-def _values_of(reference: Callable[..., Any], args: Sequence[Any]) -> Known:
+def _values_of(reference: Function, args: Sequence[AnyValue]) -> Known:
     """The arguments, and what is computed from them, in program order."""
     leaves, tree = jax.tree.flatten(tuple(args))
     traced = [k for k, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
 
-    def of_arrays(*arrays: Any) -> Any:
+    def of_arrays(*arrays: AnyValue) -> AnyValue:
         given = list(leaves)
         for k, array in zip(traced, arrays, strict=True):
             given[k] = array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxlib.mlir import ir
 from shmap_passes import Partitioner, make_context, pipeline
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.lowering.portable_module import compile_portable, portable
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate.agreement import default_tolerance
@@ -26,7 +26,11 @@ LAST_IN_BODY_FORM = "shmap-legalize-collectives"
 
 
 def first_difference(
-    body: str, signature: Signature, inputs: Sequence[Any], result: int, partitioner: Partitioner
+    body: str,
+    signature: Signature,
+    inputs: Sequence[AnyValue],
+    result: int,
+    partitioner: Partitioner,
 ) -> FirstDifference:
     """Where XLA's values of a result begin to differ from those of the simulation.
 
@@ -55,7 +59,7 @@ def _run(
     text: str,
     signature: Signature,
     mesh: Mesh,
-    inputs: Sequence[Any],
+    inputs: Sequence[AnyValue],
     like: Sequence[np.ndarray],
     partitioner: Partitioner,
 ) -> list[np.ndarray]:

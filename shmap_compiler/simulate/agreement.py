@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from shmap_compiler.base.untyped import AnyValue, DType, PyTree
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Agreement:
         return not self.problem and self.relative <= self.tolerance
 
 
-def compare(results: Any, references: Any, tolerance: float | None = None) -> list[Agreement]:
+def compare(results: PyTree, references: PyTree, tolerance: float | None = None) -> list[Agreement]:
     """One Agreement per array of the result.
 
     Args:
@@ -52,13 +53,13 @@ def compare(results: Any, references: Any, tolerance: float | None = None) -> li
     ]
 
 
-def as_data(array: Any) -> Any:
+def as_data(array: AnyValue) -> AnyValue:
     """The data of an array of random keys; any other array as it is."""
     is_key = hasattr(array, "dtype") and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(array) if is_key else array
 
 
-def default_tolerance(dtype: Any) -> float:
+def default_tolerance(dtype: DType) -> float:
     """The error to allow in a result of this type, in units of its largest magnitude.
 
     A sharded sum adds in another order than the reference: 64 units in the last place (eps) leave
@@ -71,7 +72,9 @@ def default_tolerance(dtype: Any) -> float:
     return float(info.eps) * (64 if info.bits >= 32 else 2)
 
 
-def _compare(path: str, result: Any, reference: Any, tolerance: float | None) -> Agreement:
+def _compare(
+    path: str, result: AnyValue, reference: AnyValue, tolerance: float | None
+) -> Agreement:
     tolerance = default_tolerance(result.dtype) if tolerance is None else tolerance
     ours, theirs = _values(result), _values(reference)
     if ours.shape != theirs.shape:
@@ -89,7 +92,7 @@ def _compare(path: str, result: Any, reference: Any, tolerance: float | None) ->
     return Agreement(path, "", absolute, relative, tolerance)
 
 
-def _values(array: Any) -> np.ndarray:
+def _values(array: AnyValue) -> np.ndarray:
     """The numbers of an array, exact up to 53 bits."""
     array = array if hasattr(array, "dtype") else np.asarray(array)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.simulate.simulation import Simulation
 
 
-def simulate(signature: Signature, text: str, args: Sequence[Any]) -> Simulation:
+def simulate(signature: Signature, text: str, args: Sequence[AnyValue]) -> Simulation:
     """Simulates a module of a program on the arguments of the user's function.
 
     Raises:
@@ -25,7 +25,7 @@ def simulate(signature: Signature, text: str, args: Sequence[Any]) -> Simulation
     return simulate_module(text, inputs, axes=axes, who=signature.who, out_tree=tree)
 
 
-def flat_inputs(signature: Signature, args: Sequence[Any]) -> list[Any]:
+def flat_inputs(signature: Signature, args: Sequence[AnyValue]) -> list[AnyValue]:
     """The inputs of a program: what the function closed over, then its arguments.
 
     Raises:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from shmap_compiler.base.untyped import AnyValue, DType
 from shmap_compiler.simulate.element_types import ELEMENT_TYPES
 
 Function = Callable[..., list[np.ndarray]]
@@ -82,7 +83,7 @@ def _product(
     return run
 
 
-def _wide(dtype: np.dtype) -> Any:
+def _wide(dtype: np.dtype) -> DType:
     if dtype.kind == "c":
         return np.complex128
     return dtype if dtype.kind in "biu" else np.float64
@@ -170,7 +171,9 @@ def combiner(name: str | None) -> Callable[[np.ndarray, np.ndarray], np.ndarray]
     return combine
 
 
-def left_fold(function: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
+def left_fold(
+    function: Callable[[AnyValue, AnyValue], AnyValue], values: Sequence[AnyValue]
+) -> AnyValue:
     """The values combined from first to last."""
     *_, last = itertools.accumulate(values, function)
     return last

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -18,6 +16,7 @@ from shmap_passes.ir.collective_ops import (
 
 from shmap_compiler.base.device_groups import group_axes as axes_of_groups
 from shmap_compiler.base.device_groups import pair_axes
+from shmap_compiler.base.untyped import Function
 from shmap_compiler.simulate.collectives import result_of
 from shmap_compiler.simulate.cuts import Groups
 from shmap_compiler.simulate.interpreter import shared
@@ -78,7 +77,7 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
     return groups, axes_of_groups(groups, sizes) if equal and complete else None
 
 
-def _general(op: ir.Operation, type_: ir.Type) -> Any:
+def _general(op: ir.Operation, type_: ir.Type) -> Function:
     """The function of a reduction region that is more than one op."""
     segment = elementwise(op, type_)
     (element,) = segment.outputs

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import reduction
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.arithmetic import combiner, left_fold
 
 Group = tuple[int, ...]
-Result = Callable[[Group, list[list[Any]]], list[list[Any]]]
+Result = Callable[[Group, list[list[AnyValue]]], list[list[AnyValue]]]
 """From a group and the operands of its devices, in order, to the results of each."""
 
-General = Callable[[ir.Operation, ir.Type], Callable[[Any, Any], Any]]
+General = Callable[[ir.Operation, ir.Type], Callable[[AnyValue, AnyValue], AnyValue]]
 """Makes the function of a reduction region that is more than one op, on arrays of a type."""
 
 
@@ -28,17 +28,17 @@ def _integer(op: ir.Operation, name: str) -> int:
     return ir.IntegerAttr(op.attributes[name]).value
 
 
-def _of_each(function: Callable[[list[Any]], Sequence[Any]]) -> Result:
+def _of_each(function: Callable[[list[AnyValue]], Sequence[AnyValue]]) -> Result:
     """A collective that treats each of its operands alike."""
 
-    def result(group: Group, operands: list[list[Any]]) -> list[list[Any]]:
+    def result(group: Group, operands: list[list[AnyValue]]) -> list[list[AnyValue]]:
         columns = [function(list(column)) for column in zip(*operands, strict=True)]
         return [[column[rank] for column in columns] for rank in range(len(group))]
 
     return result
 
 
-def _reducers(op: ir.Operation, general: General) -> list[Callable[[Any, Any], Any]]:
+def _reducers(op: ir.Operation, general: General) -> list[Callable[[AnyValue, AnyValue], AnyValue]]:
     simple = combiner(reduction(op))
     return [simple or general(op, operand.type) for operand in op.operands]
 
@@ -46,7 +46,7 @@ def _reducers(op: ir.Operation, general: General) -> list[Callable[[Any, Any], A
 def _all_reduce(op: ir.Operation, general: General) -> Result:
     reducers = _reducers(op, general)
 
-    def result(group: Group, operands: list[list[Any]]) -> list[list[Any]]:
+    def result(group: Group, operands: list[list[AnyValue]]) -> list[list[AnyValue]]:
         columns = zip(reducers, zip(*operands, strict=True), strict=True)
         totals = [left_fold(reducer, column) for reducer, column in columns]
         return [list(totals) for _ in group]
@@ -68,7 +68,7 @@ def _all_gather(op: ir.Operation, _: General) -> Result:
 def _all_to_all(op: ir.Operation, _: General) -> Result:
     split, concat = _integer(op, "split_dimension"), _integer(op, "concat_dimension")
 
-    def exchange(xs: list[Any]) -> list[Any]:
+    def exchange(xs: list[AnyValue]) -> list[AnyValue]:
         parts = [np.split(x, len(xs), split) for x in xs]
         return [np.concatenate(received, concat) for received in zip(*parts, strict=True)]
 
@@ -83,7 +83,7 @@ def _permute(op: ir.Operation, _: General) -> Result:
     pairs = np.array(ir.DenseIntElementsAttr(op.attributes["source_target_pairs"])).reshape(-1, 2)
     source_of = {target: source for source, target in pairs.tolist()}
 
-    def result(group: Group, operands: list[list[Any]]) -> list[list[Any]]:
+    def result(group: Group, operands: list[list[AnyValue]]) -> list[list[AnyValue]]:
         sent = dict(zip(group, operands, strict=True))
         return [
             sent[source_of[device]]
@@ -96,7 +96,7 @@ def _permute(op: ir.Operation, _: General) -> Result:
 
 
 def _ragged_all_to_all(op: ir.Operation, _: General) -> Result:
-    def result(group: Group, operands: list[list[Any]]) -> list[list[Any]]:
+    def result(group: Group, operands: list[list[AnyValue]]) -> list[list[AnyValue]]:
         received = []
         for rank in range(len(group)):
             output = operands[rank][1].copy()

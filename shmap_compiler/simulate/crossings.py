@@ -7,7 +7,6 @@ GSPMD's custom calls @SPMDFullToShardShape and @SPMDShardToFullShape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -16,6 +15,7 @@ from shmap_passes.ir.boundary import Boundary
 from shmap_passes.ir.types import Value
 from shmap_passes.ir.unverified import manual_axes
 
+from shmap_compiler.base.untyped import OpView
 from shmap_compiler.simulate import borders
 from shmap_compiler.simulate.cuts import Cut
 from shmap_compiler.simulate.module import ReadModule
@@ -93,7 +93,7 @@ def crossing_call(op: ir.Operation, target: str, numbering: Numbering, module: R
     return _leave(place, operands, results, (cut,), [type_], module)
 
 
-def _sharding_text(op: Any) -> str:
+def _sharding_text(op: OpView) -> str:
     return ir.StringAttr(op.operation.attributes["mhlo.sharding"]).value
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import Enter, Leave, Step
 
@@ -23,7 +24,7 @@ class Node:
     """
 
     step: Step
-    results: dict[int, Sequence[Any]] = field(default_factory=dict)
+    results: dict[int, Sequence[AnyValue]] = field(default_factory=dict)
     sources: list[Node] = field(default_factory=list)
 
     @property
@@ -55,7 +56,9 @@ class DataFlow:
         self._nodes: dict[Any, Node] = {}
         self._makers: dict[tuple[int, int], Node] = {}
 
-    def see(self, device: int, step: Step, operands: Sequence[Any], results: Sequence[Any]) -> None:
+    def see(
+        self, device: int, step: Step, operands: Sequence[AnyValue], results: Sequence[AnyValue]
+    ) -> None:
         """Notes one step of one device."""
         if isinstance(step, Leave):
             if device == 0:

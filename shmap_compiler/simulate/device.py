@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.interpreter import EvaluationFailed, shared
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import (
@@ -27,8 +28,8 @@ from shmap_compiler.simulate.steps import (
 )
 
 _KEPT_BYTES = 2**26
-Environment = dict[int, Any]
-Observer = Callable[[int, Step, Sequence[Any], Sequence[Any]], None]
+Environment = dict[int, AnyValue]
+Observer = Callable[[int, Step, Sequence[AnyValue], Sequence[AnyValue]], None]
 """Called with device, step, operands and results."""
 
 
@@ -52,7 +53,7 @@ class Waiting:
     step: Meeting
     path: tuple[Step, ...]
     rounds: tuple[int, ...]
-    operands: list[Any]
+    operands: list[AnyValue]
 
 
 def nearest(place: SourcePlace, path: Sequence[Step]) -> SourcePlace:
@@ -69,8 +70,8 @@ class SharedWork:
         self._bytes = 0
 
     def results(
-        self, step: Any, operands: Sequence[Any], run: Callable[[], list[Any]]
-    ) -> list[Any]:
+        self, step: Unchecked, operands: Sequence[AnyValue], run: Callable[[], list[AnyValue]]
+    ) -> list[AnyValue]:
         key = (step, *map(id, operands))
         if key not in self._kept:
             found = run()
@@ -84,7 +85,7 @@ class SharedWork:
         return self._kept[key][1]
 
 
-def _size(arrays: Sequence[Any]) -> int:
+def _size(arrays: Sequence[AnyValue]) -> int:
     return sum(array.nbytes + 64 for array in arrays)
 
 
@@ -105,7 +106,7 @@ class Device:
 
     def play(
         self, block: Block, environment: Environment
-    ) -> Generator[Waiting, list[Any], list[Any]]:
+    ) -> Generator[Waiting, list[AnyValue], list[AnyValue]]:
         """Plays a block whose arguments are in the environment; returns its results."""
         for step in block.steps:
             operands = [environment[number] for number in step.operands]
@@ -130,8 +131,8 @@ class Device:
         return [environment[number] for number in block.results]
 
     def _loop(
-        self, step: Loop, values: list[Any], environment: Environment
-    ) -> Generator[Waiting, list[Any], list[Any]]:
+        self, step: Loop, values: list[AnyValue], environment: Environment
+    ) -> Generator[Waiting, list[AnyValue], list[AnyValue]]:
         self.rounds.append(0)
         while True:
             environment.update(zip(step.condition.arguments, values, strict=True))
@@ -143,7 +144,9 @@ class Device:
             values = yield from self.play(step.body, environment)
             self.rounds[-1] += 1
 
-    def _call(self, step: Call, operands: list[Any]) -> Generator[Waiting, list[Any], list[Any]]:
+    def _call(
+        self, step: Call, operands: list[AnyValue]
+    ) -> Generator[Waiting, list[AnyValue], list[AnyValue]]:
         callee = step.callee()
         around, self.path = self.path, (*self.path, step)
         inside = dict(zip(callee.arguments, operands, strict=True))
@@ -151,7 +154,7 @@ class Device:
         self.path = around
         return results
 
-    def _alone(self, step: Step, operands: list[Any]) -> list[Any]:
+    def _alone(self, step: Step, operands: list[AnyValue]) -> list[AnyValue]:
         if isinstance(step, Local):
             return self.work.results(step, operands, lambda: _evaluate(step, operands))
         if isinstance(step, Computed):
@@ -168,7 +171,7 @@ class Device:
         assert isinstance(step, Unsupported), f"{type(step).__name__} has no rule"
         raise CannotSimulate(step.place, step.found, step.fix)
 
-    def _block(self, full: np.ndarray, cut: Any) -> np.ndarray:
+    def _block(self, full: np.ndarray, cut: Unchecked) -> np.ndarray:
         if cut.summed:
             return cut.block(full, self.number)
         window = cut.windows[self.number]

@@ -22,6 +22,7 @@ from shmap_passes import make_context
 from shmap_passes.ir.body_form import BodyForm, read_body_form
 from shmap_passes.ir.ops import defining_op, free_values, terminator
 
+from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.element_types import ELEMENT_TYPES
 from shmap_compiler.simulate.places import SourcePlace, place_of
 
@@ -109,14 +110,14 @@ def _entry(body: BodyForm) -> tuple[list[ir.Operation], ir.Operation]:
     return [each.operation for each in block.operations], terminator(block)
 
 
-def _stacked(value: Any) -> Any:
+def _stacked(value: Unchecked) -> AnyValue:
     tensor, op = ir.RankedTensorType(value.type), defining_op(value)
     location = ir.Location.unknown() if op is None else op.location
     type_ = ir.RankedTensorType.get([1, *tensor.shape], tensor.element_type)
     return stablehlo.reshape(type_, value, loc=location)
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: Unchecked) -> bool:
     type_ = value.type
     if not isinstance(type_, ir.RankedTensorType):
         return False

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.base.worker_process import WorkerDied, WorkerProcess
 
 SECONDS = 300.0
@@ -62,7 +62,7 @@ class Interpreter:
             self._known.add(number)
             return payload
 
-    def _ask(self, message: Any, seconds: float) -> tuple[str, Any]:
+    def _ask(self, message: Unchecked, seconds: float) -> tuple[str, Unchecked]:
         try:
             return pickle.loads(self._worker.ask(pickle.dumps(message, protocol=5), seconds))
         except WorkerDied as died:

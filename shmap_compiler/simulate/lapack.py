@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxlib.mlir import ir
 
+from shmap_compiler.base.untyped import AnyValue, Setting, Wrapped
 from shmap_compiler.simulate.arithmetic import Function
 from shmap_compiler.simulate.element_types import known_element_type
 
@@ -22,7 +23,7 @@ _TARGET = re.compile(r"lapack_([sdcz])([a-z]+)_ffi")
 _LOWER, _LEFT, _UNIT = map(ord, "LLU")
 _NO_VECTORS, _ALL_VECTORS, _VECTORS = map(ord, "NAV")
 
-Routine = Callable[[str, Mapping[str, int], list[np.ndarray]], tuple[Any, ...]]
+Routine = Callable[[str, Mapping[str, int], list[np.ndarray]], tuple[AnyValue, ...]]
 """A routine on one matrix: (type letter, options, operands) -> results."""
 
 
@@ -53,28 +54,34 @@ def call_of(op: ir.Operation, target: str) -> Function | None:
     return run
 
 
-def _named(library: Literal["blas", "lapack"], letter: str, name: str) -> Any:
+def _named(library: Literal["blas", "lapack"], letter: str, name: str) -> Wrapped:
     # SciPy takes as long to import as a tenth of JAX, and few programs call its routines.
     return getattr(import_module(f"scipy.linalg.{library}"), letter + name)
 
 
-def _workspace(letter: str, name: str, *sizes: Any, **options: Any) -> int:
+def _workspace(letter: str, name: str, *sizes: AnyValue, **options: Setting) -> int:
     """The size of workspace that a routine prefers, with which it computes in blocks."""
     first, _ = _named("lapack", letter, f"{name}_lwork")(*sizes, **options)
     return int(first.real)
 
 
-def _getrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _getrf(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     factors, pivots, info = _named("lapack", letter, "getrf")(operands[0])
     return factors, pivots + 1, info  # LAPACK counts rows from 1, and SciPy from 0
 
 
-def _potrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _potrf(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     lower = options["uplo"] == _LOWER
     return _named("lapack", letter, "potrf")(operands[0], lower=lower, clean=False)
 
 
-def _trsm(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _trsm(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     found = _named("blas", letter, "trsm")(
         1,
         *operands,
@@ -86,19 +93,25 @@ def _trsm(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -
     return (found,)
 
 
-def _geqrf(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _geqrf(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     size = _workspace(letter, "geqrf", *operands[0].shape)
     factors, scales, _, _ = _named("lapack", letter, "geqrf")(operands[0], lwork=size)
     return factors, scales
 
 
-def _orgqr(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _orgqr(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     name = "orgqr" if letter in "sd" else "ungqr"
     found, _, _ = _named("lapack", letter, name)(*operands)
     return (found,)
 
 
-def _gesdd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _gesdd(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     vectors, full = options["mode"] != _NO_VECTORS, options["mode"] == _ALL_VECTORS
     choice = {"compute_uv": vectors, "full_matrices": full}
     size = _workspace(letter, "gesdd", *operands[0].shape, **choice)
@@ -106,14 +119,18 @@ def _gesdd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) 
     return None, values, left if vectors else None, right if vectors else None, info
 
 
-def _syevd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _syevd(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     name = "syevd" if letter in "sd" else "heevd"
     choice = {"compute_v": options["mode"] != _NO_VECTORS, "lower": options["uplo"] == _LOWER}
     values, vectors, info = _named("lapack", letter, name)(operands[0], **choice)
     return vectors, values, info
 
 
-def _geev(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _geev(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     left, right = (options[f"compute_{side}"] == _VECTORS for side in ("left", "right"))
     choice = {"compute_vl": left, "compute_vr": right}
     size = _workspace(letter, "geev", operands[0].shape[0], **choice)
@@ -134,7 +151,9 @@ def _paired(imaginary: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return found
 
 
-def _gees(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _gees(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     vectors = options["mode"] == _VECTORS
     form, count, *values, of_form, _, info = _named("lapack", letter, "gees")(
         lambda *_: None, operands[0], compute_v=vectors
@@ -142,19 +161,25 @@ def _gees(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -
     return form, of_form if vectors else None, *values, count, info
 
 
-def _gehrd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _gehrd(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     limits = {"lo": options["low"] - 1, "hi": options["high"] - 1}  # SciPy counts from 0
     size = _workspace(letter, "gehrd", operands[0].shape[0], **limits)
     return _named("lapack", letter, "gehrd")(operands[0], lwork=size, **limits)
 
 
-def _sytrd(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _sytrd(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     name, lower = "sytrd" if letter in "sd" else "hetrd", options["uplo"] == _LOWER
     size = _workspace(letter, name, operands[0].shape[0], lower=lower)
     return _named("lapack", letter, name)(operands[0], lwork=size, lower=lower)
 
 
-def _gtsv(letter: str, options: Mapping[str, int], operands: list[np.ndarray]) -> tuple[Any, ...]:
+def _gtsv(
+    letter: str, options: Mapping[str, int], operands: list[np.ndarray]
+) -> tuple[AnyValue, ...]:
     below, diagonal, above, right = operands  # JAX's diagonals have a first or last that is unused
     *_, found, info = _named("lapack", letter, "gtsv")(below[1:], diagonal, above[:-1], right)
     return None, None, None, found, info

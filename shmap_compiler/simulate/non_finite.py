@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.simulate.report import NonFinite
 from shmap_compiler.simulate.steps import Step
 
 
-def has_non_finite(array: Any) -> bool:
+def has_non_finite(array: object) -> bool:
     """Whether an array contains a NaN or an infinity."""
     return _has(array, np.isnan) or _has(array, np.isinf)
 
@@ -21,7 +21,9 @@ class FirstNonFinite:
 
     found: NonFinite | None = None
 
-    def see(self, device: int, step: Step, operands: Sequence[Any], results: Sequence[Any]) -> None:
+    def see(
+        self, device: int, step: Step, operands: Sequence[AnyValue], results: Sequence[AnyValue]
+    ) -> None:
         """Looks at one step of one device."""
         # Constants are what the user wrote, and buffers without contents are NaN here.
         if self.found is not None or not operands:
@@ -32,7 +34,7 @@ class FirstNonFinite:
                 return
 
 
-def _has(array: Any, test: Any) -> bool:
+def _has(array: AnyValue, test: Function) -> bool:
     if array.dtype.kind in "biu" or not array.size:
         return False
     return bool(np.any(test(array)))

@@ -13,6 +13,8 @@ from typing import Any
 from jaxlib.mlir.dialects import sdy, stablehlo
 from shmap_passes.ir.mesh import Mesh
 
+from shmap_compiler.base.untyped import OpView
+
 
 class ImpossiblePart(Exception):
     """Parts of one axis that overlap, or that do not divide it."""
@@ -33,7 +35,7 @@ class AxisPart:
     size: int | None = None
 
 
-def part_of(reference: Any) -> AxisPart:
+def part_of(reference: OpView) -> AxisPart:
     """What an `AxisRefAttr` names, of Shardy's or of StableHLO's."""
     info = reference.sub_axis_info
     if info is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.compile import Playable
 from shmap_compiler.simulate.cuts import Cut
 from shmap_compiler.simulate.device import Device, Observer, SharedWork, Waiting, nearest
@@ -27,14 +28,14 @@ class Played:
       unequal: blocks that should be copies and are not.
     """
 
-    results: tuple[Any, ...]
+    results: tuple[AnyValue, ...]
     blocks: tuple[tuple[np.ndarray, ...], ...]
     exchanges: tuple[Exchange, ...]
     hang: Hang | None
     unequal: tuple[UnequalCopies, ...]
 
 
-def play(program: Playable, inputs: Sequence[Any], observer: Observer | None = None) -> Played:
+def play(program: Playable, inputs: Sequence[AnyValue], observer: Observer | None = None) -> Played:
     """Plays a program on full arrays.
 
     Args:
@@ -58,7 +59,7 @@ class _Players:
         self.running: dict[int, Generator[Waiting, list[Any], list[Any]]] = {}
         self.done: dict[int, list[Any]] = {}
 
-    def run(self, inputs: Sequence[Any]) -> Played:
+    def run(self, inputs: Sequence[AnyValue]) -> Played:
         entry, work = self.program.entry, SharedWork()
         for number in range(self.mesh.size):
             environment = dict(zip(entry.arguments, inputs, strict=True))
@@ -82,7 +83,7 @@ class _Players:
         )
         return Played(results, tuple(blocks), tuple(self.exchanges), hang, tuple(self.unequal))
 
-    def _resume(self, device: int, value: Any) -> None:
+    def _resume(self, device: int, value: Unchecked) -> None:
         try:
             self.waiting[device] = self.running[device].send(value)
         except StopIteration as end:
@@ -114,8 +115,8 @@ class _Players:
     # --------------------------------------------------------------------------------- borders
 
     def _leave(
-        self, step: Leave, group: tuple[int, ...], operands: list[list[Any]]
-    ) -> list[list[Any]]:
+        self, step: Leave, group: tuple[int, ...], operands: list[list[AnyValue]]
+    ) -> list[list[AnyValue]]:
         fulls: list[Any] = []
         for position, (cut, shape) in enumerate(zip(step.cuts, step.shapes, strict=True)):
             blocks = {d: operands[rank][position] for rank, d in enumerate(group)}
@@ -132,7 +133,12 @@ class _Players:
             kept[device] = block
 
     def _joined(
-        self, step: Leave, position: int, cut: Cut, shape: tuple[int, ...], blocks: dict[int, Any]
+        self,
+        step: Leave,
+        position: int,
+        cut: Cut,
+        shape: tuple[int, ...],
+        blocks: dict[int, AnyValue],
     ) -> np.ndarray:
         full = np.zeros(shape, next(iter(blocks.values())).dtype)
         holders: dict[Any, int] = {}
@@ -149,7 +155,7 @@ class _Players:
         return full
 
     def _report_unequal(
-        self, step: Leave, position: int, devices: tuple[int, int], pair: tuple[Any, Any]
+        self, step: Leave, position: int, devices: tuple[int, int], pair: tuple[AnyValue, AnyValue]
     ) -> None:
         value, returned = step.results[position], self.program.entry.results
         result = returned.index(value) if value in returned else None
@@ -159,7 +165,7 @@ class _Players:
         values = (one[index], other[index])
         self.unequal.append(UnequalCopies(result, step.place, devices, index, values))
 
-    def _blocks(self, value: int, result: Any) -> tuple[np.ndarray, ...]:
+    def _blocks(self, value: int, result: AnyValue) -> tuple[np.ndarray, ...]:
         return tuple(self.left.get(value, [result] * self.mesh.size))
 
     # ------------------------------------------------------------------------------------ hangs

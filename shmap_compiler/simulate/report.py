@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.specs import show_type
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.places import SourcePlace
 
 
@@ -99,7 +99,7 @@ class UnequalCopies:
     place: SourcePlace
     devices: tuple[int, int]
     index: tuple[int, ...]
-    values: tuple[Any, Any]
+    values: tuple[AnyValue, AnyValue]
 
     def __str__(self) -> str:
         name = "a value" if self.result is None else f"result {self.result}"

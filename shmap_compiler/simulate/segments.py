@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import func, stablehlo
 from shmap_passes.ir.ops import replace_operands, walk
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.element_types import ElementType, known_element_type
 from shmap_compiler.simulate.steps import Segment
 
@@ -99,11 +100,11 @@ def _carriers(value: Value, element: ElementType) -> list[ir.Type]:
     return [ir.RankedTensorType.get(shape, ir.Type.parse(c)) for c in element.carriers]
 
 
-def _from_carriers(value: Value, element: ElementType, arguments: Any) -> Any:
+def _from_carriers(value: Value, element: ElementType, arguments: AnyValue) -> AnyValue:
     return _converted(value.type, element, arguments)
 
 
-def _converted(type_: ir.Type, element: ElementType, arguments: Any) -> Any:
+def _converted(type_: ir.Type, element: ElementType, arguments: AnyValue) -> AnyValue:
     first = next(arguments)
     if element.conversion == "complex":
         return stablehlo.complex(first, next(arguments))
@@ -112,7 +113,7 @@ def _converted(type_: ir.Type, element: ElementType, arguments: Any) -> Any:
     return stablehlo.convert(type_, first) if element.conversion else first
 
 
-def _to_carriers(value: Any, element: ElementType) -> list[Any]:
+def _to_carriers(value: Unchecked, element: ElementType) -> list[AnyValue]:
     if element.conversion == "complex":
         return [stablehlo.real(value), stablehlo.imag(value)]
     (carrier,) = _carriers(value, element)

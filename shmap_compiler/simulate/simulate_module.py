@@ -12,6 +12,7 @@ from jaxlib.mlir import ir
 from shmap_passes import make_context
 
 from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.base.untyped import AnyValue, TreeDef, Unchecked
 from shmap_compiler.simulate.borders import UnreadableSharding
 from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
 from shmap_compiler.simulate.device import CannotSimulate, Observer
@@ -24,11 +25,11 @@ from shmap_compiler.simulate.simulation import Simulation, simulation_error
 
 def simulate_module(
     text: str,
-    args: Sequence[Any],
+    args: Sequence[AnyValue],
     *,
     axes: Mapping[str, int] | None = None,
     who: str = "the module",
-    out_tree: Any = None,
+    out_tree: TreeDef = None,
 ) -> Simulation:
     """Simulates a StableHLO module on full arrays, device by device.
 
@@ -115,7 +116,7 @@ def playable(
         raise simulation_error(who, "@main", found, needed, fix) from None
 
 
-def checked_inputs(program: Playable, args: Sequence[Any], who: str) -> list[Any]:
+def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> list[AnyValue]:
     """The arguments of `@main` as NumPy arrays; leading tokens are added.
 
     Raises:
@@ -152,7 +153,7 @@ def checked_inputs(program: Playable, args: Sequence[Any], who: str) -> list[Any
     ]
 
 
-def _as_numpy(value: Any) -> np.ndarray:
+def _as_numpy(value: Unchecked) -> np.ndarray:
     if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value)
@@ -167,7 +168,7 @@ def _same_kind(array: np.ndarray, dtype: np.dtype) -> bool:
 
 
 def run(
-    program: Playable, inputs: Sequence[Any], who: str, observer: Observer | None = None
+    program: Playable, inputs: Sequence[AnyValue], who: str, observer: Observer | None = None
 ) -> Played:
     """Plays a program. Raises SimulationError for an op that cannot be played."""
     try:

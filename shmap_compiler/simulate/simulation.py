@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from shmap_compiler.base.errors import Problem, SimulationError
 from shmap_compiler.base.text_tables import show_bytes, table
+from shmap_compiler.base.untyped import PyTree, TreeDef
 from shmap_compiler.simulate.report import Exchange, Hang, NonFinite, UnequalCopies
 
 
@@ -48,12 +48,12 @@ class Simulation:
     hang: Hang | None
     unequal: tuple[UnequalCopies, ...]
     non_finite: NonFinite | None
-    out_tree: Any
+    out_tree: TreeDef
     arrays: tuple[np.ndarray, ...]
     blocks: tuple[tuple[np.ndarray, ...], ...]
 
     @property
-    def results(self) -> Any:
+    def results(self) -> PyTree:
         """The full arrays, in the structure of the results. Random keys appear as their data.
 
         Raises:
@@ -62,7 +62,7 @@ class Simulation:
         self._require_end()
         return jax.tree.unflatten(self.out_tree, self.arrays)
 
-    def on_device(self, device: int) -> Any:
+    def on_device(self, device: int) -> PyTree:
         """Returns the blocks that one device holds in the end.
 
         Args:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.cuts import Cut, Groups
 from shmap_compiler.simulate.element_types import ElementType
 from shmap_compiler.simulate.places import SourcePlace
@@ -146,7 +146,7 @@ class Collective(Meeting):
     """
 
     axes: tuple[str, ...] | None
-    result: Callable[[tuple[int, ...], list[list[Any]]], list[list[Any]]]
+    result: Callable[[tuple[int, ...], list[list[AnyValue]]], list[list[AnyValue]]]
 
     @property
     def kind(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import Step
@@ -25,7 +26,9 @@ class ValueTrace:
         self.values: dict[Any, Any] = {}
         self.places: dict[Any, SourcePlace] = {}
 
-    def see(self, device: int, step: Step, operands: Sequence[Any], results: Sequence[Any]) -> None:
+    def see(
+        self, device: int, step: Step, operands: Sequence[AnyValue], results: Sequence[AnyValue]
+    ) -> None:
         """Notes the results of one step of one device."""
         if not step.place.line:
             return

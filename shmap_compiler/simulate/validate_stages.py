@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from shmap_passes import Partitioner
 
+from shmap_compiler.base.untyped import AnyValue, Function, Leaf
 from shmap_compiler.lowering.snapshots import ModuleState
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate import against_reference, against_xla, agreement
@@ -28,9 +28,9 @@ XLA, REFERENCE = "XLA", "reference"
 def validate(
     signature: Signature,
     stages: Sequence[ModuleState],
-    args: Sequence[Any],
-    compiled: Callable[..., Any] | None,
-    reference: Callable[..., Any] | None,
+    args: Sequence[AnyValue],
+    compiled: Function | None,
+    reference: Function | None,
     seeds: int,
     partitioner: Partitioner,
 ) -> Validation:
@@ -63,11 +63,11 @@ def _worse(old: Check, new: Check) -> Check:
     )
 
 
-def randomized(args: Sequence[Any], seed: int) -> tuple[Any, ...]:
+def randomized(args: Sequence[AnyValue], seed: int) -> tuple[AnyValue, ...]:
     """The arguments with random numbers in place of arrays of floats and complex numbers."""
     rng = np.random.default_rng(seed)
 
-    def one(leaf: Any) -> Any:
+    def one(leaf: Leaf) -> AnyValue:
         if (
             not hasattr(leaf, "dtype")
             or not leaf.shape
@@ -89,7 +89,7 @@ class _Comparison:
         self,
         signature: Signature,
         stages: Sequence[ModuleState],
-        args: Sequence[Any],
+        args: Sequence[AnyValue],
         seed: int,
         partitioner: Partitioner,
     ):
@@ -99,7 +99,7 @@ class _Comparison:
         self.inputs, self.axes = flat_inputs(signature, args), dict(signature.mesh.shape)
 
     def checks(
-        self, compiled: Callable[..., Any] | None, reference: Callable[..., Any] | None
+        self, compiled: Function | None, reference: Function | None
     ) -> Iterator[tuple[str, Check]]:
         """(a unique name, the check) of each stage; a pass may run several times."""
         before: ModuleState | None = None
@@ -182,7 +182,7 @@ class _Comparison:
     def _against(
         self,
         name: str,
-        function: Callable[..., Any],
+        function: Function,
         last: Simulation,
         search: Callable[[int], FirstDifference],
     ) -> Check:
@@ -214,7 +214,7 @@ class _Comparison:
             text, self.signature, self.inputs, result, self.partitioner
         )
 
-    def _first_of_reference(self, result: int, reference: Callable[..., Any]) -> FirstDifference:
+    def _first_of_reference(self, result: int, reference: Function) -> FirstDifference:
         text, who = self._last_in_body_form.text, self.signature.who
         return against_reference.first_difference(
             text, self.inputs, self.axes, who, result, reference, self.args

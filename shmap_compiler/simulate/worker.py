@@ -22,6 +22,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from shmap_passes.ir.dialects import make_context
 
+from shmap_compiler.base.untyped import OpView, Unchecked
+
 LENGTH = struct.Struct("<Q")
 _MOST_BYTES = 2**28
 """MLIR keeps the elements of every attribute as long as its context: after this many, a new one."""
@@ -39,7 +41,9 @@ class Evaluator:
         self._modules: dict[int, tuple[Any, list[Any]]] = {}
         self._bytes = 0
 
-    def answer(self, number: int, code: bytes | None, arrays: list[np.ndarray]) -> tuple[str, Any]:
+    def answer(
+        self, number: int, code: bytes | None, arrays: list[np.ndarray]
+    ) -> tuple[str, Unchecked]:
         if self._bytes > _MOST_BYTES:
             self._start_again()
         with self._context, ir.Location.unknown():
@@ -74,12 +78,12 @@ def _attribute(array: np.ndarray, type_: ir.Type) -> ir.Attribute:
     return ir.DenseElementsAttr.get(data.data, type=tensor.element_type, shape=list(tensor.shape))
 
 
-def _array(attribute: Any) -> np.ndarray:
+def _array(attribute: OpView) -> np.ndarray:
     shape = tuple(ir.RankedTensorType(attribute.type).shape)
     return np.array(attribute).reshape(shape)
 
 
-def _read(stream: BinaryIO) -> Any:
+def _read(stream: BinaryIO) -> Unchecked:
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

@@ -6,7 +6,7 @@ read from them: they are arrays, or `jax.ShapeDtypeStruct`s with shardings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,13 +17,14 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import shardy_is_on
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr, Leaf, PyTree
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.portable import Portable
 
 
-def lower_function(fun: Callable[..., Any], args: Sequence[Any], platform: str) -> Portable:
+def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Portable:
     """Lowers `fun(*args)` for devices of a platform.
 
     Args:
@@ -40,7 +41,7 @@ def lower_function(fun: Callable[..., Any], args: Sequence[Any], platform: str) 
     leaves, tree = jax.tree.flatten(tuple(args))
     arrays = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
 
-    def flat(*inputs: Any) -> list[Any]:
+    def flat(*inputs: AnyValue) -> list[AnyValue]:
         filled = list(leaves)
         for i, x in zip(arrays, inputs, strict=True):
             filled[i] = _restored(x, leaves[i])
@@ -73,15 +74,15 @@ def lower_function(fun: Callable[..., Any], args: Sequence[Any], platform: str) 
     return Portable.of(portable(signature, lowered.compiler_ir("stablehlo"), partitioner, platform))
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: Leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _type(leaf: Any) -> jax.ShapeDtypeStruct:
+def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """The type of an input of the program: random keys cross its boundary as integers."""
     sharding = getattr(leaf, "sharding", None)
     sharding = sharding if isinstance(sharding, NamedSharding) else None
@@ -92,17 +93,17 @@ def _type(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype, sharding=sharding)
 
 
-def _restored(x: Any, leaf: Any) -> Any:
+def _restored(x: AnyValue, leaf: Leaf) -> AnyValue:
     return jax.random.wrap_key_data(x, impl=_implementation(leaf)) if _is_key(leaf) else x
 
 
-def _implementation(leaf: Any) -> str:
+def _implementation(leaf: Leaf) -> str:
     """The name of the generator of a type of random keys, such as `key<fry>`."""
     tag = str(leaf.dtype).removeprefix("key<").removesuffix(">")
     return {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}.get(tag, tag)
 
 
-def _plain(out: Any) -> Any:
+def _plain(out: PyTree) -> PyTree:
     return jax.random.key_data(out) if _is_array(out) and _is_key(out) else out
 
 
@@ -111,7 +112,7 @@ def _spec(type_: jax.ShapeDtypeStruct) -> PartitionSpec:
     return sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
 
 
-def _mesh(fun: Callable[..., Any], types: Sequence[Any], jaxpr: Any) -> Mesh | AbstractMesh:
+def _mesh(fun: Function, types: Sequence[Aval], jaxpr: Jaxpr) -> Mesh | AbstractMesh:
     """The mesh of the program: that of its arguments, or else of the shard_maps inside."""
     of_arguments = [t.sharding.mesh for t in types if t.sharding is not None]
     meshes = [*of_arguments, *_meshes_inside(jaxpr)]
@@ -133,7 +134,7 @@ def _mesh(fun: Callable[..., Any], types: Sequence[Any], jaxpr: Any) -> Mesh | A
     return chosen
 
 
-def _meshes_inside(jaxpr: Any) -> Iterator[Mesh | AbstractMesh]:
+def _meshes_inside(jaxpr: Jaxpr) -> Iterator[Mesh | AbstractMesh]:
     for eqn in equations(jaxpr.jaxpr):
         for value in eqn.params.values():
             mesh = getattr(value, "mesh", value)

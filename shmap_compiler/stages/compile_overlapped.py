@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from shmap_passes import ChooseOverlap
 from shmap_passes.cost.machine import Machine
 from shmap_passes.overlap.choices import Choice
 
 from shmap_compiler.base.errors import TargetError
+from shmap_compiler.base.untyped import Setting, Unchecked
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.compiler_options import CompilerOptions
 from shmap_compiler.lowering.overlap import OverlapSetting
@@ -31,7 +31,7 @@ def compile_overlapped(
     lower: Lower,
     setting: OverlapSetting,
     target: Target,
-    given: Mapping[str, Any],
+    given: Mapping[str, Unchecked],
     progress: Progress,
     graph: Graph,
     signature: Signature,
@@ -41,7 +41,7 @@ def compile_overlapped(
     Only a program in which something was chosen is compiled with the options of the target.
     """
 
-    def compiled(program: PortableProgram, of_target: Mapping[str, Any]) -> Compiled:
+    def compiled(program: PortableProgram, of_target: Mapping[str, Setting]) -> Compiled:
         options = CompilerOptions(given, of_target)
         return compile_for_target(program, target, progress, graph, options)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from shmap_passes.cost.networks import Coordinates
 
 from shmap_compiler.artifacts import write_compiled, write_file
 from shmap_compiler.artifacts.container import Container
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.untyped import PyTree
 from shmap_compiler.explain import Explanation, explain
 from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
 from shmap_compiler.records.signature import Signature
@@ -108,7 +109,7 @@ class CompiledForTarget:
         """
         write_file(path, self.signature.who, write_compiled(self.signature, self.container))
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: PyTree) -> PyTree:
         problem = Problem(
             "a call",
             f"a program compiled for {self.target.where}, whose devices are not attached",

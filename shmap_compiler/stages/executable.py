@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -17,6 +16,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import reductions, type_reductions
+from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.explain import Explanation, explain
 from shmap_compiler.records.loaded_program import LoadedProgram
@@ -65,7 +65,7 @@ class Executable(LoadedProgram):
         return self._flat_input_shardings[len(self.signature.constants) :]
 
     @property
-    def output_shardings(self) -> Any:
+    def output_shardings(self) -> PyTree:
         """The shardings of the results, in the structure of the results."""
         return jax.tree.unflatten(self.signature.out_tree, self.signature.out_shardings)
 
@@ -87,7 +87,7 @@ class Executable(LoadedProgram):
         """
         write_file(path, self.signature.who, write_executable(self))
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: PyTree) -> PyTree:
         try:  # JAX checks the arguments, and does so fast
             if self._packed is not None:
                 return self._packed(self.jax_compiled(*args))
@@ -99,7 +99,7 @@ class Executable(LoadedProgram):
         return self._unflattened(self._run(*jax.tree.flatten(args)))
 
     @cached_property
-    def _packed(self) -> Callable[[list[jax.Array]], Any] | None:
+    def _packed(self) -> Callable[[list[jax.Array]], PyTree] | None:
         """Turns flat results into those of the user's function: one array or a tuple of arrays.
 
         None if the function returns another structure, or takes arguments that are not arrays.
@@ -113,12 +113,12 @@ class Executable(LoadedProgram):
         results = jax.tree.structure((0,) * len(signature.out_types))
         return tuple if signature.out_tree == results else None
 
-    def _unflattened(self, results: list[jax.Array]) -> Any:
+    def _unflattened(self, results: list[jax.Array]) -> PyTree:
         for k, sharding in self._empty_results:
             results[k] = jax.device_put(results[k], sharding)
         return jax.tree.unflatten(self.signature.out_tree, results)
 
-    def _run(self, leaves: list[Any], tree: Any) -> list[jax.Array]:
+    def _run(self, leaves: list[Leaf], tree: PyTree) -> list[jax.Array]:
         """Checks the arguments, moves them where necessary, and runs the program."""
         if _paths(tree) != _paths(self.signature.in_tree):
             self._refuse_structure(tree)
@@ -136,7 +136,7 @@ class Executable(LoadedProgram):
         typed = zip(self.signature.out_types, self.signature.out_shardings, strict=True)
         return [(k, s) for k, (t, s) in enumerate(typed) if 0 in t.shape]
 
-    def _check(self, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:
+    def _check(self, inputs: Sequence[AnyValue], leaves: Sequence[Leaf]) -> None:
         expected = self.signature.in_types[len(self.signature.constants) :]
         problems = [
             Problem(
@@ -174,7 +174,7 @@ class Executable(LoadedProgram):
         if problems:
             raise TargetError(self.signature.who, problems)
 
-    def _refuse_structure(self, tree: Any) -> None:
+    def _refuse_structure(self, tree: object) -> None:
         problem = Problem(
             "args",
             f"the arguments {_paths(tree)}",
@@ -184,21 +184,21 @@ class Executable(LoadedProgram):
         raise TargetError(self.signature.who, [problem])
 
 
-def _paths(tree: Any) -> str:
+def _paths(tree: PyTree) -> str:
     """The paths of all arguments of a structure: `args[0]['w'], args[1]`."""
     numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     return ", ".join("args" + jax.tree_util.keystr(path) for path in paths) or "none"
 
 
-def _same(found: Any, expected: Any) -> bool:
+def _same(found: object, expected: object) -> bool:
     """Whether a program compiled for one static value is valid for another."""
     if found is expected:
         return True
     return type(found) is type(expected) and is_hashable(expected) and found == expected
 
 
-def _fits(x: Any, expected: Any) -> bool:
+def _fits(x: AnyValue, expected: Aval) -> bool:
     if isinstance(x, Tracer | jax.ShapeDtypeStruct):
         return False
     try:
@@ -208,7 +208,7 @@ def _fits(x: Any, expected: Any) -> bool:
     return (found.shape, found.dtype) == (expected.shape, expected.dtype)
 
 
-def _found(x: Any) -> str:
+def _found(x: object) -> str:
     if isinstance(x, jax.ShapeDtypeStruct):
         return f"a ShapeDtypeStruct, {specs.show_type(x)}, without a value"
     if isinstance(x, Tracer):

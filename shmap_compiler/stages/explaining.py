@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.untyped import PyTree, Unchecked, Wrapped
 from shmap_compiler.explain import Explanation
 from shmap_compiler.explain import explain as explain_compiled
 from shmap_compiler.records.loaded_program import LoadedProgram
@@ -24,9 +24,7 @@ from shmap_compiler.targets import Target
 _COMPILED = (CompiledForTarget, Executable)
 
 
-def explain(
-    program: Callable[..., Any] | Any, *args: Any, target: str | Target | None = None
-) -> Explanation:
+def explain(program: Wrapped, *args: PyTree, target: str | Target | None = None) -> Explanation:
     """Returns what a program costs on one device: collectives, compute, memory, time.
 
     Args:
@@ -73,7 +71,7 @@ def explain(
     return lower_function(program, args, target.platform).compile(target).explain()
 
 
-def _cannot(program: Any, target: Target, found: str, needed: str) -> TargetError:
+def _cannot(program: Wrapped, target: Target, found: str, needed: str) -> TargetError:
     problem = Problem(
         target.where,
         f"a {type(program).__name__}, which is {found}",
@@ -112,5 +110,5 @@ def _loaded(compiled: jax.stages.Compiled) -> LoadedProgram:
     return LoadedProgram(signature, compiled)
 
 
-def _count(shardings: list[Any]) -> int:
+def _count(shardings: list[Unchecked]) -> int:
     return max((len(s.device_set) for s in shardings), default=1)

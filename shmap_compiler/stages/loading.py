@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from shmap_compiler.artifacts import executables, portables
 from shmap_compiler.artifacts.checks import Malformed
 from shmap_compiler.artifacts.container import reading, unpack
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import ArtifactError, Problem
+from shmap_compiler.base.untyped import Json
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.portable import Portable
 
@@ -70,7 +71,7 @@ def load(path: str | Path, *, kind: str | None = None) -> Portable | Executable:
         )
         raise ArtifactError(None, [problem])
 
-    def parts_of(header: Any) -> dict[str, int | None]:
+    def parts_of(header: Json) -> dict[str, int | None]:
         found = header["kind"]
         if found not in _PARTS or kind not in (None, found):
             needed = "one of " + ", ".join(map(repr, _PARTS)) if kind is None else repr(kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import jax
 from shmap_passes import GroupNaming, Partitioner
@@ -12,6 +12,7 @@ from shmap_passes.cost.machine import Machine
 from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
+from shmap_compiler.base.untyped import Wrapped
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
@@ -32,7 +33,7 @@ def lower_for(
     platform: str | None,
     keep_unused: bool = False,
     machine: Machine | None = None,
-) -> tuple[Any, Snapshots]:
+) -> tuple[Wrapped, Snapshots]:
     """(the program as a `jax.stages.Lowered`, its module after emission and each pass).
 
     Args:
@@ -85,13 +86,15 @@ def _calls_back(line: str) -> Problem:
     )
 
 
-def check_choice(call: TracedCall, name: str, value: Any, choices: Sequence[str]) -> None:
+def check_choice(call: TracedCall, name: str, value: object, choices: Sequence[str]) -> None:
     """Raises a TargetError if the value of an option is not one of the choices."""
     if value not in choices:
         raise no_such_choice(call, name, value, choices)
 
 
-def no_such_choice(call: TracedCall, name: str, value: Any, choices: Sequence[str]) -> TargetError:
+def no_such_choice(
+    call: TracedCall, name: str, value: object, choices: Sequence[str]
+) -> TargetError:
     problem = Problem(
         f"{name}={value!r}",
         show_value(value),

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
+import jax
 from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import ChooseOverlap, GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
@@ -16,6 +17,7 @@ from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.jax_compat import compiling_for
 from shmap_compiler.base.meshes import no_devices
+from shmap_compiler.base.untyped import Function, PyTree, Setting, Unchecked
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
@@ -98,7 +100,7 @@ class Lowered:
     call: TracedCall
     partitioner: Partitioner
     groups: GroupNaming
-    jax_lowered: Any
+    jax_lowered: jax.stages.Lowered
     snapshots: Snapshots
     added: tuple[AddedPass, ...]
     overlap: OverlapSetting
@@ -154,7 +156,7 @@ class Lowered:
         self,
         target: None = None,
         *,
-        compiler_options: Mapping[str, Any] | None = ...,
+        compiler_options: Mapping[str, Setting] | None = ...,
         overlap: OverlapMode | None = ...,
         overlap_rounding: bool | None = ...,
     ) -> Executable: ...
@@ -165,7 +167,7 @@ class Lowered:
         target: str | Target,
         progress: Callable[[str], None] = ...,
         *,
-        compiler_options: Mapping[str, Any] | None = ...,
+        compiler_options: Mapping[str, Setting] | None = ...,
         overlap: OverlapMode | None = ...,
         overlap_rounding: bool | None = ...,
     ) -> Compiled: ...
@@ -175,7 +177,7 @@ class Lowered:
         target: str | Target | None = None,
         progress: Callable[[str], None] = lambda _: None,
         *,
-        compiler_options: Mapping[str, Any] | None = None,
+        compiler_options: Mapping[str, Setting] | None = None,
         overlap: OverlapMode | None = None,
         overlap_rounding: bool | None = None,
     ) -> Compiled:
@@ -266,7 +268,7 @@ class Lowered:
             return OverlapReport(())
         return report_of(self.snapshots, self.overlap, machine_for(signature, target))
 
-    def _compiled_here(self, given: Mapping[str, Any]) -> Executable:
+    def _compiled_here(self, given: Mapping[str, Unchecked]) -> Executable:
         if not given:
             return self._executable
         with refused_options(self.call.signature.who, given):
@@ -283,7 +285,7 @@ class Lowered:
             options = with_options_here(options, self.overlap, self.snapshots)
             return Executable(self.call.signature, compile_with(self.jax_lowered, options))
 
-    def simulate(self, *args: Any, stage: str | None = None) -> Simulation:
+    def simulate(self, *args: PyTree, stage: str | None = None) -> Simulation:
         """Runs the program device by device, on StableHLO's reference interpreter.
 
         No device of the mesh is needed. Reports the collectives, deadlocks, blocks that differ
@@ -314,8 +316,8 @@ class Lowered:
 
     def validate(
         self,
-        *args: Any,
-        reference: Callable[..., Any] | None = None,
+        *args: PyTree,
+        reference: Function | None = None,
         seeds: int = 1,
         xla: bool = True,
     ) -> Validation:

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.text_tables import show_bytes
+from shmap_compiler.base.untyped import Aval
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.records.signature import Signature
@@ -94,5 +94,5 @@ def _arrays(signature: Signature, graph: Graph | None) -> Iterator[tuple[int, st
                     yield _bytes(var.aval), what
 
 
-def _bytes(type_: Any) -> int:
+def _bytes(type_: Aval) -> int:
     return math.prod(type_.shape) * type_.dtype.itemsize

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.untyped import Setting, Unchecked
 from shmap_compiler.lowering.compiler_options import unknown_option
 
 # XLA's message and libtpu's; JAX, which reads the level itself, does not name it.
@@ -18,7 +18,7 @@ _BAD_VALUE = re.compile(r"While setting option (\w+)|Failed to parse '.*?' into 
 _BAD_LEVEL = "new enum value must be in"
 
 
-def read_options(who: str, given: Any) -> dict[str, Any]:
+def read_options(who: str, given: object) -> dict[str, Setting]:
     """The options that a user gives, by name.
 
     Raises:
@@ -50,7 +50,7 @@ def read_options(who: str, given: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def refused_options(who: str, given: Mapping[str, Any]) -> Iterator[None]:
+def refused_options(who: str, given: Mapping[str, Unchecked]) -> Iterator[None]:
     """Raises TargetError if what is compiled inside fails because of one of the user's options."""
     try:
         yield
@@ -61,7 +61,7 @@ def refused_options(who: str, given: Mapping[str, Any]) -> Iterator[None]:
         raise TargetError(who, [problem]) from None
 
 
-def refused_option(message: str, given: Mapping[str, Any]) -> Problem | None:
+def refused_option(message: str, given: Mapping[str, Unchecked]) -> Problem | None:
     """What is wrong with one of the user's options, if the message of a compiler is about one."""
     name = unknown_option(message)
     if name in given:

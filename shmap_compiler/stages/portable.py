@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from shmap_compiler.artifacts import write_file, write_portable
+from shmap_compiler.base.untyped import Setting
 from shmap_compiler.lowering.compiler_options import CompilerOptions
 from shmap_compiler.lowering.portable_module import compile_portable, lower_portable
 from shmap_compiler.records.portable_program import PortableProgram
@@ -62,7 +62,7 @@ class Portable(PortableProgram):
         target: str | Target = "local",
         progress: Callable[[str], None] = lambda _: None,
         *,
-        compiler_options: Mapping[str, Any] | None = None,
+        compiler_options: Mapping[str, Setting] | None = None,
     ) -> Compiled:
         """Compiles the program for the devices of a target.
 

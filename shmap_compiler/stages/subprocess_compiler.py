@@ -17,6 +17,7 @@ from typing import Any
 from shmap_compiler.artifacts import write_portable
 from shmap_compiler.artifacts.container import unpack
 from shmap_compiler.base.jax_compat import setting
+from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.base.worker_process import reason_of_abort
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions
 from shmap_compiler.records.portable_program import PortableProgram
@@ -67,7 +68,9 @@ def compile_in_subprocess(
 
 
 @functools.lru_cache(maxsize=64)
-def places_in_subprocess(target: Target, sizes: tuple[tuple[str, int], ...]) -> tuple[Any, ...]:
+def places_in_subprocess(
+    target: Target, sizes: tuple[tuple[str, int], ...]
+) -> tuple[Unchecked, ...]:
     """The coordinates of each device of a mesh of these axes, by position in the mesh.
 
     Raises:
@@ -80,7 +83,7 @@ def places_in_subprocess(target: Target, sizes: tuple[tuple[str, int], ...]) -> 
 
 def _run(
     worker: Path, arguments: list[str], target: Target, progress: Callable[[str], None]
-) -> dict[str, Any]:
+) -> dict[str, Unchecked]:
     """Runs a worker until it exits; reads its reports, lines of JSON on its standard output.
 
     Returns the last report of each kind.
@@ -130,7 +133,7 @@ def _environment(target: Target) -> dict[str, str]:
     }
 
 
-def _report(line: str) -> dict[str, Any]:
+def _report(line: str) -> dict[str, Unchecked]:
     """The report in a line of output; empty for other lines, which a compiler may print."""
     try:
         report = json.loads(line)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 
+from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets import gpu, tpu
 
 
@@ -33,7 +33,7 @@ def machine_of_mesh(
 
 
 def machine_of_devices(
-    devices: Sequence[Any], slice_: Sequence[Any], compiler_options: bool
+    devices: Sequence[Device], slice_: Sequence[Device], compiler_options: bool
 ) -> Machine | None:
     """The same of devices that are a part of a slice, or of nodes."""
     kind = devices[0].device_kind
@@ -47,7 +47,7 @@ def machine_of_devices(
 
 
 def _tpus(
-    generation: tpu.Generation, devices: Sequence[Any], slice_: Sequence[Any], options: bool
+    generation: tpu.Generation, devices: Sequence[Device], slice_: Sequence[Device], options: bool
 ) -> Machine:
     rank = len(generation.pod)
     shape = tuple(1 + max(d.coords[k] for d in slice_) for k in range(rank))
@@ -65,7 +65,7 @@ def _tpus(
     return Machine(generation.chip, network, places, options)
 
 
-def _gpus(model: gpu.GpuModel, devices: Sequence[Any], options: bool) -> Machine:
+def _gpus(model: gpu.GpuModel, devices: Sequence[Device], options: bool) -> Machine:
     """Each process is taken to be a node."""
     nodes = sorted({d.process_index for d in devices})
     seen = dict.fromkeys(nodes, 0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shmap_compiler.base.jax_compat import options_of_jit
+from shmap_compiler.base.untyped import Setting
 from shmap_compiler.targets.target import Target
 
 
-def compiler_options(target: str | Target = "local") -> dict[str, Any]:
+def compiler_options(target: str | Target = "local") -> dict[str, Setting]:
     """Returns options of a target's compiler, without which few transfers overlap computation.
 
     They are for `jax.jit(..., compiler_options=...)`. With JAX 0.10 and GPUs it returns none,

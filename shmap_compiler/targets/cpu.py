@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.meshes import request_cpu_devices
+from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets.target import Target
 
 
@@ -45,7 +45,7 @@ class CpuTarget(Target):
     def is_here(self) -> bool:
         return True
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> list[Device]:
         here = jax.devices("cpu")
         if len(here) >= self.count:
             return here[: self.count]

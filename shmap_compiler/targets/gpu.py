@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jax.experimental import topologies
 from shmap_passes.cost.chips import H100_SXM, Chip
 from shmap_passes.cost.networks import Coordinates, Nodes
 
 from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets.target import Target
 
 
@@ -147,7 +147,7 @@ class GpuTarget(Target):
     def device_count(self) -> int:
         return self.nodes * self.size
 
-    def place(self, device: Any) -> Coordinates:
+    def place(self, device: Device) -> Coordinates:
         return divmod(device.id, self.size)
 
     @property
@@ -155,7 +155,7 @@ class GpuTarget(Target):
         # CUDA's libraries are not needed to compile.
         return {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 
-    def _compile_only_devices(self) -> list[Any]:
+    def _compile_only_devices(self) -> list[Device]:
         return topologies.get_topology_desc(
             platform="cuda",
             topology_name=self.model,

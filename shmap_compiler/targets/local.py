@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from shmap_passes.cost.chips import CHIPS, Chip
 
 from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets import gpu, tpu
 from shmap_compiler.targets.target import Target
 
@@ -57,7 +57,7 @@ class LocalTarget(Target):
     def is_here(self) -> bool:
         return True
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> list[Device]:
         return jax.devices()
 
     def _takes(self, device_count: int) -> bool:

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from jax.experimental import mesh_utils
@@ -16,6 +16,7 @@ from shmap_passes.cost.networks import Coordinates, Network
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.untyped import Device, Setting, Unchecked
 
 _LONGEST_TEXT = 100
 
@@ -97,12 +98,12 @@ class Target:
         """The number of devices."""
         raise NotImplementedError
 
-    def place(self, device: Any) -> Coordinates:
+    def place(self, device: Device) -> Coordinates:
         """Returns the coordinates of one of the devices in the network."""
         raise NotImplementedError
 
     @property
-    def compiler_options(self) -> Mapping[str, Any]:
+    def compiler_options(self) -> Mapping[str, Setting]:
         """Options of the compiler without which transfers do not run beside computation.
 
         They change little in programs that are not written for it.
@@ -125,18 +126,18 @@ class Target:
         """
         return len(self._devices_here()) == self.device_count
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> list[Device]:
         """Returns the attached devices, or else devices that can only be compiled for.
 
         In the latter case the compiler of the target is loaded into this process.
         """
         return self._devices_here() if self.is_here else self._compile_only_devices()
 
-    def _devices_here(self) -> list[Any]:
+    def _devices_here(self) -> list[Device]:
         kind = self.chip.device_kind if self.chip else None
         return [d for d in jax.devices() if d.device_kind == kind]
 
-    def _compile_only_devices(self) -> list[Any]:
+    def _compile_only_devices(self) -> list[Device]:
         raise NotImplementedError
 
     def missing(self) -> list[Problem]:
@@ -203,7 +204,7 @@ class Target:
         return self.text
 
 
-def _arranged(devices: Sequence[Any], shape: tuple[int, ...]) -> Any:
+def _arranged(devices: Sequence[Device], shape: tuple[int, ...]) -> Unchecked:
     try:
         return mesh_utils.create_device_mesh(shape, devices)
     except NotImplementedError:

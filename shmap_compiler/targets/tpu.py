@@ -14,13 +14,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from jax.experimental import topologies
 from shmap_passes.cost.chips import TPU_7X, TPU_V5E, TPU_V5P, TPU_V6E, Chip
 from shmap_passes.cost.networks import Coordinates, Torus
 
 from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets.target import Target
 
 Shape = tuple[int, ...]
@@ -182,7 +182,7 @@ class TpuTarget(Target):
     def device_count(self) -> int:
         return math.prod(self.shape) * self._generation.cores
 
-    def place(self, device: Any) -> Coordinates:
+    def place(self, device: Device) -> Coordinates:
         chip = tuple(device.coords[: len(self.shape)])
         return (*chip, device.core_on_chip) if self._generation.cores > 1 else chip
 
@@ -198,7 +198,7 @@ class TpuTarget(Target):
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
 
-    def _compile_only_devices(self) -> list[Any]:
+    def _compile_only_devices(self) -> list[Device]:
         kind = self._generation
         hosts = self.shape if self.shape in kind.one_host else (2, 2)
         wraps = kind.wraps(self.shape)

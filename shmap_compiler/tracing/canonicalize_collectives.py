@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 from jax import lax
+from jax.extend.core import Primitive
 from jax.sharding import AbstractMesh
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import Problem, body_error
-from shmap_compiler.base.jax_compat import (
-    Eqn,
-    Jaxpr,
-    axis_of_effect,
-    is_axis_effect,
-    jaxprs_in,
-    open_jaxpr,
-)
+from shmap_compiler.base.jax_compat import axis_of_effect, is_axis_effect, jaxprs_in, open_jaxpr
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Aval, Effect, Eqn, Function, Jaxpr, Parameter
 from shmap_compiler.collectives.collective_errors import let_through
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.to_reduced import to_reduced
@@ -86,7 +80,7 @@ class _Canonicalizer(Rewriter):
                 )
             )
 
-    def effects(self, effects: Any) -> Any:
+    def effects(self, effects: Effect) -> Effect:
         return {e for e in effects if not is_axis_effect(e, self.axes)}
 
     def applies(self, eqn: Eqn) -> bool:
@@ -107,7 +101,7 @@ class _Canonicalizer(Rewriter):
 
 
 @functools.lru_cache(maxsize=4096)
-def _template(name: str, params: Any, avals: Any, mesh: AbstractMesh) -> Jaxpr:
+def _template(name: str, params: Parameter, avals: Aval, mesh: AbstractMesh) -> Jaxpr:
     expansion = _EXPANSIONS[name](dict(params), dict(mesh.shape))
     return jax.make_jaxpr(expansion)(*avals)
 
@@ -120,7 +114,7 @@ def _left_alone(eqn: Eqn) -> Eqn:
     return eqn
 
 
-Expansion = Callable[[dict[str, Any], dict[str, int]], Callable[..., Any]]
+Expansion = Callable[[dict[str, Parameter], dict[str, int]], Function]
 
 
 def _has_axes(eqn: Eqn) -> bool:
@@ -155,10 +149,10 @@ primitives that stand for a program until they are lowered, which `lowerable` ex
 and for emission."""
 
 
-class _Plain(dict[Any, bool]):
+class _Plain(dict[Primitive, bool]):
     """Whether equations of a primitive stay as they are if they name no axis."""
 
-    def __missing__(self, primitive: Any) -> bool:
+    def __missing__(self, primitive: Primitive) -> bool:
         self[primitive] = primitive.name not in _EXPANSIONS and primitive.name not in KERNELS
         return self[primitive]
 

@@ -13,8 +13,9 @@ from jax import lax
 from jax.extend import core as jex_core
 
 from shmap_compiler.base.errors import BodyError, Problem
-from shmap_compiler.base.jax_compat import Eqn, scan_counts, value_type
+from shmap_compiler.base.jax_compat import scan_counts, value_type
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Eqn
 from shmap_compiler.jaxprs.held_programs import CUSTOM_RULES, called_program
 from shmap_compiler.tracing.ref_program import ValueProgram, unknown_use, without_ref_effects
 

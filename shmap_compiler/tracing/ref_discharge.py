@@ -13,7 +13,8 @@ from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.errors import BodyError
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr, is_ref, is_ref_effect, replace_jaxprs_in
+from shmap_compiler.base.jax_compat import is_ref, is_ref_effect, replace_jaxprs_in
+from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.jaxprs.held_programs import called_program
 from shmap_compiler.tracing import ref_control_flow, ref_operations
 from shmap_compiler.tracing.ref_program import ValueProgram, unknown_use, without_ref_effects

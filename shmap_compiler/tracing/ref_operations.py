@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -11,7 +10,8 @@ from jax.extend import core as jex_core
 
 from shmap_compiler.base import ref_views
 from shmap_compiler.base.errors import BodyError
-from shmap_compiler.base.jax_compat import Eqn, ref_view, value_type
+from shmap_compiler.base.jax_compat import ref_view, value_type
+from shmap_compiler.base.untyped import Eqn, Leaf
 from shmap_compiler.tracing.ref_program import ValueProgram, unknown_use
 
 
@@ -56,7 +56,7 @@ def _addupdate(program: ValueProgram, eqn: Eqn) -> None:
     program.put_program(eqn, added, eqn.invars[:1])
 
 
-def _steps(program: ValueProgram, eqn: Eqn, leaves: Sequence[Any]) -> list[ref_views.Step]:
+def _steps(program: ValueProgram, eqn: Eqn, leaves: Sequence[Leaf]) -> list[ref_views.Step]:
     steps = ref_view(eqn.params["tree"], leaves)
     if steps is None:
         raise BodyError(program.who, [unknown_use(eqn)])

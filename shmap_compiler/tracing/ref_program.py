@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 from jax import lax
@@ -11,9 +10,6 @@ from jax.extend import core as jex_core
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
     is_ref,
     is_ref_effect,
     open_jaxpr,
@@ -21,6 +17,7 @@ from shmap_compiler.base.jax_compat import (
     value_type,
 )
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Effect, Eqn, Jaxpr, Parameter
 from shmap_compiler.jaxprs.rewriting import Names, copy_equations, named
 
 
@@ -101,7 +98,7 @@ class ValueProgram:
         """Adds what takes the place of an equation of the original program."""
         raise NotImplementedError
 
-    def put(self, eqn: Eqn, outvars: Sequence[Atom] = (), **fields: Any) -> None:
+    def put(self, eqn: Eqn, outvars: Sequence[Atom] = (), **fields: Parameter) -> None:
         """Adds an equation, on values.
 
         Args:
@@ -117,7 +114,7 @@ class ValueProgram:
         self.eqns.append(eqn)
 
     def put_program(
-        self, eqn: Eqn, fun: Callable[..., Sequence[Any]], refs: Sequence[Atom]
+        self, eqn: Eqn, fun: Callable[..., Sequence[AnyValue]], refs: Sequence[Atom]
     ) -> None:
         """Adds the equations of a function that takes the place of an equation.
 
@@ -129,7 +126,7 @@ class ValueProgram:
     def inline(
         self,
         eqn: Eqn,
-        fun: Callable[..., Sequence[Any]],
+        fun: Callable[..., Sequence[AnyValue]],
         operands: Sequence[Atom],
         outvars: Sequence[Atom],
         refs: Sequence[Atom],
@@ -161,12 +158,12 @@ class ValueProgram:
         self.refs.update(zip(refs, results[len(outvars) :], strict=True))
 
 
-def without_ref_effects(eqn: Eqn) -> set[Any]:
+def without_ref_effects(eqn: Eqn) -> set[Effect]:
     """The effects of an equation that are not those on references."""
     return {e for e in eqn.effects if not is_ref_effect(e)}
 
 
-def _as_stored(x: Any, wanted: Any) -> Any:
+def _as_stored(x: AnyValue, wanted: Aval) -> AnyValue:
     """The value with exactly the type of a reference, which is never weak."""
     found = jax.typeof(x)
     if found.dtype == wanted.dtype and not found.weak_type:
@@ -186,7 +183,7 @@ def unknown_use(eqn: Eqn) -> Problem:
     )
 
 
-def _returned(aval: Any) -> Problem:
+def _returned(aval: Aval) -> Problem:
     return Problem(
         "a result of the function, or of one that it calls",
         f"a mutable reference, {aval}",

@@ -32,6 +32,7 @@ from shmap_compiler.base.jax_compat import (
     varying_types,
     with_manual_axes,
 )
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.tracing.canonicalize_collectives import normalize
@@ -60,25 +61,25 @@ class Traced:
     """
 
     graph: Graph
-    constants: list[Any]
+    constants: list[AnyValue]
     written: tuple[int, ...] = ()
 
 
 def trace(
-    fun: Callable[..., Sequence[Any]],
+    fun: Callable[..., Sequence[AnyValue]],
     *,
     name: str,
     who: str,
     mesh: AnyMesh,
     manual_axes: Sequence[str],
     in_specs: Sequence[PartitionSpec],
-    out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
-    in_types: Sequence[Any],
+    out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Aval]], Sequence[PartitionSpec]],
+    in_types: Sequence[Aval],
     outer_manual_axes: Sequence[str] | None = None,
     check_vma: bool = True,
     check_hangs: bool = True,
-    user_fun: Callable[..., Any] | None = None,
-    finish: Callable[[Any], Any] | None = None,
+    user_fun: Function | None = None,
+    finish: Callable[[Jaxpr], Jaxpr] | None = None,
     has_reductions: bool = False,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
@@ -166,12 +167,12 @@ def trace(
 
 
 def _block_types(
-    full: Sequence[Any], in_specs: Sequence[PartitionSpec], mesh: AnyMesh, body_mesh: AbstractMesh
-) -> list[Any]:
+    full: Sequence[Aval], in_specs: Sequence[PartitionSpec], mesh: AnyMesh, body_mesh: AbstractMesh
+) -> list[Aval]:
     """The types of blocks, which over axes that stay Explicit are split as the full arrays are."""
     made: dict[Any, Any] = {}  # of hundreds few differ
 
-    def block_type(t: Any, spec: PartitionSpec) -> Any:
+    def block_type(t: Aval, spec: PartitionSpec) -> Aval:
         if (t, spec) not in made:
             shape, weak = specs.shard_shape(t.shape, spec, mesh), getattr(t, "weak_type", False)
             made[t, spec] = type_on_mesh(
@@ -188,11 +189,11 @@ def _in_order(axes: Collection[str], mesh: AnyMesh) -> list[str]:
 
 def retrace(
     graph: Graph,
-    fun: Callable[..., Sequence[Any]],
+    fun: Callable[..., Sequence[AnyValue]],
     in_specs: Sequence[PartitionSpec],
-    out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Any]], Sequence[PartitionSpec]],
-    in_types: Sequence[Any],
-    finish: Callable[[Any], Any] | None = None,
+    out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Aval]], Sequence[PartitionSpec]],
+    in_types: Sequence[Aval],
+    finish: Callable[[Jaxpr], Jaxpr] | None = None,
 ) -> Traced:
     """`fun`, made from the program of `graph` by a transformation, on the same mesh.
 

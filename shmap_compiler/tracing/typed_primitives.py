@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,13 +19,12 @@ from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
-    Eqn,
-    Jaxpr,
     trace_with_axes,
     varying_types,
     without_high_primitives,
     without_varying_type,
 )
+from shmap_compiler.base.untyped import AnyValue, Aval, Eqn, Function, Jaxpr
 
 
 def as_custom_jvp(
@@ -47,7 +45,7 @@ def as_custom_jvp(
     def apply(*values):
         return eqn.primitive.bind(*values, **eqn.params)
 
-    def erased(fun: Callable[..., Any], types: Sequence[Any]) -> Callable[..., list[Any]]:
+    def erased(fun: Function, types: Sequence[Aval]) -> Callable[..., list[AnyValue]]:
         with varying_types():
             program = without_high_primitives(trace_with_axes(fun, mesh, axes, types), mesh, axes)
         return jex_core.jaxpr_as_fun(erase(program))

@@ -14,9 +14,6 @@ from jax.interpreters import ad
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
     described_alike,
     holds_functions,
     manual_type_reductions,
@@ -29,6 +26,17 @@ from shmap_compiler.base.jax_compat import (
     varies_along,
     varying_types,
     without_varying_type,
+)
+from shmap_compiler.base.untyped import (
+    AnyValue,
+    Atom,
+    Aval,
+    Eqn,
+    Function,
+    Jaxpr,
+    Parameter,
+    Unchecked,
+    Wrapped,
 )
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
@@ -45,7 +53,7 @@ class ManualType:
     unreduced: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
 
-    def cast(self, block: Any) -> Any:
+    def cast(self, block: AnyValue) -> AnyValue:
         """Casts a block that is invariant by its type to this type."""
         for axes, to in (
             (self.varying + self.unreduced, "varying"),
@@ -57,10 +65,10 @@ class ManualType:
 
 
 def trace_with_types(
-    fun: Callable[..., Any],
+    fun: Function,
     mesh: AbstractMesh,
     axes: Sequence[str],
-    types: Sequence[Any],
+    types: Sequence[Aval],
     manual_types: Sequence[ManualType],
 ) -> Jaxpr:
     """Traces a function with JAX's types of varying values, and erases these types.
@@ -119,7 +127,7 @@ class _Erasing(Rewriter):
         outvars = [_erased(v, names) for v in eqn.outvars]
         return [eqn.replace(primitive=primitive, params=params, invars=invars, outvars=outvars)]
 
-    def parameters(self, eqn: Eqn) -> dict[str, Any]:
+    def parameters(self, eqn: Eqn) -> dict[str, Parameter]:
         params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
         params.update((k, rule(params[k])) for k, rule in _RULES.items() if k in params)
         if eqn.primitive.name == CUSTOM_VJP:
@@ -145,7 +153,7 @@ _CAST = "pvary"
 """JAX's primitive that casts a value to a varying type."""
 
 
-def _own_cotangent_axes(aval: Any) -> frozenset[str]:
+def _own_cotangent_axes(aval: Aval) -> frozenset[str]:
     """The axes along which a value of this type has a cotangent of each device's own."""
     reduces = manual_type_reductions(aval)
     return varies_along(aval) | reduces.unreduced | reduces.reduced
@@ -165,7 +173,7 @@ def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxp
     )
 
 
-def _erase_late(rule: Any) -> Any:
+def _erase_late(rule: Wrapped) -> Wrapped:
     """A rule that JAX traces with the types with which it traced the function."""
 
     def trace(*args):
@@ -179,13 +187,13 @@ def _erase_late(rule: Any) -> Any:
     return linear_util.wrap_init(trace, debug_info=rule.debug_info)
 
 
-def _unchecked(rule: Any) -> Any:
+def _unchecked(rule: Wrapped) -> Wrapped:
     """A backward rule for which JAX does not check the types of cotangents.
 
     Zeros that the rule returns for None have the types of the operands.
     """
 
-    def erased(found: Any) -> Any:
+    def erased(found: Unchecked) -> AnyValue:
         if isinstance(found, (tuple, list)):
             return type(found)(map(erased, found))
         return ad.Zero(without_varying_type(found.aval)) if _is_zero(found) else found
@@ -202,7 +210,7 @@ def _unchecked(rule: Any) -> Any:
     return linear_util.wrap_init(run, debug_info=rule.debug_info)
 
 
-def _call_with_types(rule: Any, args: Sequence[Any]) -> Any:
+def _call_with_types(rule: Wrapped, args: Sequence[AnyValue]) -> AnyValue:
     """Calls a rule that casts varying values to unreduced ones; all its arguments vary."""
     mesh = jax.sharding.get_abstract_mesh()
     found: list[Any] = []
@@ -222,7 +230,7 @@ def _call_with_types(rule: Any, args: Sequence[Any]) -> Any:
     return jax.tree.unflatten(tree, [x if _is_zero(x) else next(arrays) for x in leaves])
 
 
-def _is_zero(cotangent: Any) -> bool:
+def _is_zero(cotangent: object) -> bool:
     return type(cotangent) is ad.Zero
 
 

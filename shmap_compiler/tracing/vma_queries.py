@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from shmap_compiler.base.untyped import Function, Unchecked
+
 _REDUCTIONS = frozenset({"unreduced", "reduced"})
 """The casts that are meaningless without such types."""
 
@@ -34,22 +36,24 @@ _SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
 """Packages whose code is not scanned: their results do not depend on varying types."""
 
 
-def asks(fun: Any) -> bool:
+def asks(fun: Function) -> bool:
     """Whether code that `fun` may reach names one of the attributes, or casts to reduced."""
     return _reaches(fun, _QUESTIONS, _reached)
 
 
-def casts_to_reduced(fun: Any) -> bool:
+def casts_to_reduced(fun: Function) -> bool:
     """Whether code that `fun` may reach casts to unreduced or reduced."""
     return _reaches(fun, _REDUCTIONS, _reached)
 
 
-def casts(fun: Any) -> bool:
+def casts(fun: Function) -> bool:
     """Whether code that `fun` may reach, also through containers, casts a value."""
     return _reaches(fun, _CASTS, _reached_or_held)
 
 
-def _reaches(fun: Any, words: frozenset[str], reached: Callable[[Any], Iterator[Any]]) -> bool:
+def _reaches(
+    fun: Function, words: frozenset[str], reached: Callable[[Unchecked], Iterator[Unchecked]]
+) -> bool:
     """Whether code that `fun` may reach contains one of the words.
 
     Args:
@@ -68,7 +72,7 @@ def _reaches(fun: Any, words: frozenset[str], reached: Callable[[Any], Iterator[
     return False
 
 
-def _is_silent(value: Any) -> bool:
+def _is_silent(value: object) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else value.__module__
     return name is not None and name.partition(".")[0] in _SILENT
 
@@ -81,7 +85,7 @@ def _names(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(texts, *inner)
 
 
-def _reached(value: Any) -> Iterator[Any]:
+def _reached(value: object) -> Iterator[Unchecked]:
     """The values whose code may run when `value` is used."""
     yield getattr(value, "__dict__", {}).get("__wrapped__")
     if isinstance(value, FunctionType):
@@ -99,7 +103,7 @@ def _reached(value: Any) -> Iterator[Any]:
         yield type(value)
 
 
-def _reached_or_held(value: Any) -> Iterator[Any]:
+def _reached_or_held(value: object) -> Iterator[Unchecked]:
     """Like `_reached`, and the first values that a container or an object holds."""
     yield from _reached(value)
     if isinstance(value, dict):
@@ -110,14 +114,14 @@ def _reached_or_held(value: Any) -> Iterator[Any]:
         yield from itertools.islice(getattr(value, "__dict__", {}).values(), _MOST_HELD)
 
 
-def _contents(cell: CellType) -> Iterator[Any]:
+def _contents(cell: CellType) -> Iterator[Unchecked]:
     try:
         yield cell.cell_contents
     except ValueError:  # it is empty
         return
 
 
-def _named(fun: FunctionType) -> Iterator[Any]:
+def _named(fun: FunctionType) -> Iterator[Unchecked]:
     """The globals that a function names, and what it may look up in modules among them."""
     names = _names(fun.__code__)
     scopes = [fun.__globals__]

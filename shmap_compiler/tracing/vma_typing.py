@@ -12,11 +12,9 @@ is on types that say nothing about varying (`vma_erasure`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
 from shmap_compiler.base.jax_compat import (
-    Jaxpr,
     is_of_other_mesh,
     needs_varying_types,
     refuses_unreduced,
@@ -24,6 +22,7 @@ from shmap_compiler.base.jax_compat import (
     varies_along,
 )
 from shmap_compiler.base.source_lines import user_line
+from shmap_compiler.base.untyped import Aval, Function, Jaxpr
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
 from shmap_compiler.jaxprs.transposed import transposes, transposes_operator_with
@@ -31,7 +30,7 @@ from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.vma_queries import asks, casts
 
 
-def varies_outside(full: Any, outer: Sequence[str]) -> list[str]:
+def varies_outside(full: Aval, outer: Sequence[str]) -> list[str]:
     """The axes of an enclosing shard_map along which an input may vary."""
     if not tracks_varying_types():
         return list(outer)
@@ -48,7 +47,7 @@ IN_SHARD_MAP = (
 def trace_by_need(
     untyped: Callable[[], Jaxpr],
     typed: Callable[[], Jaxpr],
-    fun: Callable[..., Any],
+    fun: Function,
     who: str,
     fix: str = IN_SHARD_MAP,
 ) -> Jaxpr:
@@ -89,9 +88,7 @@ def trace_by_need(
     raise BodyError(who, [refused_by_types(refusal, fix)]) from refusal
 
 
-def _with_types_that_matter(
-    jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Callable[..., Any]
-) -> Jaxpr:
+def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Function) -> Jaxpr:
     """Traces a function again, with types, if types matter to derivatives that are taken later.
 
     They matter to a backward rule if the function casts, and to the operator of a solver if it

@@ -12,26 +12,19 @@ a share of each device's own (`sums_shares`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
-    open_jaxpr,
-    trace_with_axes,
-    varying_types,
-)
+from shmap_compiler.base.jax_compat import open_jaxpr, trace_with_axes, varying_types
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Function, Jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations
@@ -92,12 +85,12 @@ class BackwardRule:
             return "an unknown line"
         return next(source_line(c) for c, e in zip(called, own, strict=True) if e is eqn)
 
-    def _with_literals(self, residuals: Sequence[Any]) -> list[Any]:
+    def _with_literals(self, residuals: Sequence[AnyValue]) -> list[AnyValue]:
         """The residuals, with the values of constants, which the rule may read as in JAX."""
         rows = zip(self.eqn.invars, residuals, strict=False)
         return [v.val if isinstance(v, jex_core.Literal) else x for v, x in rows]
 
-    def _traced(self, backward: Callable[..., Any]) -> Jaxpr:
+    def _traced(self, backward: Function) -> Jaxpr:
         """The program of a function of residuals and cotangents."""
         graph, count = self.graph, self.eqn.params["num_res"]
         types = [v.aval for v in (*self.eqn.invars[:count], *self.eqn.outvars)]
@@ -183,7 +176,7 @@ class BackwardRule:
 _TRANSPOSED_SUMS = {r.transpose for r in coll.RECORDS if r.combines is coll.Combines.SUM}
 
 
-def _has_tangent(type_: Any) -> bool:
+def _has_tangent(type_: Aval) -> bool:
     return jnp.issubdtype(type_.dtype, jnp.inexact)
 
 

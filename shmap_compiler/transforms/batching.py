@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.jax_compat import reductions, with_reductions
 from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own
+from shmap_compiler.base.untyped import AxisName, Parameter, Unchecked
 from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives.vmapped_axes import SplitName
@@ -85,7 +85,7 @@ def _leave(axis_data, args, dims, *, mapped):
 batching.fancy_primitive_batchers[leave_p] = _leave
 
 
-def _mentions(graph: Graph, axis_name: Any) -> bool:
+def _mentions(graph: Graph, axis_name: AxisName) -> bool:
     """Whether a collective of the program names the vmapped axis."""
     return any(
         axis_name in _tuple(eqn.params.get("axes", eqn.params.get("axis_name", ())))
@@ -94,7 +94,7 @@ def _mentions(graph: Graph, axis_name: Any) -> bool:
     )
 
 
-def _manual_axes_of_mapped_dimension(axis_data: Any, graph: Graph) -> tuple[str, ...]:
+def _manual_axes_of_mapped_dimension(axis_data: Parameter, graph: Graph) -> tuple[str, ...]:
     """The manual axes that split the mapped dimension: by spmd_axis_name, or by its type."""
     axes = _tuple(axis_data.spmd_name) or _tuple(axis_data.explicit_mesh_axis)
     return tuple(a for a in axes if a in graph.manual_axes)
@@ -112,7 +112,7 @@ def _insert(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...]) -> Part
 # ------------------------------------------------------------------------------------- mistakes
 
 
-def _check_mesh_axes(graph: Graph, axes: tuple[str, ...], axis_data: Any) -> None:
+def _check_mesh_axes(graph: Graph, axes: tuple[str, ...], axis_data: Parameter) -> None:
     """The axes that split the mapped dimension are used for nothing else."""
     source = "spmd_axis_name" if axis_data.spmd_name else "a dimension split, by its type, over"
     where = f"vmap with {source}={axes}" if axis_data.spmd_name else f"vmap over {source} {axes}"
@@ -155,7 +155,7 @@ def _check_mesh_axes(graph: Graph, axes: tuple[str, ...], axis_data: Any) -> Non
         raise SpecError(f"`{graph.name}`", problems)
 
 
-def _tuple(names: Any) -> tuple[Any, ...]:
+def _tuple(names: Unchecked) -> tuple[AxisName, ...]:
     if names is None:
         return ()
     return tuple(names) if isinstance(names, (tuple, list)) else (names,)

@@ -8,7 +8,7 @@ one of them runs; a branch that has fewer of a type fills the rest with zeros.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
-    close_jaxpr,
-    in_memory_space,
-    open_jaxpr,
-    replace_jaxpr,
-)
+from shmap_compiler.base.jax_compat import close_jaxpr, in_memory_space, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Function, Jaxpr
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.rewriting import Names, copy_equations, named
 from shmap_compiler.transforms.split import Split, save_everything, split
@@ -51,7 +44,7 @@ class _Branch:
 
 
 def _split_cond(
-    saveable: Callable[..., Any],
+    saveable: Function,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     eqn: Eqn,
@@ -133,7 +126,7 @@ def _branch(
     return _Branch(known, staged, residuals, list(used[len(saved) :]))
 
 
-def _shared(types: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[int]]]:
+def _shared(types: Sequence[Sequence[Aval]]) -> tuple[list[Aval], list[list[int]]]:
     """(types of residuals that suffice for each branch, the positions that each branch uses)."""
     all_types: list[Any] = []
     by_type: dict[Any, list[int]] = {}
@@ -151,7 +144,7 @@ def _shared(types: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[int]]]
     return all_types, places
 
 
-def _with_all(branch: _Branch, types: Sequence[Any], places: Sequence[int]) -> Jaxpr:
+def _with_all(branch: _Branch, types: Sequence[Aval], places: Sequence[int]) -> Jaxpr:
     """The known half of a branch, with residuals of all branches as results."""
     results = branch.known.outvars[: len(branch.known.outvars) - len(places)]
     own = dict(zip(places, branch.residuals, strict=True))
@@ -169,12 +162,12 @@ def _with_all(branch: _Branch, types: Sequence[Any], places: Sequence[int]) -> J
     return close_jaxpr(replace_jaxpr(branch.known, eqns=eqns, outvars=[*results, *filled]))
 
 
-def _zeros(type_: Any) -> Any:
+def _zeros(type_: Aval) -> AnyValue:
     return in_memory_space(ad.instantiate_zeros(ad.Zero(type_)), type_)
 
 
 def _from_all(
-    branch: _Branch, types: Sequence[Any], places: Sequence[int], reads: Sequence[bool]
+    branch: _Branch, types: Sequence[Aval], places: Sequence[int], reads: Sequence[bool]
 ) -> Jaxpr:
     """The staged half of a branch, on all residuals and the operands that any branch reads."""
     own = dict(zip(places, branch.residuals, strict=True))

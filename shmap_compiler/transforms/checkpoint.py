@@ -17,8 +17,7 @@ depth.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 from jax.sharding import AbstractMesh
 
-from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, close_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import close_jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.untyped import AnyValue, Atom, DType, Eqn, Function, Jaxpr, Parameter
 from shmap_compiler.jaxprs.building import is_dropped, where
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
@@ -63,7 +63,7 @@ def split_program(
     mesh: AbstractMesh,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
-    saveable: Callable[..., Any],
+    saveable: Function,
 ) -> Split:
     """Splits a program under a policy. If that saves everything, regions use their own policies.
 
@@ -77,7 +77,7 @@ def _split_marked(
     closed: Jaxpr,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
-    saveable: Callable[..., Any],
+    saveable: Function,
 ) -> Split:
     if not names_any(closed, ("cond", "scan", *REGIONS)):
         return split(closed, unknown_in, instantiated_in, saveable)
@@ -87,7 +87,9 @@ def _split_marked(
     return dataclasses.replace(parts, known=restore(parts.known), staged=restore(parts.staged))
 
 
-def _split_region(_: Any, unknown_in: Sequence[bool], instantiated_in: Sequence[bool], eqn: Eqn):
+def _split_region(
+    _: AnyValue, unknown_in: Sequence[bool], instantiated_in: Sequence[bool], eqn: Eqn
+):
     """The rule of a region for partial evaluation, which asks the region's policy."""
     if not any(unknown_in):
         return eqn, None, [False] * len(eqn.outvars), [False] * len(eqn.outvars), []
@@ -145,8 +147,8 @@ pe.partial_eval_jaxpr_custom_rules[_region_p] = _split_region
 
 
 def _staged_parameters(
-    params: dict[str, Any], staged: Jaxpr, residuals: int, used_in: Sequence[bool]
-) -> dict[str, Any]:
+    params: dict[str, Parameter], staged: Jaxpr, residuals: int, used_in: Sequence[bool]
+) -> dict[str, Parameter]:
     barriers = params["prevent_cse"]
     if isinstance(barriers, tuple):  # one for each operand
         barriers = (True,) * residuals + where(used_in, barriers)
@@ -173,7 +175,7 @@ def _rounded(jaxpr: Jaxpr, residuals: Sequence[Atom]) -> Jaxpr:
     return replace_jaxpr(jaxpr, eqns=eqns)
 
 
-def _is_narrow(dtype: Any) -> bool:
+def _is_narrow(dtype: DType) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 

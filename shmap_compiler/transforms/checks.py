@@ -6,20 +6,21 @@ and is reduced outside to one error for all: that of the first device that found
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.jax_compat import checkify_rules
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.primitive import bind, shmap_p
 from shmap_compiler.tracing.trace import retrace
 
 
-def _check(*inputs: Any, graph: Graph, mesh_witness: Any) -> tuple[checkify.Error, list[Any]]:
+def _check(
+    *inputs: AnyValue, graph: Graph, mesh_witness: AnyValue
+) -> tuple[checkify.Error, list[AnyValue]]:
     """The rule of checkify for a shard_mapped program.
 
     Args:
@@ -40,7 +41,9 @@ def _check(*inputs: Any, graph: Graph, mesh_witness: Any) -> tuple[checkify.Erro
     return error, outs
 
 
-def _checked(graph: Graph, kinds: Any, args: Any) -> tuple[checkify.Error, list[Any]]:
+def _checked(
+    graph: Graph, kinds: AnyValue, args: AnyValue
+) -> tuple[checkify.Error, list[AnyValue]]:
     """The errors of all devices, stacked, and the results."""
     structure = jax.tree.structure(())
 

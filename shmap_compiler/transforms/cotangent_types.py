@@ -21,14 +21,8 @@ import jax
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.base.jax_compat import (
-    Eqn,
-    Jaxpr,
-    jaxprs_in,
-    open_jaxpr,
-    replace_jaxpr,
-    scan_counts,
-)
+from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p
 from shmap_compiler.graph.graph import Graph

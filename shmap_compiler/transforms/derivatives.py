@@ -10,7 +10,6 @@ import dataclasses
 import math
 import weakref
 from collections.abc import Sequence, Set
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,9 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import Jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
 from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own, without_transpose
+from shmap_compiler.base.untyped import AnyValue, Aval, Jaxpr
 from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
@@ -50,7 +50,7 @@ def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
 
 def _with_tangents(
     graph: Graph, nonzero_tangent: tuple[bool, ...]
-) -> tuple[Graph, list[bool], list[Any]]:
+) -> tuple[Graph, list[bool], list[AnyValue]]:
     """(the program with its derivative, which outputs have nonzero tangents, constants).
 
     The constants are values for the leading inputs of the program, and tangents come last.
@@ -229,30 +229,30 @@ def _used_axes(graph: Graph) -> set[str]:
 # replicated over n devices is the sum of those of its n copies.
 
 
-def _share(cotangent: Any, replicating: Set[str], graph: Graph) -> Any:
+def _share(cotangent: AnyValue, replicating: Set[str], graph: Graph) -> AnyValue:
     replicas = math.prod(graph.mesh.shape[a] for a in replicating)
     return cotangent / replicas if replicas > 1 else cotangent
 
 
-def _sum(cotangent: Any, replicating: Set[str], graph: Graph) -> Any:
+def _sum(cotangent: AnyValue, replicating: Set[str], graph: Graph) -> AnyValue:
     axes = tuple(a for a in graph.mesh.axis_names if a in replicating)
     size = math.prod(graph.mesh.shape[a] for a in axes)
     return psum(cotangent, axes=axes, groups=None, size=size) if axes else cotangent
 
 
-def _is_nonzero(tangent: Any) -> bool:
+def _is_nonzero(tangent: object) -> bool:
     return type(tangent) is not ad.Zero and jax.typeof(tangent).dtype != jax.dtypes.float0
 
 
-def _has_tangent(type_: Any) -> bool:
+def _has_tangent(type_: Aval) -> bool:
     return jnp.issubdtype(type_.dtype, jnp.inexact)
 
 
-def _tangent_type(type_: Any) -> Any:
+def _tangent_type(type_: Aval) -> Aval:
     return type_.to_tangent_aval()
 
 
-def _zero(primal: Any) -> ad.Zero:
+def _zero(primal: AnyValue) -> ad.Zero:
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from shmap_compiler.base.jax_compat import Atom, Eqn, Jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
+from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.rewriting import Names, named, renamed
 from shmap_compiler.transforms.split import Split
@@ -35,7 +35,7 @@ class Halves:
     staged: Graph
     sources: list[ResidualSource]
 
-    def residuals(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    def residuals(self, inputs: Sequence[AnyValue], outputs: Sequence[AnyValue]) -> list[AnyValue]:
         """The residuals, from the inputs and outputs of `known`."""
         return [inputs[k] if kind == "input" else outputs[k] for kind, k in self.sources]
 
@@ -134,7 +134,7 @@ def _with_residuals(
     )
 
 
-def _vector(aval: Any) -> Any:
+def _vector(aval: Aval) -> Aval:
     return jax.make_jaxpr(lambda x: lax.reshape(x, (1,)))(aval).out_avals[0]
 
 

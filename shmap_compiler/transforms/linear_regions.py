@@ -9,7 +9,6 @@ that define their own transposes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax import lax
@@ -17,7 +16,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 
 from shmap_compiler.base import jax_compat
-from shmap_compiler.base.jax_compat import Eqn, Jaxpr, close_jaxpr, constants_to_inputs, open_jaxpr
+from shmap_compiler.base.jax_compat import close_jaxpr, constants_to_inputs, open_jaxpr
+from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
@@ -25,8 +25,8 @@ from shmap_compiler.transforms.checkpoint import split_in_scope
 
 
 def transpose(
-    jaxpr: Jaxpr, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
-) -> list[Any]:
+    jaxpr: Jaxpr, linear: Sequence[bool], known: Sequence[AnyValue], cotangents: Sequence[AnyValue]
+) -> list[AnyValue]:
     """The cotangents of those inputs of a closed jaxpr in which it is linear.
 
     Args:
@@ -50,7 +50,7 @@ class _Whole(Rewriter):
         return super().equation(eqn, names) if name in RULE_FOLLOWING else [eqn]
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, eqn: Eqn) -> list[Any]:
+def _transpose(cotangents: Sequence[AnyValue], *args: AnyValue, eqn: Eqn) -> list[AnyValue]:
     linear = [ad.is_undefined_primal(a) for a in args]
     known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
     cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
@@ -63,8 +63,8 @@ ad.primitive_transposes[_whole_p] = _transpose
 
 
 def _of_region(
-    eqn: Eqn, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
-) -> Sequence[Any]:
+    eqn: Eqn, linear: Sequence[bool], known: Sequence[AnyValue], cotangents: Sequence[AnyValue]
+) -> Sequence[AnyValue]:
     """A region that recomputes the values of a region and transposes it."""
     count = len(known)
 
@@ -89,8 +89,8 @@ def _of_region(
 
 
 def _of_branches(
-    eqn: Eqn, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
-) -> Sequence[Any]:
+    eqn: Eqn, linear: Sequence[bool], known: Sequence[AnyValue], cotangents: Sequence[AnyValue]
+) -> Sequence[AnyValue]:
     index, *operands = known
 
     def transposed(branch: Jaxpr):

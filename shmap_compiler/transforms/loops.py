@@ -12,21 +12,13 @@ Staged:  dy = scan(dx, residuals) { staged step }
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from typing import Any
+from collections.abc import Sequence, Set
 
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
-    close_jaxpr,
-    open_jaxpr,
-    replace_jaxpr,
-    scan_counts,
-)
+from shmap_compiler.base.jax_compat import close_jaxpr, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base.untyped import Atom, Eqn, Function, Jaxpr
 from shmap_compiler.jaxprs.building import is_dropped, where, with_equations
 from shmap_compiler.jaxprs.rewriting import renamed
 
@@ -41,7 +33,7 @@ carried_p.def_abstract_eval(lambda x: x)
 
 
 def _split_scan(
-    saveable: Callable[..., Any],
+    saveable: Function,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     eqn: Eqn,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
-from shmap_compiler.base.jax_compat import Atom, Eqn, close_jaxpr
+from shmap_compiler.base.jax_compat import close_jaxpr
+from shmap_compiler.base.untyped import AnyValue, Atom, Eqn
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import is_all_alive
@@ -21,7 +21,7 @@ from shmap_compiler.transforms.halves import halves
 # ---------------------------------------------------------------------------------- dead code
 
 
-def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: Any):
+def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: AnyValue):
     eqn = version_dependent_and_eqn[-1]
     graph: Graph = eqn.params["graph"]
     if not any(used_outputs) and not eqn.effects:

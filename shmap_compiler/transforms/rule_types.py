@@ -18,14 +18,8 @@ from jax.extend import core as jex_core
 from jax.extend import linear_util
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
-    open_jaxpr,
-    replace_jaxpr,
-    replace_jaxprs_in,
-)
+from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Jaxpr, Wrapped
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
@@ -41,16 +35,16 @@ Axes = frozenset[str]
 class TypedRule:
     """A backward rule, and the axes along which operands, results and residuals vary."""
 
-    rule: Any
+    rule: Wrapped
     operands: tuple[Axes, ...]
     results: tuple[Axes, ...]
     residuals: tuple[Axes, ...] = ()
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: AnyValue) -> AnyValue:
         return self.rule.call_wrapped(*args)
 
 
-def with_types(graph: Graph) -> Callable[..., list[Any]]:
+def with_types(graph: Graph) -> Callable[..., list[Aval]]:
     """`graph.fun`, with the types of operands and results recorded in each backward rule."""
     noted = _noted_program(graph, CUSTOM_VJP, _with_operand_types)
     return graph.fun if noted is graph.jaxpr else jex_core.jaxpr_as_fun(noted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,13 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
 from shmap_compiler.base.jax_compat import (
-    Atom,
-    Eqn,
-    Jaxpr,
     axis_of_effect,
     offload_spaces,
     open_jaxpr,
     policy_saves,
     replace_jaxpr,
 )
+from shmap_compiler.base.untyped import AnyValue, Atom, Eqn, Function, Jaxpr, Setting
 from shmap_compiler.jaxprs.building import where, with_equations
 
 
@@ -61,7 +59,7 @@ def split(
     closed: Jaxpr,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
-    saveable: Callable[..., Any],
+    saveable: Function,
 ) -> Split:
     """Splits a program under a checkpoint policy, with the mesh of the program in scope.
 
@@ -135,7 +133,7 @@ def split(
 
 
 def _offload(
-    values: Sequence[Atom], kept_in: Any, offloaded_to: Any
+    values: Sequence[Atom], kept_in: Setting, offloaded_to: Setting
 ) -> tuple[list[Eqn], list[Eqn]]:
     """The equations that move values to another memory space, and those that move them back."""
     away, back = [], []
@@ -146,13 +144,13 @@ def _offload(
     return away, back
 
 
-def _moved(value: Atom, space: Any) -> Eqn:
+def _moved(value: Atom, space: Setting) -> Eqn:
     move = functools.partial(jax.device_put, device=space, may_alias=False)
     (template,) = open_jaxpr(jax.make_jaxpr(move)(value.aval)).eqns
     return template.replace(invars=[value], outvars=[jex_core.Var(template.outvars[0].aval)])
 
 
-def save_everything(*_: Any, **__: Any) -> bool:
+def save_everything(*_: AnyValue, **__: AnyValue) -> bool:
     """The policy under which the staged program recomputes nothing."""
     return True
 

@@ -19,8 +19,8 @@ from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import BodyError, Problem
-from shmap_compiler.base.jax_compat import Atom, Eqn
 from shmap_compiler.base.source_lines import shown_source
+from shmap_compiler.base.untyped import Atom, Eqn
 from shmap_compiler.replication.frames import Replication
 from shmap_compiler.transforms.backward_rules import BackwardRule
 

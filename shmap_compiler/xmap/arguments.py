@@ -10,12 +10,13 @@ import numpy as np
 from shmap_compiler.base.common_mistakes import not_positions
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, ResultTypeError, TypeProblem
+from shmap_compiler.base.untyped import Leaf, Unchecked
 from shmap_compiler.base.values import type_of
 from shmap_compiler.xmap.axes import AxisMapping, Mappings
 from shmap_compiler.xmap.resources import SerialLoop
 
 
-def read_resources(given: Any, problems: list[Problem]) -> dict[str, tuple[Any, ...]]:
+def read_resources(given: object, problems: list[Problem]) -> dict[str, tuple[Unchecked, ...]]:
     """What each axis is assigned to, as tuples; appends what is wrong to `problems`."""
     resources: dict[str, tuple[Any, ...]] = {}
     for name, value in _entries("axis_resources", given, problems):
@@ -44,7 +45,7 @@ def read_resources(given: Any, problems: list[Problem]) -> dict[str, tuple[Any, 
     return resources
 
 
-def read_sizes(given: Any, problems: list[Problem]) -> dict[str, int]:
+def read_sizes(given: object, problems: list[Problem]) -> dict[str, int]:
     """The sizes of axes; appends what is wrong to `problems`."""
     sizes = dict(_entries("axis_sizes", given, problems))
     for name, size in sizes.items():
@@ -60,7 +61,7 @@ def read_sizes(given: Any, problems: list[Problem]) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items() if isinstance(size, (int, np.integer))}
 
 
-def read_positions(given: Any, problems: list[Problem]) -> tuple[int, ...]:
+def read_positions(given: Unchecked, problems: list[Problem]) -> tuple[int, ...]:
     """`donate_argnums` as a tuple; appends what is wrong to `problems`."""
     positions = given if isinstance(given, (tuple, list)) else (given,)
     if all(type(k) is int for k in positions):
@@ -69,7 +70,9 @@ def read_positions(given: Any, problems: list[Problem]) -> tuple[int, ...]:
     return ()
 
 
-def _entries(where: str, given: Any, problems: list[Problem]) -> list[tuple[Any, Any]]:
+def _entries(
+    where: str, given: object, problems: list[Problem]
+) -> list[tuple[Unchecked, Unchecked]]:
     """What a dict that may be None holds."""
     if given is None or isinstance(given, Mapping):
         return list((given or {}).items())
@@ -85,7 +88,7 @@ def _entries(where: str, given: Any, problems: list[Problem]) -> list[tuple[Any,
 
 
 def undefined_names(
-    ins: Mappings, outs: Mappings, sizes: Mapping[str, int], resources: Mapping[str, Any]
+    ins: Mappings, outs: Mappings, sizes: Mapping[str, int], resources: Mapping[str, Unchecked]
 ) -> Iterator[Problem]:
     """Of names that `out_axes` or `axis_resources` use and nothing defines."""
     defined = {n for m in ins.leaves for n in m.names} | set(sizes)
@@ -110,7 +113,7 @@ NO_RESULTS = Problem(
 )
 
 
-def has_backend(backend: Any) -> Problem:
+def has_backend(backend: object) -> Problem:
     return Problem(
         "backend",
         show_value(backend),
@@ -119,7 +122,7 @@ def has_backend(backend: Any) -> Problem:
     )
 
 
-def no_array(path: str, leaf: Any) -> Problem:
+def no_array(path: str, leaf: object) -> Problem:
     return TypeProblem(
         path,
         show_value(leaf),
@@ -137,7 +140,7 @@ def shadows(name: str) -> Problem:
     )
 
 
-def check_results(who: str, paths: Sequence[str], leaves: Sequence[Any]) -> None:
+def check_results(who: str, paths: Sequence[str], leaves: Sequence[Leaf]) -> None:
     """Raises ResultTypeError if a result is no array."""
     problems = [
         Problem(path, show_value(leaf), "an array, or a pytree of arrays", "return arrays only")

@@ -10,6 +10,7 @@ import jax
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
+from shmap_compiler.base.untyped import PyTree, Unchecked
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Mappings:
       leaves: those.
     """
 
-    def __init__(self, root: str, tree: Any, problems: list[Problem]):
+    def __init__(self, root: str, tree: PyTree, problems: list[Problem]):
         """
         Args:
           root: `in_axes` or `out_axes`.
@@ -73,7 +74,7 @@ class Mappings:
         ]
         self.tree = jax.tree.unflatten(structure, self.leaves)
 
-    def of_leaves(self, who: str, value: Any) -> list[AxisMapping]:
+    def of_leaves(self, who: str, value: object) -> list[AxisMapping]:
         """The mapping of each array of `value`, of which the tree is a prefix.
 
         Raises:
@@ -81,7 +82,7 @@ class Mappings:
         """
         found: list[AxisMapping] = []
 
-        def collect(mapping: AxisMapping, subtree: Any) -> None:
+        def collect(mapping: AxisMapping, subtree: PyTree) -> None:
             found.extend([mapping] * len(jax.tree.leaves(subtree)))
 
         try:
@@ -90,7 +91,7 @@ class Mappings:
             raise spec_error(who, [self._no_prefix(value)]) from None
         return found
 
-    def _no_prefix(self, value: Any) -> Problem:
+    def _no_prefix(self, value: object) -> Problem:
         what = "tuple of arguments" if self.root == "in_axes" else "result"
         shown = jax.tree.unflatten(
             jax.tree.structure(self.tree, is_leaf=_is_parsed), [_Text(m.text) for m in self.leaves]
@@ -112,11 +113,11 @@ class _Text:
         return self.text
 
 
-def _is_parsed(value: Any) -> bool:
+def _is_parsed(value: object) -> bool:
     return isinstance(value, AxisMapping)
 
 
-def _is_mapping(tree: Any) -> bool:
+def _is_mapping(tree: object) -> bool:
     """Whether this is one mapping, and not a container of mappings."""
     if isinstance(tree, dict):
         return all(_is_leaf(v) for v in tree.values())
@@ -125,11 +126,11 @@ def _is_mapping(tree: Any) -> bool:
     return False
 
 
-def _is_leaf(value: Any) -> bool:
+def _is_leaf(value: object) -> bool:
     return jax.tree_util.all_leaves([value])
 
 
-def _parsed(where: str, entry: Any, problems: list[Problem]) -> AxisMapping:
+def _parsed(where: str, entry: Unchecked, problems: list[Problem]) -> AxisMapping:
     found = list(_wrong(where, entry))
     problems += found
     if found:
@@ -149,7 +150,7 @@ def _in_order(pairs: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(pairs, key=lambda pair: pair[1]))
 
 
-def _shown(entry: Sequence[Any]) -> str:
+def _shown(entry: Sequence[Unchecked]) -> str:
     inner = ", ".join("..." if name is ... else repr(name) for name in entry)
     return f"[{inner}]" if isinstance(entry, list) else f"({inner})"
 
@@ -187,7 +188,7 @@ def sizes_of(
 # ------------------------------------------------------------------------------------- mistakes
 
 
-def _wrong(where: str, entry: Any) -> Iterator[Problem]:
+def _wrong(where: str, entry: object) -> Iterator[Problem]:
     if not isinstance(entry, (dict, tuple, list)):
         yield TypeProblem(
             where,

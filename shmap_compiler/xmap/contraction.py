@@ -9,7 +9,6 @@ in the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +16,13 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 
+from shmap_compiler.base.untyped import AnyValue, Parameter
+
 contract_p = Primitive("named_contraction")
 leave_p = Primitive("leave_named_axis")
 
 
-def leave(x: Any, name: str, dimension: int | None) -> Any:
+def leave(x: AnyValue, name: str, dimension: int | None) -> AnyValue:
     """Takes a result out of the vmap over `name`.
 
     Args:
@@ -55,7 +56,9 @@ def _contract_type(x, y, *, axes, dot):
     return x.update(shape=result.shape, dtype=result.dtype, weak_type=False)
 
 
-def _contract(x: Any, y: Any, axes: Sequence[str], dimensions: Any, dot: Any) -> Any:
+def _contract(
+    x: AnyValue, y: AnyValue, axes: Sequence[str], dimensions: Parameter, dot: Parameter
+) -> AnyValue:
     """The contraction over `axes`, with other dimension numbers than those of `dot`."""
     dot = {**dict(dot), "dimension_numbers": dimensions}
     if not axes:

@@ -18,8 +18,6 @@ from jax.extend import core as jex_core
 from jax.interpreters import batching
 
 from shmap_compiler.base.jax_compat import (
-    Eqn,
-    Jaxpr,
     axis_of_effect,
     constants_to_inputs,
     is_defined_in_jax,
@@ -28,11 +26,12 @@ from shmap_compiler.base.jax_compat import (
     trace_in_scope,
 )
 from shmap_compiler.base.jax_compat.name_stacks import without_transpose
+from shmap_compiler.base.untyped import AnyValue, Aval, Eqn, Function, Jaxpr
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP
 from shmap_compiler.transforms.batching import leave_p
 
-Run = Callable[[Any, Sequence[Any]], Sequence[Any]]
+Run = Callable[[AnyValue, Sequence[AnyValue]], Sequence[AnyValue]]
 """Evaluates a closed named program where mesh axes and vmaps are in scope."""
 
 AxisEnv = tuple[tuple[str, int], ...]
@@ -53,7 +52,7 @@ def rule_may_name_axes(eqn: Eqn) -> bool:
 
 def placed_call(
     eqn: Eqn, who: str, sizes: Mapping[str, int], vmapped: AxisEnv, run: Run
-) -> Callable[..., Sequence[Any]]:
+) -> Callable[..., Sequence[AnyValue]]:
     """The function of the operands of `eqn`, placed by `run`.
 
     Args:
@@ -80,17 +79,17 @@ class _Call:
         self.smooth_in = [_is_smooth(v.aval) for v in self.variables]
         self.smooth_out = [_is_smooth(v.aval) for v in eqn.outvars]
 
-    def primal(self, *args: Any) -> Sequence[Any]:
+    def primal(self, *args: AnyValue) -> Sequence[AnyValue]:
         env = dict(zip(self.variables, args, strict=True))
         operands = [v.val if isinstance(v, jex_core.Literal) else env[v] for v in self.eqn.invars]
         with vmapped_axes.body(self.who):
             results = self.run_placed(self.primal_program, operands)
         return [_front(x, tuple(name for name, _ in self.vmapped)) for x in results]
 
-    def of_smooth(self, args: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    def of_smooth(self, args: Sequence[AnyValue]) -> Callable[..., Sequence[AnyValue]]:
         """The named call as a function of those operands that have tangents."""
 
-        def fun(*smooth: Any) -> Sequence[Any]:
+        def fun(*smooth: AnyValue) -> Sequence[AnyValue]:
             rest = iter(smooth)
             return self.named(
                 *[next(rest) if s else x for x, s in zip(args, self.smooth_in, strict=True)]
@@ -98,7 +97,7 @@ class _Call:
 
         return fun
 
-    def place(self, fun: Callable[..., Any], *args: Any) -> Sequence[Any]:
+    def place(self, fun: Function, *args: AnyValue) -> Sequence[AnyValue]:
         """Traces a function of flat arrays with logical names in scope, and evaluates it placed.
 
         JAX may trace a rule where the vmaps have still to be applied. So what is placed is held
@@ -122,7 +121,7 @@ class _Call:
             )
             return _bind_rule([*more, *operands], rule, self.vmapped, self.who)
 
-    def with_jvp(self) -> Callable[..., Sequence[Any]]:
+    def with_jvp(self) -> Callable[..., Sequence[AnyValue]]:
         call = jax.custom_jvp(self.primal)
 
         @call.defjvp
@@ -145,7 +144,7 @@ class _Call:
 
         return call
 
-    def with_vjp(self) -> Callable[..., Sequence[Any]]:
+    def with_vjp(self) -> Callable[..., Sequence[AnyValue]]:
         call = jax.custom_vjp(self.primal)
         structure: list[Any] = []
 
@@ -185,7 +184,9 @@ _rule_p = jex_core.Primitive("placed_rule")
 _rule_p.multiple_results = True
 
 
-def _bind_rule(args: Sequence[Any], jaxpr: Jaxpr, vmapped: AxisEnv, who: str) -> Sequence[Any]:
+def _bind_rule(
+    args: Sequence[AnyValue], jaxpr: Jaxpr, vmapped: AxisEnv, who: str
+) -> Sequence[AnyValue]:
     if not vmapped:
         return jex_core.jaxpr_as_fun(jaxpr)(*args)
     return _rule_p.bind(*args, jaxpr=jaxpr, vmapped=vmapped, who=who)
@@ -219,7 +220,7 @@ _front_p = jex_core.Primitive("vmapped_dimensions_first")
 """Puts the dimensions of these vmaps first, as rules do: JAX takes both to have the same ones."""
 
 
-def _front(x: Any, vmapped: tuple[str, ...]) -> Any:
+def _front(x: AnyValue, vmapped: tuple[str, ...]) -> AnyValue:
     return _front_p.bind(x, vmapped=vmapped) if vmapped else x
 
 
@@ -236,9 +237,9 @@ _rule_p.def_abstract_eval(_rule_type)
 batching.fancy_primitive_batchers[_rule_p] = _batch_rule
 
 
-def _is_smooth(aval: Any) -> bool:
+def _is_smooth(aval: Aval) -> bool:
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
-def _where(kept: Sequence[bool], values: Sequence[Any]) -> list[Any]:
+def _where(kept: Sequence[bool], values: Sequence[AnyValue]) -> list[AnyValue]:
     return [x for x, k in zip(values, kept, strict=True) if k]

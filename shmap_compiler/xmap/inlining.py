@@ -12,8 +12,9 @@ from typing import Any
 from jax.extend import core as jex_core
 from jax.sharding import Sharding
 
-from shmap_compiler.base.jax_compat import Eqn, open_jaxpr
+from shmap_compiler.base.jax_compat import open_jaxpr
 from shmap_compiler.base.jax_compat.name_stacks import within_scope
+from shmap_compiler.base.untyped import Eqn, Parameter
 from shmap_compiler.jaxprs.rewriting import copy_equations
 
 _MOST_EQUATIONS = 8
@@ -35,7 +36,7 @@ def inlined(call: Eqn) -> list[Eqn]:
     return copy_equations(scoped.eqns, names)
 
 
-def _is_plain(params: dict[str, Any]) -> bool:
+def _is_plain(params: dict[str, Parameter]) -> bool:
     """Whether the call does nothing but call: no shardings, layouts, donations, options."""
     shardings = (*params["in_shardings"], *params["out_shardings"])
     layouts = (*params["in_layouts"], *params["out_layouts"])
@@ -47,5 +48,5 @@ def _is_plain(params: dict[str, Any]) -> bool:
     )
 
 
-def _is_variable(atom: Any) -> bool:
+def _is_variable(atom: object) -> bool:
     return not isinstance(atom, jex_core.Literal)

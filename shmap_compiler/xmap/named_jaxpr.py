@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from shmap_compiler.base.descriptions import function_name
-from shmap_compiler.base.jax_compat import AnyMesh, Jaxpr, is_axis_effect
+from shmap_compiler.base.jax_compat import AnyMesh, is_axis_effect
+from shmap_compiler.base.untyped import AnyValue, Effect, Function, Jaxpr
 from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.placement import Placement
 
@@ -27,10 +27,10 @@ class NamedJaxpr:
       outer: The axes of enclosing xmaps, by their sizes.
     """
 
-    fun: Callable[..., Any]
+    fun: Function
     who: str
     jaxpr: Jaxpr
-    constants: tuple[Any, ...]
+    constants: tuple[AnyValue, ...]
     placements: Mapping[str, Placement]
     mesh: AnyMesh | None
     in_mappings: tuple[AxisMapping, ...]
@@ -59,7 +59,7 @@ class NamedJaxpr:
         return tuple(a for a in self.mesh.axis_names if a in used) if self.mesh is not None else ()
 
     @property
-    def effects(self) -> set[Any]:
+    def effects(self) -> set[Effect]:
         return {e for e in self.jaxpr.effects if not is_axis_effect(e, frozenset(self.placements))}
 
     @cached_property

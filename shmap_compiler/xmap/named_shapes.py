@@ -8,13 +8,13 @@ follow the checks of this file, and what `print(f.trace(x))` shows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import Atom
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.graph.printing import print_program
 from shmap_compiler.jaxprs.contents import equations
@@ -65,12 +65,12 @@ def show(program: NamedJaxpr) -> str:
     """The text of a program, with the named shape of every value."""
     shapes, sizes = infer(program), {n: p.size for n, p in _all_placements(program).items()}
 
-    def named_shape(var: Any) -> str:
+    def named_shape(var: Atom) -> str:
         axes = shapes.of(var)
         named = ",".join(f"{name}:{size}" for name, size in sizes.items() if name in axes)
         return f"{{{named}}}" if named else ""
 
-    def is_program(value: Any) -> bool:
+    def is_program(value: object) -> bool:
         return False
 
     axes = ", ".join(_shown_placement(p) for p in program.placements.values())

@@ -14,15 +14,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jax import lax
 from jax.extend import core as jex_core
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import (
-    Eqn,
-    Jaxpr,
     axis_of_effect,
     is_axis_effect,
     is_closed,
@@ -32,6 +29,7 @@ from shmap_compiler.base.jax_compat import (
     trace_in_scope,
 )
 from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import AnyValue, Atom, Effect, Eqn, Jaxpr
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import JITS
@@ -44,7 +42,7 @@ from shmap_compiler.xmap.custom_rules import RULED, placed_call, rule_may_name_a
 from shmap_compiler.xmap.inlining import inlined
 from shmap_compiler.xmap.placement import Placement
 
-Deferred = Callable[..., Sequence[Any]]
+Deferred = Callable[..., Sequence[AnyValue]]
 """A function that computes an equation in the scope in which the program is evaluated."""
 
 
@@ -88,7 +86,7 @@ class Placer(Rewriter):
     def _vmaps(self) -> tuple[tuple[str, int], ...]:
         return tuple((p.vmapped, p.local) for p in self.placements.values() if p.vmapped)
 
-    def run(self, jaxpr: Jaxpr, args: Sequence[Any]) -> Sequence[Any]:
+    def run(self, jaxpr: Jaxpr, args: Sequence[AnyValue]) -> Sequence[AnyValue]:
         """The results of a closed named program, in the scope of mesh and vmaps."""
         placed = self._renamed_program(jaxpr)
         if names_any(placed, [_deferred_p.name]):
@@ -140,7 +138,7 @@ class Placer(Rewriter):
         placed = super().equation(eqn, names)
         return inlined(placed[0]) if name in JITS else placed
 
-    def effects(self, effects: Any) -> Any:
+    def effects(self, effects: Effect) -> Effect:
         return {e for e in effects if not is_axis_effect(e, frozenset(self.moved))}
 
     def _deferred(self, eqn: Eqn, fun: Deferred) -> Eqn:
@@ -168,7 +166,7 @@ class Placer(Rewriter):
 
     # --------------------------------------------------------------------------- contractions
 
-    def _find_products(self, inner: Any) -> None:
+    def _find_products(self, inner: Jaxpr) -> None:
         """Finds the psums over vmapped axes of products that nothing else uses."""
         makers = {eqn.outvars[0]: eqn for eqn in inner.eqns if eqn.primitive is lax.dot_general_p}
         if not makers:
@@ -190,7 +188,7 @@ class Placer(Rewriter):
         inside = [each for name in names for each in self.moved.get(name, (name,))]
         return whole and bool(self.vmapped.intersection(inside))
 
-    def _contraction(self, product: Eqn, eqn: Eqn) -> list[Any]:
+    def _contraction(self, product: Eqn, eqn: Eqn) -> list[AnyValue]:
         """The equations of a psum of a product."""
         names = named_axes(eqn.params)
         new = [each for name in names for each in self.moved.get(name, (name,))]
@@ -209,16 +207,16 @@ class Placer(Rewriter):
 
     # ----------------------------------------------------------------------------- evaluation
 
-    def _evaluate(self, jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
+    def _evaluate(self, jaxpr: Jaxpr, args: Sequence[AnyValue]) -> list[AnyValue]:
         """Evaluates a program with deferred equations: those, and all between them as programs."""
         inner = open_jaxpr(jaxpr)
         consts = jaxpr.consts if inner.constvars else ()
         env = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
 
-        def read(atom: Any) -> Any:
+        def read(atom: Atom) -> AnyValue:
             return atom.val if isinstance(atom, jex_core.Literal) else env[atom]
 
-        def run_together(eqns: list[Any], later: set[Any]) -> None:
+        def run_together(eqns: list[Eqn], later: set[Atom]) -> None:
             made = [v for eqn in eqns for v in eqn.outvars]
             needed = [v for v in made if v in later]
             used = dict.fromkeys(v for e in eqns for v in e.invars if _is_variable(v))
@@ -253,7 +251,7 @@ _deferred_p.multiple_results = True
 _SUMS = ("psum", "psum_invariant")
 
 
-def _is_variable(atom: Any) -> bool:
+def _is_variable(atom: object) -> bool:
     return not isinstance(atom, jex_core.Literal)
 
 

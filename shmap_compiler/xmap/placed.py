@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.descriptions import standing_for
-from shmap_compiler.base.jax_compat import AnyMesh, Eqn
+from shmap_compiler.base.jax_compat import AnyMesh
+from shmap_compiler.base.untyped import AnyValue, Eqn, PyTree, TreeDef
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.frontend.shard_map import ShardMapped, shard_map
 from shmap_compiler.graph.graph import Graph
@@ -21,7 +21,7 @@ from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
 from shmap_compiler.xmap.place import Deferred, Deferring, Placer
 from shmap_compiler.xmap.placement import Placement
 
-Flat = Callable[..., Sequence[Any]]
+Flat = Callable[..., Sequence[AnyValue]]
 """A function of the flat full arrays of a call, after the constants of the program."""
 
 
@@ -46,13 +46,17 @@ def placed(program: NamedJaxpr, outer: Mapping[str, Placement] | None = None) ->
 
 
 def mapped_over(
-    program: NamedJaxpr, mesh: AnyMesh, axis_names: Sequence[str], in_tree: Any, out_tree: Any
-) -> ShardMapped[..., Any]:
+    program: NamedJaxpr,
+    mesh: AnyMesh,
+    axis_names: Sequence[str],
+    in_tree: TreeDef,
+    out_tree: TreeDef,
+) -> ShardMapped[..., PyTree]:
     """The program as a shard_mapped function of the user's arguments, with the stages of one."""
     flat = _on_one_device(program, {})
     (in_specs, out_specs), constants = specs_of(program), program.constants
 
-    def body(*args: Any) -> Any:
+    def body(*args: AnyValue) -> AnyValue:
         return jax.tree.unflatten(out_tree, flat(*constants, *jax.tree.leaves(args)))
 
     return shard_map(
@@ -83,7 +87,7 @@ def _on_one_device(program: NamedJaxpr, outer: Mapping[str, Placement]) -> Flat:
     placer = Placer(program.who, {**outer, **program.placements}, _DEFERRING)
     whole = len(program.constants)
 
-    def blocks(*args: Any) -> Sequence[Any]:
+    def blocks(*args: AnyValue) -> Sequence[AnyValue]:
         constants = args[:whole]
         run = _once(program, placer, constants)
         loop = next((p.loop for p in program.placements.values() if p.loop), None)
@@ -96,13 +100,13 @@ def _on_one_device(program: NamedJaxpr, outer: Mapping[str, Placement]) -> Flat:
     return standing_for(blocks, program.fun, program.who)
 
 
-def _once(program: NamedJaxpr, placer: Placer, constants: Sequence[Any]) -> Flat:
+def _once(program: NamedJaxpr, placer: Placer, constants: Sequence[AnyValue]) -> Flat:
     """The program on what a device computes at once: all of its blocks, or one chunk."""
     placements = program.placements
     alone = {name for name, p in placements.items() if p.vmapped is None}
     vmapped = [p for p in placements.values() if p.vmapped is not None]
 
-    def base(*args: Any) -> Sequence[Any]:
+    def base(*args: AnyValue) -> Sequence[AnyValue]:
         return placer.run(program.jaxpr, [*constants, *args])
 
     fun: Flat = base
@@ -114,7 +118,7 @@ def _once(program: NamedJaxpr, placer: Placer, constants: Sequence[Any]) -> Flat
     for placement, gone in reversed(levels):
         fun = _vmapped(fun, placement, gone, program)
 
-    def run(*args: Any) -> Sequence[Any]:
+    def run(*args: AnyValue) -> Sequence[AnyValue]:
         args = tuple(
             lax.squeeze(x, _dimensions(m, alone)) if _dimensions(m, alone) else x
             for x, m in zip(args, program.in_mappings, strict=True)
@@ -144,7 +148,7 @@ def _vmapped(fun: Flat, placement: Placement, gone: frozenset[str], program: Nam
 
     out_dimensions = [dimension(m) for m in program.out_mappings]
 
-    def leaving(*args: Any) -> Sequence[Any]:
+    def leaving(*args: AnyValue) -> Sequence[AnyValue]:
         results = fun(*args)
         return [leave(x, name, d) for x, d in zip(results, out_dimensions, strict=True)]
 
@@ -159,7 +163,7 @@ def _looped(program: NamedJaxpr, names: frozenset[str], length: int, run: Flat) 
     def dimension(mapping: AxisMapping) -> int | None:
         return next((at for name, at in mapping.positions if name in names), None)
 
-    def chunks(x: Any, mapping: AxisMapping, k: Any) -> Any:
+    def chunks(x: AnyValue, mapping: AxisMapping, k: object) -> AnyValue:
         for name, at in mapping.positions:
             if name in names:
                 x = lax.dynamic_slice_in_dim(
@@ -167,8 +171,8 @@ def _looped(program: NamedJaxpr, names: frozenset[str], length: int, run: Flat) 
                 )
         return x
 
-    def looped(*args: Any) -> Sequence[Any]:
-        def step(k: Any) -> Sequence[Any]:
+    def looped(*args: AnyValue) -> Sequence[AnyValue]:
+        def step(k: object) -> Sequence[AnyValue]:
             return run(*[chunks(x, m, k) for x, m in zip(args, program.in_mappings, strict=True)])
 
         results = lax.map(step, jnp.arange(length))
@@ -179,7 +183,7 @@ def _looped(program: NamedJaxpr, names: frozenset[str], length: int, run: Flat) 
     return looped
 
 
-def _joined(x: Any, dimension: int | None) -> Any:
+def _joined(x: AnyValue, dimension: int | None) -> AnyValue:
     """The chunks of a result, which are stacked, along their dimension; or the first of equals."""
     if dimension is None:
         return x[0]
@@ -199,7 +203,7 @@ def _shard_map(eqn: Eqn, placer: Placer) -> Deferred:
     """A shard_map in the body, with collectives over logical axes in it."""
     graph: Graph = eqn.params["graph"]
 
-    def blocks(*args: Any) -> Sequence[Any]:
+    def blocks(*args: AnyValue) -> Sequence[AnyValue]:
         return list(placer.run(graph.jaxpr, args))
 
     return shard_map(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shmap_compiler.base.errors import Problem, spec_error
 from shmap_compiler.base.jax_compat import AnyMesh
+from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.xmap.resources import SerialLoop, loops_in_scope
 
 
@@ -16,7 +16,7 @@ from shmap_compiler.xmap.resources import SerialLoop, loops_in_scope
 class Loop:
     """A loop: `key` tells it from others."""
 
-    key: Any
+    key: Hashable
     length: int
     text: str
 
@@ -60,7 +60,7 @@ class Placement:
 def place_axes(
     who: str,
     sizes: Mapping[str, int],
-    resources: Mapping[str, tuple[Any, ...]],
+    resources: Mapping[str, tuple[Unchecked, ...]],
     found: AnyMesh | None,
     taken: Sequence[str] = (),
 ) -> dict[str, Placement]:
@@ -111,7 +111,7 @@ def _new_name(name: str, names: set[str]) -> str:
     return local
 
 
-def _loop(resource: Any, loops: Mapping[str, int]) -> Loop:
+def _loop(resource: Unchecked, loops: Mapping[str, int]) -> Loop:
     if isinstance(resource, SerialLoop):
         return Loop(id(resource), resource.length, repr(resource))
     return Loop(resource, loops[resource], repr(resource))
@@ -121,7 +121,7 @@ def _loop(resource: Any, loops: Mapping[str, int]) -> Loop:
 
 
 def _missing(
-    resources: Mapping[str, tuple[Any, ...]],
+    resources: Mapping[str, tuple[Unchecked, ...]],
     mesh_sizes: Mapping[str, int],
     loops: Mapping[str, int],
 ) -> Iterator[Problem]:
@@ -143,7 +143,7 @@ def _missing(
 def _wrong_assignment(
     name: str,
     size: int,
-    assigned: Sequence[Any],
+    assigned: Sequence[Unchecked],
     axes: Sequence[str],
     cut: Sequence[Loop],
     parts: int,

@@ -7,7 +7,6 @@ Its mesh axes are those of the outer call's mesh, so it can only be placed insid
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 from jax.extend import core as jex_core
@@ -16,6 +15,7 @@ from jax.interpreters import ad, batching
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import close_jaxpr, shaped_array, trace_in_scope
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
 
@@ -23,7 +23,7 @@ region_p = Primitive("xmap")
 region_p.multiple_results = True
 
 
-def bind(program: NamedJaxpr, *args: Any) -> list[Any]:
+def bind(program: NamedJaxpr, *args: AnyValue) -> list[AnyValue]:
     """Applies a program to full arrays, after the values of its constants."""
     return region_p.bind(*args, program=program, jaxpr=program.jaxpr)
 

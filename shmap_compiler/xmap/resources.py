@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import AnyMesh, concrete_mesh_in_scope, mesh_in_scope
+from shmap_compiler.base.untyped import Unchecked
 
 
 class SerialLoop:
@@ -56,7 +57,7 @@ def _in_scope() -> _Scope:
 
 
 @contextlib.contextmanager
-def mesh(devices: Any, axis_names: Sequence[str] | None = None) -> Iterator[Mesh]:
+def mesh(devices: Unchecked, axis_names: Sequence[str] | None = None) -> Iterator[Mesh]:
     """Makes the axes of a mesh available as resources of `xmap`.
 
     Args:
@@ -135,7 +136,7 @@ def mesh_changes(found: AnyMesh | None) -> Problem:
     )
 
 
-def _wrong_length(where: str, length: Any) -> Problem:
+def _wrong_length(where: str, length: object) -> Problem:
     return TypeProblem(
         where, show_value(length), "a number of chunks: an int, at least 1", "write e.g. 4"
     )

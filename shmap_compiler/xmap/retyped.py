@@ -16,8 +16,6 @@ from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, NamedSharding
 
 from shmap_compiler.base.jax_compat import (
-    Eqn,
-    Jaxpr,
     equation_context,
     open_jaxpr,
     replace_jaxpr,
@@ -25,10 +23,11 @@ from shmap_compiler.base.jax_compat import (
     trace_in_scope,
     type_on_mesh,
 )
+from shmap_compiler.base.untyped import Atom, Aval, Eqn, Jaxpr, Parameter, Setting
 from shmap_compiler.jaxprs.rewriting import Rewriter
 
 
-def retyped(jaxpr: Jaxpr, mesh: AbstractMesh) -> Any:
+def retyped(jaxpr: Jaxpr, mesh: AbstractMesh) -> Aval:
     """The program on types of `mesh`, in whose scope its equations are evaluated."""
     with jax.sharding.use_abstract_mesh(mesh):
         probe = trace_in_scope(jnp.sin, (), [type_on_mesh(mesh, (), (), jnp.float32, False)])
@@ -36,7 +35,7 @@ def retyped(jaxpr: Jaxpr, mesh: AbstractMesh) -> Any:
 
 
 class _Retyping(Rewriter):
-    def __init__(self, mesh: AbstractMesh, context: Any):
+    def __init__(self, mesh: AbstractMesh, context: Setting):
         super().__init__()
         self.mesh = mesh
         self.context = context
@@ -45,12 +44,12 @@ class _Retyping(Rewriter):
         inner = open_jaxpr(jaxpr)
         replaced: dict[Any, Any] = {}
 
-        def atom(old: Any) -> Any:
+        def atom(old: Atom) -> Atom:
             return (
                 self.literal(old) if isinstance(old, jex_core.Literal) else replaced.get(old, old)
             )
 
-        def define(old: Any) -> Any:
+        def define(old: Atom) -> Atom:
             if isinstance(getattr(old.aval, "sharding", None), NamedSharding):
                 t = old.aval
                 aval = type_on_mesh(self.mesh, (), t.shape, t.dtype, t.weak_type)
@@ -80,7 +79,7 @@ class _Retyping(Rewriter):
         new = type_on_mesh(self.mesh, (), t.shape, t.dtype, t.weak_type)
         return jex_core.Literal(value.item() if t.weak_type else value, new)
 
-    def params(self, eqn: Eqn) -> dict[str, Any]:
+    def params(self, eqn: Eqn) -> dict[str, Parameter]:
         params = replace_jaxprs_in(eqn.params, self.jaxpr)
         groups = {"axis_index_groups": None} if eqn.primitive.name == _INVARIANT_SUM else {}
         return {k: None if _is_split(v) else v for k, v in params.items()} | groups
@@ -92,6 +91,6 @@ _UNTYPED = {_INVARIANT_SUM: lax.psum_p, "all_gather_invariant": lax.all_gather_p
 """By the name of a collective of typed programs, the one without types."""
 
 
-def _is_split(value: Any) -> bool:
+def _is_split(value: object) -> bool:
     """Whether a parameter is a sharding on the mesh of the types, which is no mesh of devices."""
     return isinstance(value, NamedSharding) and isinstance(value.mesh, AbstractMesh)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh
@@ -22,6 +21,7 @@ from shmap_compiler.base.jax_compat import (
     varying_types,
     with_manual_axes,
 )
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
 from shmap_compiler.tracing.vma_queries import casts
@@ -44,15 +44,15 @@ class Scope:
 
 
 def trace_named(
-    flat_fun: Callable[..., Sequence[Any]],
+    flat_fun: Callable[..., Sequence[AnyValue]],
     *,
-    user_fun: Callable[..., Any],
+    user_fun: Function,
     who: str,
     sizes: Mapping[str, int],
-    types: Sequence[Any],
+    types: Sequence[Aval],
     mappings: Sequence[AxisMapping],
     scope: Scope,
-) -> tuple[Any, tuple[Any, ...]]:
+) -> tuple[Jaxpr, tuple[AnyValue, ...]]:
     """(closed jaxpr of `flat_fun`, the values of its leading inputs).
 
     Args:
@@ -75,7 +75,7 @@ def trace_named(
                 raise
             raise _in_words_of_xmap(refusal, known) from error
 
-    def inner_types(mesh: AbstractMesh) -> list[Any]:
+    def inner_types(mesh: AbstractMesh) -> list[Aval]:
         return [_inner_type(t, m, mesh) for t, m in zip(types, mappings, strict=True)]
 
     def untyped():
@@ -107,7 +107,7 @@ def trace_named(
 _IN_XMAP = "take the gradient outside xmap, or mark the value with jax.lax.pcast"
 
 
-def _with_casts(typed: Callable[[], Any], who: str) -> Any:
+def _with_casts(typed: Callable[[], Jaxpr], who: str) -> Jaxpr:
     try:
         return typed()
     except ShmapError:
@@ -116,7 +116,7 @@ def _with_casts(typed: Callable[[], Any], who: str) -> Any:
         raise BodyError(who, [refused_by_types(error, _IN_XMAP)]) from error
 
 
-def _inner_type(full: Any, mapping: AxisMapping, mesh: AbstractMesh) -> Any:
+def _inner_type(full: Aval, mapping: AxisMapping, mesh: AbstractMesh) -> Aval:
     """The type of an argument without its named dimensions."""
     named = {at for _, at in mapping.positions}
     shape = [size for at, size in enumerate(full.shape) if at not in named]

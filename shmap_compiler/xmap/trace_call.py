@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from shmap_compiler.base.jax_compat import (
     mesh_in_scope,
     with_manual_axes,
 )
+from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import type_of
 from shmap_compiler.xmap import named_shapes
 from shmap_compiler.xmap.arguments import check_results, no_array, shadows, wrong_rank
@@ -33,11 +34,11 @@ from shmap_compiler.xmap.trace import Scope, trace_named
 class NamedFunction:
     """What `xmap` was given, after its checks. The handle on it is `XMapped`."""
 
-    fun: Callable[..., Any]
+    fun: Function
     ins: Mappings
     outs: Mappings
     axis_sizes: dict[str, int]
-    axis_resources: dict[str, tuple[Any, ...]]
+    axis_resources: dict[str, tuple[AnyValue, ...]]
     donate_argnums: tuple[int, ...]
     mesh: AnyMesh | None
 
@@ -57,8 +58,8 @@ class NamedCall:
     """A traced call: the program, and the structure of arguments and results."""
 
     program: NamedProgram
-    in_tree: Any
-    out_tree: Any
+    in_tree: TreeDef
+    out_tree: TreeDef
 
 
 _enclosing: ContextVar[dict[str, int] | None] = ContextVar("enclosing", default=None)
@@ -69,7 +70,7 @@ def enclosing_sizes() -> dict[str, int] | None:
     return _enclosing.get()
 
 
-def trace_call(function: NamedFunction, args: tuple[Any, ...]) -> NamedCall:
+def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
     """Traces a function on the types of its arguments, and places its axes.
 
     Raises:
@@ -99,7 +100,7 @@ def trace_call(function: NamedFunction, args: tuple[Any, ...]) -> NamedCall:
     placements = place_axes(who, sizes, function.axis_resources, found, tuple(outer))
     out: list[Any] = []
 
-    def flat_fun(*leaves: Any) -> Sequence[Any]:
+    def flat_fun(*leaves: Leaf) -> Sequence[AnyValue]:
         token = _enclosing.set({**outer, **sizes})
         try:
             result = function.fun(*jax.tree.unflatten(in_tree, leaves))

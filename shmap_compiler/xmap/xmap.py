@@ -6,7 +6,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from shmap_compiler.base.errors import Problem, SpecTypeError, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
 )
+from shmap_compiler.base.untyped import AnyValue, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.lowering.overlap import OverlapMode
 from shmap_compiler.xmap import region
@@ -42,11 +43,11 @@ _R = TypeVar("_R")
 
 def xmap(
     fun: Callable[_P, _R],
-    in_axes: Any,
-    out_axes: Any,
+    in_axes: PyTree,
+    out_axes: PyTree,
     *,
     axis_sizes: Mapping[str, int] | None = None,
-    axis_resources: Mapping[str, Any] | None = None,
+    axis_resources: Mapping[str, AnyValue] | None = None,
     donate_argnums: int | Sequence[int] = (),
     backend: str | None = None,
     mesh: AnyMesh | None = None,
@@ -137,7 +138,7 @@ class XMapped(Generic[_P, _R]):
       ({}, (16,))
     """
 
-    def __init__(self, function: NamedFunction, options: dict[str, Any]):
+    def __init__(self, function: NamedFunction, options: dict[str, Setting]):
         fun = function.fun
         functools.update_wrapper(self, fun, updated=())
         self.function = function
@@ -146,7 +147,7 @@ class XMapped(Generic[_P, _R]):
         self.axis_sizes, self.axis_resources = function.axis_sizes, function.axis_resources
         self.donate_argnums, self.mesh = function.donate_argnums, function.mesh
 
-        def call(*args: Any) -> Any:
+        def call(*args: PyTree) -> AnyValue:
             result = self._traced(*args)
             trace_cache.keep(self)
             return result
@@ -161,7 +162,7 @@ class XMapped(Generic[_P, _R]):
             return self._traced(*args)
         return self._jitted(*args)
 
-    def _traced(self, *args: Any) -> Any:
+    def _traced(self, *args: PyTree) -> AnyValue:
         call = trace_call(self.function, args)
         program = call.program
         operands = (*program.constants, *jax.tree.leaves(args))
@@ -171,7 +172,7 @@ class XMapped(Generic[_P, _R]):
             results = placed(program)(*operands)
         return jax.tree.unflatten(call.out_tree, results)
 
-    def trace(self, *args: Any) -> NamedProgram:
+    def trace(self, *args: PyTree) -> NamedProgram:
         """Traces the function.
 
         Args:
@@ -192,7 +193,7 @@ class XMapped(Generic[_P, _R]):
 
     def lower(
         self,
-        *args: Any,
+        *args: PyTree,
         partitioner: Partitioner | None = None,
         groups: GroupNaming = "axes",
         overlap: OverlapMode | None = None,
@@ -251,7 +252,7 @@ class XMapped(Generic[_P, _R]):
         """
         return XMapped(replace(self.function, mesh=mesh), {**self.options, "mesh": mesh})
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Wrapped:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:

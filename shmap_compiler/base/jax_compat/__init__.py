@@ -32,9 +32,6 @@ from shmap_compiler.base.jax_compat.meshes import (
     without_manual_axes,
 )
 from shmap_compiler.base.jax_compat.programs import (
-    Atom,
-    Eqn,
-    Jaxpr,
     close_jaxpr,
     constants_to_inputs,
     equation_context,
@@ -106,9 +103,6 @@ from shmap_compiler.base.jax_compat.types import (
 __all__ = [
     "PARTLY_MANUAL_REDUCTIONS",
     "AnyMesh",
-    "Atom",
-    "Eqn",
-    "Jaxpr",
     "Reductions",
     "abstract_mesh",
     "ahead_of_time",

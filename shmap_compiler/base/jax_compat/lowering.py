@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
+from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import (
     AxisType,
@@ -22,14 +23,23 @@ from shmap_compiler.base.jax_compat.types import (
     type_reductions,
     type_split,
 )
+from shmap_compiler.base.untyped import (
+    AnyValue,
+    Aval,
+    Function,
+    LoweringContext,
+    OpView,
+    Unchecked,
+    Wrapped,
+)
 
 
 def fresh_module_context(
-    module_context: Any,
-    module: Any,
+    module_context: LoweringContext,
+    module: OpView,
     mesh: AnyMesh,
     manual: Iterable[str],
-    rules: Sequence[tuple[Any, Callable[..., Any]]] = (),
+    rules: Sequence[tuple[Primitive, Function]] = (),
 ):
     """The lowering context of an enclosing jit, redirected into the empty `module`.
 
@@ -55,8 +65,8 @@ def fresh_module_context(
 
 
 def keep_unreduced(
-    values: Sequence[Any], avals: Sequence[Any], mesh_symbol: str | None = None
-) -> list[Any]:
+    values: Sequence[AnyValue], avals: Sequence[Aval], mesh_symbol: str | None = None
+) -> list[AnyValue]:
     """Values in a module, with a constraint on those whose types are unreduced.
 
     JAX adds it to all operations, so that the partitioner does not reduce the values there.
@@ -86,8 +96,8 @@ def keep_unreduced(
 
 
 def tensor_sharding(
-    mesh_symbol: Any, dims: Sequence[Any], reduces: Reductions, mesh: AnyMesh
-) -> Any:
+    mesh_symbol: OpView, dims: Sequence[Unchecked], reduces: Reductions, mesh: AnyMesh
+) -> OpView:
     """A `#sdy.sharding` that splits dimensions by `dims` and has unreduced axes, in mesh order."""
     unreduced = [sdy.AxisRefAttr.get(a) for a in mesh.axis_names if a in reduces.unreduced]
     kind: dict[str, Any] = {}
@@ -107,17 +117,17 @@ def groups_among_other_meshes() -> Literal["axes", "ids"]:
     return "axes" if renames else "ids"
 
 
-def lowering_mesh(ctx: Any) -> AnyMesh:
+def lowering_mesh(ctx: LoweringContext) -> AnyMesh:
     """The mesh given to `fresh_module_context`, read back inside a lowering rule."""
     return ctx.module_context.axis_context.mesh
 
 
-def call_subfunction(fun: Any, args: Sequence[Any]) -> Any:
+def call_subfunction(fun: Function, args: Sequence[OpView]) -> OpView:
     """Calls the function that a call primitive, custom_jvp or custom_vjp passes to a trace."""
     return getattr(fun, "call_wrapped", fun)(*args)
 
 
-def ahead_of_time(jitted: Any, types: Sequence[Any]) -> Callable[..., Any]:
+def ahead_of_time(jitted: Wrapped, types: Sequence[Aval]) -> Function:
     """A function made by jit, compiled for arguments of these types.
 
     JAX 0.10 refuses to call programs compiled ahead of time on types of less than a byte: it

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
+from shmap_compiler.base.untyped import AnyValue, Aval, Setting
 
-def policy_saves(decision: Any) -> bool:
+
+def policy_saves(decision: Setting) -> bool:
     """Whether a checkpoint policy decided to keep a value where it is."""
     return decision is True or type(decision).__name__ == "SaveableType"
 
 
-def offload_spaces(decision: Any) -> tuple[Any, Any] | None:
+def offload_spaces(decision: Setting) -> tuple[Setting, Setting] | None:
     """The memory spaces (of a value, to keep it in) if a checkpoint policy decided to move it."""
     if type(decision).__name__ != "Offloadable":
         return None
@@ -25,7 +25,7 @@ def offload_spaces(decision: Any) -> tuple[Any, Any] | None:
     return spaces[0], spaces[1]
 
 
-def in_memory_space(x: Any, type_: Any) -> Any:
+def in_memory_space(x: AnyValue, type_: Aval) -> AnyValue:
     """The array in the memory space of an array type."""
     if jax.typeof(x).memory_space == type_.memory_space:
         return x

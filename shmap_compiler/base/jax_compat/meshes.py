@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import numpy as np
@@ -83,12 +82,12 @@ def explicit_axes(mesh: AnyMesh) -> tuple[str, ...]:
     return tuple(a for a, kind in axis_types(mesh).items() if kind == AxisType.Explicit)
 
 
-def no_mesh() -> contextlib.AbstractContextManager[Any]:
+def no_mesh() -> contextlib.AbstractContextManager[object]:
     """A context without an abstract mesh in scope, even while a program is being traced."""
     return jax.sharding.use_abstract_mesh(_EMPTY_MESH)
 
 
-def no_devices_in_scope() -> contextlib.AbstractContextManager[Any]:
+def no_devices_in_scope() -> contextlib.AbstractContextManager[object]:
     """A context in which programs may run on any devices, as outside of `jax.set_mesh`."""
     return jax.set_mesh(Mesh(np.empty((), object), ()))
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from jax.extend import source_info_util
 
-from shmap_compiler.base.jax_compat.programs import Eqn, Jaxpr, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat.programs import open_jaxpr, replace_jaxpr
+from shmap_compiler.base.untyped import Eqn, Function, Jaxpr, SourceInfo
 
 
-def in_scopes_of_its_own(fun: Callable[..., Any]) -> Callable[..., Any]:
+def in_scopes_of_its_own(fun: Function) -> Function:
     """`fun`, whose operations are not named after a transformation around it."""
 
     @functools.wraps(fun)
@@ -36,7 +37,7 @@ def without_transpose(closed: Jaxpr) -> Jaxpr:
     return _renamed(closed, lambda stack: stack[1:] if stack[:1] == _TRANSPOSE else stack)
 
 
-def within_scope(closed: Jaxpr, scope: Any) -> Jaxpr:
+def within_scope(closed: Jaxpr, scope: SourceInfo) -> Jaxpr:
     """The program, with the names of its operations within those of a name stack."""
     return _renamed(closed, lambda stack: scope + stack)
 
@@ -44,7 +45,7 @@ def within_scope(closed: Jaxpr, scope: Any) -> Jaxpr:
 _TRANSPOSE = source_info_util.NameStack().transform("transpose")
 
 
-def _renamed(closed: Jaxpr, rename: Callable[[Any], Any]) -> Jaxpr:
+def _renamed(closed: Jaxpr, rename: Callable[[SourceInfo], SourceInfo]) -> Jaxpr:
     """The program, or the same object if no name changes. Nested programs keep their names."""
     known: dict[int, tuple[Any, Any]] = {}  # few stacks are distinct objects
 

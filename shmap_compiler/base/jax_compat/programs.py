@@ -11,15 +11,7 @@ import jax
 from jax.extend import core as jex_core
 from jax.interpreters import ad
 
-Jaxpr = Any
-"""A `Jaxpr` or, where JAX distinguishes them, a `ClosedJaxpr`. JAX exports no types for them."""
-
-Eqn = Any
-"""An equation of a jaxpr."""
-
-Atom = Any
-"""An operand of an equation: a variable or a literal."""
-
+from shmap_compiler.base.untyped import AnyValue, Atom, Eqn, Jaxpr, Parameter, Setting, Unchecked
 
 # ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
 _core: Any = jex_core  # as Any, since the two lines of JAX differ in what they declare public
@@ -47,7 +39,7 @@ class _Kinds(dict[type, int]):
 _kinds = _Kinds()
 
 
-def jaxprs_in(params: dict[str, Any]) -> Sequence[Jaxpr]:
+def jaxprs_in(params: dict[str, Parameter]) -> Sequence[Jaxpr]:
     """The programs that an equation holds: parameters that are one, or a list with some in it."""
     found: list[Any] | None = None
     for value in params.values():
@@ -62,14 +54,14 @@ def jaxprs_in(params: dict[str, Any]) -> Sequence[Jaxpr]:
 
 
 def replace_jaxprs_in(
-    params: dict[str, Any], replacement: Callable[[Jaxpr], Jaxpr]
-) -> dict[str, Any]:
+    params: dict[str, Parameter], replacement: Callable[[Jaxpr], Jaxpr]
+) -> dict[str, Parameter]:
     """The parameters of an equation, with a replacement for each program of `jaxprs_in`.
 
     Returns `params` itself if every program is its own replacement.
     """
 
-    def replaced(value: Any) -> Any:
+    def replaced(value: Parameter) -> Parameter:
         kind = _kinds[type(value)]
         if kind == 1:
             return replacement(value)
@@ -104,7 +96,7 @@ def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.jaxpr if is_closed(jaxpr) else jaxpr
 
 
-def replace_jaxpr(jaxpr: Jaxpr, **fields: Any) -> Jaxpr:
+def replace_jaxpr(jaxpr: Jaxpr, **fields: Parameter) -> Jaxpr:
     """Copy of an open or closed jaxpr with other equations, variables or effects."""
     if _CLOSED_IS_SEPARATE and is_closed(jaxpr):
         return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(**fields))
@@ -121,8 +113,8 @@ def close_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def program_of_equations(
-    jaxpr: Jaxpr, eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]
-) -> Any:
+    jaxpr: Jaxpr, eqns: Sequence[Eqn], invars: Sequence[Atom], outvars: Sequence[Atom]
+) -> Jaxpr:
     """A closed jaxpr without constants of some equations of `jaxpr`."""
     inner = open_jaxpr(jaxpr)
     fields = {
@@ -142,8 +134,8 @@ _backward_pass = getattr(ad, "backward_pass", None)  # from JAX 0.12 on
 
 
 def transpose(
-    jaxpr: Jaxpr, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]
-) -> list[Any]:
+    jaxpr: Jaxpr, linear: Sequence[bool], known: Sequence[AnyValue], cotangents: Sequence[AnyValue]
+) -> list[AnyValue]:
     """The cotangents of those inputs of a closed jaxpr in which it is linear.
 
     Args:
@@ -166,7 +158,7 @@ def transpose(
     return list(jax.linear_transpose(of_linear, *types)(list(cotangents)))
 
 
-def constants_to_inputs(closed: Jaxpr) -> tuple[Jaxpr, list[Any]]:
+def constants_to_inputs(closed: Jaxpr) -> tuple[Jaxpr, list[AnyValue]]:
     """(closed jaxpr whose constants are its leading inputs, the constants)."""
     jaxpr, consts = closed.jaxpr, list(closed.consts)
     if not consts:
@@ -194,7 +186,7 @@ def holds_functions(eqn: Eqn) -> bool:
     return differentiates and any(map(callable, held.params.values()))
 
 
-def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+def scan_counts(params: dict[str, Parameter]) -> tuple[int, int]:
     """(number of constants, number of carries) of a scan equation."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
@@ -202,13 +194,13 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
-def equation_context(eqn: Eqn) -> Any:
+def equation_context(eqn: Eqn) -> Setting:
     """What an equation takes from the settings in force when it was traced; hashable."""
     return eqn.ctx
 
 
 def print_equations_as(
-    primitive: jex_core.Primitive, shown: Callable[[Eqn], dict[str, Any]]
+    primitive: jex_core.Primitive, shown: Callable[[Eqn], dict[str, Parameter]]
 ) -> None:
     """JAX prints equations of `primitive` with these parameters, programs among them indented.
 
@@ -217,7 +209,7 @@ def print_equations_as(
     """
     names = jex_core.new_jaxpr_eqn.__globals__
 
-    def rule(eqn: Eqn, context: Any, settings: Any) -> Any:
+    def rule(eqn: Eqn, context: Setting, settings: Setting) -> Unchecked:
         return names["_pp_eqn"](eqn.replace(params=shown(eqn)), context, settings)
 
     names["pp_eqn_rules"][primitive] = rule

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from jax.experimental import checkify
+from jax.extend.core import Primitive
+
+from shmap_compiler.base.untyped import Function
 
 
-def checkify_rules() -> dict[Any, Callable[..., Any]]:
+def checkify_rules() -> dict[Primitive, Function]:
     """The table of what `checkify` does to each primitive.
 
     It has no public name. Primitives without a rule are not checked, nor are programs inside them

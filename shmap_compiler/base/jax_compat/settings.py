@@ -16,6 +16,8 @@ from jax import lax
 from jax.extend import core as jex_core
 from jaxlib.mlir.dialects import sdy
 
+from shmap_compiler.base.untyped import Setting
+
 # `jax_use_shardy_partitioner` can be set publicly for the whole process only.
 _partitioner_lock = threading.RLock()
 
@@ -47,7 +49,7 @@ def shardy_is_on() -> bool:
     return bool(setting("jax_use_shardy_partitioner"))
 
 
-def setting(name: str) -> Any:
+def setting(name: str) -> Setting:
     """The value of a setting of JAX in this thread."""
     return getattr(jax.config, name)
 
@@ -76,7 +78,9 @@ def compiling_for(name: str) -> Iterator[None]:
         yield
 
 
-def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
+def compile_lowered(
+    lowered: jax.stages.Lowered, options: Mapping[str, Setting]
+) -> jax.stages.Compiled:
     """Compiles with compiler options; the optimization level ("O1") is one of them.
 
     JAX 0.10 takes no name of a level as an option, so it is set as JAX's own setting.
@@ -94,7 +98,7 @@ def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> 
             jax.config.update("jax_optimization_level", before)
 
 
-def options_of_jit(options: Mapping[str, Any]) -> dict[str, Any]:
+def options_of_jit(options: Mapping[str, Setting]) -> dict[str, Setting]:
     """Those compiler options that `jax.jit(compiler_options=...)` takes in this version."""
     takes_levels = hasattr(sdy, "ReductionOp")  # from JAX 0.12 on
     return {n: v for n, v in options.items() if takes_levels or n != _OPTIMIZATION_LEVEL}
@@ -129,7 +133,7 @@ def _set_xla_log_level(level: str) -> None:
         logger.setLevel(before)
 
 
-def lowering_config() -> tuple[Any, ...]:
+def lowering_config() -> tuple[Setting, ...]:
     """The settings of JAX, of this thread, on which the lowering of a primitive depends."""
     return tuple(
         setting(name)
@@ -149,7 +153,9 @@ _axis_names = jex_core.unsafe_get_axis_names_DO_NOT_USE  # pyright: ignore[repor
 
 
 @functools.lru_cache(maxsize=4)
-def _readers(names: tuple[str, ...]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def _readers(
+    names: tuple[str, ...],
+) -> tuple[Callable[[Setting], Setting], Callable[[Setting], Setting]]:
     """(readers of settings that each thread may override, readers of the others)."""
     own = [name for name in names if hasattr(jax.config, name)]
     others = [name for name in names if name not in own]

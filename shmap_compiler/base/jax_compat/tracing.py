@@ -15,8 +15,9 @@ from jax.sharding import (
 )
 
 from shmap_compiler.base.frames import with_room
-from shmap_compiler.base.jax_compat.programs import ClosedJaxpr, Jaxpr
+from shmap_compiler.base.jax_compat.programs import ClosedJaxpr
 from shmap_compiler.base.jax_compat.settings import setting
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 
 _T = TypeVar("_T")
 
@@ -30,16 +31,16 @@ def without_high_primitives(closed: Jaxpr, mesh: AbstractMesh, axes: Sequence[st
 
 
 def trace_with_axes(
-    fun: Callable[..., Any], mesh: AbstractMesh, axes: Sequence[str], avals: Sequence[Any]
-) -> Any:
+    fun: Function, mesh: AbstractMesh, axes: Sequence[str], avals: Sequence[Aval]
+) -> AnyValue:
     """ClosedJaxpr of `fun` on `avals`, with collectives over `axes` of `mesh` in scope."""
     with jax.sharding.use_abstract_mesh(mesh):
         return trace_in_scope(fun, [(a, mesh.shape[a]) for a in axes], avals)
 
 
 def trace_in_scope(
-    fun: Callable[..., Any], axis_env: Sequence[tuple[str, int]], avals: Sequence[Any]
-) -> Any:
+    fun: Function, axis_env: Sequence[tuple[str, int]], avals: Sequence[Aval]
+) -> AnyValue:
     """ClosedJaxpr of `fun` on `avals`, with these axes in scope besides those that are."""
     # JAX would check the program after the names of the axes have gone out of scope.
     with jax.enable_checks(False):
@@ -55,7 +56,7 @@ def trace_in_scope(
     return found[0]
 
 
-def _traced_flat(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
+def _traced_flat(fun: Function, avals: Sequence[Aval]) -> AnyValue:
     """ClosedJaxpr of `fun`, without what jit does for each argument: `make_jaxpr` takes ten times
     as long for the hundreds of arguments of a gradient.
     """
@@ -88,8 +89,8 @@ _DEBUG_INFO = "__fun_debug_info__"  # looked up by jax.api_util.debug_info, of w
 
 def described_as(
     fun: Callable[..., _T],
-    user_fun: Callable[..., Any],
-    args: Sequence[Any],
+    user_fun: Function,
+    args: Sequence[AnyValue],
     positions: Sequence[int],
 ) -> Callable[..., _T]:
     """`fun`, which errors of JAX describe by the name, line and arguments of a user's function.
@@ -105,7 +106,7 @@ def described_as(
     return fun
 
 
-def described_alike(fun: Callable[..., _T], other: Callable[..., Any]) -> Callable[..., _T]:
+def described_alike(fun: Callable[..., _T], other: Function) -> Callable[..., _T]:
     """`fun`, which errors of JAX describe as they describe `other`, if that was `described_as`."""
     if hasattr(other, _DEBUG_INFO):
         setattr(fun, _DEBUG_INFO, getattr(other, _DEBUG_INFO))

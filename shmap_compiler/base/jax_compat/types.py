@@ -18,17 +18,18 @@ from jax.sharding import (
 
 from shmap_compiler.base.jax_compat.meshes import AnyMesh, abstract_mesh, explicit_axes
 from shmap_compiler.base.jax_compat.refs import is_ref
+from shmap_compiler.base.untyped import Aval, DType, Setting
 
 
 def shaped_array(
-    shape: Sequence[int], dtype: Any, weak_type: bool, sharding: NamedSharding | None = None
+    shape: Sequence[int], dtype: DType, weak_type: bool, sharding: NamedSharding | None = None
 ) -> ShapedArray:
     if sharding is None:
         return ShapedArray(tuple(shape), dtype, weak_type=weak_type)
     return ShapedArray(tuple(shape), dtype, weak_type=weak_type, sharding=sharding)
 
 
-def varying_type(aval: Any, mesh: AbstractMesh, axes: Iterable[str]) -> Any:
+def varying_type(aval: Aval, mesh: AbstractMesh, axes: Iterable[str]) -> Aval:
     """The type of blocks on `mesh`, which has manual axes, that vary along `axes`."""
     sharding = aval.sharding
     if sharding.mesh.empty:
@@ -37,12 +38,12 @@ def varying_type(aval: Any, mesh: AbstractMesh, axes: Iterable[str]) -> Any:
     return aval.update(sharding=sharding, manual_axis_type=varying)
 
 
-def varies_along(aval: Any) -> frozenset[str]:
+def varies_along(aval: Aval) -> frozenset[str]:
     """The axes along which values vary, by their type."""
     return aval.manual_axis_type.varying
 
 
-def without_varying_type(aval: Any) -> Any:
+def without_varying_type(aval: Aval) -> Aval:
     """The type without the axes along which its values vary; the same object if it has none."""
     if is_ref(aval):
         inner = without_varying_type(aval.inner_aval)
@@ -52,7 +53,7 @@ def without_varying_type(aval: Any) -> Any:
     return aval.update(manual_axis_type=ManualAxisType())
 
 
-def type_split(aval: Any) -> tuple[tuple[str, ...], ...]:
+def type_split(aval: Aval) -> tuple[tuple[str, ...], ...]:
     """For each dimension, the axes over which its type is split; `()` if the type has no spec."""
     sharding = getattr(aval, "sharding", None)
     if not isinstance(sharding, NamedSharding):
@@ -74,7 +75,7 @@ class Reductions:
 
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
-    kind: Any = None
+    kind: Setting = None
 
     def __bool__(self) -> bool:
         return bool(self.unreduced or self.reduced)
@@ -100,7 +101,7 @@ def reductions(spec: PartitionSpec) -> Reductions:
     return Reductions(spec.unreduced, spec.reduced, getattr(spec, "unreduced_kind", None))
 
 
-def reduction_kind(name: str | None) -> Any:
+def reduction_kind(name: str | None) -> Setting:
     """What combines summands, by its name: "sum", "max" or "min"; None in JAX 0.10, for a sum."""
     kinds = getattr(jax.sharding, "UnreducedKind", None)
     if kinds is None and name not in (None, "sum"):
@@ -116,13 +117,13 @@ def with_reductions(spec: PartitionSpec, found: Reductions) -> PartitionSpec:
     return PartitionSpec(*spec.partitions, unreduced=found.unreduced, reduced=found.reduced, **kind)
 
 
-def type_reductions(aval: Any) -> Reductions:
+def type_reductions(aval: Aval) -> Reductions:
     """The unreduced and reduced axes of the type of an array."""
     sharding = getattr(aval, "sharding", None)
     return reductions(sharding.spec) if isinstance(sharding, NamedSharding) else Reductions()
 
 
-def manual_type_reductions(aval: Any) -> Reductions:
+def manual_type_reductions(aval: Aval) -> Reductions:
     """The unreduced and reduced axes of the type of a block, under `varying_types`."""
     found = getattr(aval, "manual_axis_type", None) or ManualAxisType()
     return Reductions(found.unreduced, found.reduced, getattr(found, "unreduced_kind", None))
@@ -132,7 +133,7 @@ def type_on_mesh(
     mesh: AnyMesh,
     splits: Sequence[Sequence[str]],
     shape: Sequence[int],
-    dtype: Any,
+    dtype: DType,
     weak_type: bool,
     reduces: Reductions = Reductions(),
 ) -> ShapedArray:
@@ -149,13 +150,13 @@ def type_on_mesh(
     return shaped_array(shape, dtype, weak_type, NamedSharding(abstract_mesh(mesh), spec))
 
 
-def bits_of(dtype: Any) -> int:
+def bits_of(dtype: DType) -> int:
     """How many bits an element has; a boolean counts as a byte."""
     if jnp.issubdtype(dtype, jnp.bool_):
         return 8
     return (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits
 
 
-def is_key_type(aval: Any) -> bool:
+def is_key_type(aval: Aval) -> bool:
     """Whether an array type is that of random keys, or another one NumPy does not know."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.extended)
