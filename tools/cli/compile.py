@@ -26,7 +26,7 @@ Targets:
   gpu:h100:8      GPUs of a node; gpu:h100:2x8 is 2 nodes of 8
   local           the devices of this machine
 
-The mesh must have as many devices as the target; use --mesh if that of the file has not. Prints the
+The mesh must have as many devices as the target; use --mesh if the file's has not. Prints the
 memory that the program needs on each device, its collectives, and times.
 """
 EPILOG = """\

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_count,
         default=DEFAULT_DEVICES,
-        help="number of virtual CPU devices, also in the file (default: %(default)s)",
+        help="number of virtual CPU devices that the file sees (default: %(default)s)",
     )
     add_verbose(parser)
 

@@ -10,7 +10,7 @@ from .tables import print_table
 NAME = "simulate"
 SUMMARY = "run a program device by device, on StableHLO's interpreter"
 DESCRIPTION = """\
-Simulates a shard_mapped function on all devices of its mesh, of which none has to be here. Prints
+Simulates a shard_mapped function on all devices of its mesh; none of them has to exist. Prints
 each collective with its source line, mesh axes, operands and bytes, and reports
 
   deadlocks            where each device waits, or that it has returned

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=shared_options.DEFAULT_DEVICES,
-        help="number of virtual CPU devices, also in the file (default: %(default)s)",
+        help="number of virtual CPU devices that the file sees (default: %(default)s)",
     )
     shared_options.add_verbose(parser)
 

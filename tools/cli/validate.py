@@ -19,12 +19,12 @@ SUMMARY = "compare a program after each pass with the program before it, by simu
 DESCRIPTION = """\
 Simulates a shard_mapped function after emission and after each pass, and compares the results of
 all devices: bitwise where the pass promises it, else up to the order of additions. The last module
-is also compared with what XLA computes, and with NAME_reference, if the file defines it. Of the
-first difference, prints the pass, the result, the device and the source line. Exits with status 1
-if anything differs.
+is also compared with what XLA computes, and with NAME_reference, if the file defines it. Prints the
+pass, the result, the device and the source line of the first difference. Exits with status 1 if
+anything differs.
 
 Passes of your own join the pipeline: --load-pass loads the classes of a file and adds each with its
-defaults, --pass adds one by its text.
+default options, --pass adds one by name.
 """
 EPILOG = """\
 examples:
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         choices=("all", "xla", "reference", "none"),
         default="all",
-        help="what else to compare the last module with (default: both)",
+        help="what else to compare the last module with (default: %(default)s)",
     )
     parser.add_argument(
         "--seeds",
         metavar="N",
         type=int,
         default=1,
-        help="compare on so many arguments: those of the file, then random ones (default: 1)",
+        help="how often to compare: on the arguments of the file, then on random ones (default: 1)",
     )
     parser.add_argument(
         "--load-pass",
