@@ -117,6 +117,7 @@ class Plan:
       is_stacked: whether the two halves of a step of a ring are one product.
       plain, expected: seconds of the plain program and of the form; None if no form was considered.
       reason: why the program is left as it is.
+      is_wide: whether sums are sent as f32, and rounded at the end only.
     """
 
     name: str | None
@@ -126,6 +127,7 @@ class Plan:
     plain: float | None = None
     expected: float | None = None
     reason: str = ""
+    is_wide: bool = False
 
 
 Rule = Callable[[Work, Machine], Plan]
@@ -150,6 +152,8 @@ def plan_of(work: Work, machine: Machine, rule: Rule, margin: float | None = Non
     if share <= margin:
         return plan
     reason = f"{plan.name} would take {100 * share:.0f}% of the plain time, more than {margin:.0%}"
+    if plan.is_wide:
+        reason += ", as sums would be sent as f32: see overlap_rounding"
     return replace(plan, name=None, reason=reason)
 
 

@@ -27,11 +27,14 @@ _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
 # memory, and for copies.
 _PIECE_FACTOR = 4.0
 _COPY_FACTOR = 1.6
+_WIDE_FACTOR = 1.2
 # Only libtpu for this chip sends an all-gather while it computes without being told to.
 _GATHERS_BY_ITSELF = "TPU v5e"
 _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
+WIDENED = ("bf16", "f16")
+"""Types whose sums go round as f32 if they must not be rounded on their way."""
 
 
 def plan_on_tpu(work: Work, machine: Machine) -> Plan:
@@ -71,23 +74,31 @@ def _columns(work: Work, machine: Machine) -> Plan:
 
 
 def _partial_sums(work: Work, machine: Machine) -> Plan:
-    """Four sums are on the way at a time, two each way, and each grows by a product at each hop."""
-    if work.element != "f32" and not work.may_round:
-        reason = f"sums of {work.element} would be rounded at each hop; see overlap_rounding"
-        return Plan(None, reason=reason)
+    """Four sums are on the way at a time, two each way, and each grows by a product at each hop.
+
+    Shorter numbers are sent as f32 if sums must not be rounded at each hop.
+    """
+    is_wide = work.element != "f32" and not work.may_round
+    if is_wide and work.element not in WIDENED:
+        return Plan(None, reason=f"sums of {work.element} would be rounded at each hop")
     if machine.chip.name != _GATHERS_BY_ITSELF and not machine.compiler_options:
         return _needs_options("permutes early")
     pieces = _CHAINS * work.count
     if work.cut % _CHAINS or work.rows // pieces < FEWEST_ROWS:
         return _few("rows", work.rows // pieces)
     order = ring_order(work.groups, machine.places, machine.network)
-    block = _block(work, machine)
+    wire_bytes = 4 if is_wide else work.element_bytes
+    block = _block(work, machine) // work.element_bytes * wire_bytes
     places, network = machine.places, machine.network
     hop = hop_seconds(block // 2, order, work.groups, places, network)
     last = hop_seconds(block // _CHAINS, order, work.groups, places, network)
-    piece = sum(_piece(work, machine, p, pieces, adds=True) for p in work.products)
+    if is_wide:
+        piece = sum(_wide_piece(work, machine, p, pieces) for p in work.products)
+    else:
+        piece = sum(_piece(work, machine, p, pieces, adds=True) for p in work.products)
     expected = max(pieces * piece, (work.count - 1) * hop) + last
-    return Plan("partial-sums", _CHAINS, order, False, _plain_scatter(work, machine), expected)
+    plain = _plain_scatter(work, machine)
+    return Plan("partial-sums", _CHAINS, order, False, plain, expected, is_wide=is_wide)
 
 
 def _exchange(work: Work, machine: Machine) -> Plan:
@@ -158,6 +169,16 @@ def _piece(
     moved = rows * product.k + rows * product.n * (2 if adds else 1)
     in_memory = _PIECE_FACTOR * work.element_bytes * moved / machine.chip.hbm_bandwidth
     return max(product.flops / pieces / _peak(work, machine), in_memory)
+
+
+def _wide_piece(work: Work, machine: Machine, product: ProductShape, pieces: int) -> float:
+    """A piece whose sum is f32: libtpu does not fuse the addition with the product.
+
+    The product is written, and read with the sum that has come, and their sum is written.
+    """
+    moved = 4 * 4 * product.batch * product.m / pieces * product.n
+    added = _WIDE_FACTOR * moved / machine.chip.hbm_bandwidth
+    return product.flops / pieces / _peak(work, machine) + added
 
 
 def _compute(work: Work, machine: Machine) -> float:

@@ -13,7 +13,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, Plan, Work, plan_of
 from ..cost.overlap_on_gpu import plan_on_gpu
-from ..cost.overlap_on_tpu import plan_on_tpu
+from ..cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ..cost.rings import ring_order
 from ..ir.body_form import read_body_form
 from ..ir.mesh import Mesh
@@ -168,11 +168,12 @@ def _forced(site: Site, mesh: Mesh, machine: Machine | None, may_round: bool) ->
     """The usual form of a pattern, where the rule gives none."""
     usual = _USUAL_FORMS if machine is None or machine.is_tpu else _USUAL_ON_GPUS
     name, order = usual[site.pattern], ()
-    if name == "partial-sums" and site.element != "f32" and not may_round:
+    is_wide = name == "partial-sums" and site.element != "f32" and not may_round
+    if is_wide and site.element not in WIDENED:
         return None
     if machine is not None and name in ("ring", "partial-sums"):
         order = ring_order(_groups(site, mesh), machine.places, machine.network)
-    return Plan(name, order=order)
+    return Plan(name, order=order, is_wide=is_wide)
 
 
 def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
@@ -188,6 +189,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         barriers=name in _WITH_BARRIERS or (machine is not None and not machine.is_tpu),
         in_place=machine is None or machine.is_tpu,
         stacked=plan.is_stacked,
+        wide=plan.is_wide,
         narrow=name == "ring" and machine is not None and machine.is_tpu and _is_narrowed(site),
     )
 

@@ -16,12 +16,13 @@ module @a_gathered_operand {
 
 // -----
 
-module @sums_of_bf16_are_rounded_on_their_way {
+module @sums_of_bf16_go_round_as_f32_or_are_rounded {
   sdy.mesh @mesh = <["i"=4]>
-  // CHECK-LABEL: module @sums_of_bf16_are_rounded_on_their_way
-  // CHECK-NOT: shmap.overlap
-  // ROUND-LABEL: module @sums_of_bf16_are_rounded_on_their_way
+  // CHECK-LABEL: module @sums_of_bf16_go_round_as_f32_or_are_rounded
+  // CHECK: shmap.overlap = {{{.*}}name = "partial-sums"{{.*}}wide = true}
+  // ROUND-LABEL: module @sums_of_bf16_go_round_as_f32_or_are_rounded
   // ROUND: shmap.overlap = {barriers = true, empty = "zeros", in_place = true, name = "partial-sums"
+  // ROUND-SAME: wide = false
   func.func public @main(%x: tensor<16x2xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}]>}, %w: tensor<2x6xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}) -> (tensor<4x6xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
     %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x2xbf16>, tensor<2x6xbf16>) -> tensor<16x6xbf16>
     %s = "stablehlo.reduce_scatter"(%y) <{scatter_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({

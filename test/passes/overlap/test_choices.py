@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from shmap_passes import PASSES, PipelineError, parse_pipeline
-from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V6E
+from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
@@ -21,6 +21,8 @@ MESH = AbstractMesh((8,), ("i",))
 PLACES = tuple(itertools.product(range(2), range(4)))
 V5E = Machine(TPU_V5E, Torus((2, 4), (False, False), 50e9), PLACES, True)
 V6E = Machine(TPU_V6E, Torus((2, 4), (False, False), 100e9), PLACES, True)
+CUBE = tuple(itertools.product(range(2), repeat=3))
+V5P = Machine(TPU_V5P, Torus((2, 2, 2), (False,) * 3, 100e9), CUBE, True)
 H100 = Machine(
     H100_SXM, Nodes(1, 8, 450e9, 400e9, measured=True), tuple((0, k) for k in range(8)), True
 )
@@ -121,7 +123,7 @@ def test_parts_of_a_block_have_forms_of_their_own_elsewhere():
     found = [
         (pattern, form and form.name) for pattern, form, _ in chosen(mlp, None, effort="force")
     ]
-    assert found == [("gather-product", "ring"), ("product-scatter", None)]
+    assert found == [("gather-product", "ring"), ("product-scatter", "partial-sums")]
 
 
 def test_loops_on_gpus_have_barriers():
@@ -148,6 +150,16 @@ def test_sums_are_rounded_only_if_they_may_be():
     assert "see overlap_rounding" in plan.reason
     ((_, form, _),) = chosen(scatter, V5E, may_round=True)
     assert form == Form("partial-sums", 4, SNAKE, "allocate")
+
+
+def test_sums_of_long_products_are_sent_as_f32():
+    sizes = ((16384, 32768), (32768, 8192))
+    ((_, form, plan),) = chosen(scatter, V5P, sizes=sizes, effort="try")
+    assert form == Form("partial-sums", 4, plan.order, "allocate", wide=True)
+    ((_, form, _),) = chosen(scatter, V5E, sizes=sizes, effort="try")
+    assert form is None
+    ((_, form, _),) = chosen(scatter, None, effort="force")
+    assert form == Form("partial-sums", wide=True)
 
 
 def test_what_is_in_an_unrolled_loop_stays_as_it_is():
