@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+
 from shmap_passes.ir.collective_ops import (
     GROUPS,
     PAIRS,
@@ -11,6 +14,7 @@ from shmap_passes.ir.collective_ops import (
     is_axis_index,
     split_group_axes,
 )
+from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.signature import quoted
@@ -23,6 +27,10 @@ _REDUCTIONS = {
     "stablehlo.or": "lax.pmax",
     "stablehlo.and": "lax.pmin",
 }
+
+
+_MOST_PAIRS = 4
+"""Longer permutations that shift are written as a comprehension."""
 
 
 def axis_names(axes: tuple[str, ...]) -> Code:
@@ -54,17 +62,21 @@ def _all_reduce(op: Op) -> Code | None:
     function = _REDUCTIONS.get(name)
     if function is None:
         return None
+    return call(function, _arrays(op), groups[0], **groups[1])
+
+
+def _arrays(op: Op) -> Code:
+    """The operand, or a tuple of several."""
     arrays = op.all_exact()
-    whole = arrays[0] if len(arrays) == 1 else display("(", arrays, ")")
-    return call(function, whole, groups[0], **groups[1])
+    return arrays[0] if len(arrays) == 1 else display("(", arrays, ")")
 
 
 def _all_gather(op: Op) -> Code | None:
     groups = _groups(op)
-    if groups is None or len(op.operands) != 1:
+    if groups is None:
         return None
     dim = str(op.integer("all_gather_dim"))
-    return call("lax.all_gather", op.exact(0), groups[0], **groups[1], axis=dim, tiled="True")
+    return call("lax.all_gather", _arrays(op), groups[0], **groups[1], axis=dim, tiled="True")
 
 
 def _reduce_scatter(op: Op) -> Code | None:
@@ -84,11 +96,11 @@ def _reduce_scatter(op: Op) -> Code | None:
 
 def _all_to_all(op: Op) -> Code | None:
     groups = _groups(op)
-    if groups is None or len(op.operands) != 1:
+    if groups is None:
         return None
     return call(
         "lax.all_to_all",
-        op.exact(0),
+        _arrays(op),
         groups[0],
         **groups[1],
         split_axis=str(op.integer("split_dimension")),
@@ -98,29 +110,52 @@ def _all_to_all(op: Op) -> Code | None:
 
 
 def _permute(op: Op) -> Code:
-    """A permutation, along the one axis along which all its pairs are alike, if there is one."""
+    """A permutation, along the fewest axes along which all devices do the same."""
     mesh = op.values.mesh
     pairs = [(source, target) for source, target in device_ids(op.op, PAIRS)]
-    for axis in mesh.names:
-        along = _along(mesh, axis, pairs)
-        if along is not None:
-            return call("lax.ppermute", op.exact(0), quoted(axis), _listed(along))
-    return call("lax.ppermute", op.exact(0), axis_names(mesh.names), _listed(pairs))
+    for count in range(1, len(mesh.names) + 1):
+        for axes in combinations(mesh.names, count):
+            along = _along(mesh, axes, pairs)
+            if along is not None:
+                table = _pairs(along, mesh.product(axes))
+                return call("lax.ppermute", op.exact(0), axis_names(axes), table)
+    return call("lax.ppermute", op.exact(0), axis_names(mesh.names), _pairs(pairs, mesh.size))
 
 
-def _along(mesh, axis: str, pairs: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
+def _along(
+    mesh: Mesh, axes: tuple[str, ...], pairs: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]] | None:
+    """The pairs of positions along axes; None if the devices of another row send otherwise."""
+    position = {
+        device: (row, number)
+        for row, devices in enumerate(mesh.groups(axes))
+        for number, device in enumerate(devices)
+    }
     found: dict[tuple[int, int], int] = {}
     for source, target in pairs:
-        here, there = mesh.coordinates(source), mesh.coordinates(target)
-        if any(here[name] != there[name] for name in mesh.names if name != axis):
+        (row, start), (other, end) = position[source], position[target]
+        if row != other:
             return None
-        step = here[axis], there[axis]
-        found[step] = found.get(step, 0) + 1
-    rows = mesh.size // mesh.sizes[axis]
+        found[start, end] = found.get((start, end), 0) + 1
+    rows = mesh.size // mesh.product(axes)
     return list(found) if found and all(count == rows for count in found.values()) else None
 
 
-def _listed(pairs: list[tuple[int, int]]) -> Code:
+def _pairs(pairs: Sequence[tuple[int, int]], size: int) -> Code:
+    """The pairs of a permutation: long shifts by what they compute, others one by one."""
+    steps = {(target - source) % size for source, target in pairs}
+    if len(pairs) > _MOST_PAIRS and len(steps) == 1:
+        (step,) = steps
+        sources = sorted(source for source, _ in pairs)
+        shift = step if step <= size // 2 else step - size
+        moved = f"k + {shift}" if shift >= 0 else f"k - {-shift}"
+        if sources == list(range(size)):
+            return Code(f"[(k, ({moved}) % {size}) for k in range({size})]")
+        first, last = sources[0], sources[-1]
+        stays = all(source + shift == target for source, target in pairs)
+        if stays and sources == list(range(first, last + 1)):
+            start = f"{first}, " if first else ""
+            return Code(f"[(k, {moved}) for k in range({start}{last + 1})]")
     return display("[", map(numbers, pairs), "]")
 
 
