@@ -12,7 +12,8 @@ fails if one is slower than the same program as it is.
 """
 
 import argparse
-import time
+import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import shard_map
+from shmap_compiler import Target, shard_map
 
 I = P("i")  # noqa: E741
 
@@ -85,7 +86,8 @@ ROWS, COLUMNS, STACK = P("i", None), P(None, "i"), P(None, "i", None)
 MLP = ((ROWS, COLUMNS, ROWS), ((16384, 4096), (4096, 16384), (16384, 4096)))
 SCAN = ((ROWS, STACK), ((32768, 4096), (8, 4096, 4096)))
 EXPERTS = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
-# Body, specs of the arguments and of the results, and global shapes, for eight devices.
+# Body, specs of the arguments and of the results, and global shapes. There are as many experts as
+# devices.
 PROGRAMS = {
     "a": (a, (ROWS, P()), P(), ((16384, 8192), (8192, 2048))),
     "b": (b, (ROWS, ROWS), ROWS, ((32768, 8192), (8192, 8192))),
@@ -97,16 +99,47 @@ PROGRAMS = {
     "e'": (_gradient(e, 0, 1, 2), MLP[0], MLP[0], MLP[1]),
     "g'": (_gradient(g, 0, 1), SCAN[0], SCAN[0], SCAN[1]),
 }
+# Other shapes of the programs.
+SIZES = {
+    "larger": {
+        "a": ((65536, 8192), (8192, 2048)),
+        "b": ((32768, 16384), (16384, 8192)),
+        "c": ((65536, 16384), (16384, 8192)),
+        "e": ((65536, 4096), (4096, 16384), (16384, 4096)),
+        "f": ((8, 32768, 4096), (8, 4096, 2048), (8, 2048, 4096)),
+        "g": ((65536, 4096), (8, 4096, 4096)),
+    },
+    "other": {
+        "a": ((16384, 8192), (8192, 4096)),
+        "b": ((16384, 8192), (8192, 8192)),
+        "c": ((16384, 32768), (32768, 8192)),
+        "e": ((32768, 8192), (8192, 28672), (28672, 8192)),
+        "f": ((8, 16384, 2048), (8, 2048, 4096), (8, 4096, 2048)),
+        "g": ((32768, 2048), (16, 2048, 2048)),
+    },
+    "smaller": {
+        "a": ((8192, 4096), (4096, 1024)),
+        "b": ((8192, 4096), (4096, 4096)),
+        "c": ((8192, 8192), (8192, 4096)),
+        "e": ((8192, 2048), (2048, 8192), (8192, 2048)),
+        "f": ((8, 4096, 2048), (8, 2048, 1024), (8, 1024, 2048)),
+        "g": ((16384, 2048), (8, 2048, 2048)),
+    },
+}
 TARGETS = ("tpu:v5e:2x4", "tpu:v6e:2x4", "tpu:v5p:2x2x2")
 HEAD = (
     "| program | target | forms | plain: compute, wire, run | overlapped | gain | to limit | "
-    "temporaries, MiB | compile, s |\n|---|---|---|---|---|---|---|---|---|"
+    "temporaries, MiB | compile, s of CPU time |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
-def lowered(name, mode):
+def lowered(name, mode, size="usual", count=8, others=1):
+    """A program for groups of `count` devices, on a mesh with another axis of size `others`."""
     body, in_specs, out_specs, shapes = PROGRAMS[name]
-    mesh = AbstractMesh((8,), ("i",))
+    shapes = shapes if size == "usual" else SIZES[size][name.removesuffix("'")]
+    if name == "f":
+        shapes = tuple((count, *shape[1:]) for shape in shapes)
+    mesh = AbstractMesh((others, count), ("o", "i")) if others > 1 else AbstractMesh((count,), "i")
     mapped = shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     types = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
     return mapped.lower(*types, overlap=mode, overlap_rounding=True)
@@ -114,20 +147,28 @@ def lowered(name, mode):
 
 def measured(program, target):
     """(the totals, MiB of temporaries, seconds of compiling) of a program."""
-    start = time.perf_counter()
+    start = cpu_seconds()
     explanation = program.compile(target).explain()
-    took = time.perf_counter() - start
+    took = cpu_seconds() - start
     return explanation.totals, explanation.memory.temporaries >> 20, took
 
 
+def cpu_seconds():
+    """CPU time of this process and of those that it started, which depends less on others."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def modelled(program, target):
-    """(seconds of a program by explain's model, MiB of temporaries)."""
+    """(seconds of a program by explain's model, MiB of temporaries, MiB in all)."""
     explanation = program.compile(target).explain()
-    return total(explanation.totals), explanation.memory.temporaries / 2**20
+    memory = explanation.memory
+    return total(explanation.totals), memory.temporaries / 2**20, memory.total / 2**20
 
 
-def row(name, target, mode):
-    program, overlapped = lowered(name, "off"), lowered(name, mode)
+def row(name, target, mode, size="usual", others=1):
+    count = Target.parse(target).device_count // others
+    program, overlapped = (lowered(name, m, size, count, others) for m in ("off", mode))
     forms = [choice.form or "-" for choice in overlapped.overlap_report(target).choices]
     plain, plain_memory, plain_took = measured(program, target)
     other, memory, took = measured(overlapped, target)
@@ -137,8 +178,8 @@ def row(name, target, mode):
     )
     ratios = [total(each) / limit for each in (plain, other)]
     cells = (
-        name,
-        target,
+        name if size == "usual" else f"{name}, {size}",
+        target if others == 1 else f"{target}, {others} groups",
         " ".join(forms) or "none",
         figures(plain),
         figures(other),
@@ -165,6 +206,8 @@ def main():
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--targets", nargs="+", default=TARGETS)
     parser.add_argument("--mode", default="auto", choices=("auto", "measure", "force"))
+    parser.add_argument("--sizes", nargs="+", default=["usual"], choices=("usual", *SIZES))
+    parser.add_argument("--groups", type=int, default=1, help="cut a target into so many groups")
     parser.add_argument("--random", type=int, metavar="N", help="draw so many programs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", metavar="FILE", help="to continue --random where it ended")
@@ -175,9 +218,9 @@ def main():
         arguments = (options.random, options.seed, options.targets[0], options.mode)
         raise SystemExit(bool(overlap_random.run(bodies, *arguments, modelled, options.record)))
     print(HEAD)
-    for target in options.targets:
-        for name in options.programs:
-            print(row(name, target, options.mode), flush=True)
+    for target, name, size in itertools.product(options.targets, options.programs, options.sizes):
+        if size == "usual" or name.removesuffix("'") in SIZES[size]:
+            print(row(name, target, options.mode, size, options.groups), flush=True)
 
 
 if __name__ == "__main__":
