@@ -139,7 +139,9 @@ def lowered(name, mode, size="usual", count=8, others=1):
     shapes = shapes if size == "usual" else SIZES[size][name.removesuffix("'")]
     if name == "f":
         shapes = tuple((count, *shape[1:]) for shape in shapes)
-    mesh = AbstractMesh((others, count), ("o", "i")) if others > 1 else AbstractMesh((count,), "i")
+    mesh = (
+        AbstractMesh((others, count), ("o", "i")) if others > 1 else AbstractMesh((count,), ("i",))
+    )
     mapped = shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     types = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
     return mapped.lower(*types, overlap=mode, overlap_rounding=True)
