@@ -74,6 +74,7 @@ class Work:
       may_round: whether sums may be rounded on their way, which changes results.
       reduced: how much of `received` is of reduce-scatters, for a loop.
       copied: bytes that a step of a loop copies, and that an unrolled one does not.
+      kept: bytes of a gathered array that is put together from pieces, because others read it.
     """
 
     pattern: str
@@ -90,6 +91,7 @@ class Work:
     may_round: bool = False
     reduced: int = 0
     copied: int = 0
+    kept: int = 0
 
     @property
     def count(self) -> int:

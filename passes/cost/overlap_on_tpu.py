@@ -24,8 +24,9 @@ from .rings import hop_seconds, ring_order
 # How much of the published speed large products reach by libtpu's own estimates.
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
 # How far its estimates are above the published bandwidth for pieces of products that wait for
-# memory, and for copies.
+# memory, for products of wide operands, and for copies.
 _PIECE_FACTOR = 4.0
+_CHUNK_FACTOR = 1.3
 _COPY_FACTOR = 1.6
 _WIDE_FACTOR = 1.2
 # Only libtpu for this chip sends an all-gather while it computes without being told to.
@@ -47,13 +48,17 @@ def _ring(work: Work, machine: Machine) -> Plan:
     pieces = 2 * work.count
     if work.cut < 2 or work.rows // pieces < FEWEST_ROWS:
         return _few("rows", work.rows // pieces)
+    narrowest = min(product.n for product in work.products)
+    if narrowest < FEWEST_ROWS:
+        return _few("columns", narrowest)
     order = ring_order(work.groups, machine.places, machine.network)
-    block = _block(work, machine)
+    # What others read is sent as it is.
+    block = work.received // (work.count - 1) if work.kept else _block(work, machine)
     hop = hop_seconds(block // 2, order, work.groups, machine.places, machine.network)
     piece = sum(_piece(work, machine, p, pieces) for p in work.products)
     cut = _copy(block, machine)
     wire = (work.count - 1) * hop
-    expected = max(pieces * piece + cut, wire + cut + 2 * piece)
+    expected = max(pieces * piece + cut + _copy(work.kept, machine), wire + cut + 2 * piece)
     # Without the options the scheduler starts permutes between the two products of a step, except
     # on v5e.
     is_stacked = machine.chip.name != _GATHERS_BY_ITSELF and not machine.compiler_options
@@ -68,8 +73,9 @@ def _columns(work: Work, machine: Machine) -> Plan:
     parts = parts or (4 if work.cut % 4 == 0 and work.cut // 4 >= FEWEST_ROWS else 0)
     if not parts:
         return _few("columns", work.cut // 4)
-    wire = wire_seconds(work, machine)
-    expected = pipelined(wire / parts, _compute(work, machine) / parts, parts)
+    wire = wire_seconds(work, machine, parts)
+    chunk = max(_compute(work, machine) / parts, _chunk_in_memory(work, machine, parts))
+    expected = pipelined(wire, chunk, parts) + _copy(work.kept, machine)
     return Plan("columns", parts, (), False, _plain(work, machine), expected)
 
 
@@ -86,6 +92,8 @@ def _partial_sums(work: Work, machine: Machine) -> Plan:
     pieces = _CHAINS * work.count
     if work.cut % _CHAINS or work.rows // pieces < FEWEST_ROWS:
         return _few("rows", work.rows // pieces)
+    if work.columns < FEWEST_ROWS:
+        return _few("columns", work.columns)
     order = ring_order(work.groups, machine.places, machine.network)
     wire_bytes = 4 if is_wide else work.element_bytes
     block = _block(work, machine) // work.element_bytes * wire_bytes
@@ -107,10 +115,10 @@ def _exchange(work: Work, machine: Machine) -> Plan:
         return _needs_options("all-to-alls")
     if work.cut % _CHUNKS or work.rows // _CHUNKS < FEWEST_ROWS:
         return _few("rows", work.rows // _CHUNKS)
-    wire = wire_seconds(work, machine)
+    wire = wire_seconds(work, machine, _CHUNKS)
     array = work.received // 2 * work.count // (work.count - 1)
     compute = _compute(work, machine) + 2 * _copy(array, machine)
-    expected = max(compute, wire) + wire / (2 * _CHUNKS)
+    expected = max(compute, _CHUNKS * wire) + wire / 2
     return Plan("chunks", _CHUNKS, (), False, _plain(work, machine), expected)
 
 
@@ -179,6 +187,12 @@ def _wide_piece(work: Work, machine: Machine, product: ProductShape, pieces: int
     moved = 4 * 4 * product.batch * product.m / pieces * product.n
     added = _WIDE_FACTOR * moved / machine.chip.hbm_bandwidth
     return product.flops / pieces / _peak(work, machine) + added
+
+
+def _chunk_in_memory(work: Work, machine: Machine, parts: int) -> float:
+    """What one of so many chunks of columns takes to move: it reads the other operand whole."""
+    moved = sum(p.batch * (p.m * p.k + (p.m + p.k) * p.n / parts) for p in work.products)
+    return _CHUNK_FACTOR * work.element_bytes * moved / machine.chip.hbm_bandwidth
 
 
 def _compute(work: Work, machine: Machine) -> float:

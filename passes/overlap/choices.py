@@ -209,6 +209,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         is_narrowed=_is_narrowed(site),
         may_round=may_round,
         reduced=site.reduced,
+        kept=site.kept,
         copied=site.carried + (stacked_bytes(site.op) if site.pattern == "gathering-loop" else 0),
     )
 

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir.types import shape_of
+from ..ir.types import array_bytes, shape_of
 from .cuts import Cut
 from .gather_chunks import is_cut_by
 from .gather_plan import plan
 from .gathers import Gather, GatheredOperand
+
+Pattern = Literal["gather-product", "gather-contraction"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,13 @@ class Rewritable:
     Attributes:
       pattern: which pass rewrites them.
       operands: at least one, in program order.
+      kept: the bytes of what is gathered that is put together from its pieces, because other
+        operations read it.
     """
 
-    pattern: Literal["gather-product", "gather-contraction"]
+    pattern: Pattern
     operands: tuple[GatheredOperand, ...]
+    kept: int
 
     @property
     def flops(self) -> int:
@@ -37,15 +42,15 @@ class Rewritable:
 def rewritable(gather: Gather) -> Rewritable | None:
     """The products of one pattern, the one with more operations if both are possible."""
     size = shape_of(gather.op.operands[0])[gather.dimension]
-    rows = _computed(gather, gather.multiplied, Cut(gather.dimension, size * gather.count))
-    found = [Rewritable("gather-product", rows)] if rows else []
+    cut = Cut(gather.dimension, size * gather.count)
+    found = [_computed("gather-product", gather, gather.multiplied, cut)]
     dimension = columns_of(gather)
     if dimension is not None:
         cut = Cut(dimension, shape_of(gather.op.operands[0])[dimension])
         columns = [each for each in gather.contracted if is_cut_by(each, cut)]
-        summed = _computed(gather, columns, cut)
-        found += [Rewritable("gather-contraction", summed)] if summed else []
-    return max(found, key=lambda each: each.flops, default=None)
+        found.append(_computed("gather-contraction", gather, columns, cut))
+    possible = [each for each in found if each is not None]
+    return max(possible, key=lambda each: each.flops, default=None)
 
 
 def columns_of(gather: Gather) -> int | None:
@@ -60,10 +65,13 @@ def columns_of(gather: Gather) -> int | None:
 
 
 def _computed(
-    gather: Gather, operands: Sequence[GatheredOperand], cut: Cut
-) -> tuple[GatheredOperand, ...]:
-    """Those of the operands whose products a plan computes in pieces."""
+    pattern: Pattern, gather: Gather, operands: Sequence[GatheredOperand], cut: Cut
+) -> Rewritable | None:
+    """What a plan computes in pieces."""
     found = plan(gather, operands, cut) if operands else None
     if found is None:
-        return ()
-    return tuple(each for each in operands if each.product.op in found.ops)
+        return None
+    computed = tuple(each for each in operands if each.product.op in found.ops)
+    gathered = {gather.op.results[0], *(op.results[0] for each in operands for op in each.chain)}
+    kept = sum(array_bytes(out) for out in found.outs if out in gathered)
+    return Rewritable(pattern, computed, kept)

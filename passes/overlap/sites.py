@@ -70,6 +70,8 @@ class Site:
         begins with a gather; else 0.
       reduced: how much of `received` is of reduce_scatters, for a loop.
       carried: the bytes that a step of a loop computes for the next one, without stacks.
+      kept: the bytes of a gathered array that is put together from pieces, because other operations
+        than the products read it; else 0.
     """
 
     pattern: Pattern
@@ -87,6 +89,7 @@ class Site:
     scattered: int = 0
     reduced: int = 0
     carried: int = 0
+    kept: int = 0
 
     @property
     def product(self) -> ir.Operation | None:
@@ -139,6 +142,7 @@ def _gathers(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             _block(gather.op, gather.dimension)
             if is_free
             else _columns(found.operands[0].product, found.operands[0].side),
+            kept=found.kept,
         )
 
 

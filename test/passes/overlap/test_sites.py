@@ -127,6 +127,16 @@ def test_the_sites_of_a_module(name, found):
         assert all(site.element == "f32" for site in sites)
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"), [("gather, free dimension", 0), ("loop", 8 * 6 * 4)], ids=str
+)
+def test_what_else_reads_a_gathered_array(name, kept):
+    """In the loop, a product that needs the result of the one that is computed in pieces."""
+    with shmap_passes.make_context():
+        *_, site = find_sites(module(BODIES[name]))
+        assert site.kept == kept
+
+
 def test_there_are_no_sites_over_one_device_or_with_automatic_axes():
     body = BODIES["gather, free dimension"]
     with shmap_passes.make_context():
