@@ -19,10 +19,12 @@ import shlex
 import typing
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from .ir.types import OptionField, OptionType, PassHandle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Pass:
         pass.
         """
 
-        def run(op: ir.Operation, pass_: Any) -> None:
+        def run(op: ir.Operation, pass_: PassHandle) -> None:
             try:
                 with op.location:
                     module = _module_of(op)
@@ -126,13 +128,13 @@ def _with_code(violation: Violation, code: str) -> Violation:
     return dataclasses.replace(violation, message=f"{violation.message} {reference(code)}")
 
 
-def option_fields(pass_: Pass | type[Pass]) -> tuple[dataclasses.Field[Any], ...]:
+def option_fields(pass_: Pass | type[Pass]) -> tuple[OptionField, ...]:
     """The options of a pass, in the order of their definition."""
     return dataclasses.fields(pass_)
 
 
 @cache
-def option_types(cls: type[Pass]) -> dict[str, Any]:
+def option_types(cls: type[Pass]) -> dict[str, OptionType]:
     """The type of each option: bool, int, str or a Literal of strings."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in option_fields(cls)}

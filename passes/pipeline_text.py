@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from .base import Pass, PipelineError, option_types
+from .ir.types import OptionType
 
 _ANCHOR = "builtin.module"
 
@@ -88,7 +89,7 @@ def _no_such_option(name: str, option: str, options: Iterable[str]) -> str:
     return f"{name} has no option '{option}'; its options: {', '.join(options) or 'none'}"
 
 
-def _value(cls: type[Pass], option: str, type_: Any, text: str) -> object:
+def _value(cls: type[Pass], option: str, type_: OptionType, text: str) -> object:
     if type_ is bool:
         if text not in ("true", "false"):
             raise PipelineError(f"{cls.name}: option {option}={text} is not one of true, false")

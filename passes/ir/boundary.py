@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
@@ -31,7 +30,7 @@ class Unreduced:
     """
 
     axes: tuple[str, ...] = ()
-    reduction: Any = None
+    reduction: object = None
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def free_values(ops: Iterable[ir.Operation]) -> list[Value]:
     return list(used)
 
 
-def replace_operands(op: ir.Operation, mapping: Mapping[Any, Any]) -> None:
+def replace_operands(op: ir.Operation, mapping: Mapping[Value, Value]) -> None:
     """Replaces operands of `op` and of the operations in its regions."""
     for each in walk(op):
         for number, operand in enumerate(each.operands):

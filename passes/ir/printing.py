@@ -11,7 +11,6 @@ import io
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from jaxlib.mlir import ir, passmanager
 
@@ -88,7 +87,7 @@ class PassPrinting:
             return
         name = text.partition("{")[0]
 
-        def dump(op: ir.Operation, _: Any) -> None:
+        def dump(op: ir.Operation, _: object) -> None:
             text = self.format.text(op)
             print(f"// -----// IR Dump {when} {name} //----- //\n{text}", file=sys.stderr)
 

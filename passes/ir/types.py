@@ -1,7 +1,8 @@
-"""Names for types that jaxlib's stubs leave without arguments; shapes and sizes of arrays."""
+"""Names for types that jaxlib's stubs or Python leave open; shapes and sizes of arrays."""
 
 from __future__ import annotations
 
+from dataclasses import Field
 from math import prod
 from typing import Any, TypeAlias
 
@@ -12,6 +13,18 @@ Value: TypeAlias = "ir.Value[Any]"
 
 BlockArgument: TypeAlias = "ir.BlockArgument[Any]"
 """An argument of a block: of a function, or of the region of an operation."""
+
+PassHandle: TypeAlias = Any
+"""What MLIR hands to a pass that is a Python function. Its class has no stub."""
+
+Option: TypeAlias = Any
+"""The value of an option of a pass."""
+
+OptionType: TypeAlias = Any
+"""Its type: bool, int, str, or a Literal of strings, which is no class."""
+
+OptionField: TypeAlias = "Field[Any]"
+"""The field of a pass that is an option."""
 
 
 def shape_of(value: Value) -> list[int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, option_fields
 from ..ir.body_form import BodyForm, read_body_form
+from ..ir.types import Option
 from .form import Form, FormName, erase, erase_all, read
 
 SiteT = TypeVar("SiteT")
@@ -63,5 +64,5 @@ class RewritingPass(Pass, Generic[SiteT]):
         return Form(options.pop("form"), **options)
 
 
-def _options(pass_: Pass) -> dict[str, Any]:
+def _options(pass_: Pass) -> dict[str, Option]:
     return {field.name: getattr(pass_, field.name) for field in option_fields(pass_)}

@@ -26,6 +26,7 @@ from shmap_passes.ir.inline_calls import erase_uncalled, functions_of, inline_ca
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.ops import defining_op, walk
 
+from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.explain.replica_groups import Groups
 
 _CLEAN = (
@@ -186,7 +187,7 @@ def _clean_attributes(root: ir.Operation) -> None:
                 del op.attributes[name]
 
 
-def _names(attributes: Any) -> list[str]:
+def _names(attributes: Unchecked) -> list[str]:
     return [named if isinstance(named, str) else named.name for named in attributes]
 
 

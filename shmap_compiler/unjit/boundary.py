@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh as JaxMesh
@@ -12,12 +11,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shmap_passes.import_.placement import Placement
 from shmap_passes.ir.mesh import Mesh
 
+from shmap_compiler.base.untyped import Unchecked
+
 
 class NotOnMesh(Exception):
     """A sharding that is not along whole axes of the mesh."""
 
 
-def mesh_of(shardings: Iterable[Any]) -> JaxMesh | None:
+def mesh_of(shardings: Iterable[Unchecked]) -> JaxMesh | None:
     """The mesh that shardings are on: the one with most axes; None if there is none."""
     meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding)]
     known = [mesh for mesh in meshes if isinstance(mesh, JaxMesh) and not mesh.empty]
@@ -29,7 +30,7 @@ def passes_mesh(mesh: JaxMesh) -> Mesh:
     return Mesh("mesh", tuple(dict(mesh.shape).items()))
 
 
-def placement(sharding: Any, shape: Sequence[int], mesh: JaxMesh) -> Placement:
+def placement(sharding: Unchecked, shape: Sequence[int], mesh: JaxMesh) -> Placement:
     """The axes that split each dimension of an array.
 
     Raises:
@@ -52,7 +53,7 @@ def placement(sharding: Any, shape: Sequence[int], mesh: JaxMesh) -> Placement:
     return Placement(tuple(dims))
 
 
-def _axes(entry: Any) -> tuple[str, ...]:
+def _axes(entry: Unchecked) -> tuple[str, ...]:
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)

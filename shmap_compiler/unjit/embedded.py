@@ -11,10 +11,11 @@ from shmap_passes.ir.ops import free_values, replace_operands
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
+from shmap_compiler.base.untyped import AnyValue, PyTree
 from shmap_compiler.lowering.embedded_module import apply_module
 
 
-def call_stablehlo(text: str, *operands: Any) -> Any:
+def call_stablehlo(text: str, *operands: AnyValue) -> PyTree:
     """Applies a StableHLO module to arrays.
 
     The source that `unjit` writes calls it for operations that have no name in `jax.lax`.

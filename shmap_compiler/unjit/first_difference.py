@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.errors import ShmapError
+from shmap_compiler.base.untyped import AnyValue, PyTree
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.simulate.inner_values import returning
@@ -23,9 +24,9 @@ from shmap_compiler.unjit.source import Assigned, Source
 def first_difference(
     body: str,
     source: Source,
-    mapped: ShardMapped[..., Any],
+    mapped: ShardMapped[..., PyTree],
     mesh: jax.sharding.Mesh,
-    args: Sequence[Any],
+    args: Sequence[PyTree],
     kept: Sequence[int],
 ) -> str:
     """Where the variables of the source begin to differ from the values of the module.
@@ -65,7 +66,10 @@ def _of_module(
 
 
 def _of_source(
-    source: Source, mapped: ShardMapped[..., Any], mesh: jax.sharding.Mesh, args: Sequence[Any]
+    source: Source,
+    mapped: ShardMapped[..., PyTree],
+    mesh: jax.sharding.Mesh,
+    args: Sequence[PyTree],
 ) -> list[np.ndarray]:
     """The same of the source: for each variable, the blocks of all devices in one array."""
     tree = ast.parse(source.text)
@@ -79,7 +83,7 @@ def _of_source(
     exec(compile(ast.fix_missing_locations(tree), "<unjit variables>", "exec"), namespace)
     inner = namespace[source.name]
 
-    def stacked(*inputs: Any) -> list[Any]:
+    def stacked(*inputs: AnyValue) -> list[AnyValue]:
         return [jnp.asarray(value)[None] for value in inner(*inputs)]
 
     everyone = PartitionSpec(mesh.axis_names)

@@ -10,6 +10,7 @@ import jax
 from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import UnjitError
 from shmap_compiler.base.specs import varying_axes
+from shmap_compiler.base.untyped import Function, PyTree
 from shmap_compiler.targets import Target
 from shmap_compiler.unjit import boundary, refusals
 from shmap_compiler.unjit.body import NotConvertible, body_form
@@ -30,8 +31,8 @@ Progress = Callable[[str], None]
 
 
 def unjit(
-    jitted: Callable[..., Any],
-    *args: Any,
+    jitted: Function,
+    *args: PyTree,
     target: str | Target | None = None,
     progress: Progress | None = None,
 ) -> Unjitted:
@@ -93,13 +94,13 @@ def unjit(
 
 def _unjitted(
     who: str,
-    jitted: Callable[..., Any],
-    fun: Any,
+    jitted: Function,
+    fun: Function,
     lowered: jax.stages.Lowered,
     compiled: jax.stages.Compiled,
     target: Target | None,
     made: Partitioned,
-    args: Sequence[Any],
+    args: Sequence[PyTree],
 ) -> Unjitted:
     infos: Any = lowered.args_info
     leaves, tree = jax.tree.flatten(infos)

@@ -25,6 +25,7 @@ from shmap_passes.ir.collective_ops import COLLECTIVES, is_axis_index
 from shmap_passes.ir.ops import defining_op, free_values
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.unjit.embedded import call_stablehlo, outline
 from shmap_compiler.unjit.layout import Code, call
@@ -205,7 +206,7 @@ def _order(
     return None
 
 
-def _random(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> Any:
+def _random(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
     if dtype.kind == "b":
         return jnp.asarray(rng.random(shape) < 0.5)
     if dtype.kind in "iu":

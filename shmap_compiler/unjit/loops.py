@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxlib.mlir import ir
 from shmap_passes.ir.ops import defining_op, terminator
@@ -13,6 +12,7 @@ from shmap_passes.ir.types import Value
 from shmap_compiler.unjit.layout import Code, call, display
 from shmap_compiler.unjit.scans import Scan, base_name, find_scan, write_scan
 from shmap_compiler.unjit.spelling.operation import Op
+from shmap_compiler.unjit.writer import Writer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Counter:
     end: Value
 
 
-def write_while(program: Any, op: ir.Operation) -> None:
+def write_while(program: Writer, op: ir.Operation) -> None:
     """Writes a loop, as `fori_loop` if it counts, else as `while_loop`."""
     condition, body = (region.blocks[0] for region in op.regions)
     returned = list(terminator(body).operands)
@@ -57,7 +57,7 @@ def write_while(program: Any, op: ir.Operation) -> None:
             program.same(op.results[k], counter.end)
 
 
-def _twins(program: Any, op: ir.Operation, counter: Counter) -> list[int]:
+def _twins(program: Writer, op: ir.Operation, counter: Counter) -> list[int]:
     """The positions of what equals the counter of a loop in each of its steps.
 
     Uses of these become uses of the counter.
@@ -81,7 +81,7 @@ def _twins(program: Any, op: ir.Operation, counter: Counter) -> list[int]:
 
 
 def _scan(
-    program: Any,
+    program: Writer,
     op: ir.Operation,
     constant: Sequence[int],
     counter: Counter | None,
@@ -101,7 +101,7 @@ def _scan(
 
 
 def _while_loop(
-    program: Any, op: ir.Operation, carried: Sequence[int], wanted: Sequence[str]
+    program: Writer, op: ir.Operation, carried: Sequence[int], wanted: Sequence[str]
 ) -> None:
     condition, body = (region.blocks[0] for region in op.regions)
     names = []
@@ -113,7 +113,11 @@ def _while_loop(
 
 
 def _fori_loop(
-    program: Any, op: ir.Operation, carried: Sequence[int], wanted: Sequence[str], counter: Counter
+    program: Writer,
+    op: ir.Operation,
+    carried: Sequence[int],
+    wanted: Sequence[str],
+    counter: Counter,
 ) -> None:
     body = op.regions[1].blocks[0]
     k = counter.position
@@ -127,7 +131,7 @@ def _fori_loop(
 
 
 def _function(
-    program: Any,
+    program: Writer,
     block: ir.Block,
     wanted_name: str,
     parameters: Sequence[str],
@@ -154,7 +158,7 @@ def _function(
     return name
 
 
-def _unpack(program: Any, names: Sequence[str], whole: str) -> None:
+def _unpack(program: Writer, names: Sequence[str], whole: str) -> None:
     text = f"{', '.join(names)} = {whole}"
     if program.indent + len(text) <= 88:
         program.line(text)
@@ -164,21 +168,21 @@ def _unpack(program: Any, names: Sequence[str], whole: str) -> None:
             program.line(f"{name} = {whole}[{number}]")
 
 
-def _carry(program: Any, values: Sequence[Value]) -> Code:
+def _carry(program: Writer, values: Sequence[Value]) -> Code:
     codes = [program.exact(value) for value in values]
     return codes[0] if len(codes) == 1 else display("(", codes, ")")
 
 
-def _name(program: Any, value: Value) -> None:
+def _name(program: Writer, value: Value) -> None:
     program.name_of(value)
 
 
-def _bound(program: Any, value: Value) -> Code:
+def _bound(program: Writer, value: Value) -> Code:
     known = program.constant(value)
     return program.exact(value) if known is None else Code(str(int(known)))
 
 
-def _counter(program: Any, op: ir.Operation, constant: Sequence[int]) -> Counter | None:
+def _counter(program: Writer, op: ir.Operation, constant: Sequence[int]) -> Counter | None:
     """The counter of a loop: `while k < end`, with `k + 1` as the next `k`."""
     condition, body = (region.blocks[0] for region in op.regions)
     (kept,) = terminator(condition).operands
@@ -204,7 +208,7 @@ def _counter(program: Any, op: ir.Operation, constant: Sequence[int]) -> Counter
     return Counter(k, end[0])
 
 
-def _counts_up(program: Any, first: Value, end: Value) -> bool:
+def _counts_up(program: Writer, first: Value, end: Value) -> bool:
     """Whether a loop is known to run at least to its end, which its counter then is."""
     low, high = program.constant(first), program.constant(end)
     return low is not None and high is not None and int(low) <= int(high)
@@ -239,7 +243,7 @@ def _adds_one(value: Value, argument: Value) -> bool:
     return elements.is_splat and ir.IntegerAttr(elements.get_splat_value()).value == 1
 
 
-def write_branches(program: Any, op: ir.Operation) -> None:
+def write_branches(program: Writer, op: ir.Operation) -> None:
     """Writes `if` and `case`, as `cond` and `switch`."""
     words = ("if_true", "if_false") if op.name == "stablehlo.if" else None
     names = []
@@ -256,7 +260,7 @@ def write_branches(program: Any, op: ir.Operation) -> None:
     program.assign_values(list(op.results), code, program.wanted(op), op)
 
 
-CONTROL: dict[str, Callable[[Any, ir.Operation], None]] = {
+CONTROL: dict[str, Callable[[Writer, ir.Operation], None]] = {
     "stablehlo.while": write_while,
     "stablehlo.if": write_branches,
     "stablehlo.case": write_branches,

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from shmap_compiler.base.untyped import AnyValue, Function, PyTree, Setting
 from shmap_compiler.explain.replica_groups import Groups, groups_of_text
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.portable import Portable
@@ -67,8 +68,8 @@ def partition(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, Partiti
 
 def partition_for(
     target: Target,
-    jitted: Callable[..., Any],
-    args: Sequence[Any],
+    jitted: Function,
+    args: Sequence[PyTree],
     compiled: jax.stages.Compiled,
     progress: Callable[[str], None],
 ) -> Partitioned:
@@ -90,8 +91,8 @@ def partition_for(
 
 
 def portable_of(
-    jitted: Callable[..., Any],
-    args: Sequence[Any],
+    jitted: Function,
+    args: Sequence[PyTree],
     compiled: jax.stages.Compiled,
     platform: str,
 ) -> Portable:
@@ -104,14 +105,14 @@ def portable_of(
         for leaf, sharding in zip(leaves, tree.flatten_up_to(inputs[0]), strict=True)
     ]
 
-    def placed(*given: Any) -> Any:
+    def placed(*given: AnyValue) -> PyTree:
         return lax.with_sharding_constraint(jitted(*given), compiled.output_shardings)
 
     placed.__name__ = placed.__qualname__ = getattr(jitted, "__name__", "program")
     return lower_function(placed, jax.tree.unflatten(tree, types), platform)
 
 
-def _dump_options(folder: str) -> dict[str, Any]:
+def _dump_options(folder: str) -> dict[str, Setting]:
     """Compiler options; their values have to be booleans for libtpu."""
     return {
         "xla_dump_to": folder,

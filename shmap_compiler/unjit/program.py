@@ -135,7 +135,7 @@ class Program(KnownValues):
         block: ir.Block,
         wanted: str,
         wanted_arguments: Sequence[str],
-        bound: Any = None,
+        bound: Sequence[Value] | None = None,
     ) -> str:
         """Defines a function of the arguments of a block, just here; returns its name.
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue, Leaf, PyTree, Unchecked
+
 _LARGEST_INTEGER = 4
 
 
-def filled(args: Sequence[Any], shardings: Sequence[Any]) -> tuple[Any, ...]:
+def filled(args: Sequence[PyTree], shardings: Sequence[Unchecked]) -> tuple[AnyValue, ...]:
     """The arguments with random arrays in place of types, all of them on their devices.
 
     Args:
@@ -25,12 +26,12 @@ def filled(args: Sequence[Any], shardings: Sequence[Any]) -> tuple[Any, ...]:
     return jax.tree.unflatten(tree, placed)
 
 
-def _placed(leaf: Any, sharding: Any, rng: np.random.Generator) -> Any:
+def _placed(leaf: Leaf, sharding: Unchecked, rng: np.random.Generator) -> AnyValue:
     value = _random(leaf, rng) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
     return value if sharding is None else jax.device_put(value, sharding)
 
 
-def _random(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> Any:
+def _random(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> AnyValue:
     dtype, shape = type_.dtype, type_.shape
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         keys = jax.random.split(jax.random.key(0), int(np.prod(shape)) or 1)

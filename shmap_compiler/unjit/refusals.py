@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.errors import Problem, UnjitError
+from shmap_compiler.base.untyped import PyTree, Unchecked
 
 _CALLBACK = re.compile(r'custom_call_target="([^"]*callback[^"]*)"')
 _MISSING_CALL = re.compile(r"No (?:registered )?(?:implementation|FFI handler)[^\n]*?for ([\w.]+)")
 
 
-def refuse_symbolic_shapes(who: str, args: Sequence[Any]) -> None:
+def refuse_symbolic_shapes(who: str, args: Sequence[PyTree]) -> None:
     """Raises UnjitError if the shape of an argument is not of numbers."""
     problems = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tuple(args)):
@@ -43,7 +43,7 @@ def refuse_callbacks(who: str, text: str) -> None:
         raise UnjitError(who, problems)
 
 
-def refuse_processes(who: str, mesh: Any) -> None:
+def refuse_processes(who: str, mesh: Unchecked) -> None:
     """Raises UnjitError if a mesh has devices of other processes."""
     if mesh.is_multi_process:
         problem = Problem(

@@ -15,8 +15,10 @@ from jaxlib.mlir import ir
 from shmap_passes.ir.ops import defining_op, terminator
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.unjit.layout import ATOM, Code, call, display
 from shmap_compiler.unjit.types import shape_of
+from shmap_compiler.unjit.writer import Writer
 
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "stablehlo.add": np.add,
@@ -45,7 +47,7 @@ class Scan:
     outputs: list[int] = field(default_factory=list)
     rows: list[list[Value]] = field(default_factory=list)
     made: list[Value] = field(default_factory=list)
-    replaced: set[Any] = field(default_factory=set)
+    replaced: set[ir.Operation] = field(default_factory=set)
 
 
 def find_scan(
@@ -164,7 +166,7 @@ def _is_free(scan: Scan, index: Value, end: ir.Operation, counters: Sequence[int
     return True
 
 
-def _is_returned(use: Any) -> bool:
+def _is_returned(use: Unchecked) -> bool:
     return use.owner.operation.name == "stablehlo.return"
 
 
@@ -173,7 +175,7 @@ def _shape(value: Value) -> tuple[int, ...]:
 
 
 def write_scan(
-    program: Any, op: ir.Operation, scan: Scan, carried: Sequence[int], wanted: Sequence[str]
+    program: Writer, op: ir.Operation, scan: Scan, carried: Sequence[int], wanted: Sequence[str]
 ) -> None:
     """Writes a loop as `lax.scan`.
 
@@ -223,7 +225,7 @@ def write_scan(
     )
 
 
-def _bind_row(program: Any, scan: Scan, value: Value, name: str) -> None:
+def _bind_row(program: Writer, scan: Scan, value: Value, name: str) -> None:
     """Says that a value of the body, with a dimension of size one before it, is a row."""
     program.bind(value, f"{name}[None]")
     for use in list(value.uses):
@@ -233,7 +235,7 @@ def _bind_row(program: Any, scan: Scan, value: Value, name: str) -> None:
             scan.replaced.add(user)
 
 
-def _made(program: Any, scan: Scan, value: Value) -> Callable[[], Code]:
+def _made(program: Writer, scan: Scan, value: Value) -> Callable[[], Code]:
     """What reads, at the end of the body, the row that it makes."""
     op = defining_op(value)
     source = None if op is None or not len(op.operands) else op.operands[0]
@@ -255,7 +257,7 @@ def _keeps_order(op: ir.Operation, rank: int) -> bool:
     return dims == list(range(1, rank + 1))
 
 
-def _parameter(program: Any, names: Sequence[str], several: str) -> str:
+def _parameter(program: Writer, names: Sequence[str], several: str) -> str:
     if len(names) == 1:
         return names[0]
     return program.names.fresh(several) if names else program.names.fresh("_")
@@ -273,7 +275,7 @@ def _pair(carry: Code, row: Code) -> Code:
     return Code(text) if len(text) < 60 else whole
 
 
-def base_name(program: Any, value: Value, otherwise: str) -> str:
+def base_name(program: Writer, value: Value, otherwise: str) -> str:
     """The name of what a loop begins with, without its number; `otherwise` if it has none."""
     code = program.loose(value)[0].text
     if not code.isidentifier():

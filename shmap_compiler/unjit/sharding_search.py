@@ -21,6 +21,7 @@ from shmap_compiler.base import specs as spec_text
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
 from shmap_compiler.base.text_tables import show_bytes, show_seconds, table
+from shmap_compiler.base.untyped import DType, Function, Leaf, PyTree, Wrapped
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.targets import Target
 from shmap_compiler.unjit.from_jit import unjit
@@ -87,15 +88,15 @@ class ShardingSearch:
     paths: tuple[str, ...]
     choices: tuple[ShardingChoice, ...]
     possible: int
-    _fun: Callable[..., Any]
-    _args: tuple[Any, ...]
+    _fun: Function
+    _args: tuple[PyTree, ...]
 
     @property
     def best(self) -> ShardingChoice:
         """The first choice."""
         return self.choices[0]
 
-    def jitted(self, choice: ShardingChoice | None = None) -> Any:
+    def jitted(self, choice: ShardingChoice | None = None) -> Wrapped:
         """Returns `jax.jit` of the function with the shardings of a choice, by default the best.
 
         Raises:
@@ -155,8 +156,8 @@ def _row(choice: ShardingChoice) -> tuple[str, ...]:
 
 
 def search_shardings(
-    fun: Callable[..., Any],
-    *args: Any,
+    fun: Function,
+    *args: PyTree,
     target: str | Target,
     mesh: Mapping[str, int] | None = None,
     limit: int = 48,
@@ -219,7 +220,7 @@ def search_shardings(
     )
 
 
-def _dtype(leaf: Any) -> Any:
+def _dtype(leaf: Leaf) -> DType:
     return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
 
 
@@ -229,8 +230,8 @@ class _Search:
     def __init__(
         self,
         who: str,
-        fun: Callable[..., Any],
-        types: Any,
+        fun: Function,
+        types: PyTree,
         target: Target,
         limit: int,
         progress: Callable[[str], None],

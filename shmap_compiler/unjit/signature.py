@@ -11,9 +11,10 @@ import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
+
+from shmap_compiler.base.untyped import AnyValue, Function, PyTree, Unchecked
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,21 @@ class Side:
     """
 
     name: str
-    tree: Any
+    tree: PyTree
     is_plain: bool
     leaves: tuple[Leaf, ...]
 
     @property
-    def shown(self) -> Any:
+    def shown(self) -> PyTree:
         """The container that the source takes or returns, with numbers of leaves as leaves."""
         return self.tree if self.is_plain else [leaf.index for leaf in self.leaves]
 
-    def given(self, value: Any) -> Any:
+    def given(self, value: PyTree) -> AnyValue:
         """What the source takes, or returns, for a value of the user's."""
         return value if self.is_plain else jax.tree.leaves(value)
 
 
-def read_sides(values: Sequence[Any], names: Sequence[str]) -> tuple[Side, ...]:
+def read_sides(values: Sequence[AnyValue], names: Sequence[str]) -> tuple[Side, ...]:
     """Reads arguments, or results.
 
     Args:
@@ -80,7 +81,7 @@ def read_sides(values: Sequence[Any], names: Sequence[str]) -> tuple[Side, ...]:
     return tuple(sides)
 
 
-def parameter_names(fun: Any, count: int) -> tuple[str, ...]:
+def parameter_names(fun: Function, count: int) -> tuple[str, ...]:
     """Names of the first parameters of a function; those it does not tell are `arg0` and so on."""
     names: list[str] = []
     try:
@@ -96,7 +97,7 @@ def parameter_names(fun: Any, count: int) -> tuple[str, ...]:
     return tuple(names[:count])
 
 
-def _is_plain(tree: Any) -> bool:
+def _is_plain(tree: PyTree) -> bool:
     """Whether a pytree can be written as a literal."""
     if type(tree) is dict:
         keys = all(isinstance(key, (str, int)) for key in tree)
@@ -106,7 +107,7 @@ def _is_plain(tree: Any) -> bool:
     return tree is None or isinstance(tree, int)
 
 
-def _shown(key: Any) -> str:
+def _shown(key: Unchecked) -> str:
     if isinstance(key, jax.tree_util.DictKey):
         return f"[{quoted(key.key) if isinstance(key.key, str) else key.key}]"
     return f"[{key.idx}]"
@@ -120,7 +121,7 @@ def quoted(text: str) -> str:
     return shown
 
 
-def _variable(name: str, path: Sequence[Any]) -> str:
+def _variable(name: str, path: Sequence[Unchecked]) -> str:
     """A name for a leaf: the last name on its path, and what follows it."""
     parts = [name]
     for key in path:

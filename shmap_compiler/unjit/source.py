@@ -13,6 +13,7 @@ from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.ir.boundary import Boundary
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.untyped import PyTree, TreeDef
 from shmap_compiler.unjit.layout import Code, call, display, lay_out, numbers
 from shmap_compiler.unjit.names import Names
 from shmap_compiler.unjit.program import Program, Statement
@@ -68,7 +69,7 @@ def write_source(
     about: Sequence[str],
     inputs: Sequence[Side],
     outputs: Sequence[Side],
-    result_tree: Any,
+    result_tree: TreeDef,
     kept: Sequence[int],
     replicated: Mapping[int, tuple[str, ...]],
 ) -> Source:
@@ -185,7 +186,7 @@ def _returned(value: Code, axes: tuple[str, ...]) -> Code:
     return call("assume_replicated", value, named)
 
 
-def _container(outputs: Sequence[Side], values: Sequence[Code], tree: Any) -> Code:
+def _container(outputs: Sequence[Side], values: Sequence[Code], tree: PyTree) -> Code:
     """The result of the function, or a pytree of the same structure."""
     each = [_literal(side.shown, dict(enumerate(values))) for side in outputs]
     if tree is None:
@@ -193,7 +194,7 @@ def _container(outputs: Sequence[Side], values: Sequence[Code], tree: Any) -> Co
     return display(*(("[", each, "]") if tree is list else ("(", each, ")")))
 
 
-def _literal(tree: Any, texts: Mapping[int, Code]) -> Code:
+def _literal(tree: PyTree, texts: Mapping[int, Code]) -> Code:
     """A pytree as a display, with texts in place of numbers."""
     if tree is None:
         return Code("None")

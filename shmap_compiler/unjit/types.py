@@ -9,6 +9,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.element_types import ELEMENT_TYPES
 
 _SHOWN = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128"}
@@ -51,7 +52,7 @@ def shown_type(value: Value) -> str:
     return f"{shown}[{','.join(map(str, shape_of(value)))}]"
 
 
-def elements_of(constant: ir.Operation) -> Any:
+def elements_of(constant: ir.Operation) -> AnyValue:
     """The elements of a constant: a NumPy scalar if all are equal, else an array.
 
     None if they cannot be read: the bindings have no complex numbers.
@@ -71,7 +72,7 @@ def elements_of(constant: ir.Operation) -> Any:
     return np.array(elements).reshape(shape_of(value))
 
 
-def _splat(made: ir.DenseElementsAttr, element: str) -> Any:
+def _splat(made: ir.DenseElementsAttr, element: str) -> AnyValue:
     scalar: Any = made.get_splat_value()
     dtype = ELEMENT_TYPES[element].dtype
     if element == "i1":
@@ -85,7 +86,7 @@ def _splat(made: ir.DenseElementsAttr, element: str) -> Any:
     return np.array(ir.FloatAttr(scalar).value).astype(dtype)[()]
 
 
-def literal(number: Any) -> str:
+def literal(number: Unchecked) -> str:
     """A Python number, which JAX converts to exactly this one where its type is known."""
     dtype = np.asarray(number).dtype
     if dtype.kind == "b":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from shmap_compiler.base.errors import Problem, UnjitError
+from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree
 from shmap_compiler.explain import Explanation
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.graph.graph import Graph
@@ -45,15 +46,15 @@ class Unjitted:
     who: str
     compiled: jax.stages.Compiled
     target: Target | None
-    _jitted: Callable[..., Any]
+    _jitted: Function
     _body: str
     _source: Source
     _inputs: tuple[Side, ...]
     _outputs: tuple[Side, ...]
-    _result: Any
+    _result: PyTree
     _kept: tuple[int, ...]
     _mesh: jax.sharding.Mesh
-    _args: tuple[Any, ...]
+    _args: tuple[PyTree, ...]
 
     def as_text(self, stage: str = "body") -> str:
         """Returns the module in body form: the program of one device.
@@ -91,10 +92,10 @@ class Unjitted:
         return self._source.embedded
 
     @cached_property
-    def _mapped(self) -> ShardMapped[..., Any]:
+    def _mapped(self) -> ShardMapped[..., PyTree]:
         return load(self._source, self._mesh)
 
-    def shard_map(self) -> Callable[..., Any]:
+    def shard_map(self) -> Function:
         """Returns the function that the source defines, on the mesh of the jitted program.
 
         It takes the arguments of the jitted program and returns its results. It is a
@@ -109,7 +110,7 @@ class Unjitted:
         if self._takes_args_as_they_are:
             return self._mapped
 
-        def by_hand(*args: Any) -> Any:
+        def by_hand(*args: PyTree) -> PyTree:
             return self.unflatten(self._mapped(*self.given(args)))
 
         by_hand.__name__ = by_hand.__qualname__ = self._source.name
@@ -126,7 +127,7 @@ class Unjitted:
         """
         return self._mapped.trace(*self.given(self._args))
 
-    def validate(self, *args: Any) -> UnjitValidation:
+    def validate(self, *args: PyTree) -> UnjitValidation:
         """Compares the source, the module and the jitted program.
 
         `unjit` does this with its own arguments before it returns.
@@ -173,12 +174,12 @@ class Unjitted:
             theirs = program.compile(self.target).explain()
         return replace(theirs, program="the jitted program"), replace(ours, program="the source")
 
-    def given(self, args: Sequence[Any]) -> list[Any]:
+    def given(self, args: Sequence[PyTree]) -> list[AnyValue]:
         """The arguments of the jitted program as the source takes them."""
         sides = zip(self._inputs, jax.tree.map(_key_data, tuple(args)), strict=True)
         return [side.given(value) for side, value in sides]
 
-    def unflatten(self, results: Any) -> Any:
+    def unflatten(self, results: PyTree) -> PyTree:
         """The results of the source as those of the jitted program."""
         values = [results] if self._result is None else list(results)
         made = [
@@ -193,7 +194,7 @@ class Unjitted:
         return plain and not any(map(_is_key, jax.tree.leaves(self._args)))
 
 
-def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., Any]:
+def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., PyTree]:
     """The function that a generated file defines, on another mesh of the same axes."""
     path = f"<unjit {source.name}>"
     lines = source.text.splitlines(keepends=True)
@@ -203,11 +204,11 @@ def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., Any]:
     return namespace[source.name].replace(mesh=mesh)
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: Leaf) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _key_data(leaf: Any) -> Any:
+def _key_data(leaf: Leaf) -> AnyValue:
     if not _is_key(leaf):
         return leaf
     if isinstance(leaf, jax.ShapeDtypeStruct):

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.base.untyped import AnyValue, PyTree
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate import agreement
 from shmap_compiler.simulate.simulate_module import simulate_module
@@ -81,11 +82,11 @@ def validate(
     compiled: jax.stages.Compiled,
     body: str,
     source: Source,
-    mapped: ShardMapped[..., Any],
+    mapped: ShardMapped[..., PyTree],
     kept: Sequence[int],
     mesh: jax.sharding.Mesh,
-    args: Sequence[Any],
-    given: Callable[[Sequence[Any]], list[Any]],
+    args: Sequence[PyTree],
+    given: Callable[[Sequence[PyTree]], list[AnyValue]],
 ) -> UnjitValidation:
     """Runs all three."""
     inputs: Any = compiled.input_shardings
@@ -116,6 +117,6 @@ def validate(
     return UnjitValidation(who, ours, simulated, why, difference)
 
 
-def _numbers(results: Any) -> list[np.ndarray]:
+def _numbers(results: PyTree) -> list[np.ndarray]:
     jax.block_until_ready(results)
     return [np.asarray(agreement.as_data(leaf)) for leaf in jax.tree.leaves(results)]

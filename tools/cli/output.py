@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from typing import Any
 
 from ..usage import Mistake, UsageError
 
@@ -30,7 +29,7 @@ def write(option: str, path: str, data: str | bytes) -> None:
     save(option, path, lambda: replace_file(path, data))
 
 
-def save(option: str, path: str, run: Callable[[], Any]) -> None:
+def save(option: str, path: str, run: Callable[[], object]) -> None:
     """Calls `run`, which writes `path`, and turns an error of the system into a UsageError."""
     try:
         run()

@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from ..usage import Mistake, UsageError, listed, read_all
 
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from shmap_passes import GroupNaming, Partitioner
 
     from shmap_compiler import Graph, Lowered, Pmapped, Portable, ShardMapped, Target, XMapped
+    from shmap_compiler.base.untyped import PyTree, Setting, Wrapped
     from shmap_compiler.lowering.overlap import OverlapMode
 
     from .program_files import UserFunction
 
+_T = TypeVar("_T")
 
-def overlap_options(options: argparse.Namespace, work: Program | AnyProgram) -> dict[str, Any]:
+
+def overlap_options(options: argparse.Namespace, work: Program | AnyProgram) -> dict[str, Setting]:
     """The arguments of `ShardMapped.lower` for the options of `shared_options.add_overlap`.
 
     Raises:
@@ -41,8 +44,8 @@ class Program:
     """A function that is shard_mapped, xmapped or pmapped, with arguments, which may be types."""
 
     function: UserFunction
-    mapped: ShardMapped[..., Any] | XMapped[..., Any] | Pmapped[..., Any]
-    args: tuple[Any, ...]
+    mapped: ShardMapped[..., PyTree] | XMapped[..., PyTree] | Pmapped[..., PyTree]
+    args: tuple[PyTree, ...]
 
     def lower(
         self,
@@ -92,7 +95,7 @@ class Program:
             )
         )
 
-    def _tracing(self, run: Callable[[], Any]) -> Any:
+    def _tracing(self, run: Callable[[], _T]) -> _T:
         from shmap_compiler.base.descriptions import describe
 
         from .program_files import guarded
@@ -105,7 +108,7 @@ class AnyProgram:
     """A function that is not shard_mapped, such as a jitted training step, with its arguments."""
 
     function: UserFunction
-    args: tuple[Any, ...]
+    args: tuple[PyTree, ...]
 
     def lower(self, partitioner: Partitioner, target: Target) -> Portable:
         """Traces and lowers, for the partitioner that JAX is set to use.
@@ -127,7 +130,7 @@ class AnyProgram:
 
 
 def lower_for(
-    work: Program | AnyProgram, partitioner: Partitioner, target: Target, **overlap: Any
+    work: Program | AnyProgram, partitioner: Partitioner, target: Target, **overlap: Setting
 ) -> Lowered | Portable:
     """Traces and lowers a program for a target.
 
@@ -235,7 +238,7 @@ def _check_devices(sizes: dict[str, int], there: int) -> None:
         )
 
 
-def _args(function: UserFunction, types: tuple[Any, ...]) -> tuple[Any, ...]:
+def _args(function: UserFunction, types: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
     args, source = (types, "--arg") if types else (function.args, f"in {function.name}_args")
     parameters = _parameters(function.mapped)
     if args is None and _takes(parameters, 0):
@@ -254,7 +257,7 @@ def _args(function: UserFunction, types: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def _parameters(mapped: Any) -> inspect.Signature:
+def _parameters(mapped: Wrapped) -> inspect.Signature:
     try:
         return inspect.signature(getattr(mapped, "fun", mapped))
     except (

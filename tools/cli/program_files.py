@@ -14,14 +14,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 import jax
 
 from shmap_compiler import Pmapped, ShardMapped, ShmapError, XMapped
+from shmap_compiler.base.untyped import Function, PyTree, Wrapped
 
 from ..usage import Mistake, UsageError, listed
 from .user_traceback import user_traceback
+
+_T = TypeVar("_T")
 
 _NEEDED = "FILE.py:NAME, or package.module:NAME, of a shard_mapped function"
 
@@ -50,11 +53,11 @@ class UserFunction:
     text: str
     file: str
     name: str
-    mapped: Any
-    args: tuple[Any, ...] | None
-    reference: Callable[..., Any] | None
+    mapped: Wrapped
+    args: tuple[PyTree, ...] | None
+    reference: Function | None
 
-    def run_reference(self, args: tuple[Any, ...]) -> Any:
+    def run_reference(self, args: tuple[PyTree, ...]) -> PyTree:
         """What `reference` returns for `args`. Raises UserCodeError if it raises."""
         assert self.reference is not None, "this target has no reference"
         reference = self.reference
@@ -88,7 +91,7 @@ def load(text: str, *, any_function: bool = False) -> UserFunction:
     )
 
 
-def guarded(run: Callable[[], Any], what: str, file: str) -> Any:
+def guarded(run: Callable[[], _T], what: str, file: str) -> _T:
     """Result of `run()`.
 
     Errors raised in `file` become a UserCodeError. Others pass, as does a ShmapError, which names
@@ -142,7 +145,7 @@ def _import_module(name: str, text: str) -> ModuleType:
 # ------------------------------------------------------------------------------------- looking
 
 
-def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Any:
+def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Wrapped:
     there = [key for key, value in vars(module).items() if isinstance(value, MAPPED)]
     choices = f"shard_mapped in this file: {listed(there)}"
     value = getattr(module, name, None) if name else None
@@ -162,7 +165,7 @@ def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Any
     raise _mistake(text, found, f"choose another name; {choices}")
 
 
-def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[Any, ...] | None:
+def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[PyTree, ...] | None:
     args = getattr(module, f"{name}_args", None)
     if callable(args):
         args = guarded(args, f"{name}_args()", file)

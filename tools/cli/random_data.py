@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shmap_compiler.base.untyped import AnyValue, PyTree
+
 _LARGEST_INTEGER = 8
 
 
-def fill(args: Any, seed: int) -> Any:
+def fill(args: PyTree, seed: int) -> PyTree:
     """The pytree `args` with an array of random data in place of each `jax.ShapeDtypeStruct`.
 
     Floats are standard normal, integers at most 8 in size, booleans fair coins.
@@ -22,7 +22,7 @@ def fill(args: Any, seed: int) -> Any:
     )
 
 
-def _placed(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> Any:
+def _placed(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> AnyValue:
     values = _array(type_, rng)
     return values if type_.sharding is None else jax.device_put(values, type_.sharding)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
     from shmap_compiler import Executable, Lowered
+    from shmap_compiler.base.untyped import Aval, Function, PyTree
     from shmap_compiler.simulate.agreement import Agreement
 
     from .program_files import UserFunction
@@ -41,9 +42,6 @@ examples:
   shmap run examples/matmul.py:matmul_basic --arg 'bf16[256,512]' --arg 'bf16[512,128]'
 """
 _RUNS = 10
-
-Type = Any
-"""The type of an array, as JAX describes it: `jax.core.ShapedArray`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +87,7 @@ def execute(options: argparse.Namespace) -> int:
     return _compare(options, work.function, results, args)
 
 
-def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Any) -> int:
+def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: PyTree) -> int:
     """Runs a function that is not shard_mapped: jitted, on the devices of its arguments."""
     import jax
 
@@ -124,7 +122,9 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: An
     return _compare(options, work.function, results, args)
 
 
-def _compare(options: argparse.Namespace, function: UserFunction, results: Any, args: Any) -> int:
+def _compare(
+    options: argparse.Namespace, function: UserFunction, results: PyTree, args: PyTree
+) -> int:
     """Compares results with those of the reference, if there is one."""
     from shmap_compiler.simulate import agreement
 
@@ -138,7 +138,7 @@ def _compare(options: argparse.Namespace, function: UserFunction, results: Any, 
 # ------------------------------------------------------------------------------------- running
 
 
-def _placed(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _placed(executable: Executable, args: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
     """Places the arguments where the program needs them, so that runs do not transfer them."""
     import jax
 
@@ -149,7 +149,7 @@ def _placed(executable: Executable, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return jax.tree.unflatten(tree, leaves)
 
 
-def _run(executable: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, float]:
+def _run(executable: Function, args: tuple[PyTree, ...]) -> tuple[PyTree, float]:
     """The results, and the median time of a run."""
     import jax
 
@@ -158,7 +158,7 @@ def _run(executable: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, fl
     return results, statistics.median(seconds)
 
 
-def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
+def _timed(run: Callable[[], PyTree]) -> tuple[PyTree, float]:
     start = time.perf_counter()
     return run(), time.perf_counter() - start
 
@@ -166,7 +166,7 @@ def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
 # ------------------------------------------------------------------------------------- printing
 
 
-def _print_program(options: argparse.Namespace, lowered: Lowered, results: Any) -> None:
+def _print_program(options: argparse.Namespace, lowered: Lowered, results: PyTree) -> None:
     import jax
 
     from shmap_compiler.base import specs
@@ -181,8 +181,8 @@ def _print_program(options: argparse.Namespace, lowered: Lowered, results: Any) 
 
     def rows(
         paths: Sequence[str],
-        full_types: Sequence[Type],
-        block_types: Sequence[Type],
+        full_types: Sequence[Aval],
+        block_types: Sequence[Aval],
         all_specs: Sequence[PartitionSpec],
     ) -> Iterator[tuple[str, str, str, str]]:
         for path, full, block, spec in zip(paths, full_types, block_types, all_specs, strict=True):

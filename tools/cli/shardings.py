@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..usage import Mistake, UsageError
 from . import output, shared_options
 from .progress import Progress
 from .target_devices import TargetWithDevices
+
+if TYPE_CHECKING:
+    from .program_files import UserFunction
 
 NAME = "shardings"
 SUMMARY = "find how to split the arguments of a function for a target"
@@ -101,7 +104,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _mistake(function: Any, target: str, lacks_args: bool) -> Mistake:
+def _mistake(function: UserFunction, target: str, lacks_args: bool) -> Mistake:
     if lacks_args:
         return Mistake(
             f"arguments of {function.name}",

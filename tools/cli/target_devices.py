@@ -6,7 +6,6 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
 _CORES = {"tpu7x": 2}
 
@@ -21,7 +20,7 @@ class TargetWithDevices(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
+        values: str | Sequence[object] | None,
         option_string: str | None = None,
     ) -> None:
         setattr(namespace, self.dest, values)

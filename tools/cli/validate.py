@@ -14,6 +14,8 @@ from . import program, shared_options
 if TYPE_CHECKING:
     from shmap_passes import Pass
 
+    from shmap_compiler.base.untyped import Function
+
 NAME = "validate"
 SUMMARY = "compare a program after each pass with the program before it, by simulation"
 DESCRIPTION = """\
@@ -94,7 +96,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0 if validation.holds else 1
 
 
-def _reference(work: program.Program) -> Any:
+def _reference(work: program.Program) -> Function:
     return lambda *args: work.function.run_reference(args)
 
 

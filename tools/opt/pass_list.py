@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable
-from typing import Any
 
 from shmap_passes import Pass, option_fields, option_text, option_types
+from shmap_passes.ir.types import OptionType
 
 
 def pass_list(passes: Iterable[type[Pass]]) -> str:
@@ -22,7 +22,7 @@ def _entry(cls: type[Pass]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _values(type_: Any) -> str:
+def _values(type_: OptionType) -> str:
     if type_ is bool:
         return "true|false"
     return "|".join(typing.get_args(type_)) or type_.__name__

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxlib.mlir.dialects import stablehlo
 
+from shmap_compiler.base.untyped import Parameter
 from shmap_compiler.unjit import layout
 from shmap_compiler.unjit.layout import Code, call, numbers
 from shmap_compiler.unjit.signature import quoted
@@ -34,7 +33,7 @@ def _indices(op: Op, index_vector_dim: int) -> Code:
     return indices
 
 
-def _dimension_numbers(name: str, **fields: Any) -> Code:
+def _dimension_numbers(name: str, **fields: Parameter) -> Code:
     shown = {field: numbers(dims) for field, dims in fields.items() if list(dims)}
     required = {"GatherDimensionNumbers": 3, "ScatterDimensionNumbers": 3}[name]
     first = dict(list(fields.items())[:required])
