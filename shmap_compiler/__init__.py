@@ -2,12 +2,14 @@
 
 from importlib.metadata import version as _version
 
-import shmap_compiler.transforms  # noqa: F401  registers the rules of the primitive
+import shmap_compiler.transforms
+import shmap_compiler.unjit.embedded_rules  # noqa: F401  and those of embedded StableHLO
 from shmap_compiler import named
 from shmap_compiler.base.errors import (
     ArgumentTypeError,
     ArtifactError,
     BodyError,
+    DerivativeError,
     HangError,
     Problem,
     ReplicationError,
@@ -64,6 +66,7 @@ __all__ = [
     "BodyError",
     "Compiled",
     "CompiledForTarget",
+    "DerivativeError",
     "Executable",
     "Graph",
     "HangError",

@@ -186,6 +186,26 @@ class UnreducedError(BodyError, NotImplementedError):
     code = "SHM-E207"
 
 
+class DerivativeError(BodyError, NotImplementedError):
+    """A StableHLO operation that the function calls has no derivative that is known.
+
+    Examples:
+      >>> text = '''
+      ... func.func @main(%x: tensor<f32>) -> tensor<f32> {
+      ...   %y = stablehlo.custom_call @mine(%x) : (tensor<f32>) -> tensor<f32>
+      ...   return %y : tensor<f32>
+      ... }
+      ... '''
+      >>> try:
+      ...     jax.eval_shape(jax.grad(lambda x: call_stablehlo(text, x)), 2.0)
+      ... except DerivativeError as error:
+      ...     print(error.problems[0].found)
+      stablehlo.custom_call @mine, which has no derivative that is known
+    """
+
+    code = "SHM-E208"
+
+
 class HangError(BodyError):
     """A collective could deadlock, because some devices would not reach it.
 

@@ -2,42 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import shmap_passes
+from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
+from shmap_passes.ir.collective_ops import COLLECTIVES, is_axis_index
+from shmap_passes.ir.ops import walk
 
+from shmap_compiler.base.jax_compat import shaped_array
 from shmap_compiler.base.untyped import AnyValue
-from shmap_compiler.lowering.portable_module import module_p
+from shmap_compiler.lowering.portable_module import lower_artifact
+
+_Types = tuple[tuple[tuple[int, ...], np.dtype], ...]
+
+
+@dataclass(frozen=True)
+class EmbeddedModule:
+    """The text of a module, as a parameter of `embedded_p`."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return f"<module of {', '.join(_read(self.text).operations)}>"
+
+    @property
+    def results(self) -> _Types:
+        """The types of what its @main returns."""
+        return _read(self.text).results
+
+
+embedded_p = Primitive("embedded_stablehlo")
+"""A call of an `EmbeddedModule`. Its derivative and batching are in `unjit/`, which reads it."""
+embedded_p.multiple_results = True
 
 
 def apply_module(text: str, operands: Sequence[AnyValue]) -> list[AnyValue]:
     """The results of the `@main` of a module.
 
     Raises:
-      ValueError: the text is not a module with a `@main` of tensors, or operands do not fit.
+      ValueError: the text is not a module with a `@main` of tensors, it communicates, or operands
+        do not fit.
     """
-    artifact, inputs, results = _read(text)
+    module = _read(text)
+    if module.communicates:
+        raise ValueError(
+            f"a module with {module.communicates}, in which devices could wait for each other "
+            "unseen: use the collectives of jax.lax"
+        )
+    if "@lapack_" in text:
+        _load_lapack()
     arrays = [jnp.asarray(operand) for operand in operands]
     types = tuple((array.shape, np.dtype(array.dtype)) for array in arrays)
-    if types != inputs:
-        raise ValueError(f"operands {_shown(types)} for a @main of {_shown(inputs)}")
-    out_types = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in results)
-    return list(module_p.bind(*arrays, module=artifact, out_types=out_types, mesh_witness=None))
+    if types != module.inputs:
+        raise ValueError(f"operands {_shown(types)} for a @main of {_shown(module.inputs)}")
+    return list(embedded_p.bind(*arrays, module=EmbeddedModule(text)))
 
 
-_Types = tuple[tuple[tuple[int, ...], np.dtype], ...]
+@functools.lru_cache(maxsize=1)
+def _load_lapack() -> None:
+    """Lets JAX load LAPACK, as it does when it lowers a call of it: a module alone does not."""
+    matrix = jax.ShapeDtypeStruct((1, 1), np.float32)
+    jax.jit(jnp.linalg.cholesky).trace(matrix).lower(lowering_platforms=("cpu",))
 
 
-@lru_cache(maxsize=256)
-def _read(text: str) -> tuple[bytes, _Types, _Types]:
-    """The module as an artifact, and the types of its arguments and results."""
+@dataclass(frozen=True)
+class _Module:
+    """What is known of a module.
+
+    Attributes:
+      artifact: in StableHLO's portable form.
+      inputs, results: the types of its @main.
+      operations: the names of its operations.
+      communicates: the name of one that communicates, or tells devices apart; "" if none does.
+    """
+
+    artifact: bytes
+    inputs: _Types
+    results: _Types
+    operations: tuple[str, ...]
+    communicates: str
+
+
+@functools.lru_cache(maxsize=256)
+def _read(text: str) -> _Module:
     with shmap_passes.make_context(), ir.Location.unknown():
         try:
             module = ir.Module.parse(text)
@@ -48,9 +103,19 @@ def _read(text: str) -> tuple[bytes, _Types, _Types]:
             raise ValueError("the module has no function @main") from None
         type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
         inputs, results = (tuple(map(_type, types)) for types in (type_.inputs, type_.results))
+        names = dict.fromkeys(op.name for op in walk(module.operation))
+        operations = tuple(name for name in names if name.partition(".")[0] != "func")
+        communicates = next(_communicating(module.operation), "")
         version = stablehlo.get_current_version()
         artifact = stablehlo.serialize_portable_artifact(module, version, allow_other_dialects=True)
-    return artifact, inputs, results
+    return _Module(artifact, inputs, results, operations[1:], communicates)
+
+
+def _communicating(root: ir.Operation) -> Iterator[str]:
+    others = ("stablehlo.partition_id", "stablehlo.replica_id", "stablehlo.send", "stablehlo.recv")
+    for op in walk(root):
+        if op.name in COLLECTIVES or op.name in others or is_axis_index(op):
+            yield op.name
 
 
 def _type(type_: ir.Type) -> tuple[tuple[int, ...], np.dtype]:
@@ -58,7 +123,7 @@ def _type(type_: ir.Type) -> tuple[tuple[int, ...], np.dtype]:
     return tuple(tensor.shape), _dtypes()[str(tensor.element_type)]
 
 
-@lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1)
 def _dtypes() -> dict[str, np.dtype]:
     """The NumPy type of each element type."""
     names = (
@@ -72,3 +137,28 @@ def _dtypes() -> dict[str, np.dtype]:
 
 def _shown(types: _Types) -> str:
     return ", ".join(f"{dtype.name}{list(shape)}" for shape, dtype in types) or "nothing"
+
+
+# ----------------------------------------------------------------------------- the primitive
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(module: EmbeddedModule):
+    return jax.jit(functools.partial(embedded_p.bind, module=module))
+
+
+def _impl(*args, module):
+    return _compiled(module)(*args)
+
+
+def _abstract(*_, module):
+    return [shaped_array(shape, dtype, weak_type=False) for shape, dtype in module.results]
+
+
+def _lowering(ctx, *args, module):
+    return lower_artifact(ctx, args, _read(module.text).artifact)
+
+
+embedded_p.def_impl(_impl)
+embedded_p.def_abstract_eval(_abstract)
+mlir.register_lowering(embedded_p, _lowering)

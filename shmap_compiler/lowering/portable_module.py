@@ -21,7 +21,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from shmap_compiler.base.jax_compat import compiling_for, shaped_array
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
-from shmap_compiler.base.untyped import OpView
+from shmap_compiler.base.untyped import LoweringContext, OpView
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
 from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.lowering.primitive import mesh_witness
@@ -128,11 +128,18 @@ def _types(*in_types, module, out_types, mesh_witness):
     return [shaped_array(t.shape, t.dtype, weak_type=False) for t in out_types]
 
 
-def _lowering(ctx, *args, module, out_types, mesh_witness):
-    parsed = stablehlo.deserialize_portable_artifact(ctx.module_context.context, module)
+def lower_artifact(
+    ctx: LoweringContext, args: Sequence[ir.Value], artifact: bytes
+) -> Sequence[ir.Value]:
+    """Calls the `@main` of a StableHLO artifact in the module that is being lowered."""
+    parsed = stablehlo.deserialize_portable_artifact(ctx.module_context.context, artifact)
     # Only functions of a module can be merged into another.
     shmap_passes.run(parsed, _INLINE_MESHES)
     return merge(parsed, "portable", ctx, args)
+
+
+def _lowering(ctx, *args, module, out_types, mesh_witness):
+    return lower_artifact(ctx, args, module)
 
 
 @functools.lru_cache(maxsize=64)

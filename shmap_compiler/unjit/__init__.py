@@ -14,5 +14,6 @@ source         the file around it: imports, mesh, specs, arguments (signature)
 validation     source, jit program and simulation compared; the first line that differs
 ```
 
-`unjit` runs all of it. Operations that `spelling/` has no row for are embedded as StableHLO.
+`unjit` runs all of it. Operations that `spelling/` has no row for are embedded as StableHLO;
+`embedded_rules` has their derivatives, by a `reading` of the module as a function.
 """

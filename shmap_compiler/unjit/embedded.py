@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import func
 from shmap_passes.ir.ops import free_values, replace_operands
 from shmap_passes.ir.types import Value
 
-from shmap_compiler.base.errors import ArgumentTypeError, Problem
+from shmap_compiler.base.errors import ArgumentTypeError, Problem, ShmapError
 from shmap_compiler.base.untyped import AnyValue, PyTree
 from shmap_compiler.lowering.embedded_module import apply_module
 
@@ -18,7 +18,9 @@ from shmap_compiler.lowering.embedded_module import apply_module
 def call_stablehlo(text: str, *operands: AnyValue) -> PyTree:
     """Applies a StableHLO module to arrays.
 
-    The source that `unjit` writes calls it for operations that have no name in `jax.lax`.
+    The source that `unjit` writes calls it for operations that have no name in `jax.lax`. Its
+    derivatives and `jax.vmap` are those of the functions of JAX that its operations are, including
+    the factorizations of LAPACK. Examples of other operations are computed one after the other.
 
     Args:
       text: A module with a function `@main` of one tensor for each operand.
@@ -28,7 +30,9 @@ def call_stablehlo(text: str, *operands: AnyValue) -> PyTree:
       The results of `@main`: an array, or a tuple of several.
 
     Raises:
-      ArgumentTypeError: The text is not such a module, or the operands do not fit.
+      ArgumentTypeError: The text is not such a module, the module communicates, or the operands do
+        not fit.
+      DerivativeError: On differentiation, an operation has no derivative that is known.
 
     Examples:
       >>> text = '''
@@ -42,6 +46,8 @@ def call_stablehlo(text: str, *operands: AnyValue) -> PyTree:
     """
     try:
         results = apply_module(text, operands)
+    except ShmapError:
+        raise
     except ValueError as error:
         problem = Problem(
             "the module given to call_stablehlo",

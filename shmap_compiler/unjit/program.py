@@ -362,7 +362,8 @@ class Program(KnownValues):
         if op.name in COLLECTIVES:
             raise NoSpelling(f"{op.name} of a kind that jax.lax does not have, at {op.location}")
         self._assign_pending(_used_inside(op))
-        self._call_embedded([op], list(op.results), op.name.partition(".")[2], self.wanted(op))
+        used = [result for result in op.results if list(result.uses)]
+        self._call_embedded([op], used, op.name.partition(".")[2], self.wanted(op))
 
     def _embed_wide(self, op: ir.Operation) -> None:
         """Calls operations on 64-bit numbers together, as JAX has no such arrays here."""

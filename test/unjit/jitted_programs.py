@@ -263,7 +263,7 @@ PROGRAMS = {
     "results_in_containers": Jitted(
         lambda x: {"double": x * 2, "both": [x.sum(), x.max()]}, (floats(8, 16),), (ROWS,)
     ),
-    "cholesky": Jitted(cholesky, (floats(8, 4, 4),), (ROWS,), ROWS, differentiable=False),
+    "cholesky": Jitted(cholesky, (floats(8, 4, 4),), (ROWS,), ROWS),
 }
 
 EMBEDDED = {"dropout", "random_normal", "random_numbers", "random_choice", "cholesky"}
