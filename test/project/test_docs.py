@@ -62,5 +62,19 @@ def test_the_code_of_a_page_prints_what_the_page_says(page):
     assert not printed, f"{page}: the last output is not shown"
 
 
+TEXTS = [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+NAMED = re.compile(r"`((?:[\w.-]+/)+[\w.-]*)(?::\w+)?`")
+"""A file or folder in backticks; an attribute may follow."""
+FOLDERS = ("", "shmap_compiler", "passes")
+MADE = {"site/", "dist/"}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page):
+    named = set(NAMED.findall(page.read_text())) - MADE
+    roots = [DOCS.parent / folder for folder in FOLDERS]
+    assert not [name for name in named if not any((root / name).exists() for root in roots)]
+
+
 def test_every_page_that_teaches_has_code():
     assert {"tutorial.md", "howto/hang.md", "howto/gradient.md", "howto/pass.md"} <= set(PAGES)

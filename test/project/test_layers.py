@@ -6,6 +6,7 @@ the commands import late, because they start without JAX.
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,25 @@ def test_the_folders_of_tests_are_the_rooms():
     folders = {p.name for p in (ROOT / "test").iterdir() if p.is_dir() and p.name[0] not in "._"}
     rooms = set(ROOMS["shmap_compiler"]) - {"records"}
     assert folders - {"golden", "__pycache__", "Output"} == rooms | packages | others
+
+
+@pytest.mark.parametrize(
+    ("page", "begin", "end"),
+    [
+        ("README.md", "below it in this table:", "Beside it:"),
+        ("docs/design.md", "From top to bottom:", "Data and the handles"),
+    ],
+)
+def test_the_rooms_are_drawn_from_the_highest_to_the_lowest(page, begin, end):
+    drawn = (ROOT / page).read_text().partition(begin)[2].partition(end)[0]
+    names = [
+        name
+        for line in drawn.splitlines()
+        for name in re.findall(r"(\w+)/", line.split("|")[1] if "|" in line else line.split(" ")[0])
+    ]
+    order = ROOMS["shmap_compiler"]
+    assert set(names) == set(order)
+    assert [order.index(name) for name in names] == list(reversed(range(len(order))))
 
 
 @pytest.mark.parametrize("package", ROOMS)
