@@ -31,7 +31,10 @@ FEWEST_ROWS = 256
 """No piece of a product may have fewer rows or columns. Chosen, not measured."""
 
 MOST_DEVICES = 16
-"""Larger groups are left alone: the module would grow with them."""
+"""Larger groups are left alone: the rule was not compared with schedules for them."""
+
+MOST_ON_A_RING = 64
+"""The same for rings. Schedules of 32 devices on TPUs agree with the rule."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +165,10 @@ def plan_of(work: Work, machine: Machine, rule: Rule, margin: float | None = Non
 def _too_small_or_large(work: Work, machine: Machine) -> str:
     if not work.products:
         return "no product can run at the same time"
-    if work.count > MOST_DEVICES:
-        return f"the group has {work.count} devices, more than {MOST_DEVICES}"
+    is_ring = machine.is_tpu and work.pattern in ("gather-product", "product-scatter")
+    most = MOST_ON_A_RING if is_ring else MOST_DEVICES
+    if work.count > most:
+        return f"the group has {work.count} devices, more than {most}"
     if not speed(work, machine):
         return f"the speed of products of {work.element} is not known for a {machine.chip.name}"
     seconds = wire_seconds(work, machine) * work.trips

@@ -19,7 +19,7 @@ from .overlap import (
     speed,
     wire_seconds,
 )
-from .rings import hop_seconds, ring_order
+from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 
 # How much of the published speed large products reach by libtpu's own estimates.
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
@@ -107,6 +107,9 @@ def _partial_sums(work: Work, machine: Machine) -> Plan:
     else:
         piece = sum(_piece(work, machine, p, pieces, adds=True) for p in work.products)
     expected = max(pieces * (piece + _BETWEEN), (work.count - 1) * hop) + last
+    if work.count > MOST_UNROLLED:
+        # The last sums that a step of the loop sends are not sent beside its products.
+        expected += (work.count - 1) // STEPS_OF_SUMS * hop
     plain = _plain_scatter(work, machine)
     return Plan("partial-sums", _CHAINS, order, False, plain, expected, is_wide=is_wide)
 

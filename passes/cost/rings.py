@@ -14,8 +14,13 @@ from .networks import Coordinates, Network, Torus
 Order = tuple[int, ...]
 """The place on the ring of each member of a group."""
 
-_LARGEST = 16
+_LARGEST = 256
 """Devices of the largest group for which an order is searched."""
+
+MOST_UNROLLED = 16
+"""On a larger ring the steps are a loop, so that modules do not grow with it."""
+STEPS_OF_SUMS = 8
+"""Steps of a large ring that are one step of a loop, if partial sums go round."""
 
 
 def ring_order(
@@ -83,7 +88,31 @@ def _cycle(members: Sequence[Coordinates], network: Torus) -> list[int] | None:
         return False
 
     result: list[int] = []
-    return [0, *reversed(result)] if extend([0], {0}) else None
+    return [0, *reversed(result)] if extend([0], {0}) else _around_grid(members)
+
+
+def _around_grid(members: Sequence[Coordinates]) -> list[int] | None:
+    """The way through a grid of two dimensions: row by row to and fro, and back along a side."""
+    extends = [sorted(set(along)) for along in zip(*members, strict=True)]
+    longer = [d for d, along in enumerate(extends) if len(along) > 1]
+    if len(longer) != 2 or len(members) != len(extends[longer[0]]) * len(extends[longer[1]]):
+        return None
+    first, second = sorted(longer, key=lambda d: len(extends[d]) % 2)
+    rows, columns = len(extends[first]), len(extends[second])
+    if rows % 2:
+        return None
+    numbers = {
+        (extends[first].index(place[first]), extends[second].index(place[second])): number
+        for number, place in enumerate(members)
+    }
+    to_and_fro = [
+        (row, column)
+        for row in range(rows)
+        for column in (range(1, columns) if row % 2 == 0 else range(columns - 1, 0, -1))
+    ]
+    way = [numbers[place] for place in [*to_and_fro, *((row, 0) for row in reversed(range(rows)))]]
+    begin = way.index(0)
+    return [*way[begin:], *way[:begin]]
 
 
 def _distance(a: Coordinates, b: Coordinates, network: Torus) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ..cost.rings import MOST_UNROLLED
 from ..ir.body_form import BodyForm
-from ..ir.slices import put_at, take_at
+from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, shape_of
 from .cuts import Cut
 from .form import Form
@@ -16,7 +18,8 @@ from .gather_plan import Plan, plan
 from .gathers import Gather
 from .pieces import barrier, compute, element_of, empty, take, tensor
 from .products import DOT, has_default_precision
-from .rings import can_go_round, place_in, ring
+from .repeated import repeated
+from .rings import Ring, can_go_round, place_in, ring
 
 Places = Sequence[tuple[Value, int]]
 """The first index and the size of each part of a piece, in the whole array."""
@@ -41,43 +44,127 @@ def gather_by_ring(gather: Gather, body: BodyForm, form: Form) -> None:
 def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> dict[Value, Value]:
     """What takes the place of the plan's outs."""
     around = ring(body, gather.axes, form.order)
-    block = gather.op.operands[0]
-    size = shape_of(block)[gather.dimension]
-    half, whole = size // 2, size * around.count
-    starts = around.starts(size)
-    narrow = form.narrow and _can_narrow(found)
-    wholes = [empty(out.type, form.empty) for out in found.outs]
-    cut = Cut(gather.dimension, size)
-    halves = [take(block, cut, 0, half), take(block, cut, half, size - half)]
-    if narrow:
-        halves = [_convert(each, ir.BF16Type.get()) for each in halves]
-    for step in range(around.count):
-        is_last = step == around.count - 1
-        sent = (
-            []
-            if is_last
-            else [around.shift(half_, by) for half_, by in zip(halves, (1, -1), strict=True)]
-        )
-        if step == 0:
-            # The whole own block is one product.
-            pieces = [(block, [(place_in(whole, starts[0]), size)])]
-        else:
-            if narrow:
-                halves = [_convert(each, element_of(block)) for each in halves]
-            places = [
-                (place_in(whole, starts[step]), half),
-                (place_in(whole, starts[-step], half), size - half),
-            ]
-            pieces = [(each, [place]) for each, place in zip(halves, places, strict=True)]
-            if form.stacked:
-                pieces = [(stablehlo.concatenate(halves, gather.dimension), places)]
-        for piece, where in pieces:
-            wholes = _put(found, wholes, piece, where)
-        halves = sent
-        if sent and form.barriers:
-            *wholes, first, second = barrier(*wholes, *sent)
-            halves = [first, second]
+    steps = _Steps(found, gather, around, form, form.narrow and _can_narrow(found))
+    wholes = (_unrolled if around.count <= MOST_UNROLLED else _in_loop)(steps)
     return dict(zip(found.outs, wholes, strict=True))
+
+
+def _unrolled(steps: _Steps) -> list[Value]:
+    count = steps.around.count
+    starts = steps.around.starts(steps.size)
+    wholes = steps.buffers()
+    halves = steps.halves()
+    sent = steps.sent(halves)
+    wholes = steps.put_own(wholes, starts[0])
+    wholes, halves = steps.order(wholes, sent)
+    for step in range(1, count):
+        sent = steps.sent(halves) if step + 1 < count else []
+        wholes = steps.put(wholes, halves, starts[step], starts[-step])
+        wholes, halves = steps.order(wholes, sent)
+    return wholes
+
+
+def _in_loop(steps: _Steps) -> list[Value]:
+    """The same, with a loop of all steps in which halves are sent on but the first.
+
+    A step of the loop is two of the ring, so that what it carries need not be copied.
+    """
+    around = steps.around
+    table = around.table()
+    wholes = steps.buffers()
+    sent = steps.sent(steps.halves())
+    wholes = steps.put_own(wholes, around.start(table, scalar(around.count), steps.size))
+    wholes, halves = steps.order(wholes, sent)
+
+    def step(number: Value, wholes: list[Value], halves: Sequence[Value]) -> list[Value]:
+        places = [around.start(table, number, steps.size, way) for way in (1, -1)]
+        return steps.put(wholes, halves, *places)
+
+    def twice(number: Value, values: list[Value]) -> list[Value]:
+        wholes, halves = values[:-2], values[-2:]
+        first = stablehlo.add(stablehlo.multiply(number, scalar(2)), scalar(1))
+        for more in range(2):
+            sent = steps.sent(halves)
+            wholes = step(stablehlo.add(first, scalar(more)), wholes, halves)
+            wholes, halves = steps.order(wholes, sent)
+        return [*wholes, *halves]
+
+    trips = (around.count - 2) // 2
+    *wholes, first, second = repeated(trips, [*wholes, *halves], twice)
+    halves = [first, second]
+    for number in range(1 + 2 * trips, around.count):
+        sent = steps.sent(halves) if number + 1 < around.count else []
+        wholes = step(scalar(number), wholes, halves)
+        wholes, halves = steps.order(wholes, sent)
+    return wholes
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """What the steps of a ring do."""
+
+    found: Plan
+    gather: Gather
+    around: Ring
+    form: Form
+    narrow: bool
+
+    @property
+    def size(self) -> int:
+        """The rows of a block."""
+        return shape_of(self._block)[self.gather.dimension]
+
+    @property
+    def _block(self) -> Value:
+        return self.gather.op.operands[0]
+
+    def buffers(self) -> list[Value]:
+        """What the results are put in."""
+        return [empty(out.type, self.form.empty) for out in self.found.outs]
+
+    def halves(self) -> list[Value]:
+        """Of the own block, as they are sent."""
+        cut, half = Cut(self.gather.dimension, self.size), self.size // 2
+        halves = [
+            take(self._block, cut, 0, half),
+            take(self._block, cut, half, self.size - half),
+        ]
+        return [_convert(each, ir.BF16Type.get()) if self.narrow else each for each in halves]
+
+    def sent(self, halves: Sequence[Value]) -> list[Value]:
+        """What comes when all devices have sent their halves on."""
+        return [self.around.shift(half, by) for half, by in zip(halves, (1, -1), strict=True)]
+
+    def put_own(self, wholes: list[Value], start: Value) -> list[Value]:
+        """Computes with the own block, which is one product."""
+        return _put(self.found, wholes, self._block, [(self._place(start), self.size)])
+
+    def put(
+        self, wholes: list[Value], halves: Sequence[Value], ahead: Value, behind: Value
+    ) -> list[Value]:
+        """Computes with the halves of the blocks that begin at `ahead` and at `behind`."""
+        if self.narrow:
+            halves = [_convert(each, element_of(self._block)) for each in halves]
+        half = self.size // 2
+        places = [(self._place(ahead), half), (self._place(behind, half), self.size - half)]
+        pieces = [(each, [place]) for each, place in zip(halves, places, strict=True)]
+        if self.form.stacked:
+            pieces = [(stablehlo.concatenate(halves, self.gather.dimension), places)]
+        for piece, where in pieces:
+            wholes = _put(self.found, wholes, piece, where)
+        return wholes
+
+    def order(
+        self, wholes: list[Value], sent: Sequence[Value]
+    ) -> tuple[list[Value], Sequence[Value]]:
+        """Both, none of which is used before all are there."""
+        if not sent or not self.form.barriers:
+            return wholes, sent
+        *wholes, first, second = barrier(*wholes, *sent)
+        return wholes, [first, second]
+
+    def _place(self, start: Value, by: int = 0) -> Value:
+        return place_in(self.size * self.around.count, start, by)
 
 
 def _put(found: Plan, wholes: Sequence[Value], piece: Value, where: Places) -> list[Value]:

@@ -29,8 +29,9 @@ Leaves:  gathers of which no product has the gathered dimension as a free or bat
          whose results are needed too early; those whose blocks have no two halves, or are not
          `parts` chunks.
 
-A ring also remains a gather where groups have more than 16 devices, where the mesh has more than
-4096, as modules would grow with these numbers, and where some devices may not come, as in a branch.
+On a ring of more than 16 devices the steps are a loop, two in each. A ring also remains a gather
+where groups have more than 256 devices, where the mesh has more than 4096, as permutations list
+them, and where some devices may not come, as in a branch.
 Other uses of the gathered array read one that is put together from the pieces. If some axes are
 automatic, nothing is rewritten.
 """

@@ -29,9 +29,10 @@ Leaves:  reduce_scatters of anything but a product that nothing else uses, and t
 
 Chunks of columns are summed up by the same reduce_scatter, so results do not depend on the cut. A
 ring adds in another order. Sums of numbers of 16 bits are added in 32 and rounded before they are
-sent; `wide` sends 32 bits. A reduce_scatter also remains where groups have more than 16 devices,
-where the mesh has more than 4096, as modules would grow with these numbers, and where some devices
-may not come, as in a branch. If some axes are automatic, nothing is rewritten.
+sent; `wide` sends 32 bits. On a ring of more than 16 devices the steps are a loop, eight in each. A
+reduce_scatter also remains where groups have more than 256 devices, where the mesh has more than
+4096, as permutations list them, and where some devices may not come, as in a branch. If some axes
+are automatic, nothing is rewritten.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from ..ir.types import Value
 from .loops import WHILE, counted_loop
 from .pieces import element_of, tensor
 
-LARGEST_RING = 16
-"""Modules grow with the number of devices on a ring."""
+LARGEST_RING = 256
+"""The tables of a ring have an entry for each device."""
 MOST_PAIRS = 4096
 """So many devices at most does a permutation list."""
 
@@ -66,14 +66,34 @@ class Ring:
         otherwise it does not fuse a product with the update that puts it in place, and starts
         permutations between the two products of a step.
         """
+        mine = self.table()
+        members = [_element(stablehlo.slice(mine, [k], [k + 1], [1])) for k in range(self.count)]
+        return [stablehlo.multiply(member, scalar(size)) for member in members]
+
+    def table(self) -> Value:
+        """The members from the device on, in the order of the ring: `count` numbers."""
         places = [self.members.index(member) for member in range(self.count)]
         me = axis_index(self.axes)
         if places != list(range(self.count)):
             me = _element(stablehlo.dynamic_slice(_table(places), [me], [1]))
         twice = [*self.members, *self.members]
-        mine = stablehlo.dynamic_slice(_table(twice), [me], [self.count])
-        members = [_element(stablehlo.slice(mine, [k], [k + 1], [1])) for k in range(self.count)]
-        return [stablehlo.multiply(member, scalar(size)) for member in members]
+        return stablehlo.dynamic_slice(_table(twice), [me], [self.count])
+
+    def start(self, table: Value, step: Value, size: int, way: int = 1) -> Value:
+        """Like `starts`, for a step that is known when the program runs.
+
+        Args:
+          table: that of the ring.
+          step: from 1 to `count`.
+          way: 1 for the block of the member `step` places further, -1 for that so many before.
+        """
+        count = scalar(self.count)
+        if way < 0:
+            step = stablehlo.subtract(count, step)
+        step = stablehlo.remainder(step, count)
+        return stablehlo.multiply(
+            _element(stablehlo.dynamic_slice(table, [step], [1])), scalar(size)
+        )
 
 
 def ring(form: BodyForm, axes: tuple[str, ...], order: Sequence[int]) -> Ring:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ..cost.rings import MOST_UNROLLED, STEPS_OF_SUMS
 from ..ir.body_form import BodyForm
-from ..ir.slices import take_at
+from ..ir.slices import scalar, take_at
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_through
 from .form import Form
 from .pieces import barrier, compute, element_of, empty, join, tensor
-from .rings import can_go_round, place_in, ring
+from .repeated import repeated
+from .rings import Ring, can_go_round, place_in, ring
 from .scatters import ScatteredProduct
 
 _USUAL = 4
@@ -43,37 +48,90 @@ def _value(
     parts: int,
     form: Form,
 ) -> Value:
-    around = ring(body, scattered.axes, form.order)
-    size = scattered.cut.size
-    piece = size // parts
-    starts = around.starts(size)
-    sent_as = element_of(scattered.op.results[0])
-    added_as = _adding_type(sent_as)
-    kept_as = added_as if form.wide else sent_as
-    operands = _sliced(scattered)
-    sums: list[Value] = []
-    for step in range(around.count):
-        for number in range(parts):
-            way = 1 if number % 2 == 0 else -1
-            current = dict(zip(operands, operands, strict=True))
-            received: Value | None = None
-            if step > 0:
-                received = around.shift(sums[number], way)
-                if form.barriers:
-                    received, *values = barrier(received, *operands)
-                    current = dict(zip(operands, values, strict=True))
-            start = starts[way * (step + 1) % around.count]
-            start = place_in(size * around.count, start, number * piece)
-            computed = _product(scattered, cuts, current, start, piece, added_as)
-            if received is None:
-                sums.append(_convert(computed, kept_as))
-            else:
-                total = stablehlo.add(_convert(received, added_as), computed)
-                sums[number] = _convert(total, kept_as)
+    steps = _Steps(scattered, ring(body, scattered.axes, form.order), cuts, parts, form)
+    around = steps.around
+    if around.count <= MOST_UNROLLED:
+        starts = around.starts(steps.size)
+        sums: list[Value] = []
+        for step in range(around.count):
+            sums = steps.add(sums, starts[(step + 1) % around.count], starts[-(step + 1)])
+    else:
+        sums = _in_loop(steps)
     type_ = scattered.op.results[0].type
     buffer = empty(type_, form.empty) if form.in_place else None
-    rounded = [_convert(each, sent_as) for each in sums]
-    return join(rounded, Cut(scattered.dimension, size), type_, buffer)
+    rounded = [_convert(each, steps.sent_as) for each in sums]
+    return join(rounded, Cut(scattered.dimension, steps.size), type_, buffer)
+
+
+def _in_loop(steps: _Steps) -> list[Value]:
+    """The sums, by a loop; a step of the loop is some of the ring, as its last transfer waits."""
+    around = steps.around
+    table = around.table()
+
+    def add(sums: Sequence[Value], step: Value) -> list[Value]:
+        after = stablehlo.add(step, scalar(1))
+        return steps.add(sums, *(around.start(table, after, steps.size, way) for way in (1, -1)))
+
+    def several(number: Value, sums: list[Value]) -> list[Value]:
+        first = stablehlo.add(stablehlo.multiply(number, scalar(STEPS_OF_SUMS)), scalar(1))
+        for more in range(STEPS_OF_SUMS):
+            sums = add(sums, stablehlo.add(first, scalar(more)))
+        return sums
+
+    trips = (around.count - 1) // STEPS_OF_SUMS
+    sums = repeated(trips, add([], scalar(0)), several)
+    for number in range(1 + STEPS_OF_SUMS * trips, around.count):
+        sums = add(sums, scalar(number))
+    return sums
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """What the steps of a ring do."""
+
+    scattered: ScatteredProduct
+    around: Ring
+    cuts: dict[Value, Cut]
+    parts: int
+    form: Form
+
+    @property
+    def size(self) -> int:
+        """The rows of a block."""
+        return self.scattered.cut.size
+
+    @property
+    def sent_as(self) -> ir.Type:
+        return element_of(self.scattered.op.results[0])
+
+    def add(self, sums: Sequence[Value], ahead: Value, behind: Value) -> list[Value]:
+        """Sends sums on, and adds to each its piece of the product; without sums, the first ones.
+
+        Args:
+          ahead, behind: where the blocks begin that belong to sums which go forward and backward.
+        """
+        return [
+            self._sum(number, sums[number] if sums else None, behind if number % 2 else ahead)
+            for number in range(self.parts)
+        ]
+
+    def _sum(self, number: int, sent: Value | None, start: Value) -> Value:
+        added_as = _adding_type(self.sent_as)
+        kept_as = added_as if self.form.wide else self.sent_as
+        operands = _sliced(self.scattered)
+        current = dict(zip(operands, operands, strict=True))
+        received: Value | None = None
+        if sent is not None:
+            received = self.around.shift(sent, -1 if number % 2 else 1)
+            if self.form.barriers:
+                received, *values = barrier(received, *operands)
+                current = dict(zip(operands, values, strict=True))
+        piece = self.size // self.parts
+        start = place_in(self.size * self.around.count, start, number * piece)
+        computed = _product(self.scattered, self.cuts, current, start, piece, added_as)
+        if received is not None:
+            computed = stablehlo.add(_convert(received, added_as), computed)
+        return _convert(computed, kept_as)
 
 
 def _product(

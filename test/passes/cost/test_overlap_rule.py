@@ -273,9 +273,35 @@ def test_sums_of_bytes_are_not_sent_as_f32():
 
 
 def test_large_groups_are_left_alone():
-    wide = Machine(TPU_V5E, Torus((4, 8), (False, False), 50e9), MACHINES["v5e"].places * 4, True)
-    work = dataclasses.replace(PROGRAMS["a"], groups=(tuple(range(32)),))
-    assert "32 devices, more than 16" in plan_of(work, wide, plan_on_tpu).reason
+    places = tuple(itertools.product(range(8), range(16)))
+    wide = Machine(TPU_V5E, Torus((8, 16), (False, False), 50e9), places, True)
+    nodes = Nodes(4, 8, 450e9, 400e9, measured=True)
+    gpus = Machine(H100_SXM, nodes, tuple(itertools.product(range(4), range(8))), True)
+    for program, machine, rule, devices, most in (
+        ("a", wide, plan_on_tpu, 128, 64),
+        ("g", wide, plan_on_tpu, 32, 16),
+        ("a", gpus, plan_on_gpu, 32, 16),
+    ):
+        work = dataclasses.replace(PROGRAMS[program], groups=(tuple(range(devices)),))
+        reason = plan_of(work, machine, rule).reason
+        assert reason == f"the group has {devices} devices, more than {most}"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chip", "link", "plain", "expected"),
+    [
+        (gathered, TPU_V5E, 50e9, 21.89, 11.87),
+        (gathered, TPU_V6E, 100e9, 7.90, 5.36),
+        (scattered, TPU_V5E, 50e9, 21.76, 13.6),
+    ],
+)
+def test_rings_of_32_devices_agree_with_schedules(pattern, chip, link, plain, expected):
+    sizes = (65536, 8192, 2048) if pattern is gathered else (65536, 2048, 8192)
+    work = dataclasses.replace(pattern(*sizes), groups=(tuple(range(32)),), cut=2048)
+    work = dataclasses.replace(work, received=31 * 65536 * 8192 // 32 * 2)
+    found = plan_of(work, torus(chip, 4, 8, link=link), plan_on_tpu)
+    assert found.plain == pytest.approx(plain / 1e3, rel=0.02)
+    assert found.expected == pytest.approx(expected / 1e3, rel=0.05)
 
 
 def test_the_margin_can_be_chosen():
@@ -318,7 +344,7 @@ def test_a_loop_of_many_steps_is_unrolled_in_part():
 # ------------------------------------------------------------------------------------------ rings
 
 
-@pytest.mark.parametrize("shape", [(2, 4), (4, 2), (2, 2, 2), (4, 4), (2, 2)])
+@pytest.mark.parametrize("shape", [(2, 4), (4, 2), (2, 2, 2), (4, 4), (2, 2), (4, 8), (8, 8)])
 def test_neighbors_on_a_ring_are_neighbors_in_the_network(shape):
     machine = torus(TPU_V5E, *shape, link=50e9)
     members = range(len(machine.places))

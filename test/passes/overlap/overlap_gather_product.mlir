@@ -167,10 +167,39 @@ module @a_large_group {
 
   // CHECK-LABEL: func.func private @a_ring_of_32_devices
   func.func private @a_ring_of_32_devices(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<128x6xf32> {
-    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: all_gather
+    // CHECK: stablehlo.dot_general %arg0, %arg1
+    // CHECK: stablehlo.while
+    // CHECK: stablehlo.constant dense<15>
+    // CHECK: } do {
+    // CHECK-COUNT-2: "stablehlo.collective_permute"
+    // CHECK: stablehlo.optimization_barrier
+    // CHECK-COUNT-2: "stablehlo.collective_permute"
+    // CHECK: stablehlo.optimization_barrier
+    // CHECK: stablehlo.return
+    // CHECK-COUNT-2: stablehlo.dot_general
     // CHECK-NOT: collective_permute
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<128x8xf32>
     %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<128x8xf32>, tensor<8x6xf32>) -> tensor<128x6xf32>
     return %y : tensor<128x6xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @too_large_a_group
+module @too_large_a_group {
+  sdy.mesh @mesh = <["i"=512]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @a_ring_of_512_devices
+  func.func private @a_ring_of_512_devices(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<2048x6xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: collective_permute
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<2048x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<2048x8xf32>, tensor<8x6xf32>) -> tensor<2048x6xf32>
+    return %y : tensor<2048x6xf32>
   }
 }
