@@ -46,6 +46,7 @@ from shmap_compiler.stages.overlap_report import OverlapChoice, OverlapReport
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 from shmap_compiler.targets.compiler_options import compiler_options
+from shmap_compiler.unjit.block_key import block_key
 from shmap_compiler.unjit.embedded import call_stablehlo
 from shmap_compiler.unjit.from_jit import unjit
 from shmap_compiler.unjit.sharding_search import ShardingChoice, ShardingSearch, search_shardings
@@ -102,6 +103,7 @@ __all__ = [
     "XMapped",
     "__version__",
     "assume_replicated",
+    "block_key",
     "call_stablehlo",
     "compiler_options",
     "explain",

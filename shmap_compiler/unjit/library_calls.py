@@ -29,6 +29,7 @@ from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.unjit.embedded import call_stablehlo, outline
 from shmap_compiler.unjit.layout import Code, call
+from shmap_compiler.unjit.spelling.draws import is_draw
 from shmap_compiler.unjit.types import dtype_of, is_tensor, shape_of
 from shmap_compiler.unjit.user_lines import frames_of, is_backward
 
@@ -91,7 +92,7 @@ def find_calls(block: ir.Block, outermost: str) -> Iterator[LibraryCall]:
     groups: dict[tuple[Any, ...], list[ir.Operation]] = {}
     for each in list(block.operations)[:-1]:
         op = each.operation
-        if op.name in _NOT_INSIDE or is_axis_index(op) or _is_constant(op):
+        if op.name in _NOT_INSIDE or is_axis_index(op) or is_draw(op) or _is_constant(op):
             continue
         location = str(op.location)
         frames = () if is_backward(location) else frames_of(location, outermost)
@@ -201,7 +202,7 @@ def _order(
             found = np.asarray(fun(*args))
         except Exception:  # The user's call may need what is not here.
             continue
-        if _agree(found, expected):
+        if agree(found, expected):
             return order
     return None
 
@@ -214,7 +215,8 @@ def _random(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -
     return jnp.asarray(2 * rng.standard_normal(shape)).astype(dtype)
 
 
-def _agree(found: np.ndarray, expected: np.ndarray) -> bool:
+def agree(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether arrays are equal, up to rounding."""
     if expected.dtype.kind in "biu":
         return np.array_equal(found, expected)
     tolerance = default_tolerance(expected.dtype)
@@ -230,14 +232,25 @@ def _agree(found: np.ndarray, expected: np.ndarray) -> bool:
 @cache
 def _call_at(path: str, line: int, column: int) -> str | None:
     """The call of the library that begins at a place, with `{}` for arguments but literals."""
+    node = call_at(path, line, column)
+    return None if node is None else _text(node, path)
+
+
+def call_at(path: str, line: int, column: int) -> ast.Call | None:
+    """The one call that begins at a place."""
     calls = _calls(path).get((line, column), [])
-    return _text(calls[0], _modules(path)) if len(calls) == 1 else None
+    return calls[0] if len(calls) == 1 else None
 
 
-def _text(node: ast.Call, modules: dict[str, str]) -> str | None:
-    dotted = _dotted(node.func)
-    first, _, rest = dotted.partition(".")
-    whole = f"{modules[first]}.{rest}".rstrip(".") if first in modules else ""
+def full_name(path: str, function: ast.expr) -> str:
+    """A function by the module that a file imports it from; "" if it is of another kind."""
+    first, _, rest = _dotted(function).partition(".")
+    modules = _modules(path)
+    return f"{modules[first]}.{rest}".rstrip(".") if first in modules else ""
+
+
+def _text(node: ast.Call, path: str) -> str | None:
+    whole = full_name(path, node.func)
     module, _, function = whole.rpartition(".")
     arguments = [_argument(each) for each in node.args]
     if module in _SHOWN:

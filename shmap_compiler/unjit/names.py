@@ -17,13 +17,14 @@ from shmap_passes.ir.collective_ops import (
 from shmap_passes.ir.ops import defining_op
 
 from shmap_compiler.unjit.signature import identifier
+from shmap_compiler.unjit.spelling.draws import is_draw
 from shmap_compiler.unjit.user_lines import UserLine
 
 _TAKEN = {
     *keyword.kwlist,
     *dir(builtins),
     *("jax", "jnp", "np", "lax", "P", "AxisType", "partial", "mesh", "shard_map"),
-    *("assume_replicated", "call_stablehlo", "l", "O", "I"),
+    *("assume_replicated", "block_key", "call_stablehlo", "l", "O", "I"),
 }
 _KINDS = {
     "all_gather": "full",
@@ -59,6 +60,8 @@ def kind_of(op: ir.Operation) -> str:
     """A word for what an operation makes."""
     if op.name == "stablehlo.custom_call" and call_target(op) == AXIS_INDEX:
         return "index_" + "_".join(indexed_axes(op))
+    if is_draw(op):
+        return ir.StringAttr(op.attributes["function"]).value.rpartition(".")[2]
     short = op.name.partition(".")[2]
     if short in ("reduce", "reduce_window") and len(op.results) == 1:
         return _REDUCED.get(reduction(op) or "", "reduced")

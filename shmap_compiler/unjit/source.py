@@ -17,6 +17,7 @@ from shmap_compiler.base.untyped import PyTree, TreeDef
 from shmap_compiler.unjit.layout import Code, call, display, lay_out, numbers
 from shmap_compiler.unjit.names import Names
 from shmap_compiler.unjit.program import Program, Statement
+from shmap_compiler.unjit.random_draws import name_draws
 from shmap_compiler.unjit.signature import Side, quoted
 from shmap_compiler.unjit.types import shown_type
 
@@ -94,7 +95,11 @@ def write_source(
         name = names.fresh(name)
         parameters = {side.name: names.fresh(side.name) for side in inputs}
         is_named = re.search(rf'loc\("(?:[^"]*\.)?{re.escape(jitted)}"\(', module) is not None
-        program = Program(form.mesh, names, jitted if is_named else "")
+        outermost = jitted if is_named else ""
+        positions = _positions(form.main.entry_block)
+        replaced = name_draws(form.main.operation, form.mesh, outermost)
+        positions.update({made: positions[v] for made, v in replaced.items() if v in positions})
+        program = Program(form.mesh, names, outermost)
         leaves = [leaf for side in inputs for leaf in side.leaves]
         arguments = dict(zip(kept, form.main.arguments, strict=True))
         for line in _types_of(inputs, arguments):
@@ -128,7 +133,7 @@ def write_source(
         body += lay_out(0, "def ", call(name, *(parameters[side.name] for side in inputs)), ":")
         head = _head(about, "\n".join([*body, *program.body.lines]))
         first = len(head) + len(body)
-        assigned = _assigned(form.main.entry_block, program.body.statements, first)
+        assigned = _assigned(positions, program.body.statements, first)
         text = "\n".join([*head, *body, *program.body.lines]).rstrip() + "\n"
         return Source(text, name, tuple(program.body.embedded), assigned)
 
@@ -142,7 +147,9 @@ def _head(about: Sequence[str], body: str) -> list[str]:
     others.append("from jax.sharding import AxisType")
     others.append("from jax.sharding import PartitionSpec as P")
     ours = ["shard_map"]
-    ours += [each for each in ("assume_replicated", "call_stablehlo") if f"{each}(" in body]
+    ours += [
+        each for each in ("assume_replicated", "block_key", "call_stablehlo") if f"{each}(" in body
+    ]
     others += [f"from shmap_compiler import {', '.join(sorted(ours))}"]
     return [*(f"# {line}".rstrip() for line in about), "", *standard, "", *others, ""]
 
@@ -237,13 +244,20 @@ def _spec(boundary: Boundary) -> Code:
     return Code(f"P({', '.join(entries)})")
 
 
-def _assigned(block: ir.Block, statements: Sequence[Statement], first: int) -> tuple[Assigned, ...]:
-    numbers_of: dict[Any, tuple[int, int]] = {}
-    for number, each in enumerate(block.operations):
-        for position, result in enumerate(each.operation.results):
-            numbers_of[result] = number, position
+def _positions(block: ir.Block) -> dict[Any, tuple[int, int]]:
+    """The numbers of the operation, and of the result, that each value of a block is."""
+    return {
+        result: (number, position)
+        for number, each in enumerate(block.operations)
+        for position, result in enumerate(each.operation.results)
+    }
+
+
+def _assigned(
+    positions: Mapping[Any, tuple[int, int]], statements: Sequence[Statement], first: int
+) -> tuple[Assigned, ...]:
     return tuple(
-        Assigned(first + each.number + 1, each.name, *numbers_of[each.value])
+        Assigned(first + each.number + 1, each.name, *positions[each.value])
         for each in statements
-        if each.value in numbers_of
+        if each.value in positions
     )

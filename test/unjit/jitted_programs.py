@@ -266,5 +266,5 @@ PROGRAMS = {
     "cholesky": Jitted(cholesky, (floats(8, 4, 4),), (ROWS,), ROWS),
 }
 
-EMBEDDED = {"dropout", "random_normal", "random_numbers", "random_choice", "cholesky"}
-"""Programs with operations that have no name: random numbers count in 64 bits, LAPACK is called."""
+EMBEDDED = {"cholesky"}
+"""Programs with operations that have no name: LAPACK is called."""

@@ -18,6 +18,7 @@ from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.signature import quoted
+from shmap_compiler.unjit.spelling.draws import is_draw, spelled_draw
 from shmap_compiler.unjit.spelling.operation import Op, Row
 
 _REDUCTIONS = {
@@ -162,7 +163,7 @@ def _pairs(pairs: Sequence[tuple[int, int]], size: int) -> Code:
 def _custom_call(op: Op) -> Code | None:
     if is_axis_index(op.op):
         return call("lax.axis_index", axis_names(indexed_axes(op.op)))
-    return None
+    return spelled_draw(op) if is_draw(op.op) else None
 
 
 def _partition_id(op: Op) -> Code:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from shmap_compiler.unjit import layout
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.spelling.operation import Op, Row
 from shmap_compiler.unjit.types import shape_of
+
+_ROW = re.compile(r"(.*)\[(\d*):\d*\]")
+"""A slice along the first dimension."""
 
 
 def _reshape(op: Op) -> Code:
@@ -16,6 +21,9 @@ def _reshape(op: Op) -> Code:
     source = op.exact(0)
     if index is not None:
         return Code(f"{source.at(layout.ATOM)}[{index}]")
+    row = _ROW.fullmatch(source.text)
+    if row is not None and before == (1, *after):
+        return Code(f"{row[1]}[{row[2] or 0}]")
     if after == () and len(before) == 1:
         return Code(f"{source.at(layout.ATOM)}[0]")
     shape = [str(size) for size in after] if after else ["()"]

@@ -1,0 +1,198 @@
+"""What functions of `jax.random` compute of random bits, as calls of these functions.
+
+The operations behind random bits are run on bits of a key, and compared with what the function of
+the user's line returns for that key.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from collections.abc import Iterator
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxlib.mlir import ir
+from shmap_passes.ir.ops import defining_op
+from shmap_passes.ir.types import Value
+
+from shmap_compiler.unjit import library_calls
+from shmap_compiler.unjit.embedded import call_stablehlo, outline
+from shmap_compiler.unjit.types import shape_of
+from shmap_compiler.unjit.user_lines import frames_of
+
+_MOST_OPS = 120
+_MOST_ELEMENTS = 2**22
+_OTHERS = {
+    "categorical": ("gumbel",),
+    "bernoulli": ("uniform",),
+    "": ("uniform", "normal"),
+}
+"""What to try beside the function that the user calls."""
+
+
+def find_sampler(
+    bits: ir.Operation, outermost: str
+) -> Iterator[tuple[ir.Operation, str, list[str]]]:
+    """The operations that are calls: the function of each, and its arguments but the key.
+
+    The first is that of a function of the user's; the last is `jax.random.bits`.
+
+    Args:
+      bits: the operation that makes random bits.
+      outermost: the jitted function.
+    """
+    shape = shape_of(bits.results[0])
+    shown = _tuple(shape)
+    ops, ends = _behind(bits)
+    if ops and math.prod(shape) <= _MOST_ELEMENTS:
+        inputs, module = outline(ops, [op.results[0] for op in ends])
+        if inputs == [bits.results[0]]:
+            # Draws of the same bits share the operations that make them.
+            calls = dict.fromkeys(_user_call(op, outermost, shown) for op in [bits, *ends])
+            others = dict.fromkeys(
+                (other, (shown,)) for name, _ in calls for other in _OTHERS.get(name, ())
+            )
+            is_found = False
+            for tried in (calls, others):
+                for function, rest in tried if not is_found else ():
+                    called = f"jax.random.{function}"
+                    at = None if rest is None else _agreeing(module, called, rest, shape)
+                    if at is not None:
+                        is_found = True
+                        yield ends[at], called, list(rest or ())
+    yield bits, "jax.random.bits", [shown]
+
+
+def _tuple(shape: tuple[int, ...]) -> str:
+    return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
+
+
+def _behind(bits: ir.Operation) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """The operations that need only the bits, and those with results of their shape."""
+    derived: set[Value] = {bits.results[0]}
+    constants: dict[ir.Operation, None] = {}
+    ops: list[ir.Operation] = []
+    is_after = False
+    for each in bits.block.operations:
+        op = each.operation
+        if op == bits:
+            is_after = True
+            continue
+        if not is_after or len(op.results) != 1 or len(op.regions) or len(ops) >= _MOST_OPS:
+            continue
+        others = [value for value in op.operands if value not in derived]
+        if len(others) == len(op.operands) or not op.name.startswith(("stablehlo.", "chlo.")):
+            continue
+        made = [_constant_ops(value) for value in others]
+        if any(each is None for each in made):
+            continue
+        constants.update(dict.fromkeys(op for each in made for op in each or ()))
+        derived.add(op.results[0])
+        ops.append(op)
+    shape = shape_of(bits.results[0])
+    return [*constants, *ops], [op for op in ops if shape_of(op.results[0]) == shape]
+
+
+def _constant_ops(value: Value) -> list[ir.Operation] | None:
+    """The operations that make a value of constants alone, in order; None for other values."""
+    op = defining_op(value)
+    if op is None or len(op.regions) or op.name == "stablehlo.custom_call":
+        return None
+    if op.name == "stablehlo.constant":
+        return [op]
+    if not len(op.operands):
+        return None
+    found: list[ir.Operation] = []
+    for operand in op.operands:
+        made = _constant_ops(operand)
+        if made is None:
+            return None
+        found += made
+    return [*found, op]
+
+
+@cache
+def _agreeing(
+    module: str, function: str, rest: tuple[str, ...], shape: tuple[int, ...]
+) -> int | None:
+    """The last result of a module that takes bits which a function returns for their key."""
+    found: int | None = None
+    for seed in (0, 1):
+        key = jax.random.key(seed, impl="threefry2x32")
+        bits = jax.random.bits(key, shape)
+        try:
+            fun = eval(f"lambda key: {function}(key, {', '.join(rest)})", {"jax": jax, "jnp": jnp})
+            expected = np.asarray(jax.jit(fun)(key))
+        except Exception:  # The user's call may need what is not here.
+            return None
+        made = jax.jit(lambda given: call_stablehlo(module, given))(bits)
+        arrays = [np.asarray(each) for each in (made if isinstance(made, tuple) else (made,))]
+        agreeing = [
+            k
+            for k, each in enumerate(arrays)
+            if each.shape == expected.shape
+            and each.dtype == expected.dtype
+            and library_calls.agree(each, expected)
+        ]
+        last = agreeing[-1] if agreeing else None
+        if last is None or (found is not None and found != last):
+            return None
+        found = last
+    return found
+
+
+def _user_call(
+    bits: ir.Operation, outermost: str, shape: str
+) -> tuple[str, tuple[str, ...] | None]:
+    """The function of `jax.random` that the user's line calls, and its arguments but the key.
+
+    The name is "" if the line calls none, and the arguments None if they are not known.
+    """
+    frames = frames_of(str(bits.location), outermost)
+    if not frames:
+        return "", None
+    node = library_calls.call_at(frames[0].path, frames[0].line, frames[0].column)
+    whole = "" if node is None else library_calls.full_name(frames[0].path, node.func)
+    module, _, name = whole.rpartition(".")
+    function = getattr(jax.random, name, None)
+    if node is None or module != "jax.random" or function is None:
+        return "", None
+    return name, _arguments(node, function, shape)
+
+
+def _arguments(node: ast.Call, function: object, shape: str) -> tuple[str, ...] | None:
+    names = list(inspect.signature(function).parameters)  # pyright: ignore[reportArgumentType]
+    if len(node.args) > len(names) or any(each.arg is None for each in node.keywords):
+        return None
+    given = dict(zip(names, node.args, strict=False))
+    given.update({str(each.arg): each.value for each in node.keywords})
+    given.pop(names[0], None)
+    # What is drawn without a shape has that of another argument, or is a number.
+    if "shape" not in given:
+        return None
+    found = []
+    is_positional = True
+    for name in names[1:]:
+        if name not in given:
+            is_positional = False
+            continue
+        text = shape if name == "shape" else _literal(given[name])
+        if text is None:
+            return None
+        found.append(text if is_positional else f"{name}={text}")
+    return tuple(found)
+
+
+def _literal(node: ast.expr) -> str | None:
+    text = ast.unparse(node)
+    if text.startswith("jnp.") and text[4:].isidentifier():
+        return text
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return repr(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,151 @@
+"""Random numbers in jitted programs, as calls of `jax.random` on blocks."""
+
+import re
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from jitted_programs import ROWS, Jitted, floats, mesh
+
+from shmap_compiler import ArgumentTypeError, block_key, shard_map, unjit
+from shmap_compiler.unjit import random_draws
+
+KEY = jax.random.key(7)
+X = floats(8, 16)
+
+
+REST = (P(), ROWS)
+
+
+def source(fun, ins=REST, outs: Any = ROWS, args=(KEY, X)):
+    made = unjit(Jitted(fun, args, ins, outs).jitted(), *args)
+    assert made.embedded == ()
+    return re.sub(r"(?<=\() | (?=\))", "", re.sub(r"\s+", " ", made.as_python()))
+
+
+def two_draws_of_one_key(key, x):
+    return x + jax.random.uniform(key, x.shape) * jax.random.normal(key, x.shape)
+
+
+def draws_in_a_loop(key, x):
+    def add(x, key):
+        return x + jax.random.uniform(key, x.shape), None
+
+    return jax.lax.scan(add, x, jax.random.split(key, 3))[0]
+
+
+def masked(key, x):
+    rate = jnp.mean(x) * 0 + 0.25
+    return jnp.where(jax.random.bernoulli(key, rate, x.shape), x, 0.0)
+
+
+BLOCK = 'block_key(key, (8, 16), P("i")), '
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (
+            lambda key, x: x + jax.random.uniform(key, x.shape, minval=-2.0, maxval=3.0),
+            f"jax.random.uniform({BLOCK}(2, 16), minval=-2.0, maxval=3.0)",
+        ),
+        (masked, f"jax.random.uniform({BLOCK}(2, 16))"),
+        (two_draws_of_one_key, f"jax.random.normal({BLOCK}(2, 16))"),
+        (two_draws_of_one_key, f"jax.random.uniform({BLOCK}(2, 16))"),
+        (lambda key, x: jax.random.bits(key, x.shape), f"jax.random.bits({BLOCK}(2, 16))"),
+        (draws_in_a_loop, '(8, 16), P("i")), (2, 16))'),
+    ],
+)
+def test_a_device_draws_its_block(fun, expected):
+    assert expected in source(fun)
+
+
+def test_blocks_of_two_axes_and_whole_arrays():
+    both = P("j", "i")
+    uniform = lambda key, x: x + jax.random.uniform(key, x.shape)  # noqa: E731
+    text = source(uniform, (P(), both), both)
+    assert 'jax.random.uniform(block_key(key, (8, 16), P("j", "i")), (4, 4))' in text
+    both = P(("j", "i"))
+    text = source(uniform, (P(), both), both)
+    assert 'jax.random.uniform(block_key(key, (8, 16), P(("j", "i"))), (1, 16))' in text
+    text = source(uniform, (P(), P()), P())
+    assert "jax.random.uniform(key, (8, 16))" in text
+    assert "block_key" not in text
+
+
+def test_keys_are_split():
+    def noise(key, x):
+        first, second = jax.random.split(key)
+        return x + jax.random.normal(first, x.shape), jax.random.uniform(second, (3,))
+
+    text = source(noise, outs=(ROWS, P()))
+    assert "split = jax.random.split(key, 2)" in text
+    assert 'jax.random.normal(block_key(reshape, (8, 16), P("i")), (2, 16))' in text
+    assert "jax.random.uniform(reshape_2, (3,))" in text
+
+
+def test_only_loops_that_compute_threefry_are_random(monkeypatch):
+    monkeypatch.setattr(random_draws, "_is_threefry", lambda module, order, shape: False)
+    made = unjit(
+        Jitted(lambda k, x: x + jax.random.uniform(k, x.shape), (), (P(), ROWS)).jitted(), KEY, X
+    )
+    assert "call_stablehlo(WIDE" in made.as_python()
+
+
+def test_another_rotation_is_not_threefry():
+    modules = []
+
+    def remember(module, order, shape):
+        modules.append((module, order, shape))
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random_draws, "_is_threefry", remember)
+        uniform = Jitted(lambda k, x: x + jax.random.uniform(k, x.shape), (), (P(), ROWS))
+        unjit(uniform.jitted(), KEY, X)
+    module, order, shape = modules[0]
+    assert random_draws._is_threefry(module, order, shape)
+    other = module.replace("[13, 15, 26, 6]", "[13, 15, 27, 6]")
+    assert other != module
+    assert not random_draws._is_threefry(other, order, shape)
+
+
+@pytest.mark.parametrize("key", [KEY, jax.random.key_data(KEY)], ids=["typed", "raw"])
+@pytest.mark.parametrize(
+    ("draw", "shape"),
+    [
+        (jax.random.normal, (2, 8)),
+        (partial(jax.random.randint, minval=0, maxval=1000), (2, 8)),
+        (partial(jax.random.bits, dtype=jnp.uint8), (2, 8)),
+    ],
+)
+def test_blocks_are_those_of_the_whole(key, draw, shape):
+    @partial(shard_map, mesh=mesh(), in_specs=P(), out_specs=P("i", "j"))
+    def by_blocks(key):
+        return draw(block_key(key, (8, 16), P("i", "j")), shape)
+
+    np.testing.assert_array_equal(by_blocks(key), draw(key, (8, 16)))
+
+
+@pytest.mark.parametrize(
+    ("draw", "found"),
+    [
+        (lambda key: block_key(key, (9,), P("i")), "9 elements along dimension 0"),
+        (lambda key: block_key(key, (2**31, 4), P("i")), "less than 2\\*\\*32"),
+        (lambda key: block_key(key, (8,), P(None, "i")), "no more entries"),
+        (lambda key: block_key(key[:1], (8,), P("i")), r"uint32\[1\]"),
+        (lambda key: jax.random.fold_in(block_key(key, (8,), P("i")), 1), "fold_in"),
+        (lambda key: block_key(key, (8, 4), P("i")), r"an array of shape \(2,\)"),
+    ],
+)
+def test_blocks_that_cannot_be_drawn_are_refused(draw, found):
+    @partial(shard_map, mesh=mesh(), in_specs=P(), out_specs=P("i"))
+    def body(key):
+        return jax.random.uniform(draw(key), (2,))
+
+    with pytest.raises(ArgumentTypeError, match=found):
+        body.lower(jax.random.key_data(KEY))
