@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.typing import ArrayLike
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import lowering_mesh
-from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.collectives import split_axes
 from shmap_compiler.collectives.all_to_all import all_to_all
 from shmap_compiler.collectives.axis_index import axis_index
@@ -39,17 +39,17 @@ ragged_all_to_all_p = Primitive("ragged_all_to_all")
 
 
 def ragged_all_to_all(
-    operand: AnyValue,
-    output: AnyValue,
-    input_offsets: AnyValue,
-    send_sizes: AnyValue,
-    output_offsets: AnyValue,
-    recv_sizes: AnyValue,
+    operand: ArrayLike,
+    output: ArrayLike,
+    input_offsets: ArrayLike,
+    send_sizes: ArrayLike,
+    output_offsets: ArrayLike,
+    recv_sizes: ArrayLike,
     *,
     axes: tuple[str, ...],
     groups: DeviceGroups,
     size: int,
-) -> AnyValue:
+) -> jax.Array:
     """`[n, ...], [m, ...]` and four integer arrays `[size]` -> `[m, ...]`."""
     return ragged_all_to_all_p.bind(
         operand,

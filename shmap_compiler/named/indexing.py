@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.errors import Problem, SpecError
-from shmap_compiler.base.untyped import AnyValue, DType
+from shmap_compiler.base.untyped import DType, Function
 from shmap_compiler.named.axes import Axis, split_axis
 
 
@@ -86,7 +86,7 @@ def argmin(x: ArrayLike, axis: str | int) -> jax.Array:
     return _position(x, axis, jnp.argmin, lax.pmin)
 
 
-def _position(x: ArrayLike, axis: str | int, positional: AnyValue, extremum: AnyValue) -> jax.Array:
+def _position(x: ArrayLike, axis: str | int, positional: Function, extremum: Function) -> jax.Array:
     if not isinstance(axis, str):
         return positional(x, axis)
     x = lax.stop_gradient(x)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shmap_compiler.base.errors import Problem, SpecError
-from shmap_compiler.base.untyped import AnyValue, DType, Function, PyTree
+from shmap_compiler.base.untyped import AnyValue, DType, Function, PyTree, Unchecked
 from shmap_compiler.named.shapes import NamedShape
 
 Shape = tuple[int, ...] | NamedShape
@@ -40,7 +40,9 @@ def _over_named_shapes(sampler: Function, shape_at: int) -> Function:
     """
 
     @functools.wraps(sampler)
-    def sample(key: AnyValue, *args: PyTree, shape: AnyValue = None, **kwargs: PyTree) -> jax.Array:
+    def sample(
+        key: AnyValue, *args: PyTree, shape: Unchecked = None, **kwargs: PyTree
+    ) -> jax.Array:
         by_position = shape is None and len(args) >= shape_at
         shape = args[shape_at - 1] if by_position else shape
         if not isinstance(shape, NamedShape):

@@ -25,7 +25,7 @@ from jax.interpreters import ad, batching, mlir
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
-from shmap_compiler.base.untyped import AnyValue, Unchecked
+from shmap_compiler.base.untyped import AnyValue, PyTree, Unchecked
 from shmap_compiler.base.values import is_hashable, type_of
 
 assume_replicated_p = Primitive("assume_replicated")
@@ -33,7 +33,7 @@ assume_replicated_p = Primitive("assume_replicated")
 CHECK_VARIABLE = "SHMAP_CHECK_ASSUMPTIONS"
 
 
-def assume_replicated(x: AnyValue, axes: str | Sequence[str]) -> AnyValue:
+def assume_replicated(x: PyTree, axes: str | Sequence[str]) -> PyTree:
     """Declares that a value is equal on all devices along mesh axes.
 
     Use it in a body if the value is replicated for a reason that cannot be inferred. It is the
@@ -80,7 +80,7 @@ def _problems_of_axes(axes: Unchecked) -> list[Problem]:
     ]
 
 
-def _problems_of_values(x: AnyValue) -> list[Problem]:
+def _problems_of_values(x: PyTree) -> list[Problem]:
     return [
         Problem(
             f"x{jax.tree_util.keystr(path)}",
@@ -103,7 +103,7 @@ def _check(x: AnyValue, *, axes: tuple[str, ...], place: str) -> None:
     io_callback(functools.partial(_refuse, axes=axes, place=place), None, differ)
 
 
-def _refuse(differ: object, *, axes: tuple[str, ...], place: str) -> None:
+def _refuse(differ: AnyValue, *, axes: tuple[str, ...], place: str) -> None:
     if np.any(differ):
         raise AssertionError(
             f"assume_replicated at {place}: the value differs between devices along {axes}"
