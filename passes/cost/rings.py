@@ -6,6 +6,7 @@ apart. The order of a ring is therefore found from the coordinates of the chips.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .collective_time import cost_of_pairs
@@ -92,27 +93,39 @@ def _cycle(members: Sequence[Coordinates], network: Torus) -> list[int] | None:
 
 
 def _around_grid(members: Sequence[Coordinates]) -> list[int] | None:
-    """The way through a grid of two dimensions: row by row to and fro, and back along a side."""
+    """The way through a whole grid: row by row to and fro, and back along a side.
+
+    Of more dimensions than two, a row is a place on the way to and fro through all but the last.
+    """
     extends = [sorted(set(along)) for along in zip(*members, strict=True)]
-    longer = [d for d, along in enumerate(extends) if len(along) > 1]
-    if len(longer) != 2 or len(members) != len(extends[longer[0]]) * len(extends[longer[1]]):
+    sizes = [len(along) for along in extends if len(along) > 1]
+    if len(sizes) < 2 or math.prod(sizes) != len(members) or len(members) % 2:
         return None
-    first, second = sorted(longer, key=lambda d: len(extends[d]) % 2)
-    rows, columns = len(extends[first]), len(extends[second])
+    numbers: dict[tuple[int, int], int] = {}
+    for number, place in enumerate(members):
+        pairs = [(a, x) for a, x in zip(extends, place, strict=True) if len(a) > 1]
+        *rows, column = [along.index(x) for along, x in pairs]
+        numbers[_to_and_fro(rows, sizes), column] = number
+    rows, columns = math.prod(sizes[:-1]), sizes[-1]
     if rows % 2:
-        return None
-    numbers = {
-        (extends[first].index(place[first]), extends[second].index(place[second])): number
-        for number, place in enumerate(members)
-    }
-    to_and_fro = [
+        numbers = {(column, row): number for (row, column), number in numbers.items()}
+        rows, columns = columns, rows
+    inside = [
         (row, column)
         for row in range(rows)
         for column in (range(1, columns) if row % 2 == 0 else range(columns - 1, 0, -1))
     ]
-    way = [numbers[place] for place in [*to_and_fro, *((row, 0) for row in reversed(range(rows)))]]
+    way = [numbers[place] for place in [*inside, *((row, 0) for row in reversed(range(rows)))]]
     begin = way.index(0)
     return [*way[begin:], *way[:begin]]
+
+
+def _to_and_fro(place: Sequence[int], sizes: Sequence[int]) -> int:
+    """The number of a place on a way on which each is a neighbor of the next."""
+    number = 0
+    for x, size in zip(place, sizes, strict=False):
+        number = number * size + (x if number % 2 == 0 else size - 1 - x)
+    return number
 
 
 def _distance(a: Coordinates, b: Coordinates, network: Torus) -> int:

@@ -344,7 +344,9 @@ def test_a_loop_of_many_steps_is_unrolled_in_part():
 # ------------------------------------------------------------------------------------------ rings
 
 
-@pytest.mark.parametrize("shape", [(2, 4), (4, 2), (2, 2, 2), (4, 4), (2, 2), (4, 8), (8, 8)])
+@pytest.mark.parametrize(
+    "shape", [(2, 4), (4, 2), (2, 2, 2), (4, 4), (2, 2), (4, 8), (8, 8), (4, 4, 4), (3, 4, 2)]
+)
 def test_neighbors_on_a_ring_are_neighbors_in_the_network(shape):
     machine = torus(TPU_V5E, *shape, link=50e9)
     members = range(len(machine.places))
