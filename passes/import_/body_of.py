@@ -10,21 +10,25 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import PassRefused, Violation
 from ..ir.body_form import MANUAL_AXES
-from ..ir.inline_calls import functions_of
+from ..ir.find_ops import find_ops
+from ..ir.inline_calls import callee, functions_of
 
 
 def main_of(module: ModuleOp, what: str) -> func.FuncOp:
-    """The entry of a module that is not in body form yet.
+    """The entry of a module that is not in body form yet, which is @main from now on.
 
     Raises:
       PassRefused: the module has no @main with one block, or it is in body form.
     """
     functions = functions_of(module)
+    if "main" not in functions and (only := _only_public(module)) is not None:
+        only.attributes["sym_name"] = ir.StringAttr.get("main")
+        functions = functions_of(module)
     if "main" not in functions:
         have = ", ".join(f"@{name}" for name in functions) or "none"
         text = (
-            f"the module has no function @main with a body; its functions: {have}; name the one "
-            f"that holds {what} @main"
+            f"the module has no function @main with a body, nor one public function only; its "
+            f"functions: {have}; name the one that holds {what} @main"
         )
         raise PassRefused([Violation(module.operation.location, text)])
     main = functions["main"]
@@ -36,6 +40,24 @@ def main_of(module: ModuleOp, what: str) -> func.FuncOp:
         text = "has several blocks; StableHLO's functions have one: turn branches into stablehlo.if"
         raise PassRefused(Violation(op.location, f"@{op.name.value} {text}") for op in unlike)
     return main
+
+
+def _only_public(module: ModuleOp) -> func.FuncOp | None:
+    """The one function that others can call, and that no function of the module calls."""
+    functions = functions_of(module).values()
+    found = [function for function in functions if _is_public(function)]
+    if len(found) != 1:
+        return None
+    name = found[0].name.value
+    if free_symbol(module, "main") != "main":  # it is declared, without a body
+        return None
+    calls = (call for each in functions for call in find_ops(each.operation, ["func.call"]))
+    return None if name in map(callee, calls) else found[0]
+
+
+def _is_public(function: func.FuncOp) -> bool:
+    visibility = function.attributes.get("sym_visibility")
+    return visibility is None or ir.StringAttr(visibility).value == "public"
 
 
 def free_symbol(module: ModuleOp, wanted: str) -> str:

@@ -19,7 +19,7 @@ After:   sdy.mesh @mesh = <["axis_0"=4, "axis_1"=2]>
 The mesh is that of the option, or the one by which collectives name their groups, or one with as
 few axes as the shardings, groups and positions need, "axis_0", "axis_1" and so on. Devices are
 numbered row-major in it. Groups, positions, and what @main does with full arrays are as in
-shmap-import-manual-computation.
+shmap-import-manual-computation, and so is a module without @main.
 
 Needs:   @SPMDFullToShardShape or @SPMDShardToFullShape; the sharding of each full array, in V1 or
          V2 form; blocks that divide the arrays; equal manual axes in all regions.

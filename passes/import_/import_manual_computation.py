@@ -18,8 +18,10 @@ every device can do it on its blocks: elementwise operations on arrays that are 
 operation on arrays that every device holds, loops and branches around regions. An array that is
 wanted in another split than it has, such as by a second region, takes the communication that a
 partitioner would add: an all_to_all, an all_gather, or a slice. Several regions become one. Regions
-in functions that @main calls are inlined. Of a module that was exported from body form, the import
-is that body form.
+in functions that @main calls are inlined. If there is no @main, the only public function becomes
+@main. Shardy's own collectives that move pieces of full arrays only say how these are split, and an
+`sdy.all_reduce` over manual axes becomes StableHLO's. Of a module that was exported from body form,
+the import is that body form.
 
 Needs:   a region at least; one mesh, without device ids, and equal manual axes for all regions; no
          summands of an array where its sums are wanted; no effects outside of regions.
@@ -53,6 +55,7 @@ from .localize import finish, localize
 from .manual_regions import common_mesh, hints_of, placements
 from .name_groups import to_body_form
 from .name_positions import PARTITION_ID, name_positions
+from .shardy_collectives import SHARDY_COLLECTIVES, to_stablehlo
 
 REGION = "sdy.manual_computation"
 
@@ -73,6 +76,10 @@ class ImportManualComputation(ImportPass):
         nested = _nested_functions(copy)
         violations = name_positions(_positions(copy, nested, mesh), mesh, manual)
         violations += to_body_form(_collectives(copy, nested), mesh)
+        shardys = find_ops(copy, sorted(SHARDY_COLLECTIVES))
+        violations += to_stablehlo(
+            [op for op in shardys if _is_of_region(op, nested)], manual, mesh
+        )
         if violations:
             raise PassRefused(violations)
         hints = hints_of(main, mesh, manual)

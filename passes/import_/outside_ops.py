@@ -11,7 +11,14 @@ from ..ir.types import Value
 CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
 _PER_DEVICE = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
 _EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
-_HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
+MOVES_PIECES = frozenset(
+    f"sdy.{name}" for name in ("all_gather", "all_slice", "all_to_all", "collective_permute")
+)
+"""Collectives of Shardy's that do not change a full array."""
+_TO_SUMMANDS = ("sharded_to_unreduced", "replicated_to_unreduced")
+SUMS = frozenset(f"sdy.{name}" for name in ("all_reduce", "reduce_scatter", *_TO_SUMMANDS))
+"""Those that sum an array of which each device holds a summand, or make such an array."""
+_HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"}) | MOVES_PIECES
 
 
 def is_hint(op: ir.Operation) -> bool:
@@ -37,7 +44,8 @@ def has_effect(op: ir.Operation) -> bool:
 def _acts(op: ir.Operation) -> bool:
     if op.name == "stablehlo.custom_call" and "has_side_effect" in op.attributes:
         return ir.BoolAttr(op.attributes["has_side_effect"]).value
-    return op.name in _EFFECTS or op.name in COLLECTIVES or op.name in _PER_DEVICE
+    acts = _EFFECTS | COLLECTIVES | _PER_DEVICE | SUMS
+    return op.name in acts
 
 
 def rank(value: Value) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import shmap_passes
 from body_module import P
+from golden.modules import folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -114,6 +115,74 @@ def split_arrays(draw):
     one = draw(st.integers(0, len(taken)))
     two = draw(st.integers(one, len(taken)))
     return mesh, (tuple(taken[:one]), tuple(taken[one:two])), tuple(taken[two:])
+
+
+def kept_bodies():
+    """The body forms of examples that are kept whole in test/golden."""
+    for file in sorted(folder().glob("*.mlir")):
+        for text in file.read_text().split("// ----- ")[1:]:
+            name, _, module = text.partition("\n")
+            if ".body" in name:
+                yield pytest.param(
+                    passed(module, parse_pipeline("builtin.module()", PASSES)), id=name
+                )
+
+
+def with_listed_devices(text):
+    """A module whose shardings list device ids, as older versions of XLA write them."""
+
+    def listed(found):
+        sizes = [int(size) for size in found[2].split(",")]
+        order = [int(k) for k in found[3].split(",")] if found[3] else range(len(sizes))
+        ids = np.arange(np.prod(sizes)).reshape(sizes).transpose(tuple(order))
+        return f"devices=[{found[1]}]{','.join(map(str, ids.ravel()))}"
+
+    return re.sub(r"devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", listed, text)
+
+
+@pytest.mark.parametrize("body", list(kept_bodies()))
+def test_what_is_exported_is_imported_again(body):
+    """In both forms, and with shardings of both kinds."""
+    axes = re.findall(r'"([^"]+)"=(\d+)', re.findall(r"sdy\.mesh @mesh = <\[(.*?)\]>", body)[0])
+    mesh = ",".join(f"{name}={size}" for name, size in axes)
+    importers = {"shardy": "", "gspmd": f"{{mesh={mesh}}}"}
+    for partitioner, options in importers.items():
+        wrap = f"shmap-wrap-manual{{partitioner={partitioner}}}"
+        export = f"builtin.module(shmap-legalize-collectives{{groups=ids}},{wrap})"
+        text = passed(body, parse_pipeline(export, PASSES))
+        back = parse_pipeline(f"builtin.module(shmap-{IMPORTERS[partitioner]}{options})", PASSES)
+        assert passed(text, back) == body
+        if partitioner == "gspmd":
+            older = with_listed_devices(text)
+            assert "<=" not in older
+            assert passed(older, back) == body
+
+
+@pytest.mark.parametrize("summed", ["i", "j"])
+def test_collectives_of_shardy(summed):
+    """A move of full arrays changes none of them, and a sum over manual axes sums blocks."""
+    text = f"""
+    module {{
+      sdy.mesh @mesh = <["i"=4, "j"=2]>
+      func.func @step(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {{
+        %y = sdy.all_slice [{{"i"}}, {{}}] %x out_sharding=<@mesh, [{{"i"}}, {{}}]>
+            : tensor<8x4xf32>
+        %0 = sdy.manual_computation(%y) in_shardings=[<@mesh, [{{"i"}}, {{"j"}}]>]
+            out_shardings=[<@mesh, [{{"i"}}, {{"j"}}]>] manual_axes={{"i", "j"}}
+            (%b: tensor<2x2xf32>) {{
+          %1 = sdy.all_reduce {{"{summed}"}} %b out_sharding=<@mesh, [{{}}, {{}}]> : tensor<2x2xf32>
+          sdy.return %1 : tensor<2x2xf32>
+        }} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+        return %0 : tensor<8x4xf32>
+      }}
+    }}"""
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    dimension = 0 if summed == "i" else 2
+    blocks = x.reshape(4, 2, 2, 2)
+    expected = np.broadcast_to(blocks.sum(dimension, keepdims=True), blocks.shape).reshape(8, 4)
+    for partitioner in IMPORTERS:
+        exported = passed(imported(text, "shardy"), shmap_passes.pipeline(partitioner))
+        np.testing.assert_array_equal(simulate_module(exported, [x]).results[0], expected)
 
 
 @settings(max_examples=100, deadline=None)

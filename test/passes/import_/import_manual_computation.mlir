@@ -358,3 +358,27 @@ module @constants_that_differ_between_blocks {
     return %1 : tensor<4xf32>
   }
 }
+
+// -----
+
+// The only public function becomes @main. Shardy's collectives say how full arrays are split, and sum
+// blocks; over automatic axes they constrain.
+module @collectives_of_shardy {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  // CHECK-LABEL: module @collectives_of_shardy {
+  // CHECK: func.func public @main(%arg0: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+  // CHECK-SAME: -> (tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})
+  // CHECK-NEXT: %[[SUM:.*]] = "stablehlo.all_reduce"(%arg0) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}>
+  // CHECK: stablehlo.add
+  // CHECK: sdy.sharding_constraint %[[SUM]]
+  // CHECK-NOT: sdy.all
+  func.func public @step(%x: tensor<8x8xf32>) -> tensor<2x8xf32> {
+    %y = sdy.all_slice [{"i"}, {}] %x out_sharding=<@mesh, [{"i"}, {}]> : tensor<8x8xf32>
+    %0 = sdy.manual_computation(%y) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+      %1 = sdy.all_reduce {"i"} %b out_sharding=<@mesh, [{}, {}]> : tensor<2x8xf32>
+      %2 = sdy.all_slice [{}, {"j"}] %1 out_sharding=<@mesh, [{}, {"j"}]> : tensor<2x8xf32>
+      sdy.return %2 : tensor<2x8xf32>
+    } : (tensor<8x8xf32>) -> tensor<2x8xf32>
+    return %0 : tensor<2x8xf32>
+  }
+}

@@ -9,9 +9,12 @@ module @no_region {
 
 // -----
 
-// expected-error @+1 {{the module has no function @main with a body; its functions: @f; name the one that holds the region @main}}
-module @no_main {
+// expected-error @+1 {{the module has no function @main with a body, nor one public function only; its functions: @f, @g; name the one that holds the region @main}}
+module @two_functions_and_no_main {
   func.func public @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+    return %x : tensor<8xf32>
+  }
+  func.func @g(%x: tensor<8xf32>) -> tensor<8xf32> {
     return %x : tensor<8xf32>
   }
 }
@@ -202,5 +205,33 @@ module @operations_on_summands {
     // expected-error @+1 {{stablehlo.sine outside of the manual regions takes an array of which each device holds a summand, split as [{}] unreduced={i}; sum it in the region}}
     %1 = stablehlo.sine %0 : tensor<8xf32>
     return %1 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @a_sum_over_manual_and_automatic_axes {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+      // expected-error @+1 {{sdy.all_reduce is over "i", "j", which are no whole manual axes; split it into one over whole manual axes and one over others}}
+      %1 = sdy.all_reduce {"i", "j"} %b out_sharding=<@mesh, [{}, {}]> : tensor<2x8xf32>
+      sdy.return %1 : tensor<2x8xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    return %0 : tensor<8x8xf32>
+  }
+}
+
+// -----
+
+module @a_sum_of_full_arrays {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    // expected-error @+1 {{sdy.all_reduce outside of the manual regions has an effect, or communicates, once for all devices}}
+    %y = sdy.all_reduce {"i"} %x out_sharding=<@mesh, [{}, {}]> : tensor<8x8xf32>
+    %0 = sdy.manual_computation(%y) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+      sdy.return %b : tensor<2x8xf32>
+    } : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    return %0 : tensor<8x8xf32>
   }
 }
