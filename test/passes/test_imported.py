@@ -181,7 +181,7 @@ def test_collectives_of_shardy(summed):
     blocks = x.reshape(4, 2, 2, 2)
     expected = np.broadcast_to(blocks.sum(dimension, keepdims=True), blocks.shape).reshape(8, 4)
     for partitioner in IMPORTERS:
-        exported = passed(imported(text, "shardy"), shmap_passes.pipeline(partitioner))
+        exported = passed(imported(text, "shardy"), exporting(partitioner))
         np.testing.assert_array_equal(simulate_module(exported, [x]).results[0], expected)
 
 

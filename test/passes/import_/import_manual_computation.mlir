@@ -372,9 +372,11 @@ module @collectives_of_shardy {
   // CHECK: stablehlo.add
   // CHECK: sdy.sharding_constraint %[[SUM]]
   // CHECK-NOT: sdy.all
+  // CHECK-NOT: sdy.prop
   func.func public @step(%x: tensor<8x8xf32>) -> tensor<2x8xf32> {
     %y = sdy.all_slice [{"i"}, {}] %x out_sharding=<@mesh, [{"i"}, {}]> : tensor<8x8xf32>
-    %0 = sdy.manual_computation(%y) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
+    %w = sdy.propagation_barrier %y allowed_direction=FORWARD : tensor<8x8xf32>
+    %0 = sdy.manual_computation(%w) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
       %1 = sdy.all_reduce {"i"} %b out_sharding=<@mesh, [{}, {}]> : tensor<2x8xf32>
       %2 = sdy.all_slice [{}, {"j"}] %1 out_sharding=<@mesh, [{}, {"j"}]> : tensor<2x8xf32>
       sdy.return %2 : tensor<2x8xf32>
