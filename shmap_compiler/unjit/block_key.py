@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +15,13 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
 from shmap_compiler.base.specs import dim_axes
+from shmap_compiler.base.untyped import AnyValue, Setting
 
 _WORDS = 2
 """The words of a threefry key; what follows them is where the block begins."""
 
 
-def block_key(key: Any, shape: Sequence[int], spec: PartitionSpec) -> Any:
+def block_key(key: AnyValue, shape: Sequence[int], spec: PartitionSpec) -> AnyValue:
     """Returns a key with which a device draws its block of a random array.
 
     Inside a shard_mapped function, `jax.random.uniform(block_key(key, shape, spec), block_shape)`
@@ -75,20 +75,20 @@ def block_key(key: Any, shape: Sequence[int], spec: PartitionSpec) -> Any:
     return jax.random.wrap_key_data(data, impl=_implementation(whole))
 
 
-def _words(key: Any) -> Any:
+def _words(key: AnyValue) -> AnyValue:
     if hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(key)
     return jnp.asarray(key)
 
 
 @cache
-def _implementation(whole: tuple[int, ...]) -> Any:
+def _implementation(whole: tuple[int, ...]) -> Setting:
     """A random number generator that draws blocks of an array of a shape.
 
     Its keys are those of threefry, followed by the first index of the block in each dimension.
     """
 
-    def random_bits(data: Any, width: int, shape: Sequence[int]) -> Any:
+    def random_bits(data: AnyValue, width: int, shape: Sequence[int]) -> AnyValue:
         if len(shape) != len(whole) or any(map(int.__gt__, shape, whole)):
             found = f"an array of shape {tuple(shape)}"
             fix = "draw an array of the block's shape, or use another key"
@@ -107,12 +107,12 @@ def _implementation(whole: tuple[int, ...]) -> Any:
             return high.astype(jnp.uint64) << 32 | low.astype(jnp.uint64)
         return (high ^ low).astype(f"uint{width}")
 
-    def split(data: Any, shape: Sequence[int]) -> Any:
+    def split(data: AnyValue, shape: Sequence[int]) -> AnyValue:
         keys = jax.random.split(data[:_WORDS], tuple(shape))
         starts = jnp.broadcast_to(data[_WORDS:], (*shape, len(whole)))
         return jnp.concatenate([keys, starts], axis=-1)
 
-    def refuse(*args: Any) -> Any:
+    def refuse(*args: AnyValue) -> AnyValue:
         found = "jax.random.fold_in of a block's key"
         fix = "fold into the key that block_key is given"
         problem = Problem("key", found, "a draw, or jax.random.split", fix)

@@ -244,7 +244,7 @@ def _spec(boundary: Boundary) -> Code:
     return Code(f"P({', '.join(entries)})")
 
 
-def _positions(block: ir.Block) -> dict[Any, tuple[int, int]]:
+def _positions(block: ir.Block) -> dict[Value, tuple[int, int]]:
     """The numbers of the operation, and of the result, that each value of a block is."""
     return {
         result: (number, position)
@@ -254,7 +254,7 @@ def _positions(block: ir.Block) -> dict[Any, tuple[int, int]]:
 
 
 def _assigned(
-    positions: Mapping[Any, tuple[int, int]], statements: Sequence[Statement], first: int
+    positions: Mapping[Value, tuple[int, int]], statements: Sequence[Statement], first: int
 ) -> tuple[Assigned, ...]:
     return tuple(
         Assigned(first + each.number + 1, each.name, *positions[each.value])
