@@ -292,7 +292,7 @@ def test_large_groups_are_left_alone():
     [
         (gathered, TPU_V5E, 50e9, 21.89, 11.87),
         (gathered, TPU_V6E, 100e9, 7.90, 5.36),
-        (scattered, TPU_V5E, 50e9, 21.76, 13.6),
+        (scattered, TPU_V5E, 50e9, 21.76, 13.49),
     ],
 )
 def test_rings_of_32_devices_agree_with_schedules(pattern, chip, link, plain, expected):
