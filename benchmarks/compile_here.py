@@ -34,6 +34,7 @@ def compile_in_this_process(text="tpu:v5e:2x4"):
 
 
 def _compiled(program, target, progress, options=NO_OPTIONS):
+    progress("lowering")
     signature = program.signature.flat()
     mesh = target.mesh(signature.mesh.shape, signature.axis_types)
     lowered = lower_portable(replace(program, signature=signature), mesh)

@@ -12,8 +12,11 @@ fails if one is slower than the same program as it is.
 """
 
 import argparse
+import contextlib
 import itertools
 import os
+import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -143,8 +146,8 @@ def lowered(name, mode, size="usual", count=8, others=1):
         AbstractMesh((others, count), ("o", "i")) if others > 1 else AbstractMesh((count,), ("i",))
     )
     mapped = shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    types = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
-    return mapped.lower(*types, overlap=mode, overlap_rounding=True)
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    return mapped.lower(*arguments, overlap=mode, overlap_rounding=True)
 
 
 def measured(program, target):
@@ -170,7 +173,14 @@ def modelled(program, target):
 
 def row(name, target, mode, size="usual", others=1):
     count = Target.parse(target).device_count // others
-    program, overlapped = (lowered(name, m, size, count, others) for m in ("off", mode))
+    plain, overlapped = (lowered(name, m, size, count, others) for m in ("off", mode))
+    title = name if size == "usual" else f"{name}, {size}"
+    groups = "" if others == 1 else f", {others} groups"
+    return compared(title, plain, overlapped, target, groups)
+
+
+def compared(title, program, overlapped, target, groups=""):
+    """A row of the table for a program as it is, and in a mode."""
     forms = [choice.form or "-" for choice in overlapped.overlap_report(target).choices]
     plain, plain_memory, plain_took = measured(program, target)
     other, memory, took = measured(overlapped, target)
@@ -180,8 +190,8 @@ def row(name, target, mode, size="usual", others=1):
     )
     ratios = [total(each) / limit for each in (plain, other)]
     cells = (
-        name if size == "usual" else f"{name}, {size}",
-        target if others == 1 else f"{target}, {others} groups",
+        title,
+        f"{target}{groups}",
         " ".join(forms) or "none",
         figures(plain),
         figures(other),
@@ -191,6 +201,31 @@ def row(name, target, mode, size="usual", others=1):
         f"{plain_took:.0f} -> {took:.0f}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+class Lowered(Exception):
+    """The compiler would begin."""
+
+
+def lowering(name, target, mode, repeats=5):
+    """Milliseconds of tracing and lowering a program for a target, the fewest."""
+
+    def stop(phase):
+        if phase == "lowering":
+            raise Lowered
+
+    times = []
+    for _ in range(repeats):
+        body, *rest = PROGRAMS[name]
+        # Another function, as what is lowered is cached.
+        again = types.FunctionType(body.__code__, body.__globals__, closure=body.__closure__)
+        PROGRAMS[name] = (again, *rest)
+        start = time.perf_counter()
+        program = lowered(name, mode)
+        with contextlib.suppress(Lowered):
+            program.compile(target, stop)
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
 
 
 def total(totals):
@@ -210,6 +245,7 @@ def main():
     parser.add_argument("--mode", default="auto", choices=("auto", "measure", "force"))
     parser.add_argument("--sizes", nargs="+", default=["usual"], choices=("usual", *SIZES))
     parser.add_argument("--groups", type=int, default=1, help="cut a target into so many groups")
+    parser.add_argument("--lowering", action="store_true", help="time lowering, compile nothing")
     parser.add_argument("--random", type=int, metavar="N", help="draw so many programs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", metavar="FILE", help="to continue --random where it ended")
@@ -219,6 +255,13 @@ def main():
         bodies = {name: program[:3] for name, program in PROGRAMS.items()}
         arguments = (options.random, options.seed, options.targets[0], options.mode)
         raise SystemExit(bool(overlap_random.run(bodies, *arguments, modelled, options.record)))
+    if options.lowering:
+        print("| program | target | lowering, ms | overlapped | ratio |\n|---|---|---|---|---|")
+        for target, name in itertools.product(options.targets, options.programs):
+            plain, other = (lowering(name, target, mode) for mode in ("off", options.mode))
+            ratio = f"{other / plain:.2f}"
+            print(f"| {name} | {target} | {plain:.1f} | {other:.1f} | {ratio} |", flush=True)
+        return
     print(HEAD)
     for target, name, size in itertools.product(options.targets, options.programs, options.sizes):
         if size == "usual" or name.removesuffix("'") in SIZES[size]:

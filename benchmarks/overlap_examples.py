@@ -1,0 +1,88 @@
+"""The transformer and the experts of `examples/` in sizes of real models, with overlap and without.
+
+    python benchmarks/overlap_examples.py
+    python benchmarks/overlap_examples.py --programs experts --targets tpu:v6e:2x4 --report
+
+Prints what `explain` models for each target, as `overlap.py` does, and with --report what was
+chosen at each place. Needs the extra `tpu`.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import jax
+import jax.numpy as jnp
+import mixture_of_experts
+import overlap
+import transformer_2d
+from compile_here import compile_in_this_process
+
+
+def of(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+def experts():
+    """Eight experts, 4,096 features to 16,384 and back, 8,192 tokens a device."""
+    tokens, features, hidden = 8192, 4096, 16384
+    mixture_of_experts.CAPACITY = tokens // 8
+    weights = mixture_of_experts.Weights(
+        of(features, 8), of(8, features, hidden), of(8, hidden, features)
+    )
+    return mixture_of_experts.mixture, (weights, of(8 * tokens, features))
+
+
+def transformer():
+    """One layer of 4,096 features and 32 heads, for 16 sequences of 1,024 new tokens."""
+    h = transformer_2d.HParams(
+        layers=2, embed=4096, heads=32, qkv=128, ff=16384, batch=16, time=1024, cache_capacity=2048
+    )
+    transformer_2d.hparams = h
+    params = transformer_2d.Params(
+        of(h.layers, h.heads, h.embed, h.qkv + 2 * h.ff_per_head),
+        of(h.layers, h.embed, 1, 2 * h.qkv),
+        of(h.layers, h.heads, h.qkv + h.ff_per_head, h.embed),
+    )
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    cache = transformer_2d.KVCache(
+        of(h.layers, h.batch, h.cache_capacity, h.qkv),
+        of(h.layers, h.batch, h.cache_capacity, h.qkv),
+        number,
+    )
+    angles = jax.ShapeDtypeStruct((h.time, h.qkv // 2), jnp.float32)
+    x = of(h.batch, h.time, h.embed)
+    return transformer_2d.transformer_layer, (number, params, angles, angles, cache, x)
+
+
+PROGRAMS = {"experts": experts, "transformer": transformer}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
+    parser.add_argument("--targets", nargs="+", default=overlap.TARGETS)
+    parser.add_argument("--mode", default="auto", choices=("auto", "measure", "force"))
+    parser.add_argument("--report", action="store_true", help="print what was chosen, too")
+    options = parser.parse_args()
+    compile_in_this_process()
+    print(overlap.HEAD)
+    for name in options.programs:
+        mapped, types = PROGRAMS[name]()
+        plain, other = (
+            mapped.lower(*types, overlap=mode, overlap_rounding=True)
+            for mode in ("off", options.mode)
+        )
+        for target in options.targets:
+            print(overlap.compared(name, plain, other, target), flush=True)
+            if options.report:
+                print(f"\n{other.overlap_report(target)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
