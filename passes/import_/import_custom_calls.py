@@ -53,7 +53,7 @@ from .choose_mesh import choose_mesh, mesh_of_text
 from .crossing import Crossing
 from .hlo_sharding import read_hlo_sharding
 from .import_pass import ImportPass
-from .inline_custom_calls import inline_bodies, inline_regions, take_inside
+from .inline_custom_calls import inline_bodies, inline_regions_of_calls, take_inside
 from .localize import finish, localize
 from .name_groups import to_body_form
 from .name_positions import PARTITION_ID, name_positions
@@ -81,7 +81,7 @@ class ImportCustomCalls(ImportPass):
         copy: Any = module.operation.clone()
         main = main_of(copy, "the custom calls")
         before = set(functions_of(copy)) - {"main"}
-        inline_regions(copy, main)
+        inline_regions_of_calls(copy, main)
         calls = read_calls(main.operation)
         outer = [call for call in calls if not call.is_nested]
         inline_bodies(main, copy, outer)

@@ -44,13 +44,14 @@ from ..analysis.per_device_constants import evaluate
 from ..base import PassRefused, Violation
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.find_ops import find_ops
-from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline_calls
+from ..ir.inline_calls import callee, erase_uncalled, functions_of
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import terminator, walk
 from ..ir.types import Value
 from .body_of import main_of, replace_module
 from .crossing import Crossing
 from .import_pass import ImportPass
+from .inline_regions import inline_regions
 from .localize import finish, localize
 from .manual_regions import common_mesh, hints_of, placements
 from .name_groups import to_body_form
@@ -91,23 +92,16 @@ class ImportManualComputation(ImportPass):
 
 def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
     """Inlines what @main calls outside of regions, where functions may hold regions."""
-    functions = functions_of(module)
-    holders = {
-        name for name, function in functions.items() if find_ops(function.operation, [REGION])
-    }
-    if not holders:
-        text = (
-            f"the module has no {REGION}, so there is no region to import; modules with "
-            "@SPMDFullToShardShape are for shmap-import-custom-calls, and a program on full arrays "
-            "must be partitioned first"
-        )
-        raise PassRefused([Violation(main.location, text)])
-    inline_calls(module, main, lambda call: _enclosing_region(call) is None)
-    erase_uncalled(module, set(functions) - {"main"})
-    if not _outermost(main):
-        where = ", ".join(f"@{name}" for name in sorted(holders))
-        text = f"the regions are in {where}, which @main does not call; call it, or name it @main"
-        raise PassRefused([Violation(main.location, text)])
+    before = set(functions_of(module)) - {"main"}
+    inline_regions(
+        module,
+        main,
+        lambda function: bool(find_ops(function.operation, [REGION])),
+        f"{REGION}, so there is no region to import; modules with @SPMDFullToShardShape are for "
+        "shmap-import-custom-calls",
+        lambda _: lambda call: _enclosing_region(call) is None,
+    )
+    erase_uncalled(module, before)
 
 
 def _enclosing_region(op: ir.Operation) -> ir.Operation | None:

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import PassRefused, Violation
 from ..ir.find_ops import find_ops
 from ..ir.inline_calls import callee, functions_of, inline, inline_calls, reaches
 from ..ir.ops import defining_op, is_token, walk
+from .inline_regions import inline_regions
 from .name_positions import PARTITION_ID
 from .sharding_calls import ENTERS, LEAVES, ShardingCall, read_calls
 
 _INSIDE = "shmap.inside"
 
 
-def inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
-    """Inlines the functions through which @main reaches regions."""
-    functions = functions_of(module)
-    holders = {
-        name
-        for name, function in functions.items()
-        if any(not call.is_nested for call in read_calls(function.operation))
-    }
-    if not holders:
-        text = (
-            f"the module has no @{ENTERS} or @{LEAVES} around a region, so there is no region to "
-            "import; modules with sdy.manual_computation are for shmap-import-manual-computation, "
-            "and a program on full arrays must be partitioned first"
-        )
-        raise PassRefused([Violation(main.location, text)])
-    lead_there = reaches(module, holders)
-    inline_calls(module, main, lambda call: callee(call) in lead_there)
-    if not any(not call.is_nested for call in read_calls(main.operation)):
-        where = ", ".join(f"@{name}" for name in sorted(holders))
-        text = f"the regions are in {where}, which @main does not call; call it, or name it @main"
-        raise PassRefused([Violation(main.location, text)])
+def inline_regions_of_calls(module: ModuleOp, main: func.FuncOp) -> None:
+    """Inlines the functions through which @main reaches regions between custom calls."""
+
+    def leads_there(holders: Set[str]) -> Callable[[ir.Operation], bool]:
+        found = reaches(module, set(holders))
+        return lambda call: callee(call) in found
+
+    inline_regions(
+        module,
+        main,
+        lambda function: any(not call.is_nested for call in read_calls(function.operation)),
+        f"@{ENTERS} or @{LEAVES} around a region, so there is no region to import; modules with "
+        "sdy.manual_computation are for shmap-import-manual-computation",
+        leads_there,
+    )
 
 
 def inline_bodies(main: func.FuncOp, module: ModuleOp, outer: Sequence[ShardingCall]) -> None:
