@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from shmap_compiler.base.descriptions import describe, function_name
-from shmap_compiler.base.errors import UnjitError
+from shmap_compiler.base.errors import TargetError, UnjitError
 from shmap_compiler.base.specs import varying_axes
 from shmap_compiler.base.untyped import Function, PyTree
 from shmap_compiler.targets import Target
@@ -68,6 +68,8 @@ def unjit(
     fun: Any = jitted if hasattr(jitted, "lower") else jax.jit(jitted)
     who = f"unjit of {describe(jitted)}"
     chosen = Target.parse(target, who) if isinstance(target, str) else target
+    if chosen is not None and (missing := chosen.missing()):
+        raise TargetError(who, missing)
     refusals.refuse_symbolic_shapes(who, args)
     report("compiling")
     lowered = fun.lower(*args)

@@ -37,11 +37,13 @@ _SHOWN = {"jax.nn": "jax.nn", "jax.numpy": "jnp", "jax.numpy.linalg": "jnp.linal
 _METHODS = {"mean", "std", "var"}
 _MOST_INPUTS = 3
 _MOST_BEHIND = 2
+_MOST_RESULTS = 8
 _NOT_INSIDE = {"stablehlo.while", "stablehlo.if", "stablehlo.case", *COLLECTIVES}
 _OF_CONSTANTS = {
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "compare", "convert", "divide", "multiply", "subtract")
 }
+_Type = tuple[tuple[int, ...], str]
 _SOURCE, _HOLE = "{}", "_argument_"
 
 
@@ -50,7 +52,7 @@ class LibraryCall:
     """Operations that one call of the library computes.
 
     Attributes:
-      ops: in order; the last one makes the result.
+      ops: in order; the last one makes the result. Others may use what the rest computes.
       inputs: the arguments of `text`.
       text: the call, with `{}` for each argument.
     """
@@ -58,6 +60,15 @@ class LibraryCall:
     ops: tuple[ir.Operation, ...]
     inputs: tuple[Value, ...]
     text: str
+
+    def replaced(self) -> list[ir.Operation]:
+        """The operations that nothing but the call needs."""
+        kept: set[ir.Operation] = set()
+        for op in reversed(self.ops[:-1]):
+            users = [use.owner.operation for result in op.results for use in result.uses]
+            if any(user in kept or not _is_inside(user, self.ops) for user in users):
+                kept.add(op)
+        return [op for op in self.ops[:-1] if op not in kept]
 
     def spelled(self, arguments: Sequence[Code]) -> Code:
         """The call of these arguments."""
@@ -104,11 +115,40 @@ def find_calls(block: ir.Block, outermost: str) -> Iterator[LibraryCall]:
             continue
         for ops in _connected(group):
             # `softmax(x) @ w` begins where its call does: the last ones may not be the call's.
-            for count in range(len(ops), max(len(ops) - _MOST_BEHIND, 1) - 1, -1):
-                found = _as_call(ops[:count], text)
+            wholes = [
+                ops[:count]
+                for count in range(len(ops), max(len(ops) - _MOST_BEHIND, 1) - 1, -1)
+                if not any(map(_is_used_around, ops[: count - 1], [ops[:count]] * count))
+            ]
+            # Where the derivative uses what is computed on the way, the call's result is among it.
+            parts = [_behind(op, ops) for op in ops if _is_result(op)]
+            for part in [*wholes, *parts[-_MOST_RESULTS:][::-1]]:
+                found = _as_call(part, text)
                 if found is not None:
                     yield found
                     break
+
+
+def _is_used_around(op: ir.Operation, ops: Sequence[ir.Operation]) -> bool:
+    """Whether an operation that is not among others uses a result."""
+    users = [use.owner.operation for result in op.results for use in result.uses]
+    return any(not _is_inside(user, ops) for user in users)
+
+
+def _is_result(op: ir.Operation) -> bool:
+    """Whether a result is used by the program, and not only by its derivative."""
+    users = [use.owner.operation for result in op.results for use in result.uses]
+    return not all(is_backward(str(user.location)) for user in users)
+
+
+def _behind(last: ir.Operation, ops: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """Those of some operations that one of them needs, in order."""
+    needed = {last}
+    for op in reversed(ops):
+        if op in needed:
+            sources = [defining_op(value) for value in free_values([op])]
+            needed.update(each for each in sources if each is not None and each in ops)
+    return [op for op in ops if op in needed]
 
 
 def _connected(group: list[ir.Operation]) -> Iterator[list[ir.Operation]]:
@@ -138,10 +178,6 @@ def _as_call(ops: list[ir.Operation], text: str) -> LibraryCall | None:
     last = ops[-1]
     if len(last.results) != 1:
         return None
-    for op in ops[:-1]:
-        users = [use.owner.operation for result in op.results for use in result.uses]
-        if any(not _is_inside(user, ops) for user in users):
-            return None
     constants: dict[Any, None] = {}
     for value in free_values(ops):
         for op in _makers_of_constant(value):
@@ -152,7 +188,8 @@ def _as_call(ops: list[ir.Operation], text: str) -> LibraryCall | None:
     if not all(is_tensor(value) and shape_of(value) for value in inputs):
         return None
     types = tuple((shape_of(value), dtype_of(value).name) for value in inputs)
-    order = _order(text, module, types)
+    made = last.results[0]
+    order = _order(text, module, types, (shape_of(made), dtype_of(made).name))
     return None if order is None else LibraryCall(tuple(ops), tuple(inputs[k] for k in order), text)
 
 
@@ -184,12 +221,12 @@ def _is_constant(op: ir.Operation) -> bool:
 
 @cache
 def _order(
-    text: str, module: str, types: tuple[tuple[tuple[int, ...], str], ...]
+    text: str, module: str, types: tuple[_Type, ...], result: _Type
 ) -> tuple[int, ...] | None:
     """The order of arguments in which a call computes what a module does; None if in none."""
     rng = np.random.default_rng(0)
     args = [_random(shape, np.dtype(name), rng) for shape, name in types]
-    expected = np.asarray(jax.jit(lambda *given: call_stablehlo(module, *given))(*args))
+    expected = None
     for order in permutations(range(len(args))):
         names = [f"a{k}" for k in order]
         parameters = ", ".join(f"a{k}" for k in range(len(args)))
@@ -197,11 +234,13 @@ def _order(
         try:
             fun = jax.jit(eval(code, {"jax": jax, "jnp": jnp}))
             made = jax.eval_shape(fun, *args)
-            if made.shape != expected.shape or made.dtype != expected.dtype:
+            if (tuple(made.shape), made.dtype.name) != result:
                 continue
             found = np.asarray(fun(*args))
         except Exception:  # The user's call may need what is not here.
             continue
+        if expected is None:
+            expected = np.asarray(jax.jit(lambda *given: call_stablehlo(module, *given))(*args))
         if agree(found, expected):
             return order
     return None

@@ -125,7 +125,7 @@ class Program(KnownValues):
         for found in find_calls(block, self.jitted):
             if not any(op in self._wide or op in self._skipped for op in found.ops):
                 self._calls[found.ops[-1]] = found
-                self._skipped.update(found.ops[:-1])
+                self._skipped.update(found.replaced())
         for each in list(block.operations)[:-1]:
             self._write(each.operation)
         return list(terminator(block).operands)

@@ -193,6 +193,7 @@ def search_shardings(
     chosen = Target.parse(target, who) if isinstance(target, str) else target
     inner: Any = getattr(fun, "__wrapped__", fun) if hasattr(fun, "lower") else fun
     problems = [] if mesh is None else chosen.mesh_problems(mesh)
+    problems += chosen.missing()
     if not jax.tree.leaves(args):
         needed = "arrays, or jax.ShapeDtypeStructs"
         problems.append(Problem("the arguments", "none", needed, "pass what the function takes"))

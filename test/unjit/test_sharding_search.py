@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from compilers import needs_tpu_compiler
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import TargetError, search_shardings
@@ -90,3 +91,16 @@ def test_a_source_needs_as_many_devices_as_the_mesh():
     search = search_shardings(jnp.sin, *types((16,)), target="cpu:8", mesh={"x": 8})
     with pytest.raises(TargetError, match="8 devices here"):
         search.jitted(replace(search.best, mesh={"x": 16}))
+
+
+@pytest.mark.slow
+@needs_tpu_compiler
+def test_shardings_for_tpus_are_ranked_by_time():
+    search = search_shardings(
+        product, *types((8, 64), (64, 8)), target="tpu:v5e:2x2", mesh={"x": 4}, limit=3
+    )
+    assert len(search.choices) == 3
+    seconds = [choice.seconds or 0.0 for choice in search.choices]
+    assert seconds == sorted(seconds)
+    assert search.best.memory_bytes
+    assert "on tpu:v5e:2x2: 3 of" in str(search)

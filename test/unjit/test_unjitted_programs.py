@@ -15,12 +15,14 @@ import jitted_operations
 import jitted_programs
 import numpy as np
 import pytest
-from compilers import needs_tpu_compiler
+from compilers import needs_gpu_compiler, needs_tpu_compiler
 from jax import export
+from jax.sharding import PartitionSpec as P
 from jitted_programs import EMBEDDED, ROWS, Jitted, floats
 from shmap_tools.cli.hlo_collectives import collectives
 
-from shmap_compiler import TargetError, UnjitError, unjit
+from shmap_compiler import TargetError, UnjitError, search_shardings, unjit
+from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.unjit import library_calls
 from shmap_compiler.unjit.layout import call
 from shmap_compiler.unjit.refusals import refuse_processes
@@ -148,11 +150,24 @@ def test_calls_of_the_library_are_those_of_the_user(name, call):
 
 def test_a_call_is_shown_only_if_it_computes_the_same():
     module = jax.jit(jax.nn.gelu).lower(jnp.ones(16)).as_text()
-    types = (((16,), "float32"),)
-    assert library_calls._order("jax.nn.gelu({})", module, types) == (0,)
-    assert library_calls._order("jax.nn.gelu({}, approximate=False)", module, types) is None
+    one = (16,), "float32"
+    assert library_calls._order("jax.nn.gelu({})", module, (one,), one) == (0,)
+    assert library_calls._order("jax.nn.gelu({}, approximate=False)", module, (one,), one) is None
+    assert library_calls._order("jnp.sum({})", module, (one,), one) is None
     difference = jax.jit(lambda a, b: b - a).lower(jnp.ones(16), jnp.ones(16)).as_text()
-    assert library_calls._order("jnp.subtract({}, {})", difference, 2 * types) == (1, 0)
+    assert library_calls._order("jnp.subtract({}, {})", difference, (one, one), one) == (1, 0)
+
+
+def test_calls_stand_beside_what_the_derivative_needs():
+    def loss(w, x):
+        h = jax.nn.gelu(x @ w)
+        return jnp.mean(jax.nn.softmax(h) ** 2)
+
+    program = Jitted(jax.value_and_grad(loss), (floats(16, 8), floats(8, 16)), (P(), ROWS))
+    text = unjit(program.jitted(), *program.args).as_python()
+    assert "h = jax.nn.gelu(h_dot)" in text
+    assert "jax.nn.softmax(h)" in text
+    assert "h_tanh = jnp.tanh(" in text
 
 
 def test_tables_of_many_numbers_are_embedded():
@@ -211,6 +226,17 @@ def test_what_the_partitioner_of_tpus_does_is_simulated_here():
     assert ours.totals.sent_bytes == theirs.totals.sent_bytes
 
 
+@pytest.mark.slow
+@needs_gpu_compiler
+def test_what_the_partitioner_of_gpus_does_is_simulated_here():
+    program = PROGRAMS["mlp"]
+    made = unjit(program.jitted(), *program.args, target="gpu:h100:8")
+    assert "as XLA's partitioner divides it for gpu:h100:8" in made.as_python()
+    validation = made.validate()
+    assert validation.holds
+    assert validation.simulation is not None
+
+
 @pytest.mark.parametrize(
     ("fun", "found"),
     [
@@ -239,6 +265,16 @@ def test_meshes_of_several_processes_are_refused():
 def test_programs_have_to_fit_their_target():
     with pytest.raises(TargetError, match="8 devices in the mesh"):
         unjit(PROGRAMS["matmul"].jitted(), *PROGRAMS["matmul"].args, target="tpu:v5e:4x4")
+
+
+def test_targets_need_their_compilers(monkeypatch):
+    monkeypatch.setattr(GpuTarget, "module", "no_such_plugin")
+    program = PROGRAMS["matmul"]
+    found = r"no module 'no_such_plugin', which brings its compiler\n +needed: the extra 'gpu'"
+    with pytest.raises(TargetError, match=found):
+        unjit(program.jitted(), *program.args, target="gpu:h100:8")
+    with pytest.raises(TargetError, match=found):
+        search_shardings(program.fun, *program.args, target="gpu:h100:8")
 
 
 def test_other_stages_than_the_body_are_refused():
