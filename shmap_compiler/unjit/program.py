@@ -6,9 +6,7 @@ of that one's expression. Broadcasts and numbers are written where they are used
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -18,24 +16,24 @@ from shmap_passes.ir.ops import terminator, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit import embedded
-from shmap_compiler.unjit.known_values import Known, KnownValues
+from shmap_compiler.unjit.known_values import Known
 from shmap_compiler.unjit.layout import (
     WIDTH,
     Code,
     call,
     display,
-    lay_out,
 )
 from shmap_compiler.unjit.library_calls import LibraryCall, find_calls
 from shmap_compiler.unjit.loops import CONTROL
 from shmap_compiler.unjit.names import Names, wanted_name
 from shmap_compiler.unjit.spelling.operation import Op
 from shmap_compiler.unjit.spelling.table import SPELLINGS
+from shmap_compiler.unjit.statements import Statements
 from shmap_compiler.unjit.types import (
     shape_of,
     shown_type,
 )
-from shmap_compiler.unjit.user_lines import NOWHERE, UserLine, user_line
+from shmap_compiler.unjit.user_lines import NOWHERE
 from shmap_compiler.unjit.wide import Cluster, wide_clusters
 
 _LONGEST_PART = 48
@@ -48,44 +46,13 @@ class NoSpelling(Exception):
     """An operation can neither be written in Python nor be embedded."""
 
 
-@dataclass
-class Statement:
-    """A statement that assigns a value.
-
-    Attributes:
-      number: of its first line in the body, from 0.
-      value: what it assigns.
-      name: the variable.
-    """
-
-    number: int
-    value: Value
-    name: str
-
-
-@dataclass
-class Body:
-    """The lines of a function, and what they assign at the outermost level."""
-
-    lines: list[str] = field(default_factory=list)
-    statements: list[Statement] = field(default_factory=list)
-    definitions: dict[str, list[str]] = field(default_factory=dict)
-    """What the file defines above the function, by name."""
-    embedded: list[str] = field(default_factory=list)
-    """The operations that are embedded as StableHLO."""
-
-
-class Program(KnownValues):
+class Program(Statements):
     """Writes blocks as statements."""
 
     def __init__(self, mesh: Mesh, names: Names, function: str):
         """`function` is the jitted function that the program is made of."""
-        super().__init__(mesh)
-        self.names, self.jitted = names, function
-        self.body = Body()
-        self.indent = 4
+        super().__init__(mesh, names, function)
         self._pending: dict[Value, ir.Operation] = {}
-        self._shown: tuple[str, int, bool] | None = None
         self._last: dict[Any, ir.Operation] = {}
         self._left_out: set[Value] = set()
         self._wide: dict[ir.Operation, Cluster] = {}
@@ -176,9 +143,6 @@ class Program(KnownValues):
         if self.indent + len(f"return {text}") <= WIDTH:
             return Code(text)
         return display("(", codes, ")")
-
-    def _line(self, op: ir.Operation) -> UserLine:
-        return user_line(op, self.jitted)
 
     def _find_last(self, block: ir.Block) -> None:
         """Finds the operation that makes the result of each statement of the user's.
@@ -294,69 +258,6 @@ class Program(KnownValues):
     def _assign_all(self, op: ir.Operation, code: Code) -> None:
         self.assign_values(list(op.results), code, self.wanted(op), op)
 
-    def assign_values(
-        self,
-        values: Sequence[Value],
-        code: Code,
-        wanted: str | Sequence[str],
-        op: ir.Operation,
-    ) -> None:
-        """Assigns the results of a call that returns several."""
-        self._comment(self._line(op))
-        each = [wanted] * len(values) if isinstance(wanted, str) else list(wanted)
-        names = [
-            self.names.fresh(base) if list(value.uses) else "_"
-            for base, value in zip(each, values, strict=True)
-        ]
-        for value, name in zip(values, names, strict=True):
-            if name != "_":
-                self._note(value, name)
-                self.bind(value, name)
-        types = ", ".join(map(shown_type, values))
-        if len(values) == 1:
-            self.write(f"{names[0]} = ", code, types)
-            return
-        targets = ", ".join(names)
-        if self.indent + len(targets) + len(code.head or code.text) + 3 <= WIDTH:
-            self.write(f"{targets} = ", code, types)
-            return
-        whole = self.names.fresh("results")
-        self.write(f"{whole} = ", code)
-        for number, (name, value) in enumerate(zip(names, values, strict=True)):
-            if name != "_":
-                self.write(f"{name} = ", Code(f"{whole}[{number}]"), shown_type(value))
-
-    def assign_groups(
-        self,
-        groups: Sequence[Sequence[Value]],
-        code: Code,
-        wanted: Sequence[Sequence[str]],
-        op: ir.Operation,
-    ) -> None:
-        """Assigns the results of a call that returns several tuples, or arrays where one is one."""
-        self._comment(self._line(op))
-        targets = []
-        unpacked = []
-        for values, bases in zip(groups, wanted, strict=True):
-            names = [
-                self.names.fresh(base) if list(value.uses) else "_"
-                for base, value in zip(bases, values, strict=True)
-            ]
-            for value, name in zip(values, names, strict=True):
-                if name != "_":
-                    self.bind(value, name)
-            if all(name == "_" for name in names):
-                targets.append("_")
-            elif len(names) < 2:
-                targets.append(names[0])
-            else:
-                targets.append(self.names.fresh("results"))
-                unpacked.append(f"{', '.join(names)} = {targets[-1]}")
-        types = ", ".join(shown_type(value) for values in groups for value in values)
-        self.write(f"{', '.join(targets)} = ", code, types)
-        for text in unpacked:
-            self.line(text)
-
     def _embed(self, op: ir.Operation) -> None:
         """Calls an operation as StableHLO."""
         if op.name in COLLECTIVES:
@@ -419,36 +320,6 @@ class Program(KnownValues):
             self._known[source].code, source_shape=shape_of(source), dims=tuple(dims)
         )
         return True
-
-    # --------------------------------------------------------------------------------- lines
-
-    def line(self, text: str) -> None:
-        self.body.lines.append(" " * self.indent + text if text else "")
-
-    def write(self, before: str, code: Code, comment: str = "") -> None:
-        """Writes a statement, with a comment after it or, if it is long, above."""
-        after = f"  # {comment}" if comment else ""
-        lines = lay_out(self.indent, before, code)
-        if len(lines) == 1 and len(lines[0] + after) <= WIDTH:
-            lines = [lines[0] + after]
-        elif comment:
-            shown = f"# {before.removesuffix(' = ')}: {comment}"
-            lines = [" " * self.indent + shown[: WIDTH - self.indent].rstrip(), *lines]
-        self.body.lines += lines
-
-    def _note(self, value: Value, name: str) -> None:
-        if self.indent == 4:
-            self.body.statements.append(Statement(len(self.body.lines), value, name))
-
-    def _comment(self, line: UserLine) -> None:
-        """The user's line, above the first of its statements."""
-        if line is NOWHERE or (*line.statement, line.is_backward) == self._shown:
-            return
-        self._shown = (*line.statement, line.is_backward)
-        backward = "backward of " if line.is_backward else ""
-        text = re.sub(r"\s+", " ", f"# {backward}{line.place}  {line.text}")
-        room = WIDTH - self.indent
-        self.line(text if len(text) <= room else text[: room - 3] + "...")
 
 
 def _used_inside(op: ir.Operation) -> list[Value]:

@@ -16,9 +16,10 @@ from shmap_passes.ir.types import Value
 from shmap_compiler.base.untyped import PyTree, TreeDef
 from shmap_compiler.unjit.layout import Code, call, display, lay_out, numbers
 from shmap_compiler.unjit.names import Names
-from shmap_compiler.unjit.program import Program, Statement
+from shmap_compiler.unjit.program import Program
 from shmap_compiler.unjit.random_draws import name_draws
 from shmap_compiler.unjit.signature import Side, quoted
+from shmap_compiler.unjit.statements import Statement
 from shmap_compiler.unjit.types import shown_type
 
 _IMPORTS = (
