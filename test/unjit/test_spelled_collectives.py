@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jitted_programs import mesh
 
-from shmap_compiler.simulate.simulation import simulate_module
+from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.unjit.program import NoSpelling
 from shmap_compiler.unjit.signature import read_sides
 from shmap_compiler.unjit.source import write_source
