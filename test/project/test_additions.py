@@ -55,7 +55,10 @@ def add_collective(copy):
     shutil.copy(ADDED / "pprod.py", copy / "shmap_compiler" / "collectives")
     edit(
         copy / "shmap_compiler" / "collectives" / "__init__.py",
-        ("from typing import Any\n\n", "from shmap_compiler.collectives.pprod import PPROD\n"),
+        (
+            "from jax.extend.core import Primitive\n\n",
+            "from shmap_compiler.collectives.pprod import PPROD\n",
+        ),
         ("    AXIS_INDEX,\n", "    PPROD,\n"),
     )
 
