@@ -36,8 +36,8 @@ A compiler for shard_map: per-device JAX functions to XLA's partitioner.
 
 A program is named FILE.py:NAME, where NAME is a function of shard_map, xmap or pmap in that file;
 some commands also take functions of jax.jit. The file may also give NAME_args, the tuple of its
-arguments (arrays or jax.ShapeDtypeStructs) or a function that returns it, and NAME_reference, an
-unsharded function of the same arguments.
+arguments (arrays or jax.ShapeDtypeStructs) or a function that returns it, and
+NAME_reference, an unsharded function of the same arguments.
 """
 _EPILOG = """\
 exit status: 0, 1 if the program is wrong or differs from its reference, 2 if the command line is
