@@ -516,6 +516,7 @@ json.dump([events.count("cache_hits"), events.count("cache_misses")], sys.stdout
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_the_persistent_cache_hits_in_another_process(tmp_path):
     def hits_and_misses(hash_seed):

@@ -84,6 +84,7 @@ def runs(tmp_path_factory):
     return [modules(path, seed) for seed in ("1", "2")]
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_all_stages_are_compared(runs):
     first, second = runs
