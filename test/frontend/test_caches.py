@@ -37,6 +37,13 @@ jax.monitoring.register_event_duration_secs_listener(
 LOWERED, COMPILED = "jaxpr_to_mlir_module_duration", "backend_compile_duration"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def collections_look_at_new_objects_only():
+    """Collecting what the tests before these left alive takes a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextlib.contextmanager
 def nothing_lowered():
     EVENTS.clear()
