@@ -97,7 +97,7 @@ def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
         module,
         main,
         lambda function: bool(find_ops(function.operation, [REGION])),
-        f"{REGION}, so there is no region to import; modules with @SPMDFullToShardShape are for "
+        f"{REGION}, so there is no region to import; for modules with @SPMDFullToShardShape use "
         "shmap-import-custom-calls",
         lambda _: lambda call: _enclosing_region(call) is None,
     )

@@ -30,8 +30,8 @@ def inline_regions_of_calls(module: ModuleOp, main: func.FuncOp) -> None:
         module,
         main,
         lambda function: any(not call.is_nested for call in read_calls(function.operation)),
-        f"@{ENTERS} or @{LEAVES} around a region, so there is no region to import; modules with "
-        "sdy.manual_computation are for shmap-import-manual-computation",
+        f"@{ENTERS} or @{LEAVES} around a region, so there is no region to import; for modules "
+        "with sdy.manual_computation use shmap-import-manual-computation",
         leads_there,
     )
 

@@ -39,8 +39,8 @@ def to_stablehlo(ops: Iterable[ir.Operation], manual: Sequence[str], mesh: Mesh)
             continue
         if parts or not set(axes) <= set(manual):
             text = (
-                f"{op.name} is over {_quoted(axes)}, which are no whole manual axes; split it into "
-                "one over whole manual axes and one over others"
+                f"{op.name} is over {_quoted(axes)}, which are not whole manual axes; split it "
+                "into one over whole manual axes and one over others"
             )
         elif not _is_sum(op):
             text = f"{op.name} does not sum; write stablehlo.all_reduce with its reduction"

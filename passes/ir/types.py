@@ -21,7 +21,7 @@ Option: TypeAlias = Any
 """The value of an option of a pass."""
 
 OptionType: TypeAlias = Any
-"""Its type: bool, int, str, or a Literal of strings, which is no class."""
+"""Its type: bool, int, str, or a Literal of strings, which is not a class."""
 
 OptionField: TypeAlias = "Field[Any]"
 """The field of a pass that is an option."""

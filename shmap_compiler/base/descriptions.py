@@ -58,7 +58,7 @@ def function_name(fun: Function) -> str:
 
 
 def show_value(value: object) -> str:
-    """A value that is no array, in a few words: `'adam', a str`."""
+    """A value other than an array, in a few words: `'adam', a str`."""
     return f"{reprlib.repr(value)}, a {type(value).__name__}"
 
 

@@ -154,7 +154,7 @@ def _is_words(value: Value) -> bool:
 
 
 def _is_block(value: Value) -> bool:
-    """Whether a value is no number, and not the table of rotations, which is a constant."""
+    """Whether a value is neither a number nor the table of rotations, which is a constant."""
     source = defining_op(value)
     is_constant = source is not None and source.name == "stablehlo.constant"
     return shape_of(value) != () and not is_constant

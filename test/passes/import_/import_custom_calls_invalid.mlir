@@ -1,7 +1,7 @@
 // RUN: shmap-opt %s --shmap-import-custom-calls --split-input-file --verify-diagnostics
 
 module @no_region {
-  // expected-error @+1 {{the module has no @SPMDFullToShardShape or @SPMDShardToFullShape around a region, so there is no region to import; modules with sdy.manual_computation are for shmap-import-manual-computation}}
+  // expected-error @+1 {{the module has no @SPMDFullToShardShape or @SPMDShardToFullShape around a region, so there is no region to import; for modules with sdy.manual_computation use shmap-import-manual-computation}}
   func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
     return %x : tensor<8xf32>
   }

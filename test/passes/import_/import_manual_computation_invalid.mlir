@@ -1,7 +1,7 @@
 // RUN: shmap-opt %s --shmap-import-manual-computation --split-input-file --verify-diagnostics
 
 module @no_region {
-  // expected-error @+1 {{the module has no sdy.manual_computation, so there is no region to import; modules with @SPMDFullToShardShape are for shmap-import-custom-calls}}
+  // expected-error @+1 {{the module has no sdy.manual_computation, so there is no region to import; for modules with @SPMDFullToShardShape use shmap-import-custom-calls}}
   func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
     return %x : tensor<8xf32>
   }
@@ -214,7 +214,7 @@ module @a_sum_over_manual_and_automatic_axes {
   sdy.mesh @mesh = <["i"=4, "j"=2]>
   func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
     %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<2x8xf32>) {
-      // expected-error @+1 {{sdy.all_reduce is over "i", "j", which are no whole manual axes; split it into one over whole manual axes and one over others}}
+      // expected-error @+1 {{sdy.all_reduce is over "i", "j", which are not whole manual axes; split it into one over whole manual axes and one over others}}
       %1 = sdy.all_reduce {"i", "j"} %b out_sharding=<@mesh, [{}, {}]> : tensor<2x8xf32>
       sdy.return %1 : tensor<2x8xf32>
     } : (tensor<8x8xf32>) -> tensor<8x8xf32>

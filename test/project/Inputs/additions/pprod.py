@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
+from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.collectives import rows
 from shmap_compiler.collectives.base import (
     define,
@@ -21,7 +20,7 @@ from shmap_compiler.collectives.record import Collective, Result, Waits
 pprod_p = Primitive("pprod")
 
 
-def pprod(x: Any, axis_name: str) -> Any:
+def pprod(x: AnyValue, axis_name: str) -> AnyValue:
     return pprod_p.bind(x, axes=(axis_name,), groups=None, size=lax.axis_size(axis_name))
 
 

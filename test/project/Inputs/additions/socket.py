@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets.target import Target
 
 
@@ -39,5 +39,5 @@ class SocketTarget(Target):
     def is_here(self) -> bool:
         return True
 
-    def devices(self) -> list[Any]:
+    def devices(self) -> list[Device]:
         return jax.devices("cpu")[: self.count]
