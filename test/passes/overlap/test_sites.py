@@ -172,3 +172,22 @@ def test_what_is_not_a_form_is_not_read(text):
         op.attributes[FORM] = ir.Attribute.parse(text)
         found = read(op)
     assert found is None or found == Form("ring")
+
+
+@pytest.mark.parametrize(
+    ("free", "rows", "pattern"), [(6, 2, "gather-product"), (2, 6, "gather-contraction")]
+)
+def test_of_two_products_the_larger_one_is_computed_in_pieces(free, rows, pattern):
+    use = "stablehlo.custom_call @use({}) {{has_side_effect = true}} : (tensor<{}xf32>) -> ()"
+    body = f"""{GATHER}
+    %u = stablehlo.constant dense<1.0> : tensor<8x{free}xf32>
+    %v = stablehlo.constant dense<1.0> : tensor<{rows}x16xf32>
+    %y = stablehlo.dot_general %g, %u, contracting_dims = [1] x [0]
+        : (tensor<16x8xf32>, tensor<8x{free}xf32>) -> tensor<16x{free}xf32>
+    %z = stablehlo.dot_general %v, %g, contracting_dims = [1] x [0]
+        : (tensor<{rows}x16xf32>, tensor<16x8xf32>) -> tensor<{rows}x8xf32>
+    {use.format("%y", f"16x{free}")}
+    {use.format("%z", f"{rows}x8")}"""
+    with shmap_passes.make_context(), ir.Location.unknown():
+        (site,) = find_sites(module(body))
+        assert site.pattern == pattern
