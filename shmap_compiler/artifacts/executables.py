@@ -24,6 +24,7 @@ from shmap_compiler.records.compiled_program import MemoryAnalysis
 from shmap_compiler.records.loaded_program import LoadedProgram
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
+from shmap_compiler.targets.compiler_build import compiler_build
 
 KIND = "executable"
 PROGRAM, HLO = "program.pickle", "hlo.txt"
@@ -42,12 +43,13 @@ def write_executable(executable: LoadedProgram) -> bytes:
     described, parts = write_signature(signature)
     assert isinstance(signature.mesh, Mesh), "an executable has devices"
     devices = list(signature.mesh.devices.flat)
+    machine = executable.machine
     header = {
         "target": None if executable.target is None else executable.target.text,
         "device_kind": devices[0].device_kind,
         "device_ids": [device.id for device in devices],
-        "places": executable.places,
-        "backend": devices[0].client.platform_version,
+        "places": None if machine is None else machine.places,
+        "backend": compiler_build(devices[0]),
         "costs": executable.cost_analysis() or {},
         "memory": asdict(MemoryAnalysis.of(executable.memory_analysis())),
         "signature": described,
@@ -142,8 +144,7 @@ def _devices(container: Container, signature: Signature) -> list[Device]:
             )
         )
     found = dict(field(header, "versions", dict), backend=field(header, "backend", str))
-    wanted = dict(versions(), backend=jax.devices()[0].client.platform_version)
-    wanted = wanted if not problems else {k: v for k, v in wanted.items() if k != "backend"}
+    wanted = versions() if problems else dict(versions(), backend=compiler_build(here[ids[0]]))
     problems += [
         Problem(
             container.where,

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from shmap_passes.cost.chips import Chip
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.untyped import Aval, Unchecked
@@ -23,7 +25,7 @@ from shmap_compiler.explain.schedule import Event, Occurrence, Schedule, run
 from shmap_compiler.explain.text import text
 from shmap_compiler.explain.trace import trace
 from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
-from shmap_compiler.targets import Torus
+from shmap_compiler.targets import Target, Torus
 
 SCHEMA = 3
 """Counts changes to what `to_json` gives; see `docs/explain.md`."""
@@ -76,10 +78,11 @@ def explain(compiled: CompiledProgram) -> Explanation:
     signature, target = compiled.signature, compiled.target
     mesh = dict(signature.mesh.shape)
     module = hlo.parse(compiled.as_text())
-    schedule = run(module, target, compiled.places, math.prod(mesh.values()))
-    timed = target is not None and target.chip is not None
-    chip = target.chip if target is not None else None
-    memory = _memory(compiled)
+    machine = compiled.machine
+    schedule = run(module, machine, math.prod(mesh.values()))
+    timed = machine is not None
+    chip = machine.chip if machine is not None else None
+    memory = _memory(compiled, chip)
     return Explanation(
         program=signature.who,
         target=target.text if target is not None else None,
@@ -87,13 +90,13 @@ def explain(compiled: CompiledProgram) -> Explanation:
         mesh=mesh,
         collectives=_collectives(schedule.occurrences, mesh),
         compute=compute_costs(schedule.works, chip),
-        totals=_totals(compiled, schedule, timed),
+        totals=_totals(compiled, schedule, machine),
         memory=memory,
         memory_use=memory_use(schedule, len(signature.in_types), memory.arguments, timed),
         layouts=_layouts(compiled, mesh),
         timeline=tuple(_located(schedule.events)),
         transfers=tuple(_located(schedule.transfers)),
-        notes=_notes(compiled, schedule),
+        notes=_notes(compiled.target, machine, schedule),
     )
 
 
@@ -133,10 +136,10 @@ def _sum(key: tuple[Unchecked, ...], alike: Sequence[Occurrence]) -> CollectiveC
     )
 
 
-def _totals(compiled: CompiledProgram, schedule: Schedule, timed: bool) -> Totals:
+def _totals(compiled: CompiledProgram, schedule: Schedule, machine: Machine | None) -> Totals:
     costs = compiled.cost_analysis() or {}
-    network = compiled.target.network if compiled.target is not None else None
-    link = fullest(schedule.usage, network) if network is not None else 0.0
+    timed = machine is not None
+    link = fullest(schedule.usage, machine.network) if machine is not None else 0.0
     times = (schedule.computing, link)
     return Totals(
         flops=schedule.flops,
@@ -154,9 +157,8 @@ def _totals(compiled: CompiledProgram, schedule: Schedule, timed: bool) -> Total
     )
 
 
-def _memory(compiled: CompiledProgram) -> Memory:
+def _memory(compiled: CompiledProgram, chip: Chip | None) -> Memory:
     figures = MemoryAnalysis.of(compiled.memory_analysis())
-    chip = compiled.target.chip if compiled.target is not None else None
     return Memory(
         arguments=figures.argument_size_in_bytes,
         results=figures.output_size_in_bytes,
@@ -212,8 +214,7 @@ def _holds(rank: int, spec: Unchecked, mesh: Mapping[str, int]) -> tuple[tuple[i
     return tuple(zip(*blocks, strict=True)) if blocks else ((),) * math.prod(shape)
 
 
-def _notes(compiled: CompiledProgram, schedule: Schedule) -> tuple[str, ...]:
-    target = compiled.target
+def _notes(target: Target | None, machine: Machine | None, schedule: Schedule) -> tuple[str, ...]:
     notes = [
         f"the loop at {short(line) or '?'} counts as one trip: how often it runs is not known"
         for line in schedule.unknown_loops
@@ -228,10 +229,10 @@ def _notes(compiled: CompiledProgram, schedule: Schedule) -> tuple[str, ...]:
         "connect devices that are not neighbors in the network"
         for line, count in hops.items()
     ]
-    if target is None or target.chip is None:
+    if machine is None:
         notes.append("no times: the target has no published figures; use e.g. tpu:v5e:2x4")
         return tuple(notes)
-    network = target.network
+    network = machine.network
     if isinstance(network, Torus) and network.other_link_bandwidth and schedule.sending:
         rates = (network.link_bandwidth, network.other_link_bandwidth)
         first, second = (f"{rate / 1e9:g}" for rate in rates)
@@ -239,9 +240,9 @@ def _notes(compiled: CompiledProgram, schedule: Schedule) -> tuple[str, ...]:
             f"a link is taken to carry {first} GB/s, as Google publishes; the scaling book gives "
             f"{second}, with which the wire takes {100 * (rates[0] / rates[1] - 1):.0f}% longer"
         )
-    if target.chip.clock is None:
+    if machine.chip.clock is None:
         notes.append("compute time is a roofline: this compiler makes no estimate of its own")
-    if target.kind == "gpu":
+    if target is not None and target.kind == "gpu":
         notes.append("without a GPU its compiler cannot choose the fastest kernel for each product")
     kernels = {w.source for w in schedule.works if w.opcode == "custom-call" and w.unestimated}
     notes += [

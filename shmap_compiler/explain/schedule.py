@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shmap_passes.cost.collective_time import Coordinates, Cost
+from shmap_passes.cost.collective_time import Cost
+from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Network
 
 from shmap_compiler.explain import roofline
@@ -23,7 +24,6 @@ from shmap_compiler.explain.links import Links, show_link
 from shmap_compiler.explain.liveness import Buffer, Liveness, liveness
 from shmap_compiler.explain.roofline import Work
 from shmap_compiler.explain.trip_count import Carried, trips
-from shmap_compiler.targets.target import Target
 
 DRAWN_TRIPS = 64
 """Events of later trips of a loop are left out."""
@@ -114,27 +114,24 @@ class Schedule:
         return sum(work.unestimated * work.trips for work in self.works)
 
 
-def run(
-    module: Module, target: Target | None, places: Sequence[Coordinates] | None, device_count: int
-) -> Schedule:
-    """The schedule of a module, on a target if its figures are known."""
-    return _Runner(module, target, places, device_count).run(module.entry, {})
+def run(module: Module, machine: Machine | None, device_count: int) -> Schedule:
+    """The schedule of a module, with times if the machine is known."""
+    return _Runner(module, machine, device_count).run(module.entry, {})
 
 
 @dataclass
 class _Runner:
     module: Module
-    target: Target | None
-    places: Sequence[Coordinates] | None
+    machine: Machine | None
     device_count: int
 
     @property
     def _taken(self) -> float:
-        return self.target.chip.collective_share if self.target and self.target.chip else 0.0
+        return self.machine.chip.collective_share if self.machine else 0.0
 
     @property
     def _network(self) -> Network | None:
-        return self.target.network if self.target and self.places is not None else None
+        return self.machine.network if self.machine else None
 
     def run(self, computation: Computation, carried: Carried) -> Schedule:
         """A computation by itself, beginning at time zero with all links free."""
@@ -182,9 +179,9 @@ class _Runner:
         self, schedule: Schedule, links: Links | None, collective: Collective
     ) -> tuple[Cost | None, float, float]:
         """The cost of a collective that is reached now, and when it begins and ends."""
-        if links is None or self.places is None:
+        if links is None or self.machine is None:
             return None, schedule.seconds, schedule.seconds
-        cost = collective.cost(self.places, links.network)
+        cost = collective.cost(self.machine.places, links.network)
         begin, end = links.take(cost, schedule.seconds)
         schedule.events.append(_event("wire", begin, end - begin, collective))
         schedule.transfers += [
@@ -200,7 +197,7 @@ class _Runner:
         computation: Computation,
         instruction: Instruction,
     ) -> None:
-        chip = self.target.chip if self.target else None
+        chip = self.machine.chip if self.machine else None
         work = roofline.work(self.module, computation, instruction, chip)
         if work is None:
             return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from shmap_passes.cost.networks import Coordinates
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.untyped import Analysis
 from shmap_compiler.records.signature import Signature
@@ -62,6 +62,6 @@ class CompiledProgram(Protocol):
         ...
 
     @property
-    def places(self) -> Sequence[Coordinates] | None:
-        """The coordinates of each device of the mesh in the target's network; None if unknown."""
+    def machine(self) -> Machine | None:
+        """The chips, their network, and the places of the mesh in it; None if not known."""
         ...

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax
 from jax.sharding import Mesh
-from shmap_passes.cost.networks import Coordinates
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.untyped import Analysis, Wrapped
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
+from shmap_compiler.targets.attached import machine_of_devices
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,10 +41,12 @@ class LoadedProgram:
         return self.jax_compiled.memory_analysis()
 
     @property
-    def places(self) -> list[Coordinates] | None:
-        """The coordinates of each device of the mesh in the target's network; None if unknown."""
-        if self.target is None or self.target.network is None:
-            return None
+    def machine(self) -> Machine | None:
+        """The chips, their network, and the places of the mesh in it; None if not known."""
         mesh = self.signature.mesh
         assert isinstance(mesh, Mesh), "an executable has devices"
-        return [self.target.place(device) for device in mesh.devices.flat]
+        devices = list(mesh.devices.flat)
+        target = self.target
+        if target is None or target.chip is None or target.network is None:
+            return machine_of_devices(devices, jax.devices(devices[0].platform), False)
+        return Machine(target.chip, target.network, tuple(map(target.place, devices)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from shmap_passes.cost.networks import Coordinates
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.artifacts import write_compiled, write_file
 from shmap_compiler.artifacts.container import Container
@@ -89,10 +89,13 @@ class CompiledForTarget:
         return MemoryAnalysis(**self.container.header["memory"])
 
     @property
-    def places(self) -> Sequence[Coordinates] | None:
-        """The coordinates of each device of the mesh in the target's network; None if unknown."""
+    def machine(self) -> Machine | None:
+        """The chips, their network, and the places of the mesh in it; None if not known."""
+        chip, network = self.target.chip, self.target.network
         places = self.container.header["places"]
-        return None if places is None else [tuple(place) for place in places]
+        if chip is None or network is None or places is None:
+            return None
+        return Machine(chip, network, tuple(tuple(place) for place in places))
 
     def explain(self) -> Explanation:
         """Returns what the program costs: collectives, time, memory, and layouts of arrays."""

@@ -66,13 +66,14 @@ def _tpus(
 
 
 def _gpus(model: gpu.GpuModel, devices: Sequence[Device], options: bool) -> Machine:
-    """Each process is taken to be a node."""
-    nodes = sorted({d.process_index for d in devices})
+    """A node has one process or several; XLA gives devices that NVLink connects one slice index."""
+    node_of = [getattr(d, "slice_index", d.process_index) for d in devices]
+    nodes = sorted(set(node_of))
     seen = dict.fromkeys(nodes, 0)
     places: list[tuple[int, ...]] = []
-    for device in devices:
-        places.append((nodes.index(device.process_index), seen[device.process_index]))
-        seen[device.process_index] += 1
+    for node in node_of:
+        places.append((nodes.index(node), seen[node]))
+        seen[node] += 1
     size = max(seen.values())
     bandwidth = model.node_bandwidth * size / model.node_size
     network = Nodes(len(nodes), size, model.device_bandwidth, bandwidth, measured=model.measured)

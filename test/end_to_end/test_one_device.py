@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from programs import draw_program
 from programs.compare import check_value
+from shmap_passes.cost.chips import CHIPS
 
 from shmap_compiler import PARTITIONERS, Target, load, shard_map
 from shmap_compiler.stages.subprocess_compiler import compile_in_subprocess
@@ -130,6 +131,8 @@ def test_an_executable_is_explained(device):
     assert explanation.memory.arguments == A.nbytes + B.nbytes
     assert explanation.memory.results == 4
     assert explanation.collectives == ()
+    is_known = any(chip.device_kind == device.device_kind for chip in CHIPS)
+    assert (explanation.totals.step_seconds is not None) == is_known
 
 
 def ahead_of_time(lowered, target):
@@ -138,11 +141,13 @@ def ahead_of_time(lowered, target):
     return compile_in_subprocess(lowered.portable(target.platform), target, lambda phase: None)
 
 
-@pytest.mark.subprocess
-@needs_gpu
-@pytest.mark.skipif(
+needs_h100 = pytest.mark.skipif(
     not any("H100" in gpu.device_kind for gpu in GPUS), reason="no H100 among the GPUs"
 )
+
+
+@pytest.mark.subprocess
+@needs_h100
 def test_a_gpu_program_compiled_elsewhere_is_that_compiled_here():
     lowered = loss(mesh_of(GPUS[0], ("i", "j"))).lower(A, B)
     here, elsewhere = lowered.compile().explain(), ahead_of_time(lowered, "gpu:h100:1").explain()
@@ -150,3 +155,13 @@ def test_a_gpu_program_compiled_elsewhere_is_that_compiled_here():
     assert elsewhere.memory.results == here.memory.results
     assert elsewhere.layouts == here.layouts
     assert elsewhere.collectives == here.collectives
+
+
+@pytest.mark.subprocess
+@needs_h100
+def test_a_gpu_program_compiled_elsewhere_runs_here(tmp_path):
+    lowered = loss(mesh_of(GPUS[0], ("i", "j"))).lower(A, B)
+    ahead_of_time(lowered, "gpu:h100:1").save(tmp_path / "loss.bin")
+    loaded = load(tmp_path / "loss.bin")
+    assert loaded(A, B).devices() == {GPUS[0]}
+    np.testing.assert_allclose(loaded(A, B), reference_loss(A, B), rtol=1e-5, atol=1e-5)

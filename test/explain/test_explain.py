@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from shmap_passes.cost import collective_time, nccl
 from shmap_passes.cost.chips import H100_SXM, TPU_V5E
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler import PARTITIONERS, Target, shard_map
 from shmap_compiler.base.device_groups import group_axes
@@ -252,12 +253,12 @@ def test_trips_that_xla_wrote_down():
 
 
 def test_collectives_in_a_loop_count_its_trips():
-    (occurrence,) = schedule.run(loop("LT", 0, 7, 1), None, None, 2).occurrences
+    (occurrence,) = schedule.run(loop("LT", 0, 7, 1), None, 2).occurrences
     assert occurrence.trips == 7
 
 
 def test_a_loop_of_unknown_trips_is_told():
-    found = schedule.run(loop("EQ", 0, 7, 1), None, None, 2)
+    found = schedule.run(loop("EQ", 0, 7, 1), None, 2)
     assert found.unknown_loops == [""]
     assert found.occurrences[0].trips == 1
 
@@ -395,6 +396,7 @@ PLACES = {
     RING: [(k,) for k in range(4)],
     GRID: [(x, y) for x in range(2) for y in range(4)],
 }
+V5E = Machine(TPU_V5E, Target.parse("tpu:v5e:2x4").network, tuple(PLACES[GRID]))
 MIB = 2**20
 
 
@@ -467,8 +469,7 @@ def scheduled(lines, **more):
     """The schedule of these lines on 2x4 chips of v5e, in order of the mesh."""
     body = "\n".join(f"  {line}" for line in lines)
     entry = f"ENTRY %main (p: bf16[4096,1024]) -> bf16[4096,1024] {{\n{body}\n}}"
-    target = Target.parse("tpu:v5e:2x4")
-    return schedule.run(module(entry), target, PLACES[GRID], 8)
+    return schedule.run(module(entry), V5E, 8)
 
 
 P_LINE = "%p = bf16[4096,1024] parameter(0)"
@@ -621,7 +622,7 @@ def test_asynchronous_wrappers_and_fusions_of_collectives_are_read():
     gather = read_collective(parsed, parsed.entry, parsed.entry["start"], 2)
     assert gather is not None
     assert (gather.kind, gather.payload, gather.starts) == ("all-gather", 64, True)
-    found = schedule.run(parsed, None, None, 2).occurrences
+    found = schedule.run(parsed, None, 2).occurrences
     assert [(o.collective.kind, o.overlapped) for o in found] == [
         ("all-gather", True),
         ("all-reduce", False),
@@ -641,8 +642,7 @@ def test_the_longest_branch_counts():
   %p = f32[8] parameter(1)
   ROOT %c = f32[8] conditional(%i, %p, %p), branch_computations={%branch0, %branch1}
 }"""
-    target = Target.parse("tpu:v5e:2x4")
-    (occurrence,) = schedule.run(module(entry, *branches), target, PLACES[GRID], 8).occurrences
+    (occurrence,) = schedule.run(module(entry, *branches), V5E, 8).occurrences
     assert occurrence.collective.payload == 4 * MIB
 
 

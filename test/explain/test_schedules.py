@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import second_model
 from schedules.programs import PROGRAMS
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler import Target
 from shmap_compiler.explain import hlo, schedule
@@ -39,7 +40,8 @@ def explained(path):
     header = json.loads(text.splitlines()[0].removeprefix("// "))
     places = [tuple(place) for place in header["places"]]
     target = Target.parse(path.parent.name.replace("-", ":"))
-    return schedule.run(hlo.parse(text), target, places, 8)
+    machine = Machine(target.chip, target.network, tuple(places))
+    return schedule.run(hlo.parse(text), machine, 8)
 
 
 def stored(target, program, line="0.12"):

@@ -9,6 +9,7 @@ import lzma
 from pathlib import Path
 
 import pytest
+from shmap_passes.cost.machine import Machine
 from shmap_tools.cli import explain
 
 from shmap_compiler import Target
@@ -102,7 +103,8 @@ def test_the_step_of_a_flax_transformer_on_a_target(target):
     text = lzma.decompress((STEPS / f"nnx_transformer_{chip}.hlo.xz").read_bytes()).decode()
     header = json.loads(text.splitlines()[0].removeprefix("// "))
     places = [tuple(place) for place in header["places"]]
-    run = schedule.run(hlo.parse(text), Target.parse(target), places, 8)
+    parsed = Target.parse(target)
+    run = schedule.run(hlo.parse(text), Machine(parsed.chip, parsed.network, tuple(places)), 8)
     # Products with a batch of heads are convolutions here.
     assert run.flops == pytest.approx(needed(), rel=0.01)
     memory = header["memory"]

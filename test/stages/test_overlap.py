@@ -168,6 +168,18 @@ def test_the_machine_of_attached_gpus():
     assert machine.compiler_options
 
 
+def test_processes_of_one_node_are_connected_by_nvlink():
+    """XLA gives the devices of a node one slice index, whether or not each has its own process."""
+    kind = H100_SXM.device_kind
+    devices = [
+        SimpleNamespace(device_kind=kind, process_index=k, slice_index=k // 8) for k in range(16)
+    ]
+    machine = machine_of_devices(devices, devices, False)
+    assert machine is not None
+    assert machine.network == Nodes(2, 8, 450e9, 400e9, measured=True)
+    assert machine.places[7:9] == ((0, 7), (1, 0))
+
+
 def test_machines_that_are_not_known():
     assert machine_of_mesh(MESH, "cpu", True) is None
     assert machine_of_mesh(MESH, "tpu", True) is None

@@ -1,0 +1,41 @@
+"""Programs compiled without a device are read where it is: both name the same compiler."""
+
+from types import SimpleNamespace
+
+import jax
+
+from shmap_compiler.targets import compiler_build as room
+from shmap_compiler.targets.compiler_build import compiler_build
+
+
+def device(platform, version):
+    return SimpleNamespace(platform=platform, client=SimpleNamespace(platform_version=version))
+
+
+def build(platform, version):
+    return compiler_build(device(platform, version))
+
+
+# What clients with and without TPUs of libtpu 0.0.50.1 report begins in these ways.
+BUILT = "Built on Oct 22 2026 00:45:19 (1792655119) cl/1004524046"
+COMPILE_ONLY = f"TFRT TPU v5 lite\n{BUILT}"
+
+
+def test_tpus():
+    assert build("tpu", COMPILE_ONLY) == build("tpu", f"PJRT C API\n{COMPILE_ONLY}") == BUILT
+    assert build("tpu", COMPILE_ONLY.replace("Oct 22", "Oct 29")) != BUILT
+
+
+def test_gpus(monkeypatch):
+    """What an H100 and the compiler without one report, of the same plugin."""
+    monkeypatch.setattr(room, "_GPU_PLUGINS", ("numpy", "not-installed", "jaxlib"))
+    attached = build("gpu", "cuda 13000")
+    assert attached == build("gpu", "PJRT C API\nNVIDIA H100 80GB HBM3")
+    assert "jaxlib" in attached
+    assert "not-installed" not in attached
+    monkeypatch.setattr(room.metadata, "version", lambda name: "0.0.1")
+    assert build("gpu", "cuda 13000") != attached
+
+
+def test_a_cpu():
+    assert compiler_build(jax.devices()[0]) == jax.devices()[0].client.platform_version
