@@ -14,7 +14,7 @@ After, form=partial-sums:
          %r1, %x1 = stablehlo.optimization_barrier %r, %x
          %q = stablehlo.dot_general (stablehlo.dynamic_slice %x1, the rows for s), %w : f32
          %s1 = stablehlo.convert (stablehlo.add (stablehlo.convert %r1), %q)
-         // at the end the own block is put together from its sums
+         // at the end each sum of the own block is put in its place before the next one is used
 After, form=columns parts=2:
          %p0 = stablehlo.dot_general %x, (stablehlo.slice %w [0:k, 0:c])
          %x1, %q0 = stablehlo.optimization_barrier %x, %p0

@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from ..cost.rings import MOST_UNROLLED, STEPS_OF_SUMS
 from ..ir.body_form import BodyForm
-from ..ir.slices import scalar, take_at
+from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_through
 from .form import Form
@@ -49,28 +49,34 @@ def _value(
     form: Form,
 ) -> Value:
     steps = _Steps(scattered, ring(body, scattered.axes, form.order), cuts, parts, form)
-    around = steps.around
-    if around.count <= MOST_UNROLLED:
-        starts = around.starts(steps.size)
-        sums: list[Value] = []
-        for step in range(around.count):
-            sums = steps.add(sums, starts[(step + 1) % around.count], starts[-(step + 1)])
-    else:
-        sums = _in_loop(steps)
+    sums, last = (_unrolled if steps.around.count <= MOST_UNROLLED else _in_loop)(steps)
     type_ = scattered.op.results[0].type
-    buffer = empty(type_, form.empty) if form.in_place else None
-    rounded = [_convert(each, steps.sent_as) for each in sums]
-    return join(rounded, Cut(scattered.dimension, steps.size), type_, buffer)
+    if form.in_place:
+        return steps.put(sums, last, empty(type_, form.empty))
+    rounded = [_convert(each, steps.sent_as) for each in steps.add(sums, last, last)]
+    return join(rounded, Cut(scattered.dimension, steps.size), type_, None)
 
 
-def _in_loop(steps: _Steps) -> list[Value]:
-    """The sums, by a loop; a step of the loop is some of the ring, as its last transfer waits."""
+def _unrolled(steps: _Steps) -> tuple[list[Value], Value]:
+    """The sums before the last step, and where the block of the device begins."""
+    starts = steps.around.starts(steps.size)
+    sums: list[Value] = []
+    for step in range(1, steps.around.count):
+        sums = steps.add(sums, starts[step], starts[-step])
+    return sums, starts[0]
+
+
+def _in_loop(steps: _Steps) -> tuple[list[Value], Value]:
+    """The same, by a loop; a step of the loop is some of the ring, as its last transfer waits."""
     around = steps.around
     table = around.table()
 
+    def start(step: Value, way: int = 1) -> Value:
+        return around.start(table, step, steps.size, way)
+
     def add(sums: Sequence[Value], step: Value) -> list[Value]:
         after = stablehlo.add(step, scalar(1))
-        return steps.add(sums, *(around.start(table, after, steps.size, way) for way in (1, -1)))
+        return steps.add(sums, start(after), start(after, -1))
 
     def several(number: Value, sums: list[Value]) -> list[Value]:
         first = stablehlo.add(stablehlo.multiply(number, scalar(STEPS_OF_SUMS)), scalar(1))
@@ -78,11 +84,11 @@ def _in_loop(steps: _Steps) -> list[Value]:
             sums = add(sums, stablehlo.add(first, scalar(more)))
         return sums
 
-    trips = (around.count - 1) // STEPS_OF_SUMS
+    trips = (around.count - 2) // STEPS_OF_SUMS
     sums = repeated(trips, add([], scalar(0)), several)
-    for number in range(1 + STEPS_OF_SUMS * trips, around.count):
+    for number in range(1 + STEPS_OF_SUMS * trips, around.count - 1):
         sums = add(sums, scalar(number))
-    return sums
+    return sums, start(scalar(around.count))
 
 
 @dataclass(frozen=True)
@@ -111,11 +117,26 @@ class _Steps:
           ahead, behind: where the blocks begin that belong to sums which go forward and backward.
         """
         return [
-            self._sum(number, sums[number] if sums else None, behind if number % 2 else ahead)
+            self._sum(number, sums[number] if sums else None, behind if number % 2 else ahead)[0]
             for number in range(self.parts)
         ]
 
-    def _sum(self, number: int, sent: Value | None, start: Value) -> Value:
+    def put(self, sums: Sequence[Value], start: Value, buffer: Value) -> Value:
+        """The last step of all: the block that begins at `start`, with each sum in its place.
+
+        A sum is used when the one before is in its place. libtpu would wait for all of them first.
+        """
+        for number, sent in enumerate(sums):
+            computed, *put = self._sum(number, sent, start, *([buffer] if number else []))
+            rounded = _convert(computed, self.sent_as)
+            place = scalar(number * (self.size // self.parts))
+            buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, place)
+        return buffer
+
+    def _sum(
+        self, number: int, sent: Value | None, start: Value, *before: Value
+    ) -> tuple[Value, ...]:
+        """A sum with its piece of the product, and the values that must be there before."""
         added_as = _adding_type(self.sent_as)
         kept_as = added_as if self.form.wide else self.sent_as
         operands = _sliced(self.scattered)
@@ -124,14 +145,15 @@ class _Steps:
         if sent is not None:
             received = self.around.shift(sent, -1 if number % 2 else 1)
             if self.form.barriers:
-                received, *values = barrier(received, *operands)
-                current = dict(zip(operands, values, strict=True))
+                received, *values = barrier(received, *operands, *before)
+                current = dict(zip(operands, values[: len(operands)], strict=True))
+                before = tuple(values[len(operands) :])
         piece = self.size // self.parts
         start = place_in(self.size * self.around.count, start, number * piece)
         computed = _product(self.scattered, self.cuts, current, start, piece, added_as)
         if received is not None:
             computed = stablehlo.add(_convert(received, added_as), computed)
-        return _convert(computed, kept_as)
+        return _convert(computed, kept_as), *before
 
 
 def _product(

@@ -17,8 +17,12 @@ module @all_axes_are_manual {
     // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %[[R]], %arg0
     // CHECK: stablehlo.dynamic_slice %[[B]]#1
     // CHECK: stablehlo.add %[[B]]#0
-    // CHECK-COUNT-5: stablehlo.collective_permute
+    // CHECK-COUNT-4: stablehlo.collective_permute
+    // CHECK: %[[PUT:.*]] = stablehlo.dynamic_update_slice
+    // CHECK: %[[LAST:.*]] = "stablehlo.collective_permute"
+    // CHECK: %[[E:.*]]:3 = stablehlo.optimization_barrier %[[LAST]], %arg0, %[[PUT]]
     // CHECK-NOT: stablehlo.collective_permute
+    // CHECK: stablehlo.dynamic_update_slice %[[E]]#2
     %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
