@@ -6,9 +6,10 @@ After:   %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, ... axes = 
               {shmap.overlap = {name = "ring", order = array<i64: 0, 1, 3, 2>, ...}}
          %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
 Needs:   the machine: its chip, its network and the places of the mesh, as `Machine.text` has them.
-Leaves:  every operation as it is; the passes after it rewrite those that have a form. Only
-         functions that are called in loops which gather are inlined, as a loop is rewritten whole,
-         and small ones that only compute what can be computed in pieces, as jax.nn.silu does.
+Leaves:  every operation as it is; the passes after it rewrite those that have a form. If there is
+         one, functions that are called in loops which gather are inlined, as a loop is rewritten
+         whole, and small ones that only compute what can be computed in pieces, as jax.nn.silu
+         does. A module in which nothing is chosen stays as it is.
 
 The rule is in passes/cost/overlap.py. A form must be expected to take at most 85% of the time of
 the plain program, with `effort=try` at most 100%, and with `effort=force` any. Without a machine
@@ -18,12 +19,15 @@ only forced forms are chosen. Sums are rounded on their way only with `may_round
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, PipelineError
 from ..cost.machine import Machine
+from ..ir.find_ops import find_ops
 from .choices import Choice, Effort, choices
+from .chosen_forms import record
 from .form import write
 from .inline_local import inline_local
 from .inline_steps import inline_steps
@@ -57,6 +61,25 @@ class ChooseOverlap(Pass):
         return choices(module, machine, self.effort, self.may_round)
 
     def run(self, module: ModuleOp) -> None:
-        for choice in self.choices(module):
+        has_calls = bool(find_ops(module.operation, ["func.call"]))
+        trial = _copy(module) if has_calls else module
+        is_chosen = False
+        for choice in self.choices(trial):
             if choice.form is not None:
                 write(choice.site.op, choice.form)
+                record(choice.site, choice.form)
+                is_chosen = True
+        if is_chosen and has_calls:
+            _move(trial, module)
+
+
+def _copy(module: ModuleOp) -> ModuleOp:
+    return cast("ModuleOp", module.operation.clone(ip=False).opview)
+
+
+def _move(source: ModuleOp, module: ModuleOp) -> None:
+    """Replaces the contents of a module by those of another."""
+    for op in list(module.body.operations):
+        op.erase()
+    for op in list(source.body.operations):
+        module.body.append(op)

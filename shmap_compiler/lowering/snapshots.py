@@ -16,6 +16,7 @@ import shmap_passes
 from jax.interpreters.mlir import ir
 from shmap_passes import ChooseOverlap, Pass
 from shmap_passes.overlap.choices import Choice
+from shmap_passes.overlap.chosen_forms import ChosenForm
 
 from shmap_compiler.base.untyped import OpView
 
@@ -36,12 +37,17 @@ class ModuleState:
 
 
 class Snapshots:
-    """The modules of one program; of nested programs, those of the outermost, emitted last."""
+    """The modules of one program; of nested programs, those of the outermost, emitted last.
+
+    Attributes:
+      chosen: the forms that were taken when the program was lowered, of nested programs as well.
+    """
 
     def __init__(self) -> None:
         self._emitted: Any = None
         self._passes: tuple[Pass | str, ...] = ()
         self._chosen_in: Any = None
+        self.chosen: tuple[ChosenForm, ...] = ()
 
     def emitted(self, module: ir.Module, passes: Sequence[Pass | str]) -> None:
         """Takes a copy of a module in body form, before the passes run over it."""

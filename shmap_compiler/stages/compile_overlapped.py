@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from shmap_passes import ChooseOverlap
 from shmap_passes.cost.machine import Machine
-from shmap_passes.overlap.choices import Choice
+from shmap_passes.overlap.chosen_forms import ChosenForm
 
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.untyped import Setting, Unchecked
+from shmap_compiler.collectives import record_of
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.nested_graphs import all_equations
+from shmap_compiler.lowering.added_passes import added_passes
 from shmap_compiler.lowering.compiler_options import CompilerOptions
 from shmap_compiler.lowering.overlap import OverlapSetting
 from shmap_compiler.lowering.snapshots import Snapshots
@@ -25,6 +27,8 @@ Lower = Callable[[str, OverlapSetting, Machine | None], tuple[PortableProgram, S
 """Lowers a program for a platform, with a setting, for a machine."""
 
 PLAIN = OverlapSetting("off")
+
+_OVERLAPPED = {"all-gather", "all-reduce", "reduce-scatter", "all-to-all"}
 
 
 def compile_overlapped(
@@ -45,40 +49,48 @@ def compile_overlapped(
         options = CompilerOptions(given, of_target)
         return compile_for_target(program, target, progress, graph, options)
 
-    plain_program, snapshots = lower(target.platform, PLAIN, None)
-    if setting.mode == "off" or not snapshots.choices(ChooseOverlap()):
-        return compiled(plain_program, {})
+    def plain() -> Compiled:
+        return compiled(lower(target.platform, PLAIN, None)[0], {})
+
+    if setting.mode == "off" or not _may_overlap(graph):
+        return plain()
     machine = machine_for(signature, target)
     program, snapshots = lower(target.platform, setting, machine)
-    if not is_changed(snapshots):
-        return compiled(plain_program, {})
+    if not snapshots.chosen:
+        return compiled(program, {})  # As the plain one.
     if setting.mode != "measure":
         return compiled(program, target.compiler_options)
-    plain = compiled(plain_program, {})
+    as_it_is = plain()
     try:
         changed = compiled(program, target.compiler_options)
     except TargetError:  # It needs more memory, or the compiler fails.
-        return plain
-    return changed if _is_better(changed, plain, early_bytes(snapshots.choices())) else plain
+        return as_it_is
+    return changed if _is_better(changed, as_it_is, early_bytes(snapshots.chosen)) else as_it_is
 
 
-def early_bytes(choices: Sequence[Choice]) -> int:
+def _may_overlap(graph: Graph) -> bool:
+    """Whether a program communicates beside permutes, which run beside products in any case.
+
+    The coordinates of devices that are not attached take seconds to find.
+    """
+    if added_passes():
+        return True
+    found = (record_of(eqn.primitive) for eqn in all_equations(graph))
+    return any(record is not None and record.hlo in _OVERLAPPED for record in found)
+
+
+def early_bytes(chosen: Sequence[ChosenForm]) -> int:
     """Bytes that unrolled loops need more, as a step gathers before the one before it ends.
 
     What a step gathers is there while that of the step before is read, and so are the results of
     both; the slices that the next steps gather take about half as much again.
     """
     steps = [
-        each.site.received * each.site.count // (each.site.count - 1)
-        for each in choices
-        if each.form is not None and each.site.pattern == "gathering-loop"
+        each.received * each.count // (each.count - 1)
+        for each in chosen
+        if each.pattern == "gathering-loop"
     ]
     return 3 * max(steps, default=0)
-
-
-def is_changed(snapshots: Snapshots) -> bool:
-    """Whether a form was chosen anywhere."""
-    return any(choice.form is not None for choice in snapshots.choices())
 
 
 def machine_for(signature: Signature, target: Target) -> Machine | None:
@@ -96,11 +108,9 @@ def machine_for(signature: Signature, target: Target) -> Machine | None:
     return Machine(target.chip, target.network, places, compiler_options=True)
 
 
-def with_options_here(
-    options: CompilerOptions, setting: OverlapSetting, snapshots: Snapshots
-) -> CompilerOptions:
+def with_options_here(options: CompilerOptions, snapshots: Snapshots) -> CompilerOptions:
     """The options for a program that is compiled for the devices of its mesh."""
-    if setting.mode == "off" or not is_changed(snapshots):
+    if not snapshots.chosen:
         return options
     return CompilerOptions(options.given, Target.parse("local").compiler_options)
 

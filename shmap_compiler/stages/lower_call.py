@@ -8,6 +8,7 @@ from typing import get_args
 import jax
 from shmap_passes import GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
+from shmap_passes.overlap.chosen_forms import recording
 
 from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, TargetError
@@ -52,8 +53,9 @@ def lower_for(
     options = LoweringOptions(groups, snapshots.emitted, machine, compiler_options=True)
     jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
     platforms = None if platform is None else (platform,)
-    with partitioner_is(partitioner), lowering_with(options):
+    with partitioner_is(partitioner), lowering_with(options), recording() as chosen:
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
+    snapshots.chosen = tuple(chosen)
     return jax_lowered, snapshots
 
 

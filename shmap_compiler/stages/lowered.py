@@ -224,9 +224,10 @@ class Lowered:
             mesh = target_mesh(signature, target)
             if list(mesh.devices.flat) == list(signature.mesh.devices.flat):
                 return replace(program._compiled_here(given), target=target)
-        return compile_overlapped(
-            program._portable, program.overlap, target, given, progress, self.graph, signature
-        )
+        with using(self.added):
+            return compile_overlapped(
+                program._portable, program.overlap, target, given, progress, self.graph, signature
+            )
 
     def _with_setting(self, mode: OverlapMode | None, rounding: bool | None) -> Lowered:
         """The program with another setting of overlap."""
@@ -282,7 +283,7 @@ class Lowered:
         if isinstance(self.graph.mesh, AbstractMesh):
             raise TargetError(describe(self.call.fun), [no_devices(self.graph.mesh)])
         with compiling_for(self.partitioner):
-            options = with_options_here(options, self.overlap, self.snapshots)
+            options = with_options_here(options, self.snapshots)
             return Executable(self.call.signature, compile_with(self.jax_lowered, options))
 
     def simulate(self, *args: PyTree, stage: str | None = None) -> Simulation:

@@ -14,6 +14,8 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from shmap_passes.cost.chips import H100_SXM, TPU_V6E
 from shmap_passes.cost.networks import Nodes, Torus
+from shmap_passes.overlap.chosen_forms import ChosenForm
+from shmap_passes.overlap.form import Form
 
 from shmap_compiler import ShmapError, Target, overlap, shard_map
 from shmap_compiler.lowering import overlap as overlap_module
@@ -193,7 +195,7 @@ def test_options_for_attached_devices(monkeypatch):
     monkeypatch.setattr(type(Target.parse("local")), "compiler_options", options)
     for mode, given in (("off", {}), ("force", options)):
         lowered = mapped().lower(X, W, overlap=mode)
-        found = module.with_options_here(NO_OPTIONS, lowered.overlap, lowered.snapshots)
+        found = module.with_options_here(NO_OPTIONS, lowered.snapshots)
         assert found.of_target == given
 
 
@@ -220,14 +222,31 @@ def test_the_faster_program_is_kept(changed, is_better):
     assert module._is_better(changed, judged(1.0)) == is_better
 
 
+@pytest.mark.parametrize("mode", ["off", "auto", "force"])
+def test_a_program_is_lowered_once(mode, monkeypatch):
+    """For a target; only "measure" needs the plain program as well."""
+    lowered = mapped().lower(X, W)
+    modes = []
+
+    def lower(platform, setting, machine):
+        modes.append(setting.mode)
+        return lowered._portable(platform, setting, machine)
+
+    monkeypatch.setattr(module, "compile_for_target", lambda program, *_: program)
+    setting, target = OverlapSetting(mode), Target.parse("cpu:8")
+    module.compile_overlapped(
+        lower, setting, target, {}, print, lowered.graph, lowered.call.signature
+    )
+    assert modes == [mode]
+
+
 def test_an_unrolled_loop_may_need_what_three_steps_gather():
     assert module._is_better(judged(0.9, memory=132), judged(1.0), more=30)
     assert not module._is_better(judged(0.9, memory=133), judged(1.0), more=30)
-    site = SimpleNamespace(pattern="gathering-loop", received=70, count=8)
-    other = SimpleNamespace(pattern="gather-product", received=700, count=8)
-    chosen = [SimpleNamespace(site=s, form="a form") for s in (site, other)]
-    assert module.early_bytes(chosen) == 3 * 80
-    assert module.early_bytes([SimpleNamespace(site=site, form=None)]) == 0
+    loop = ChosenForm(Form("unroll"), "gathering-loop", received=70, count=8)
+    other = ChosenForm(Form("ring"), "gather-product", received=700, count=8)
+    assert module.early_bytes([loop, other]) == 3 * 80
+    assert module.early_bytes([other]) == 0
 
 
 @pytest.mark.slow

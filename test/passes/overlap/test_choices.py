@@ -33,6 +33,10 @@ def gather(x, w):
     return jax.lax.all_gather(x, "i", axis=0, tiled=True) @ w
 
 
+def activated(x, w):
+    return jax.nn.silu(gather(x, w))
+
+
 def scatter(x, w):
     return jax.lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
 
@@ -56,6 +60,7 @@ def gradient(x, ws):
 
 PROGRAMS = {
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
+    activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
     mlp: (
         (P("i"), P(None, "i"), P("i")),
@@ -92,6 +97,18 @@ def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
         chosen_forms = [c.form for c in found if c.form is not None]
         assert [form for form in written.values() if form is not None] == chosen_forms
         return [(c.site.pattern, c.form, c.plan) for c in found]
+
+
+def test_a_module_in_which_nothing_is_chosen_stays_as_it_is():
+    """Also what it calls, which is inlined where something is chosen."""
+    with shmap_passes.make_context():
+        module = ir.Module.parse(body(activated))
+        before = str(module)
+        assert "call @" in before
+        shmap_passes.run(module, [ChooseOverlap()])
+        assert str(module) == before
+        shmap_passes.run(module, [ChooseOverlap(effort="force")])
+        assert "call @" not in str(module)
 
 
 def test_a_ring_follows_the_chips():
