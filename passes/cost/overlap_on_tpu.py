@@ -7,6 +7,8 @@ docs/overlap.md. All times are the compiler's own estimates and `collective_time
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .machine import Machine
 from .overlap import (
     FEWEST_ROWS,
@@ -24,9 +26,11 @@ from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 # How much of the published speed large products reach by libtpu's own estimates.
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
 # How far its estimates are above the published bandwidth for pieces of products that wait for
-# memory, for products of wide operands, and for copies.
+# memory and for what whole products store, for products of wide operands, for what whole products
+# read, and for copies.
 _PIECE_FACTOR = 4.0
 _CHUNK_FACTOR = 1.3
+_READ_FACTOR = 2.0
 _COPY_FACTOR = 1.6
 _WIDE_FACTOR = 1.2
 # Seconds of what is between two pieces whose sums are on the way.
@@ -69,8 +73,11 @@ def _ring(work: Work, machine: Machine) -> Plan:
 
 def _columns(work: Work, machine: Machine) -> Plan:
     """The gathered operand in chunks of its free dimension; none of the contraction is cut."""
-    if not _gathers_meanwhile(machine):
+    if not _starts_gathers(machine):
         return _needs_options("all-gathers")
+    if _gathers_alone(work, machine):
+        reason = f"a {machine.chip.name} computes nothing beside gathers along several dimensions"
+        return Plan(None, reason=reason)
     parts = next((k for k in (8, 4) if work.cut % k == 0 and work.cut // k >= 512), 0)
     parts = parts or (4 if work.cut % 4 == 0 and work.cut // 4 >= FEWEST_ROWS else 0)
     if not parts:
@@ -129,11 +136,11 @@ def _exchange(work: Work, machine: Machine) -> Plan:
 
 def _unrolled(work: Work, machine: Machine) -> Plan:
     """Of a loop whose steps gather what they need, so that a step gathers for the next one."""
-    if not _gathers_meanwhile(machine):
+    if not _starts_gathers(machine):
         return _needs_options("all-gathers")
     # libtpu computes nothing beside a reduce-scatter.
     wire = wire_seconds(work, machine)
-    exposed = wire * work.reduced / work.received
+    exposed = wire * (1.0 if _gathers_alone(work, machine) else work.reduced / work.received)
     copies = _copy(work.copied, machine)
     return unrolled(work, wire - exposed, _compute(work, machine), exposed, copies)
 
@@ -184,6 +191,15 @@ def _piece(
     return max(product.flops / pieces / _peak(work, machine), in_memory)
 
 
+def _stored(work: Work, machine: Machine) -> float:
+    """What products as a whole wait for memory: for what they store, more than for what they read.
+
+    Pieces are slices of what they read, and wait for both.
+    """
+    moved = sum(p.batch * p.m * (_READ_FACTOR * p.k + _PIECE_FACTOR * p.n) for p in work.products)
+    return work.element_bytes * moved / machine.chip.hbm_bandwidth
+
+
 def _wide_piece(work: Work, machine: Machine, product: ProductShape, pieces: int) -> float:
     """A piece whose sum is f32: libtpu does not fuse the addition with the product.
 
@@ -225,17 +241,50 @@ def _plain(work: Work, machine: Machine) -> float:
 def _plain_scatter(work: Work, machine: Machine) -> float:
     """The product is stored, and waits for memory if it is wide, before its sums are scattered.
 
-    On v5p a scatter over chips along all dimensions becomes an all-reduce and a slice.
+    It is one product, which waits less than its pieces do. In some groups a scatter becomes an
+    all-reduce and a slice.
     """
-    places = [machine.places[device] for device in work.groups[0]]
-    extends = sum(len(set(along)) > 1 for along in zip(*places, strict=True))
-    kind = "all-reduce" if machine.chip.name == "TPU v5p" and extends == 3 else None
-    compute = sum(_piece(work, machine, product, 1) for product in work.products)
+    kind = "all-reduce" if _is_all_reduced(work, machine) else None
+    compute = max(_compute(work, machine), _stored(work, machine))
     return compute + wire_seconds(work, machine, kind=kind)
 
 
-def _gathers_meanwhile(machine: Machine) -> bool:
+def _starts_gathers(machine: Machine) -> bool:
     return machine.chip.name == _GATHERS_BY_ITSELF or machine.compiler_options
+
+
+def _gathers_alone(work: Work, machine: Machine) -> bool:
+    """Whether nothing is computed while a group gathers.
+
+    libtpu for v5p leaves a gather to the SparseCore where the group extends along one dimension of
+    the slice, and on 2x2x2. Its schedules for 2x2x1, 2x2x4 and 2x4x4 compute beside no other one.
+    """
+    is_v5p = machine.chip.name == "TPU v5p"
+    is_cube = _extents(range(len(machine.places)), machine) == [2, 2, 2]
+    return is_v5p and _dimensions(work, machine) > 1 and not is_cube
+
+
+def _dimensions(work: Work, machine: Machine) -> int:
+    """Along how many dimensions of the slice a group extends."""
+    return sum(size > 1 for size in _extents(work.groups[0], machine))
+
+
+def _is_all_reduced(work: Work, machine: Machine) -> bool:
+    """Whether libtpu scatters sums by an all-reduce and a slice.
+
+    It does on v5p if the group extends along all dimensions, and on v5e and v6e if it is a square
+    of at least 4x4.
+    """
+    if machine.chip.name in ("TPU v5e", "TPU v6e"):
+        rows, columns = _extents(work.groups[0], machine)
+        return rows == columns >= 4 and rows * columns == work.count
+    return machine.chip.name == "TPU v5p" and _dimensions(work, machine) == 3
+
+
+def _extents(devices: Iterable[int], machine: Machine) -> list[int]:
+    """The number of different coordinates along each dimension."""
+    places = (machine.places[device] for device in devices)
+    return [len(set(along)) for along in zip(*places, strict=True)]
 
 
 def _needs_options(what: str) -> Plan:
