@@ -38,6 +38,7 @@ class Chip:
       flops_share, hbm_share: how much of `flops` and `hbm_bandwidth` a kernel reaches, for chips
         whose compiler makes no estimate.
       kernel_seconds: the shortest time of a kernel on such chips.
+      processors: how many work at a time on one kernel; 1 where the compiler estimates times.
       collective_share: how much of its processors a running collective takes from other kernels.
     """
 
@@ -50,6 +51,7 @@ class Chip:
     flops_share: float = 1.0
     hbm_share: float = 1.0
     kernel_seconds: float = 0.0
+    processors: int = 1
     collective_share: float = 0.0
 
 
@@ -95,6 +97,7 @@ H100_SXM = Chip(
         "f16": 989.5e12,
         "f8": 1979e12,
         "int8": 1979e12,
+        "tf32": 494.5e12,
         "f32": 67e12,
         "f64": 67e12,
     },
@@ -105,7 +108,8 @@ H100_SXM = Chip(
     flops_share=0.7,
     hbm_share=0.85,
     kernel_seconds=3e-6,
-    # ncclAllGather starts 24 blocks on the 132 processors [nccl]
+    processors=132,  # [h100]
+    # ncclAllGather starts 24 blocks [nccl]
     collective_share=24 / 132,
 )
 

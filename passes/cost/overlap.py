@@ -74,6 +74,7 @@ class Work:
       scattered: bytes that a device receives in the reduce_scatter after the last of the products,
         if there is one beside the gather.
       is_narrowed: f32 of which products with default precision use the upper half only.
+      is_precise: whether a product asks for more than the default precision.
       may_round: whether sums may be rounded on their way, which changes results.
       reduced: how much of `received` is of reduce-scatters, for a loop.
       copied: bytes that a step of a loop copies, and that an unrolled one does not.
@@ -91,6 +92,7 @@ class Work:
     columns: int = 1
     scattered: int = 0
     is_narrowed: bool = False
+    is_precise: bool = False
     may_round: bool = False
     reduced: int = 0
     copied: int = 0
@@ -180,9 +182,13 @@ def _too_small_or_large(work: Work, machine: Machine) -> str:
 def speed(work: Work, machine: Machine) -> float:
     """Published operations per second in products of this type; 0 if unknown.
 
-    TPUs multiply f32 of default precision as bf16.
+    TPUs multiply f32 of default precision as bf16, and GPUs as tf32.
     """
-    element = "bf16" if machine.is_tpu and work.element == "f32" else work.element
+    element = work.element
+    if element == "f32" and machine.is_tpu:
+        element = "bf16"
+    elif element == "f32" and not work.is_precise:
+        element = "tf32"
     return machine.chip.flops.get(element, 0.0)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .beside_collectives import share_taken
 from .machine import Machine
 from .overlap import FEWEST_ROWS, Plan, Work, speed, wire_seconds
 from .overlap_on_tpu import unrolled
@@ -55,7 +56,7 @@ def _stages(work: Work, machine: Machine) -> Plan:
         total = copies if parts > 1 else 0.0
         for half in halves:
             transfer, compute = wire_seconds(half, machine, parts), _compute(half, machine, parts)
-            beside = max(_slowed(compute, transfer, machine), transfer)
+            beside = max(_slowed(half, compute, transfer, machine, parts), transfer)
             total += transfer + (parts - 1) * beside + compute
         return total
 
@@ -72,7 +73,7 @@ def _cut(work: Work) -> tuple[str, int]:
 
 def _unrolled(work: Work, machine: Machine) -> Plan:
     transfer, compute = wire_seconds(work, machine), _compute(work, machine, 1)
-    slowed = _slowed(compute, transfer, machine)
+    slowed = _slowed(work, compute, transfer, machine, 1)
     plan = unrolled(work, transfer, slowed)
     return Plan(
         plan.name,
@@ -86,14 +87,17 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
 def _seconds(work: Work, machine: Machine, parts: int) -> float:
     transfer = wire_seconds(work, machine, parts)
     compute = _compute(work, machine, parts)
-    beside = max(_slowed(compute, transfer, machine), transfer)
+    beside = max(_slowed(work, compute, transfer, machine, parts), transfer)
     return transfer + (parts - 1) * beside + compute + _copies(work, machine)
 
 
-def _slowed(compute: float, transfer: float, machine: Machine) -> float:
+def _slowed(work: Work, compute: float, transfer: float, machine: Machine, parts: int) -> float:
     """Of a product that has fewer processors while a collective runs."""
-    taken = machine.chip.collective_share
-    return min(compute / (1 - taken), compute + taken * transfer)
+    chip = machine.chip
+    shares = [share_taken(chip, p.batch * p.m * p.n // parts) for p in work.products]
+    flops = [p.flops for p in work.products]
+    longer = sum(f / (1 - share) for f, share in zip(flops, shares, strict=True)) / sum(flops)
+    return min(compute * longer, compute + (1 - 1 / longer) * transfer)
 
 
 def _compute(work: Work, machine: Machine, parts: int) -> float:

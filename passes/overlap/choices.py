@@ -207,6 +207,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         columns=site.columns,
         scattered=site.scattered,
         is_narrowed=_is_narrowed(site),
+        is_precise=_is_precise(site),
         may_round=may_round,
         reduced=site.reduced,
         kept=site.kept,
@@ -220,10 +221,13 @@ def _groups(site: Site, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
 
 def _is_narrowed(site: Site) -> bool:
     """Whether what is sent is f32, and only products of default precision read it."""
-    if site.element != "f32" or site.pattern not in _GATHERS:
-        return False
+    return site.element == "f32" and site.pattern in _GATHERS and not _is_precise(site)
+
+
+def _is_precise(site: Site) -> bool:
+    """Whether a product asks for more than the default precision."""
     precisions = [op.attributes.get("precision_config") for op in site.products]
-    return all(p is None or set(_words(str(p))) <= {"DEFAULT"} for p in precisions)
+    return any(p is not None and not set(_words(str(p))) <= {"DEFAULT"} for p in precisions)
 
 
 def _words(precision_config: str) -> Sequence[str]:

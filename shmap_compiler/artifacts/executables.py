@@ -18,7 +18,7 @@ from shmap_compiler.artifacts.checks import entries, field, numbers
 from shmap_compiler.artifacts.container import Container, pack, versions
 from shmap_compiler.artifacts.signatures import constant_sizes, read_signature, write_signature
 from shmap_compiler.base.errors import ArtifactError, Problem
-from shmap_compiler.base.meshes import request_cpu_devices
+from shmap_compiler.base.meshes import attached_devices, request_cpu_devices
 from shmap_compiler.base.untyped import Device, Json
 from shmap_compiler.records.compiled_program import MemoryAnalysis
 from shmap_compiler.records.loaded_program import LoadedProgram
@@ -125,17 +125,18 @@ def _serialized(executable: LoadedProgram) -> bytes:
 def _devices(container: Container, signature: Signature) -> list[Device]:
     header, who = container.header, signature.who
     kind = field(header, "device_kind", str)
-    here = {d.id: d for d in jax.devices() if d.device_kind == kind}
+    attached = attached_devices()
+    here = {d.id: d for d in attached if d.device_kind == kind}
     count = math.prod(signature.mesh.shape.values())
     ids = numbers("device_ids", entries(header, "device_ids", int), count, 2**31)
     there = [here.get(i) for i in ids]
     problems = []
     if None in there:
-        kinds = sorted({d.device_kind for d in jax.devices()})
+        kinds = sorted({d.device_kind for d in attached})
         problems.append(
             Problem(
                 container.where,
-                f"{len(jax.devices())} devices here, of kind {', '.join(kinds)}",
+                f"{len(attached)} devices here, of kind {', '.join(kinds)}",
                 f"the {len(there)} devices of kind {header['device_kind']} it was compiled for"
                 + (f", {header['target']}" if header["target"] else ""),
                 "load it on a machine that has them, or save the lowered program instead, which "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import jax
@@ -10,6 +11,7 @@ from jax.sharding import AbstractMesh
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem
 from shmap_compiler.base.jax_compat import AnyMesh, explicit_axes
+from shmap_compiler.base.untyped import Device
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,16 @@ class ManualRegion:
     def has_types_inside(self) -> bool:
         """Whether types in the body have specs, over Explicit axes that are not manual."""
         return bool(set(explicit_axes(self.mesh)) - set(self.manual_axes))
+
+
+def attached_devices() -> list[Device]:
+    """The devices of this process: those of JAX's default platform, then all others."""
+    found = list(jax.devices())
+    for platform in ("tpu", "gpu", "cpu"):
+        if platform != found[0].platform:
+            with contextlib.suppress(RuntimeError):
+                found += jax.devices(platform)
+    return found
 
 
 def no_devices(mesh: AbstractMesh) -> Problem:

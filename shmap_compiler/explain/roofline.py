@@ -139,7 +139,9 @@ class Work:
       name, opcode: of the instruction.
       source: the user's line, "" if XLA kept none.
       scope: the operation it comes from, with the named scopes around it.
-      element: the element type of the factors of its matrix products, "" if it has none.
+      element: the element type of the factors of its matrix products, "" if it has none; "tf32" of
+        f32 that a GPU rounds to it.
+      computed: elements of the result of its largest matrix product, 0 if it has none.
       trips: how often it runs, counting all loops around it.
       flops, traffic, seconds: of one run; operations, bytes in memory, time.
       unestimated: seconds that its memory traffic would take, if its compiler estimates times and
@@ -151,6 +153,7 @@ class Work:
     source: str
     scope: str
     element: str
+    computed: int
     trips: int
     flops: int
     traffic: int
@@ -166,7 +169,7 @@ def work(
         return None
     if instruction.call_target in _FREE_CALLS:
         return None
-    main = _main(module, computation, instruction)
+    main = _main(module, computation, instruction, chip)
     count = flops(module, computation, instruction)
     moved = traffic(module, computation, instruction)
     seconds, unestimated = _seconds(instruction, count, moved, main.element, chip)
@@ -176,6 +179,7 @@ def work(
         source=main.source,
         scope=main.scope,
         element=main.element if count else "",
+        computed=main.computed if count else 0,
         trips=1,
         flops=count,
         traffic=moved,
@@ -206,16 +210,27 @@ class _Main:
     source: str
     scope: str
     element: str
+    computed: int
 
 
-def _main(module: Module, computation: Computation, instruction: Instruction) -> _Main:
+def _main(
+    module: Module, computation: Computation, instruction: Instruction, chip: Chip | None
+) -> _Main:
     inside = [*_fused(module, computation, instruction)]
     where, largest = max(inside, key=lambda pair: _own_flops(*pair))
     factor = hlo.element(where[largest.operands[0]].type) if largest.operands else ""
     near = [largest, instruction, *(inner for _, inner in inside)]
     source = next(filter(None, map(module.source, near)), "")
     scope = next((i.scope for i in near if i.scope), "")
-    return _Main(source, scope, factor)
+    if factor == "f32" and chip is not None and "tf32" in chip.flops and not _is_precise(largest):
+        factor = "tf32"
+    computed = math.prod(hlo.shape(largest.type)) if factor else 0
+    return _Main(source, scope, factor, computed)
+
+
+def _is_precise(product: Instruction) -> bool:
+    """Whether a product of f32 was asked for with more than the default precision."""
+    return re.search(r"operand_precision[^\]}]*high", product.attributes, re.IGNORECASE) is not None
 
 
 def _fused(

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from shmap_passes.cost.beside_collectives import share_taken
 from shmap_passes.cost.collective_time import Cost
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Network
@@ -126,10 +127,6 @@ class _Runner:
     device_count: int
 
     @property
-    def _taken(self) -> float:
-        return self.machine.chip.collective_share if self.machine else 0.0
-
-    @property
     def _network(self) -> Network | None:
         return self.machine.network if self.machine else None
 
@@ -138,7 +135,7 @@ class _Runner:
         schedule, network = Schedule(), self._network
         links = Links(network) if network is not None else None
         started: dict[str, tuple[Collective, Cost | None, float]] = {}
-        beside = Beside(self._taken)
+        beside = Beside()
         live = liveness(self.module, computation)
         for index, instruction in enumerate(computation):
             _hold(schedule, live, index)
@@ -201,7 +198,8 @@ class _Runner:
         work = roofline.work(self.module, computation, instruction, chip)
         if work is None:
             return
-        work = replace(work, seconds=beside.seconds(schedule.seconds, work.seconds))
+        share = share_taken(chip, work.computed) if chip is not None else 0.0
+        work = replace(work, seconds=beside.seconds(schedule.seconds, work.seconds, share))
         schedule.works.append(work)
         if work.seconds:
             schedule.events.append(

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 from shmap_passes.cost.chips import Chip
@@ -16,6 +15,7 @@ from shmap_passes.cost.networks import Coordinates, Network
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.meshes import attached_devices
 from shmap_compiler.base.untyped import Device, Setting, Unchecked
 
 _LONGEST_TEXT = 100
@@ -135,7 +135,7 @@ class Target:
 
     def _devices_here(self) -> list[Device]:
         kind = self.chip.device_kind if self.chip else None
-        return [d for d in jax.devices() if d.device_kind == kind]
+        return [d for d in attached_devices() if d.device_kind == kind]
 
     def _compile_only_devices(self) -> list[Device]:
         raise NotImplementedError

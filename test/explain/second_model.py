@@ -134,7 +134,8 @@ class Reader:
             elif not re.search(r"-(start|done|update)$", line.opcode) and base not in KINDS:
                 seconds, flops = self.time(line, types)
                 if self.chip == "h100":
-                    seconds = _beside(spans, found.total, seconds)
+                    taken = self.taken(line) if flops else 24 / 132
+                    seconds = _beside(spans, found.total, seconds, taken)
                 found.computing += seconds
                 found.total += seconds
                 found.flops += flops
@@ -301,6 +302,19 @@ class Reader:
         left = _shape(types[line.operands[0]])
         return 2 * out * math.prod(left[int(d)] for d in re.findall(r"\d+", contracted[1]))
 
+    def taken(self, line: Line) -> float:
+        """Of the speed of a product, by rounds of 132 tiles of 128x256: measured on an H100."""
+        sizes = [math.prod(_shape(line.type))] if line.opcode != "fusion" else []
+        for name in line.called if line.opcode == "fusion" else ():
+            sizes += [
+                math.prod(_shape(inner.type))
+                for inner in self.computations[name]
+                if inner.opcode == "dot"
+            ]
+        tiles = max(sizes) / 32768
+        slower = 1.81 if tiles <= 132 else 1.42 if tiles <= 528 else 1.28 if tiles <= 1056 else 1.1
+        return 1 - 1 / slower
+
     def moved(self, line: Line, types: dict[str, str]) -> float:
         if line.opcode == "fusion":
             inside = self.computations[line.called[0]]
@@ -326,12 +340,12 @@ _TABLE = {
 }
 
 
-def _beside(spans: list[tuple[float, float]], now: float, alone: float) -> float:
-    """How long work takes, by bisection, if what runs beside it takes 24 of 132 processors."""
+def _beside(spans: list[tuple[float, float]], now: float, alone: float, taken: float) -> float:
+    """How long work takes, by bisection, if what runs beside it takes a share of its speed."""
 
     def done(seconds: float) -> float:
         meanwhile = sum(max(0.0, min(e, now + seconds) - max(b, now)) for b, e in spans)
-        return seconds - 24 / 132 * meanwhile
+        return seconds - taken * meanwhile
 
     low, high = alone, 2 * alone
     for _ in range(60):

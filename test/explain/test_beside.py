@@ -16,20 +16,20 @@ from shmap_compiler.explain.beside import Beside
     ],
 )
 def test_a_collective_takes_its_share(now, alone, seconds):
-    beside = Beside(0.25)
+    beside = Beside()
     beside.add(3.0, 4.0)
     beside.add(2.0, 3.0)
-    assert beside.seconds(now, alone) == pytest.approx(seconds)
+    assert beside.seconds(now, alone, 0.25) == pytest.approx(seconds)
 
 
 def test_two_at_a_time_take_no_more_than_one():
-    beside = Beside(0.25)
+    beside = Beside()
     beside.add(0.0, 1.0)
     beside.add(0.0, 1.0)
-    assert beside.seconds(0.0, 1.0) == pytest.approx(1.25)
+    assert beside.seconds(0.0, 1.0, 0.25) == pytest.approx(1.25)
 
 
 def test_no_share_is_taken_where_other_units_send():
-    beside = Beside(0.0)
+    beside = Beside()
     beside.add(0.0, 9.0)
-    assert beside.seconds(0.0, 1.0) == 1.0
+    assert beside.seconds(0.0, 1.0, 0.0) == 1.0

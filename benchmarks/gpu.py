@@ -1,0 +1,208 @@
+"""What the model of GPUs assumes, measured on one GPU.
+
+    python benchmarks/gpu.py alone            matrix products, copies and small kernels
+    python benchmarks/gpu.py beside           products beside a kernel that occupies processors
+    python benchmarks/gpu.py programs         those of overlap.py, for eight GPUs, without transfers
+
+"beside" needs CuPy: it starts a kernel of 24 blocks, as NCCL does, that copies memory as fast as a
+gather delivers. "programs" runs what one of eight GPUs computes, with the collectives of a mock of
+NCCL that XLA has for the purpose; they end at once and deliver nothing. Each line has the median of
+seven batches of calls. In the tables, "model" is what `explain` says.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from shmap_passes.cost.beside_collectives import share_taken
+from shmap_passes.cost.chips import H100_SXM
+
+from shmap_compiler import shard_map
+
+# Rows, inner dimension and columns, in chunks as overlap.py's programs have them, and others.
+SIZES = [
+    (16384, 8192, 2048),
+    (8192, 8192, 2048),
+    (4096, 8192, 2048),
+    (2048, 8192, 2048),
+    (4096, 8192, 8192),
+    (4096, 8192, 4096),
+    (4096, 8192, 1024),
+    (16384, 2048, 8192),
+    (16384, 2048, 4096),
+    (16384, 2048, 2048),
+    (16384, 2048, 1024),
+    (8192, 4096, 2048),
+    (8192, 2048, 4096),
+    (4096, 4096, 2048),
+    (4096, 2048, 4096),
+    (4096, 4096, 4096),
+]
+
+
+def normal(seed, *shape, dtype=jnp.bfloat16):
+    return (0.02 * jax.random.normal(jax.random.key(seed), shape)).astype(dtype)
+
+
+def batch(function, args, calls):
+    """Seconds of a call, of so many one after the other."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = function(*args)
+    jax.block_until_ready(result)
+    return (time.perf_counter() - start) / calls
+
+
+def seconds(function, *args, batches=7):
+    jax.block_until_ready(function(*args))
+    calls = max(5, min(1000, int(0.05 / batch(function, args, 3))))
+    return statistics.median(batch(function, args, calls) for _ in range(batches))
+
+
+def product(m, k, n, dtype=jnp.bfloat16, precision=None):
+    args = normal(0, m, k, dtype=dtype), normal(1, k, n, dtype=dtype)
+    dot = jax.jit(lambda x, w: jnp.matmul(x, w, precision=precision))
+    return dot.lower(*args).compile(), args
+
+
+def alone():
+    chip = H100_SXM
+    print("| product | type | ms | TFLOP/s | of the published speed |\n|---|---|---|---|---|")
+    for *size, dtype, precision, element in [
+        *((*size, jnp.bfloat16, None, "bf16") for size in SIZES),
+        (8192, 8192, 8192, jnp.bfloat16, None, "bf16"),
+        (8192, 8192, 8192, jnp.float32, None, "tf32"),
+        (4096, 4096, 4096, jnp.float32, None, "tf32"),
+        (16384, 8192, 2048, jnp.float32, None, "tf32"),
+        (4096, 4096, 4096, jnp.float32, "highest", "f32"),
+    ]:
+        function, args = product(*size, dtype, precision)
+        took, flops = seconds(function, *args), 2 * np.prod(size, dtype=float)
+        share = flops / took / chip.flops[element]
+        cells = f"{1e3 * took:.3f} | {flops / took / 1e12:.0f} | {share:.2f}"
+        print(f"| {'x'.join(map(str, size))} | {element} | {cells} |", flush=True)
+    for mib in (16, 64, 256, 1024):
+        x = normal(0, mib * 2**19)
+        took = seconds(jax.jit(lambda x: x * 2 + 1), x)
+        share = 2 * x.nbytes / took / chip.hbm_bandwidth
+        print(f"{mib} MiB read and written: {1e6 * took:.0f} us, {share:.2f} of the bandwidth")
+    x = normal(0, 1024)
+
+    def chain(length):
+        def steps(x):
+            for _ in range(length):
+                x = jax.lax.optimization_barrier(x * 2 + 1)
+            return x
+
+        return seconds(jax.jit(steps), x)
+
+    print(f"a kernel of 2 KiB: {1e6 * (chain(201) - chain(1)) / 200:.2f} us")
+
+
+COPY = r"""
+extern "C" __global__ void __launch_bounds__(640)
+copy(const uint4* from, uint4* to, long long count, int rounds, int pause) {
+  extern __shared__ char all_of_a_processor[];
+  for (int r = 0; r < rounds; r++)
+    for (long long i = blockIdx.x * 640ll + threadIdx.x; i < count; i += gridDim.x * 640ll) {
+      to[i] = from[i];
+      if (pause) __nanosleep(pause);
+    }
+}"""
+# Blocks, and nanoseconds that a thread sleeps between two copies.
+LOADS = ((8, 0), (16, 0), (24, 0), (24, 1000), (24, 3000))
+
+
+def beside():
+    import cupy
+
+    copy = cupy.RawKernel(COPY, "copy")
+    copy.max_dynamic_shared_size_bytes = 100 * 1024
+    stream = cupy.cuda.Stream(non_blocking=True)
+    source = cupy.zeros(2**26, cupy.int32)
+    target = cupy.empty_like(source)
+
+    def start(blocks, pause, rounds):
+        count = cupy.int64(source.nbytes // 16)
+        arguments = (source, target, count, cupy.int32(rounds), cupy.int32(pause))
+        with stream:
+            copy((blocks,), (640,), arguments, shared_mem=100 * 1024)
+
+    def rate(load):
+        """Seconds of one round."""
+        stream.synchronize()
+        begin = time.perf_counter()
+        start(*load, 4)
+        stream.synchronize()
+        return (time.perf_counter() - begin) / 4
+
+    rates = {load: rate(load) for load in LOADS}
+    names = [f"{n} blocks, {2 * source.nbytes / t / 1e9:.0f} GB/s" for (n, _), t in rates.items()]
+    print(f"| product | ms | {' | '.join(names)} | model |\n|---|---|{'---|' * len(names)}---|")
+    for size in SIZES:
+        function, args = product(*size)
+        base = seconds(function, *args)
+        calls, row = max(5, int(0.02 / base)), []
+        for load, round_ in rates.items():
+            longer = []
+            for _ in range(3):
+                start(*load, int(0.06 / round_) + 2)
+                time.sleep(0.002)
+                longer.append(batch(function, args, calls) / base)
+                assert not stream.done, "the copy ended before the products"
+                stream.synchronize()
+            row.append(f"{statistics.median(longer):.2f}")
+        model = 1 / (1 - share_taken(H100_SXM, size[0] * size[2]))
+        cells = " | ".join([f"{1e3 * base:.3f}", *row, f"{model:.2f}"])
+        print(f"| {'x'.join(map(str, size))} | {cells} |", flush=True)
+
+
+def programs(names):
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_shard_autotuning=false"
+    jax.config.update("jax_mock_gpu_topology", "1x8x1")
+    from overlap import PROGRAMS, total
+
+    mesh = Mesh(np.array(jax.devices()), "i")
+
+    def argument(seed, shape, spec):
+        sharding = NamedSharding(mesh, spec)
+        block = normal(seed, *sharding.shard_shape(shape))
+        return jax.make_array_from_single_device_arrays(shape, sharding, [block])
+
+    print(
+        "| program | overlap | computes, ms | model: computes, sends, in all |\n|---|---|---|---|"
+    )
+    for name in names or PROGRAMS:
+        body, in_specs, out_specs, shapes = PROGRAMS[name]
+        args = [argument(k, *each) for k, each in enumerate(zip(shapes, in_specs, strict=True))]
+        specs = {"in_specs": in_specs, "out_specs": out_specs}
+        mapped = shard_map(body, mesh=mesh, check_vma=False, **specs)
+        for mode in ("off", "auto"):
+            compiled = mapped.lower(*args, overlap=mode, overlap_rounding=True).compile()
+            took, totals = seconds(compiled, *args), compiled.explain().totals
+            figures = (totals.compute_seconds, totals.wire_seconds, total(totals))
+            model = ", ".join(f"{1e3 * each:.2f}" for each in figures)
+            print(f"| {name} | {mode} | {1e3 * took:.2f} | {model} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=("alone", "beside", "programs"))
+    parser.add_argument("--programs", nargs="+")
+    options = parser.parse_args()
+    if options.part == "programs":
+        programs(options.programs)
+    else:
+        {"alone": alone, "beside": beside}[options.part]()
+
+
+if __name__ == "__main__":
+    main()
