@@ -77,6 +77,30 @@ def _householder_product(reflectors: jax.Array, scales: jax.Array) -> jax.Array:
     return lax.fori_loop(0, count, reflect, jnp.eye(*reflectors.shape, dtype=reflectors.dtype))
 
 
+def singular_values(x: jax.Array) -> tuple[None, jax.Array, None, None]:
+    """The singular values, where a routine returns them."""
+    return None, lax.linalg.svd(x, compute_uv=False), None, None
+
+
+def singular_vectors(x: jax.Array, full: bool) -> tuple[None, jax.Array, jax.Array, jax.Array]:
+    """The singular values and both kinds of vectors, where a routine returns them."""
+    left, values, right = lax.linalg.svd(x, full_matrices=full)
+    return None, values, left, right
+
+
+def eigenvectors(x: jax.Array, left: bool, right: bool) -> list[jax.Array | None]:
+    """The eigenvalues and the vectors that are wanted, where a routine returns them.
+
+    The values of a real matrix are two arrays, of the real and the imaginary parts.
+    """
+    values, *vectors = lax.linalg.eig(
+        x, compute_left_eigenvectors=left, compute_right_eigenvectors=right
+    )
+    parts = [values] if jnp.iscomplexobj(x) else [jnp.real(values), jnp.imag(values)]
+    found = iter(vectors)
+    return [*parts, next(found) if left else None, next(found) if right else None]
+
+
 def select_and_add(
     operand: jax.Array,
     cotangents: jax.Array,

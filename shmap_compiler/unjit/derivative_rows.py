@@ -93,6 +93,42 @@ def _syevd(op: Op) -> Code | None:
     return display("(", [f"*{vectors_and_values.text}", _success(op)], ")")
 
 
+def _gesdd(op: Op) -> Code | None:
+    mode = _options(op)["mode"]
+    known = {1, 4} if mode == "N" else {1, 2, 3, 4}
+    if not _are_known(op, known):
+        return None
+    function = "singular_values" if mode == "N" else "singular_vectors"
+    full = {} if mode == "N" else {"full": _YES_NO[mode == "A"]}
+    found = call(f"derivative_functions.{function}", op.exact(0), **full)
+    return display("(", [f"*{found.text}", _success(op)], ")")
+
+
+def _geev(op: Op) -> Code | None:
+    options = _options(op)
+    left, right = (options[f"compute_{side}"] == "V" for side in ("left", "right"))
+    # The values of real matrices are two arrays, the real and the imaginary parts.
+    first = len(op.op.results) - 3
+    known = {*range(first), *([first] if left else []), *([first + 1] if right else [])}
+    if not _are_known(op, {*known, first + 2}):
+        return None
+    function = "derivative_functions.eigenvectors"
+    found = call(function, op.exact(0), left=_YES_NO[left], right=_YES_NO[right])
+    return display("(", [f"*{found.text}", _success(op)], ")")
+
+
+def _gtsv(op: Op) -> Code | None:
+    if not _are_known(op, {3, 4}):
+        return None
+    solved = call("lax.linalg.tridiagonal_solve", *op.all_exact())
+    return display("(", ["None", "None", "None", solved, _success(op)], ")")
+
+
+def _are_known(op: Op, known: set[int]) -> bool:
+    """Whether no results are used but some: a routine leaves what it likes in the others."""
+    return all(k in known or not list(result.uses) for k, result in enumerate(op.op.results))
+
+
 def _cholesky(op: Op) -> Code:
     return call(
         "derivative_functions.cholesky_factor", op.exact(0), lower=_YES_NO[op.flag("lower")]
@@ -149,8 +185,11 @@ _FUNCTIONS = {
 """Functions that JAX lowers to CHLO, by their name there."""
 
 _ROUTINES: dict[str, Row] = {
+    "geev": _geev,
     "geqrf": _geqrf,
+    "gesdd": _gesdd,
     "getrf": _getrf,
+    "gtsv": _gtsv,
     "heevd": _syevd,
     "orgqr": _orgqr,
     "potrf": _potrf,

@@ -47,7 +47,7 @@ def _jvp(
     except NotImplementedError as error:
         if isinstance(error, DerivativeError):
             raise
-        raise _no_derivative(f"{module!r}: {error}") from error
+        raise _no_derivative(f"{module!r}: {str(error).rstrip('.')}") from error
     return results, [
         tangent if tangent.dtype != jax.dtypes.float0 else zero
         for tangent, zero in zip(found, zeros, strict=True)

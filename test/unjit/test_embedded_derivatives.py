@@ -1,5 +1,7 @@
 """Derivatives and batching of embedded StableHLO are those of the function it was made of."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,6 +67,15 @@ FUNCTIONS = {
     "qr": (lambda a: jnp.linalg.qr(a), (floats_of((2, 4, 3)),)),
     "complex_qr": (lambda a: jnp.linalg.qr(a)[0], (floats_of((3, 3), jnp.complex64),)),
     "eigh": (lambda a: jnp.linalg.eigh(positive(a)), (square,)),
+    "svd": (lambda a: jnp.linalg.svd(a, full_matrices=False), (floats_of((2, 4, 3)),)),
+    "full_svd": (lambda a: jnp.linalg.svd(a), (floats_of((3, 3), jnp.complex64),)),
+    "singular_values": (lambda a: jnp.linalg.svd(a, compute_uv=False), (floats_of((2, 3, 4)),)),
+    "eigenvalues": (jnp.linalg.eigvals, (square,)),
+    "complex_eigenvalues": (jnp.linalg.eigvals, (floats_of((3, 3), jnp.complex64),)),
+    "tridiagonal_solve": (
+        lambda lower, d, upper, b: lax.linalg.tridiagonal_solve(lower, 4 + d * d, upper, b),
+        (floats_of(3), floats_of(3), floats_of(3), floats_of((3, 2))),
+    ),
     "descending_sort": (lambda x: jnp.sort(x, descending=True), (floats_of((3, 5)),)),
     "max_pool_backward": (
         jax.grad(lambda x: (max_pool(x) ** 2).sum()),
@@ -156,6 +167,24 @@ def test_operations_without_a_derivative_are_named():
         jax.grad(lambda x: call_stablehlo(SCHUR, x).sum())(x)
     with pytest.raises(NotImplementedError, match="computes with the bits of numbers"):
         jax.grad(embedded(next_number, (x[0, 0],)))(x[0, 0])
+
+
+def test_derivatives_that_jax_refuses_are_refused_with_its_reason():
+    x = floats_of((3, 3))
+    vectors = embedded(lambda a: jnp.linalg.eig(a).eigenvectors, (x,))
+    with pytest.raises(DerivativeError, match="non-symmetric eigenvectors"):
+        jax.grad(lambda x: jnp.abs(vectors(x)).sum())(x)
+    wide = floats_of((2, 4))
+    whole = embedded(lambda a: jnp.linalg.svd(a), (wide,))
+    with pytest.raises(DerivativeError, match="full matrices"):
+        jax.grad(lambda x: whole(x)[1].sum())(wide)
+
+
+def test_what_a_routine_leaves_in_place_of_a_matrix_has_no_derivative():
+    text = jax.jit(lambda a: jnp.linalg.svd(a, full_matrices=False)).lower(floats_of((3, 3)))
+    left = re.sub(r"return %\w+, %\w+, %\w+ :", "return %0#0, %0#1, %0#3 :", text.as_text())
+    with pytest.raises(DerivativeError, match="lapack_sgesdd_ffi"):
+        jax.grad(lambda x: call_stablehlo(left, x)[0].sum())(floats_of((3, 3)))
 
 
 def test_examples_of_what_cannot_be_read_are_computed_one_after_the_other():
