@@ -46,7 +46,7 @@ class Comparison:
             if values == [None, None]:
                 continue
             shown = ["-" if value is None else figure.show(value) for value in values]
-            yield name, *shown, _change(*values)
+            yield name, *shown, (_counts if figure.is_count else _change)(*values)
         for kind in sorted({c.kind for e in (self.first, self.second) for c in e.collectives}):
             yield f"  {kind}", _count(self.first, kind), _count(self.second, kind), ""
 
@@ -68,6 +68,11 @@ def _change(first: float | None, second: float | None) -> str:
     if first is None or second is None or not first:
         return ""
     return f"{100 * (second / first - 1):+.1f}%"
+
+
+def _counts(first: float | None, second: float | None) -> str:
+    """How a number of things changes, of which a percentage would say little."""
+    return "" if first is None or second is None or first == second else f"{first:g} -> {second:g}"
 
 
 def _count(explanation: Figures, kind: str) -> str:

@@ -17,6 +17,7 @@ _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40} | {
     "GB": 1e9,
     "TB": 1e12,
 }
+_COUNT = {"": 1.0}
 _FLOPS = {"FLOP": 1.0, "GFLOP": 1e9, "TFLOP": 1e12}
 
 
@@ -27,6 +28,11 @@ class _Figure:
     read: Callable[[Figures], float | None]
     show: Callable[[float], str]
     units: dict[str, float]
+
+    @property
+    def is_count(self) -> bool:
+        """Whether it counts something: such a figure changes by a number, not by a share."""
+        return self.units == _COUNT
 
 
 FIGURES: dict[str, _Figure] = {
@@ -40,9 +46,9 @@ FIGURES: dict[str, _Figure] = {
     "memory": _Figure(lambda e: e.memory.total, show_bytes, _BYTES),
     "temporaries": _Figure(lambda e: e.memory.temporaries, show_bytes, _BYTES),
     "operations": _Figure(lambda e: e.totals.flops, show_flops, _FLOPS),
-    "collectives": _Figure(lambda e: sum(c.count for c in e.collectives), str, {"": 1}),
+    "collectives": _Figure(lambda e: sum(c.count for c in e.collectives), str, _COUNT),
     "added-collectives": _Figure(
-        lambda e: sum(c.count for c in e.collectives if not c.written), str, {"": 1}
+        lambda e: sum(c.count for c in e.collectives if not c.written), str, _COUNT
     ),
 }
 """By name."""

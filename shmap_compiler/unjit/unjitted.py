@@ -18,7 +18,9 @@ from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.stages.explaining import explain
 from shmap_compiler.targets import Target
+from shmap_compiler.unjit.boundary import passes_mesh
 from shmap_compiler.unjit.partitioned import portable_of
+from shmap_compiler.unjit.savings import Saving, savings_of
 from shmap_compiler.unjit.signature import Side
 from shmap_compiler.unjit.source import Source
 from shmap_compiler.unjit.validation import UnjitValidation, validate
@@ -173,6 +175,19 @@ class Unjitted:
             program = portable_of(self._jitted, self._args, self.compiled, self.target.platform)
             theirs = program.compile(self.target).explain()
         return replace(theirs, program="the jitted program"), replace(ours, program="the source")
+
+    def savings(self) -> tuple[Saving, ...]:
+        """Returns what each pass saves of the collectives that XLA's partitioner chose.
+
+        The passes are those that run on the source when it is lowered. XLA's own passes, which
+        `prices()` includes for both programs, may save some of it for the jitted program too.
+
+        Examples:
+          >>> f = jax.jit(lambda x: x + x.sum(), in_shardings=NamedSharding(mesh, P("i")))
+          >>> unjit(f, x).savings()
+          ()
+        """
+        return savings_of(self._body, passes_mesh(self._mesh))
 
     def given(self, args: Sequence[PyTree]) -> list[AnyValue]:
         """The arguments of the jitted program as the source takes them."""

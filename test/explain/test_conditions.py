@@ -64,6 +64,14 @@ def test_two_explanations_side_by_side():
     assert " ".join(gathers).startswith("all-gather 1, 2 ms exposed")
 
 
+def test_numbers_of_collectives_are_compared_as_numbers():
+    (gathered,) = made().collectives
+    many = made(collectives=(dataclasses.replace(gathered, count=14),))
+    lines = [line.split() for line in str(made().against(many)).splitlines()]
+    assert ["collectives", "1", "14", "1", "->", "14"] in lines
+    assert ["added-collectives", "0", "0"] in lines
+
+
 def test_two_programs_side_by_side():
     """Lines of either program, the most expensive first; "-" where a program has no such line."""
     (cost,) = made().compute

@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prices",
         action="store_true",
-        help="print what the jitted program and the source cost, side by side",
+        help="print what the jitted program and the source cost, side by side, and what our passes "
+        "save of the partitioner's communication",
     )
     parser.add_argument(
         "--devices",
@@ -127,5 +128,6 @@ def _unjitted(target: str, partition_for: str | None) -> Unjitted:
 
 def _prices(unjitted: Unjitted) -> str:
     from shmap_compiler.explain.comparison import Comparison
+    from shmap_compiler.unjit.savings import show_savings
 
-    return str(Comparison(*unjitted.prices()))
+    return f"{Comparison(*unjitted.prices())}\n\n{show_savings(unjitted.savings())}"
