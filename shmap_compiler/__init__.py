@@ -49,7 +49,8 @@ from shmap_compiler.targets.compiler_options import compiler_options
 from shmap_compiler.unjit.block_key import block_key
 from shmap_compiler.unjit.embedded import call_stablehlo
 from shmap_compiler.unjit.from_jit import unjit
-from shmap_compiler.unjit.sharding_search import ShardingChoice, ShardingSearch, search_shardings
+from shmap_compiler.unjit.ranked_shardings import ShardingChoice, ShardingSearch
+from shmap_compiler.unjit.sharding_search import search_shardings
 from shmap_compiler.unjit.unjitted import Unjitted
 from shmap_compiler.unjit.validation import UnjitValidation
 from shmap_compiler.xmap.named_lowered import NamedLowered

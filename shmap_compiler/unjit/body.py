@@ -24,10 +24,11 @@ from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.inline_calls import erase_uncalled, functions_of, inline_calls
 from shmap_passes.ir.mesh import Mesh
-from shmap_passes.ir.ops import defining_op, walk
+from shmap_passes.ir.ops import walk
 
 from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.explain.replica_groups import Groups
+from shmap_compiler.unjit.plainer_operations import write_plainly
 
 _CLEAN = (
     "builtin.module(func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false}),"
@@ -83,7 +84,7 @@ def body_form(
         register_mlir_passes()
         manager = passmanager.PassManager.parse(_CLEAN)
         manager.run(module.operation)
-        _drop_identities(main.operation)
+        write_plainly(main.operation)
         manager.run(module.operation)
         module.operation.verify()
         return str(module.operation.get_asm(enable_debug_info=True))
@@ -135,23 +136,6 @@ def _replace_foreign(root: ir.Operation) -> None:
             op.erase()
         elif op.name.startswith("mhlo."):
             raise NotConvertible(f"{op.name} at {op.location}")
-
-
-def _drop_identities(root: ir.Operation) -> None:
-    """Removes broadcasts to the shape that is there, and reshapes of reshapes."""
-    for op in find_ops(root, ["stablehlo.broadcast_in_dim"]):
-        dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
-        if op.operands[0].type == op.results[0].type and dims == list(range(len(dims))):
-            op.results[0].replace_all_uses_with(op.operands[0])
-            op.erase()
-    for op in find_ops(root, ["stablehlo.reshape"]):
-        source = defining_op(op.operands[0])
-        while source is not None and source.name == "stablehlo.reshape":
-            op.operands[0] = source.operands[0]
-            source = defining_op(op.operands[0])
-        if op.operands[0].type == op.results[0].type:
-            op.results[0].replace_all_uses_with(op.operands[0])
-            op.erase()
 
 
 def _untuple(root: ir.Operation) -> None:

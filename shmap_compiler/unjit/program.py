@@ -7,7 +7,6 @@ of that one's expression. Broadcasts and numbers are written where they are used
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import COLLECTIVES
@@ -21,11 +20,12 @@ from shmap_compiler.unjit.layout import (
     WIDTH,
     Code,
     call,
-    display,
 )
-from shmap_compiler.unjit.library_calls import LibraryCall, find_calls
+from shmap_compiler.unjit.library_calls import find_calls
 from shmap_compiler.unjit.loops import CONTROL
-from shmap_compiler.unjit.names import Names, wanted_name
+from shmap_compiler.unjit.names import Names
+from shmap_compiler.unjit.normalizations import find_normalizations
+from shmap_compiler.unjit.replacing_call import ReplacingCall
 from shmap_compiler.unjit.spelling.operation import Op
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 from shmap_compiler.unjit.statements import Statements
@@ -53,11 +53,11 @@ class Program(Statements):
         """`function` is the jitted function that the program is made of."""
         super().__init__(mesh, names, function)
         self._pending: dict[Value, ir.Operation] = {}
-        self._last: dict[Any, ir.Operation] = {}
         self._left_out: set[Value] = set()
         self._wide: dict[ir.Operation, Cluster] = {}
         self._skipped: set[ir.Operation] = set()
-        self._calls: dict[ir.Operation, LibraryCall] = {}
+        self._calls: dict[ir.Operation, ReplacingCall] = {}
+        self._functions: dict[str, str] = {}
 
     # --------------------------------------------------------------------- values, as operands
 
@@ -89,10 +89,7 @@ class Program(Statements):
         """Writes the operations of a block; returns what it ends with."""
         self._find_last(block)
         self._wide.update(wide_clusters(block))
-        for found in find_calls(block, self.jitted):
-            if not any(op in self._wide or op in self._skipped for op in found.ops):
-                self._calls[found.ops[-1]] = found
-                self._skipped.update(found.replaced())
+        self._find_calls(block)
         for each in list(block.operations)[:-1]:
             self._write(each.operation)
         return list(terminator(block).operands)
@@ -119,49 +116,28 @@ class Program(Statements):
         self.close(self.results(results))
         return name
 
-    def open(self, head: str) -> None:
-        """Begins a function."""
-        if self.body.lines and self.body.lines[-1] and not self.body.lines[-1].endswith(":"):
-            self.line("")
-        self.line(head)
-        self.indent += 4
-        self._shown = None
+    def _find_calls(self, block: ir.Block) -> None:
+        """Finds the operations that are written as one call."""
+        of_users = list(find_calls(block, self.jitted))
+        own = [
+            found
+            for root, found in find_normalizations(block)
+            if not any(root in each.ops for each in of_users)
+        ]
+        for found in [*own, *of_users]:
+            if not any(op in self._wide or op in self._skipped for op in found.ops):
+                self._calls[found.ops[-1]] = self._with_definition(found)
+                self._skipped.update(found.replaced())
 
-    def close(self, result: Code) -> None:
-        """Ends a function."""
-        self.write("return ", result)
-        self.indent -= 4
-        self._shown = None
-        self.body.lines.append("")
-
-    def results(self, values: Sequence[Value]) -> Code:
-        """What a function returns: one array, or a tuple."""
-        codes = [self.exact(value) for value in values]
-        if len(codes) == 1:
-            return codes[0]
-        text = ", ".join(each.text for each in codes)
-        if self.indent + len(f"return {text}") <= WIDTH:
-            return Code(text)
-        return display("(", codes, ")")
-
-    def _find_last(self, block: ir.Block) -> None:
-        """Finds the operation that makes the result of each statement of the user's.
-
-        It is the last one that other statements use, and not only their derivatives.
-        """
-        found: set[Any] = set()
-        for each in list(block.operations)[:-1]:
-            op = each.operation
-            if op.name == "stablehlo.constant":
-                continue
-            line = self._line(op)
-            key = (block, line.statement, line.is_backward)
-            users = [self._line(use.owner.operation) for r in op.results for use in r.uses]
-            is_result = any(u.statement != line.statement and not u.is_backward for u in users)
-            if is_result or key not in found:
-                self._last[key] = op
-            if is_result:
-                found.add(key)
+    def _with_definition(self, found: ReplacingCall) -> ReplacingCall:
+        """A call of a function that the file defines, once for all calls of it."""
+        if not found.definition:
+            return found
+        if found.definition not in self._functions:
+            named = found.renamed(self.names.fresh(found.function))
+            self._functions[found.definition] = named.function
+            self.body.definitions[named.function] = named.definition.splitlines()
+        return found.renamed(self._functions[found.definition])
 
     # ---------------------------------------------------------------------------- operations
 
@@ -287,14 +263,6 @@ class Program(Statements):
         self.body.embedded += [op.name for op in ops]
         code = call("call_stablehlo", name, *(self.exact(value) for value in inputs))
         self.assign_values(outputs, code, wanted, ops[-1])
-
-    def wanted(self, op: ir.Operation) -> str:
-        """The name that the result of an operation should have."""
-        line = self._line(op)
-        last = self._last.get((op.block, line.statement, line.is_backward))
-        operand = self._known.get(op.operands[0]) if len(op.operands) else None
-        text = "" if operand is None else operand.code.text
-        return wanted_name(op, line, last is not None and last == op, text)
 
     # ------------------------------------------------------- what is written where it is used
 

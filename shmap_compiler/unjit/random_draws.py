@@ -9,49 +9,24 @@ call of `jax.random.bits`, `jax.random.split`, or of the function that the user'
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
 from itertools import permutations, product
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry2x32_p
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import COLLECTIVES
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.mesh import Mesh
-from shmap_passes.ir.ops import defining_op, walk
+from shmap_passes.ir.ops import walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.affine_numbers import AffineNumbers
-from shmap_compiler.unjit.embedded import call_stablehlo, outline
 from shmap_compiler.unjit.samplers import find_sampler
 from shmap_compiler.unjit.signature import quoted
 from shmap_compiler.unjit.spelling.draws import DRAW
-from shmap_compiler.unjit.types import element_of, is_tensor, shape_of
+from shmap_compiler.unjit.threefry_loops import Hash, read_hash
+from shmap_compiler.unjit.types import shape_of
 
 _MOST_AXES = 4
-_MOST_OPS = 40
-
-
-@dataclass(frozen=True)
-class _Hash:
-    """A loop that is threefry.
-
-    Attributes:
-      op: the loop.
-      key: the two words of the key, as one value.
-      high, low: the numbers that are hashed.
-      results: the hashes.
-    """
-
-    op: ir.Operation
-    key: Value
-    high: Value
-    low: Value
-    results: tuple[Value, Value]
 
 
 def name_draws(root: ir.Operation, mesh: Mesh, outermost: str) -> dict[Value, Value]:
@@ -66,7 +41,7 @@ def name_draws(root: ir.Operation, mesh: Mesh, outermost: str) -> dict[Value, Va
     numbers = AffineNumbers(mesh)
     replaced: dict[Value, Value] = {}
     for loop in find_ops(root, ["stablehlo.while"]):
-        found = _hash(loop)
+        found = read_hash(loop)
         if found is None:
             continue
         shape = shape_of(found.low)
@@ -123,128 +98,11 @@ def _erase_unused(root: ir.Operation) -> None:
             op.erase()
 
 
-# ---------------------------------------------------------------------------------- the hash
-
-
-def _hash(loop: ir.Operation) -> _Hash | None:
-    """A loop as threefry; None if it is something else."""
-    words = [k for k, value in enumerate(loop.operands) if _is_words(value)]
-    if len(words) != 2:
-        return None
-    sums = [_sum_with_key(loop.operands[k]) for k in words]
-    for (high, first), (low, second) in product(*sums):
-        key = _key(first, second)
-        if key is None:
-            continue
-        ops = _ops_behind(loop, {high, low, first, second})
-        if ops is None:
-            continue
-        results = tuple(loop.results[k] for k in words)
-        inputs, module = outline([*ops, loop], results)
-        given = (first, second, high, low)
-        if any(value not in given for value in inputs) or len(inputs) != len(given):
-            continue
-        if _is_threefry(module, tuple(given.index(value) for value in inputs), shape_of(low)):
-            return _Hash(loop, key, high, low, (results[0], results[1]))
-    return None
-
-
-def _is_words(value: Value) -> bool:
-    return is_tensor(value) and element_of(value) == "ui32" and _is_block(value)
-
-
-def _is_block(value: Value) -> bool:
-    """Whether a value is neither a number nor the table of rotations, which is a constant."""
-    source = defining_op(value)
-    is_constant = source is not None and source.name == "stablehlo.constant"
-    return shape_of(value) != () and not is_constant
-
-
-def _sum_with_key(value: Value) -> list[tuple[Value, Value]]:
-    """The numbers and the word of the key that a value is the sum of, in all ways."""
-    source = defining_op(value)
-    if source is None or source.name != "stablehlo.add":
-        return []
-    left, right = source.operands
-    found = []
-    for numbers, word in ((left, right), (right, left)):
-        spread = defining_op(word)
-        if spread is None or spread.name != "stablehlo.broadcast_in_dim":
-            continue
-        if shape_of(spread.operands[0]) == ():
-            found.append((numbers, spread.operands[0]))
-    return found
-
-
-def _key(first: Value, second: Value) -> Value | None:
-    """The array of which two numbers are the two elements."""
-    found = [_element(each) for each in (first, second)]
-    if found[0] is None or found[1] is None:
-        return None
-    (key, start), (other, end) = found[0], found[1]
-    return key if key == other and (start, end) == (0, 1) and shape_of(key) == (2,) else None
-
-
-def _element(value: Value) -> tuple[Value, int] | None:
-    reshape = defining_op(value)
-    if reshape is None or reshape.name != "stablehlo.reshape":
-        return None
-    part = defining_op(reshape.operands[0])
-    if part is None or part.name != "stablehlo.slice" or shape_of(part.results[0]) != (1,):
-        return None
-    (start,) = ir.DenseI64ArrayAttr(part.attributes["start_indices"])
-    return part.operands[0], start
-
-
-def _ops_behind(loop: ir.Operation, stops: set[Value]) -> list[ir.Operation] | None:
-    """The operations between some values and a loop, in order; None if there is a path around."""
-    found: dict[ir.Operation, None] = {}
-    todo = [operand for each in walk(loop) for operand in each.operands]
-    inside = set(walk(loop))
-    while todo:
-        value = todo.pop()
-        source = defining_op(value)
-        if value in stops or source in inside or source in found:
-            continue
-        if source is None:
-            owner: Any = ir.BlockArgument(value).owner
-            if any(owner == region.blocks[0] for region in loop.regions):
-                continue
-            return None
-        is_constant = source.name == "stablehlo.constant"
-        is_near = source.block == loop.block and len(found) < _MOST_OPS
-        if len(source.regions) or not (is_constant or is_near):
-            return None
-        found[source] = None
-        todo += list(source.operands)
-    # Constants may be in a block around that of the loop.
-    order = {each.operation: k for k, each in enumerate(loop.block.operations)}
-    return sorted(found, key=lambda op: order.get(op, -1))
-
-
-@cache
-def _is_threefry(module: str, order: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a module computes threefry, bit by bit.
-
-    Args:
-      order: which of key, key, high and low numbers its arguments are.
-    """
-    rng = np.random.default_rng(0)
-    given = [
-        jnp.asarray(rng.integers(0, 2**32, size, dtype=np.uint32))
-        for size in ((), (), shape, shape)
-    ]
-    spread = [jnp.broadcast_to(word, shape) for word in given[:2]]
-    expected = threefry2x32_p.bind(*spread, *given[2:])
-    try:
-        found = call_stablehlo(module, *(given[k] for k in order))
-    except jax.errors.JaxRuntimeError:
-        return False
-    return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+# ------------------------------------------------------------------------- the block of a device
 
 
 def _whole(
-    numbers: AffineNumbers, mesh: Mesh, found: _Hash, shape: tuple[int, ...]
+    numbers: AffineNumbers, mesh: Mesh, found: Hash, shape: tuple[int, ...]
 ) -> tuple[tuple[int, ...], str] | None:
     """The shape of what all devices draw, and how it is split; None if that is not known."""
     high, low = numbers.read(found.high), numbers.read(found.low)
@@ -296,7 +154,7 @@ def _users(value: Value) -> list[ir.Operation]:
     return [use.owner.operation for use in value.uses]
 
 
-def _bits(found: _Hash) -> list[ir.Operation]:
+def _bits(found: Hash) -> list[ir.Operation]:
     """The operations that make random bits: both hashes at once."""
     return [
         op
@@ -305,7 +163,7 @@ def _bits(found: _Hash) -> list[ir.Operation]:
     ]
 
 
-def _keys(found: _Hash, whole: tuple[tuple[int, ...], str]) -> list[ir.Operation]:
+def _keys(found: Hash, whole: tuple[tuple[int, ...], str]) -> list[ir.Operation]:
     """The operations that make new keys: the hashes side by side."""
     if len(whole[0]) != 1 or whole[1] != "P()":
         return []

@@ -19,9 +19,10 @@ from jaxlib.mlir import ir
 from shmap_passes.ir.ops import defining_op
 from shmap_passes.ir.types import Value
 
-from shmap_compiler.unjit import library_calls
 from shmap_compiler.unjit.embedded import call_stablehlo, outline
+from shmap_compiler.unjit.same_results import agree
 from shmap_compiler.unjit.types import shape_of
+from shmap_compiler.unjit.user_calls import call_at, full_name
 from shmap_compiler.unjit.user_lines import frames_of
 
 _MOST_OPS = 120
@@ -136,7 +137,7 @@ def _agreeing(
             for k, each in enumerate(arrays)
             if each.shape == expected.shape
             and each.dtype == expected.dtype
-            and library_calls.agree(each, expected)
+            and agree(each, expected)
         ]
         last = agreeing[-1] if agreeing else None
         if last is None or (found is not None and found != last):
@@ -155,8 +156,8 @@ def _user_call(
     frames = frames_of(str(bits.location), outermost)
     if not frames:
         return "", None
-    node = library_calls.call_at(frames[0].path, frames[0].line, frames[0].column)
-    whole = "" if node is None else library_calls.full_name(frames[0].path, node.func)
+    node = call_at(frames[0].path, frames[0].line, frames[0].column)
+    whole = "" if node is None else full_name(frames[0].path, node.func)
     module, _, name = whole.rpartition(".")
     function = getattr(jax.random, name, None)
     if node is None or module != "jax.random" or function is None:

@@ -127,8 +127,9 @@ def write_source(
         body = [
             *lay_out(0, "mesh = ", call("jax.make_mesh", sizes, axes, axis_types=auto)),
         ]
-        for lines in program.body.definitions.values():
-            body += ["", *lines]
+        definitions = program.body.definitions.values()
+        for lines in sorted(definitions, key=_is_function):
+            body += ["", "", *lines] if _is_function(lines) else ["", *lines]
         wrap = call("@partial", "shard_map", mesh="mesh", in_specs=in_specs, out_specs=out_specs)
         body += ["", "", *lay_out(0, "", wrap)]
         body += lay_out(0, "def ", call(name, *(parameters[side.name] for side in inputs)), ":")
@@ -137,6 +138,10 @@ def write_source(
         assigned = _assigned(positions, program.body.statements, first)
         text = "\n".join([*head, *body, *program.body.lines]).rstrip() + "\n"
         return Source(text, name, tuple(program.body.embedded), assigned)
+
+
+def _is_function(lines: Sequence[str]) -> bool:
+    return lines[0].startswith("def ")
 
 
 def _head(about: Sequence[str], body: str) -> list[str]:

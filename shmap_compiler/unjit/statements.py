@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxlib.mlir import ir
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.known_values import KnownValues
-from shmap_compiler.unjit.layout import WIDTH, Code, lay_out
-from shmap_compiler.unjit.names import Names
+from shmap_compiler.unjit.layout import WIDTH, Code, display, lay_out
+from shmap_compiler.unjit.names import Names, wanted_name
 from shmap_compiler.unjit.types import shown_type
 from shmap_compiler.unjit.user_lines import NOWHERE, UserLine, user_line
 
@@ -54,6 +55,7 @@ class Statements(KnownValues):
         self.body = Body()
         self.indent = 4
         self._shown: tuple[str, int, bool] | None = None
+        self._last: dict[Any, ir.Operation] = {}
 
     def assign_values(
         self,
@@ -108,6 +110,33 @@ class Statements(KnownValues):
         for text in unpacked:
             self.line(text)
 
+    def _find_last(self, block: ir.Block) -> None:
+        """Finds the operation that makes the result of each statement of the user's.
+
+        It is the last one that other statements use, and not only their derivatives.
+        """
+        found: set[Any] = set()
+        for each in list(block.operations)[:-1]:
+            op = each.operation
+            if op.name == "stablehlo.constant":
+                continue
+            line = self._line(op)
+            key = (block, line.statement, line.is_backward)
+            users = [self._line(use.owner.operation) for r in op.results for use in r.uses]
+            is_result = any(u.statement != line.statement and not u.is_backward for u in users)
+            if is_result or key not in found:
+                self._last[key] = op
+            if is_result:
+                found.add(key)
+
+    def wanted(self, op: ir.Operation) -> str:
+        """The name that the result of an operation should have."""
+        line = self._line(op)
+        last = self._last.get((op.block, line.statement, line.is_backward))
+        operand = self._known.get(op.operands[0]) if len(op.operands) else None
+        text = "" if operand is None else operand.code.text
+        return wanted_name(op, line, last is not None and last == op, text)
+
     def _name_all(self, values: Sequence[Value], wanted: Sequence[str]) -> list[str]:
         """Gives values variables; those that nothing uses are `_`."""
         names = [
@@ -135,6 +164,31 @@ class Statements(KnownValues):
             shown = f"# {before.removesuffix(' = ')}: {comment}"
             lines = [" " * self.indent + shown[: WIDTH - self.indent].rstrip(), *lines]
         self.body.lines += lines
+
+    def open(self, head: str) -> None:
+        """Begins a function."""
+        if self.body.lines and self.body.lines[-1] and not self.body.lines[-1].endswith(":"):
+            self.line("")
+        self.line(head)
+        self.indent += 4
+        self._shown = None
+
+    def close(self, result: Code) -> None:
+        """Ends a function."""
+        self.write("return ", result)
+        self.indent -= 4
+        self._shown = None
+        self.body.lines.append("")
+
+    def results(self, values: Sequence[Value]) -> Code:
+        """What a function returns: one array, or a tuple."""
+        codes = [self.exact(value) for value in values]
+        if len(codes) == 1:
+            return codes[0]
+        text = ", ".join(each.text for each in codes)
+        if self.indent + len(f"return {text}") <= WIDTH:
+            return Code(text)
+        return display("(", codes, ")")
 
     def _note(self, value: Value, name: str) -> None:
         if self.indent == 4:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jitted_programs import ROWS, Jitted, floats, mesh
 
 from shmap_compiler import ArgumentTypeError, block_key, shard_map, unjit
-from shmap_compiler.unjit import random_draws
+from shmap_compiler.unjit import threefry_loops
 
 KEY = jax.random.key(7)
 X = floats(8, 16)
@@ -89,7 +89,7 @@ def test_keys_are_split():
 
 
 def test_only_loops_that_compute_threefry_are_random(monkeypatch):
-    monkeypatch.setattr(random_draws, "_is_threefry", lambda module, order, shape: False)
+    monkeypatch.setattr(threefry_loops, "is_threefry", lambda module, order, shape: False)
     made = unjit(
         Jitted(lambda k, x: x + jax.random.uniform(k, x.shape), (), (P(), ROWS)).jitted(), KEY, X
     )
@@ -104,14 +104,14 @@ def test_another_rotation_is_not_threefry():
         return True
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(random_draws, "_is_threefry", remember)
+        patch.setattr(threefry_loops, "is_threefry", remember)
         uniform = Jitted(lambda k, x: x + jax.random.uniform(k, x.shape), (), (P(), ROWS))
         unjit(uniform.jitted(), KEY, X)
     module, order, shape = modules[0]
-    assert random_draws._is_threefry(module, order, shape)
+    assert threefry_loops.is_threefry(module, order, shape)
     other = module.replace("[13, 15, 26, 6]", "[13, 15, 27, 6]")
     assert other != module
-    assert not random_draws._is_threefry(other, order, shape)
+    assert not threefry_loops.is_threefry(other, order, shape)
 
 
 @pytest.mark.parametrize("key", [KEY, jax.random.key_data(KEY)], ids=["typed", "raw"])

@@ -23,9 +23,9 @@ from shmap_tools.cli.hlo_collectives import collectives
 
 from shmap_compiler import TargetError, UnjitError, search_shardings, unjit
 from shmap_compiler.targets.gpu import GpuTarget
-from shmap_compiler.unjit import library_calls
 from shmap_compiler.unjit.layout import call
 from shmap_compiler.unjit.refusals import refuse_processes
+from shmap_compiler.unjit.same_results import order_of_arguments
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 
 PROGRAMS: dict[str, Jitted] = {
@@ -151,11 +151,11 @@ def test_calls_of_the_library_are_those_of_the_user(name, call):
 def test_a_call_is_shown_only_if_it_computes_the_same():
     module = jax.jit(jax.nn.gelu).lower(jnp.ones(16)).as_text()
     one = (16,), "float32"
-    assert library_calls._order("jax.nn.gelu({})", module, (one,), one) == (0,)
-    assert library_calls._order("jax.nn.gelu({}, approximate=False)", module, (one,), one) is None
-    assert library_calls._order("jnp.sum({})", module, (one,), one) is None
+    assert order_of_arguments("jax.nn.gelu({})", module, (one,), one) == (0,)
+    assert order_of_arguments("jax.nn.gelu({}, approximate=False)", module, (one,), one) is None
+    assert order_of_arguments("jnp.sum({})", module, (one,), one) is None
     difference = jax.jit(lambda a, b: b - a).lower(jnp.ones(16), jnp.ones(16)).as_text()
-    assert library_calls._order("jnp.subtract({}, {})", difference, (one, one), one) == (1, 0)
+    assert order_of_arguments("jnp.subtract({}, {})", difference, (one, one), one) == (1, 0)
 
 
 def test_calls_stand_beside_what_the_derivative_needs():

@@ -1,0 +1,141 @@
+"""A call that is written in place of operations which compute the same.
+
+Both are run on random numbers before; what differs by more than rounding stays as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxlib.mlir import ir
+from shmap_passes.ir.ops import defining_op, free_values
+from shmap_passes.ir.types import Value
+
+from shmap_compiler.unjit.embedded import outline
+from shmap_compiler.unjit.layout import Code, call
+from shmap_compiler.unjit.same_results import order_of_arguments
+from shmap_compiler.unjit.types import dtype_of, is_tensor, shape_of
+from shmap_compiler.unjit.user_calls import SOURCE
+
+_MOST_INPUTS = 3
+_OF_CONSTANTS = {
+    f"stablehlo.{name}"
+    for name in ("broadcast_in_dim", "compare", "convert", "divide", "multiply", "subtract")
+}
+_HOLE = "_argument_"
+
+
+@dataclass(frozen=True)
+class ReplacingCall:
+    """Operations, and a call that computes the same.
+
+    Attributes:
+      ops: in order; the last one makes the result. Others may use what the rest computes.
+      inputs: the arguments of `text`.
+      text: the call, with `{}` for each argument.
+      definition: the function that is called, if the source has to define it; "" if not.
+    """
+
+    ops: tuple[ir.Operation, ...]
+    inputs: tuple[Value, ...]
+    text: str
+    definition: str = ""
+
+    @property
+    def function(self) -> str:
+        """The name of the function that is called."""
+        return self.text.partition("(")[0]
+
+    def renamed(self, name: str) -> ReplacingCall:
+        """The same call of a function that is defined with another name."""
+        head = f"def {self.function}("
+        assert self.definition.startswith(head), "a call of a function that is defined"
+        definition = f"def {name}({self.definition.removeprefix(head)}"
+        return replace(self, text=f"{name}({self.text.partition('(')[2]}", definition=definition)
+
+    def replaced(self) -> list[ir.Operation]:
+        """The operations that nothing but the call needs."""
+        kept: set[ir.Operation] = set()
+        for op in reversed(self.ops[:-1]):
+            users = [use.owner.operation for result in op.results for use in result.uses]
+            if any(user in kept or not is_inside(user, self.ops) for user in users):
+                kept.add(op)
+        return [op for op in self.ops[:-1] if op not in kept]
+
+    def spelled(self, arguments: Sequence[Code]) -> Code:
+        """The call of these arguments."""
+        rest = self.text.partition("(")[2]
+        given = iter(arguments)
+        parts = [
+            part.replace(SOURCE, next(given).text) if SOURCE in part else part
+            for part in _split(rest.removesuffix(")"))
+        ]
+        return call(self.function, *parts)
+
+
+def _split(text: str) -> list[str]:
+    """The arguments of a call, which no commas inside of brackets or strings divide."""
+    node = ast.parse(f"f({text.replace(SOURCE, _HOLE)})", mode="eval").body
+    assert isinstance(node, ast.Call), "as written"
+    parts = [ast.unparse(each) for each in node.args]
+    parts += [f"{each.arg}={ast.unparse(each.value)}" for each in node.keywords]
+    return [_double_quoted(part).replace(_HOLE, SOURCE) for part in parts]
+
+
+def _double_quoted(text: str) -> str:
+    return re.sub(r"'([^'\"]*)'", r'"\1"', text)
+
+
+def as_call(ops: Sequence[ir.Operation], text: str, definition: str = "") -> ReplacingCall | None:
+    """The operations as a call, if it computes the same."""
+    if len(ops) == 1 and not text.startswith("jnp.einsum("):
+        return None
+    last = ops[-1]
+    if len(last.results) != 1:
+        return None
+    constants: dict[Any, None] = {}
+    for value in free_values(ops):
+        for op in makers_of_constant(value):
+            constants[op] = None
+    inputs, module = outline([*constants, *ops], [last.results[0]])
+    if not 0 < len(inputs) <= _MOST_INPUTS or len(inputs) != text.count(SOURCE):
+        return None
+    if not all(is_tensor(value) and shape_of(value) for value in inputs):
+        return None
+    types = tuple((shape_of(value), dtype_of(value).name) for value in inputs)
+    made = last.results[0]
+    result = shape_of(made), dtype_of(made).name
+    order = order_of_arguments(text, module, types, result, definition)
+    if order is None:
+        return None
+    return ReplacingCall(tuple(ops), tuple(inputs[k] for k in order), text, definition)
+
+
+def is_inside(op: ir.Operation, ops: Sequence[ir.Operation]) -> bool:
+    while op not in ops:
+        parent: Any = op.parent
+        if parent is None:
+            return False
+        op = parent.operation
+    return True
+
+
+def makers_of_constant(value: Value) -> list[ir.Operation]:
+    """The operations that make what is known without arguments; [] of other values."""
+    op = defining_op(value)
+    if op is None or not is_constant(op):
+        return []
+    return [*(each for v in op.operands for each in makers_of_constant(v)), op]
+
+
+def is_constant(op: ir.Operation) -> bool:
+    if op.name == "stablehlo.constant":
+        return True
+    if op.name not in _OF_CONSTANTS:
+        return False
+    sources = [defining_op(operand) for operand in op.operands]
+    return all(source is not None and is_constant(source) for source in sources)

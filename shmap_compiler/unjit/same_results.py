@@ -1,0 +1,74 @@
+"""Whether a call computes what a module does: both are run on random numbers."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shmap_compiler.base.untyped import AnyValue
+from shmap_compiler.simulate.agreement import default_tolerance
+from shmap_compiler.unjit.embedded import call_stablehlo
+
+Type = tuple[tuple[int, ...], str]
+"""A shape, and the name of a dtype."""
+
+
+@cache
+def order_of_arguments(
+    text: str, module: str, types: tuple[Type, ...], result: Type, definition: str = ""
+) -> tuple[int, ...] | None:
+    """The order of arguments in which a call computes what a module does; None if in none.
+
+    Args:
+      text: the call, with `{}` for each argument.
+      module: the module.
+      types: of its arguments.
+      result: the type of its result.
+      definition: of the function that is called, unless `jax`, `jnp` or `lax` has it.
+    """
+    names = {"jax": jax, "jnp": jnp, "lax": lax}
+    exec(definition, names)
+    rng = np.random.default_rng(0)
+    args = [_random(shape, np.dtype(name), rng) for shape, name in types]
+    expected = None
+    for order in permutations(range(len(args))):
+        given = [f"a{k}" for k in order]
+        parameters = ", ".join(f"a{k}" for k in range(len(args)))
+        code = f"lambda {parameters}: {text.format(*given)}"
+        try:
+            fun = jax.jit(eval(code, names))
+            made = jax.eval_shape(fun, *args)
+            if (tuple(made.shape), made.dtype.name) != result:
+                continue
+            found = np.asarray(fun(*args))
+        except Exception:  # The user's call may need what is not here.
+            continue
+        if expected is None:
+            expected = np.asarray(jax.jit(lambda *given: call_stablehlo(module, *given))(*args))
+        if agree(found, expected):
+            return order
+    return None
+
+
+def _random(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
+    if dtype.kind == "b":
+        return jnp.asarray(rng.random(shape) < 0.5)
+    if dtype.kind in "iu":
+        return jnp.asarray(rng.integers(0, 4, shape).astype(dtype))
+    return jnp.asarray(2 * rng.standard_normal(shape)).astype(dtype)
+
+
+def agree(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether arrays are equal, up to rounding."""
+    if expected.dtype.kind in "biu":
+        return np.array_equal(found, expected)
+    tolerance = default_tolerance(expected.dtype)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    found, expected = found.astype(wide), expected.astype(wide)
+    largest = np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0)
+    return bool(np.allclose(found, expected, rtol=0, atol=tolerance * largest, equal_nan=True))

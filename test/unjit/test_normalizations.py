@@ -1,0 +1,146 @@
+"""Layer norms and RMS norms in jitted programs, as calls of a function that the source defines."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from jitted_programs import ROWS, Jitted, floats, layer_norm
+
+from shmap_compiler import unjit
+
+X, SCALE, BIAS = floats(8, 16), floats(16), floats(16)
+
+
+def unjitted(fun, *args, ins=None, outs=ROWS):
+    program = Jitted(fun, args, ins or (ROWS, *[P()] * (len(args) - 1)), outs)
+    return unjit(program.jitted(), *args)
+
+
+def with_bias(x, scale, bias):
+    mean = jnp.mean(x, axis=-1, keepdims=True)
+    var = jnp.var(x, axis=-1, keepdims=True)
+    return (x - mean) / jnp.sqrt(var + 1e-5) * scale + bias
+
+
+def from_squares(x, scale, bias):
+    mean = jnp.mean(x, axis=-1, keepdims=True)
+    var = jnp.maximum(0.0, jnp.mean(lax.square(x), -1, keepdims=True) - lax.square(mean))
+    multiplier = lax.rsqrt(var + 1e-6) * scale
+    return jnp.sin((x - mean) * multiplier + bias)
+
+
+def rms_norm_in_bfloat16(x, scale):
+    wide = x.astype(jnp.float32)
+    squares = jnp.mean(wide**2, -1, keepdims=True)
+    return (wide * lax.rsqrt(squares + 1e-5)).astype(x.dtype) * (1 + scale)
+
+
+def without_the_last_degree(x, scale):
+    var = jnp.var(x, axis=-1, ddof=1, keepdims=True)
+    return (x - jnp.mean(x, axis=-1, keepdims=True)) * lax.rsqrt(var + 1e-6) * scale
+
+
+HALF = jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("fun", "args", "expected"),
+    [
+        (
+            lambda x, scale: jnp.sin(layer_norm(x, scale)),
+            (X, SCALE),
+            [
+                "def layer_norm(x, scale):",
+                "var = jnp.var(x, axis=-1, keepdims=True)",
+                "return (x - mean) * lax.rsqrt(var + 1e-06) * scale",
+                "result = layer_norm(x, scale)",
+            ],
+        ),
+        (
+            with_bias,
+            (X, SCALE, BIAS),
+            [
+                "return (x - mean) / jnp.sqrt(var + 1e-05) * scale + bias",
+                "result = layer_norm(x, scale, bias)",
+            ],
+        ),
+        (
+            from_squares,
+            (floats(8, 4, 16), SCALE, BIAS),
+            [
+                "var = jnp.maximum(squares - jnp.square(mean), 0.0)",
+                "result = jnp.sin(layer_norm(x, scale, bias))",
+            ],
+        ),
+        (
+            rms_norm_in_bfloat16,
+            (X.astype(HALF), SCALE.astype(HALF)),
+            [
+                "def rms_norm(x):",
+                "return x * lax.rsqrt(squares + 1e-05)",
+                "rms_norm(wide).astype(jnp.bfloat16) * (scale + 1.0)",
+            ],
+        ),
+        (
+            lambda x: jnp.sin(jax.nn.standardize(x)),
+            (X,),
+            ["result = jnp.sin(jax.nn.standardize(x))"],
+        ),
+    ],
+)
+def test_a_normalization_of_one_device_is_one_call(fun, args, expected):
+    text = unjitted(fun, *args).as_python()
+    assert [line for line in expected if line not in text] == []
+    code = re.sub(r"#.*", "", text)
+    assert code.count("sqrt(") <= 1
+
+
+def test_two_normalizations_share_a_function_and_have_its_gradient():
+    def twice(x, first, second):
+        return layer_norm(jnp.tanh(layer_norm(x, first)), second)
+
+    made = unjitted(twice, X, SCALE, BIAS)
+    text = made.as_python()
+    assert text.count("def layer_norm") == 1
+    assert "= layer_norm(x, first)" in text
+    assert "= layer_norm(result, second)" in text
+    ours, theirs = (
+        jax.grad(lambda *args, f=f: jnp.sin(f(*args)).sum(), (0, 1, 2))(X, SCALE, BIAS)
+        for f in (made.shard_map(), twice)
+    )
+    for found, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_function_has_a_name_of_its_own():
+    text = unjitted(layer_norm, X, SCALE).as_python()
+    assert "def layer_norm_2(x, scale):" in text
+    assert "result = layer_norm_2(x, scale)" in text
+
+
+def test_what_divides_by_something_else_is_left_as_it_is():
+    text = unjitted(without_the_last_degree, X, SCALE).as_python()
+    assert "def layer_norm" not in text
+    assert "* lax.rsqrt(" in text
+
+
+def test_a_normalization_of_a_split_axis_shows_its_sums():
+    blocks = P("i", "j")
+    text = unjitted(layer_norm, X, SCALE, ins=(blocks, P("j")), outs=blocks).as_python()
+    assert 'mean_total = lax.psum(mean_sum, "j")' in text
+    assert "result = (x - mean) * lax.rsqrt(var + 1e-06) * scale" in text
+    assert "reshape" not in text
+    assert "jnp.nan" not in text
+
+
+def test_a_derivative_uses_the_lines_of_a_normalization():
+    def gradient(x, scale):
+        return jax.grad(lambda x: jnp.sin(layer_norm(x, scale)).sum())(x)
+
+    text = unjitted(gradient, X, SCALE).as_python()
+    assert "def layer_norm" not in text
+    assert "lax.rsqrt(" in text
