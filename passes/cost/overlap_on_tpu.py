@@ -138,9 +138,11 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
     """Of a loop whose steps gather what they need, so that a step gathers for the next one."""
     if not _starts_gathers(machine):
         return _needs_options("all-gathers")
-    # libtpu computes nothing beside a reduce-scatter.
+    # Without SparseCores libtpu computes nothing beside a reduce-scatter.
     wire = wire_seconds(work, machine)
     exposed = wire * (1.0 if _gathers_alone(work, machine) else work.reduced / work.received)
+    if machine.chip.name != _GATHERS_BY_ITSELF and not _gathers_alone(work, machine):
+        exposed = 0.0
     copies = _copy(work.copied, machine)
     return unrolled(work, wire - exposed, _compute(work, machine), exposed, copies)
 

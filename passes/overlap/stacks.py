@@ -7,6 +7,8 @@ Before:  %s0 = stablehlo.dynamic_update_slice %s, %p, %zero
          %s1 = stablehlo.dynamic_update_slice %s0, %q, %one
          %r = stablehlo.dynamic_slice %s1, %zero, sizes = [1, ...]
 After:   %p is used for %r. Updates that nothing reads any more are removed.
+
+If every index of an array of zeros is written, it need not be zeros.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
+from .form import Empty
+from .pieces import empty
 
 _UPDATE = "stablehlo.dynamic_update_slice"
 _SLICE = "stablehlo.dynamic_slice"
-_DEAD = (_UPDATE, _SLICE, "stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.reshape")
+_CONSTANT = "stablehlo.constant"
+_DEAD = (_UPDATE, _SLICE, "stablehlo.broadcast_in_dim", _CONSTANT, "stablehlo.reshape")
 
 _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "stablehlo.add": operator.add,
@@ -41,14 +47,23 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True)
 class _Stack:
-    """What was written into an array, by index of one dimension."""
+    """What was written into an array, by index of one dimension.
+
+    Attributes:
+      first: the first of the operations that wrote.
+    """
 
     dimension: int
     pieces: Mapping[int, Value]
+    first: ir.Operation
 
 
-def forward_stacks(block: ir.Block) -> None:
-    """Lets the dynamic_slices of a block take what its dynamic_update_slices have written."""
+def forward_stacks(block: ir.Block, how: Empty = "zeros") -> None:
+    """Lets the dynamic_slices of a block take what its dynamic_update_slices have written.
+
+    Args:
+      how: how a buffer is made every element of which is written before it is read.
+    """
     numbers: dict[Value, int] = {}
     stacks: dict[Value, _Stack] = {}
     ops = [each.operation for each in block.operations]
@@ -65,7 +80,26 @@ def forward_stacks(block: ir.Block) -> None:
             number = _number(op, numbers)
             if number is not None:
                 numbers[op.results[0]] = number
+    if how != "zeros":
+        for value, stack in stacks.items():
+            _leave_empty(value, stack, how)
     _erase_dead(reversed(ops))
+
+
+def _leave_empty(value: Value, stack: _Stack, how: Empty) -> None:
+    """Lets a stack all of whose indices are written start as an empty buffer, if as zeros."""
+    start = stack.first.operands[0]
+    source = defining_op(start)
+    is_splat = source is not None and source.name in ("stablehlo.broadcast_in_dim", _CONSTANT)
+    if not is_splat or len(stack.pieces) < shape_of(value)[stack.dimension]:
+        return
+    op = defining_op(value)
+    while op is not None and op != stack.first:
+        op = defining_op(op.operands[0])
+        if op is None or len(list(op.results[0].uses)) != 1:
+            return
+    with ir.InsertionPoint(stack.first), stack.first.location:
+        stack.first.operands[0] = empty(start.type, how)
 
 
 def _updated(
@@ -77,8 +111,9 @@ def _updated(
         return None
     dimension, index = place
     before = stacks.get(whole)
-    pieces = before.pieces if before is not None and before.dimension == dimension else {}
-    return _Stack(dimension, {**pieces, index: piece})
+    if before is None or before.dimension != dimension:
+        return _Stack(dimension, {index: piece}, op)
+    return _Stack(dimension, {**before.pieces, index: piece}, before.first)
 
 
 def _taken(
@@ -117,7 +152,7 @@ def _number(op: ir.Operation, numbers: Mapping[Value, int]) -> int | None:
     type_ = ir.RankedTensorType(op.results[0].type)
     if type_.shape or not isinstance(type_.element_type, ir.IntegerType):
         return None
-    if op.name == "stablehlo.constant":
+    if op.name == _CONSTANT:
         return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
     known = [numbers.get(operand) for operand in op.operands]
     if op.name == "stablehlo.select" and known[0] is not None:

@@ -10,9 +10,10 @@ Before:  %k, %y = stablehlo.while(%i = %zero, %c = %x) cond { %i < 8 } do {
            %n = stablehlo.dot_general %c, %g
            stablehlo.return %i + 1, %n
          }
-After:   %g0 = "stablehlo.all_gather"(stablehlo.dynamic_slice %stack, 0, ...)
+After:   %later, %w0 = optimization_barrier %stack, (stablehlo.dynamic_slice %stack, 0, ...)
+         %g0 = "stablehlo.all_gather"(%w0)
          %n0 = stablehlo.dot_general %x, %g0
-         %g1 = "stablehlo.all_gather"(stablehlo.dynamic_slice %stack, 1, ...)
+         %g1 = "stablehlo.all_gather"(stablehlo.dynamic_slice %later, 1, ...)
          %n1 = stablehlo.dot_general %n0, %g1
          // and 6 more
 After, parts=2: a loop of 4 steps, each of which is two of those before
@@ -25,7 +26,8 @@ Leaves:  loops whose number of steps is not a constant or, if they are to be unr
 With `barriers`, a loop that is unrolled completely gets optimization barriers, so that what a step
 gathers is gathered beside the step before, and what it reduces is reduced beside the step after.
 With `parts`, steps that are left over run before the loop. What the steps of one loop store in an
-array, and those of another take from it, is passed on directly if both are unrolled completely.
+array, and those of another take from it, is passed on directly if both are unrolled completely. An
+array of zeros that the steps fill is an empty buffer with `empty=allocate`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..ir.body_form import BodyForm
 from ..ir.ops import terminator, walk
 from ..ir.types import Value
-from .form import Form
+from .first_step import first_alone
+from .form import Empty, Form
 from .inline_steps import inline_steps
 from .loops import WHILE, CountedLoop, GatheringLoop, gathering_loops
 from .pieces import constant_like
@@ -65,6 +68,7 @@ class UnrollGatheringLoops(RewritingPass[GatheringLoop]):
     form: Literal["chosen", "unroll"] = "chosen"
     parts: int = 0
     barriers: bool = False
+    empty: Empty = "zeros"
 
     def sites(
         self, module: ModuleOp, body: BodyForm
@@ -80,12 +84,14 @@ class UnrollGatheringLoops(RewritingPass[GatheringLoop]):
         if not 1 <= steps <= _MOST_STEPS:
             return
         block = loop.op.block
-        if steps == loop.trips and form.barriers:
+        if steps < loop.trips:
+            _unroll(loop, steps)
+            return
+        if form.barriers:
             _unroll_in_order(site)
         else:
-            _unroll(loop, steps)
-        if steps == loop.trips:
-            forward_stacks(block)
+            _unroll_whole(site)
+        forward_stacks(block, form.empty)
 
 
 def _unroll_in_order(found: GatheringLoop) -> None:
@@ -98,17 +104,30 @@ def _unroll_in_order(found: GatheringLoop) -> None:
     _replace(loop, values)
 
 
-def _unroll(loop: CountedLoop, steps: int) -> None:
-    """Makes `steps` steps of the loop one, or the whole loop none."""
+def _unroll_whole(found: GatheringLoop) -> None:
+    """Makes the whole loop none; what the first step gathers is taken before that of the others."""
+    loop = found.loop
     values = list(loop.op.operands)
-    before = loop.trips if steps == loop.trips else loop.trips % steps
+    with ir.InsertionPoint(loop.op):
+        for step in range(loop.trips):
+            values[loop.counter] = _counter(loop, step)
+            new = _copied(loop.body, values)
+            returned = [new.get(value, value) for value in terminator(loop.body).operands]
+            if step == 0 and loop.trips > 1:
+                first_alone(found, values, new, returned)
+            values = returned
+    _replace(loop, values)
+
+
+def _unroll(loop: CountedLoop, steps: int) -> None:
+    """Makes `steps` steps of the loop one."""
+    values = list(loop.op.operands)
+    before = loop.trips % steps
     with ir.InsertionPoint(loop.op):
         for step in range(before):
             values[loop.counter] = _counter(loop, step)
-            values = _step(loop.body, values)
-    if steps == loop.trips:
-        _replace(loop, values)
-        return
+            new = _copied(loop.body, values)
+            values = [new.get(value, value) for value in terminator(loop.body).operands]
     if before:
         values[loop.counter] = _counter_before(loop, loop.op, before)
         for number, value in enumerate(values):
@@ -139,27 +158,25 @@ def _repeat(body: ir.Block, times: int) -> None:
     """Lets the body of a loop do what it does so many times."""
     end = terminator(body)
     ops = [each.operation for each in body.operations][:-1]
-    arguments, returned = list(body.arguments), list(end.operands)
+    returned = list(end.operands)
     values = list(returned)
     with ir.InsertionPoint(end):
         for _ in range(times - 1):
-            values = _copy(ops, arguments, returned, values)
+            new = _copied_ops(ops, list(body.arguments), values)
+            values = [new.get(value, value) for value in returned]
     for number, value in enumerate(values):
         end.operands[number] = value
 
 
-def _step(body: ir.Block, values: list[Value]) -> list[Value]:
-    """Copies the body to the insertion point, and returns what it then returns."""
+def _copied(body: ir.Block, values: Sequence[Value]) -> dict[Value, Value]:
+    """Copies the body to the insertion point; by value of the body, what takes its place."""
     ops = [each.operation for each in body.operations][:-1]
-    return _copy(ops, list(body.arguments), list(terminator(body).operands), values)
+    return _copied_ops(ops, list(body.arguments), values)
 
 
-def _copy(
-    ops: Sequence[ir.Operation],
-    arguments: Sequence[Value],
-    returned: Sequence[Value],
-    values: Sequence[Value],
-) -> list[Value]:
+def _copied_ops(
+    ops: Sequence[ir.Operation], arguments: Sequence[Value], values: Sequence[Value]
+) -> dict[Value, Value]:
     new = dict(zip(arguments, values, strict=True))
     for op in ops:
         copy = op.clone().operation
@@ -169,4 +186,4 @@ def _copy(
                     inner.operands[number] = new[operand]
         for result, copied in zip(op.results, copy.results, strict=True):
             new[result] = copied
-    return [new.get(value, value) for value in returned]
+    return new

@@ -71,8 +71,8 @@ _ASYNC_ALL_TO_ALL = {
     "xla_tpu_enable_async_all_to_all": "true",
     "xla_tpu_force_async_all_to_all": "true",
 }
-# All-gathers on the SparseCore, as recommended for MaxText, and a scheduler that begins permutes
-# before the products that they can overlap.
+# All-gathers, reduce-scatters and all-reduces on the SparseCore, as recommended for MaxText, and a
+# scheduler that begins permutes before the products that they can overlap.
 _WITH_SPARSE_CORES = {
     **_ASYNC_ALL_TO_ALL,
     "xla_sc_disable_megacore_partitioning": "true",
@@ -81,6 +81,9 @@ _WITH_SPARSE_CORES = {
     "xla_tpu_enable_all_gather_offload_tracing": "true",
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "false",
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": "true",
+    "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": "true",
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
     "xla_tpu_use_tc_device_shape_on_sc": "true",
 }
 GENERATIONS = {

@@ -225,4 +225,39 @@ module @all_axes_are_manual {
     %m = stablehlo.dynamic_slice %r, %last, %zeros, %zeros, sizes = [1, 2, 8] : (tensor<8x2x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x8xf32>
     return %v, %m : tensor<1x2x8xf32>, tensor<1x2x8xf32>
   }
+
+  // The first step gathers before anything is taken for the second one.
+  // CHECK-LABEL: func.func private @an_array_that_is_written_whole_need_not_be_zeros
+  func.func private @an_array_that_is_written_whole_need_not_be_zeros(%x: tensor<2x4xf32>, %w: tensor<8x3xf32>) -> (tensor<2x2x3xf32>, tensor<3x2x3xf32>) {
+    // CHECK: %[[O:.*]] = stablehlo.dynamic_slice %arg1
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg1, %[[O]]
+    // CHECK: "stablehlo.all_gather"(%[[B]]#1)
+    // CHECK: %[[E:.*]] = stablehlo.custom_call @AllocateBuffer() : () -> tensor<2x2x3xf32>
+    // CHECK: stablehlo.dynamic_update_slice %[[E]]
+    // CHECK: stablehlo.dynamic_slice %[[B]]#0
+    // CHECK-NOT: optimization_barrier
+    // CHECK-NOT: AllocateBuffer
+    // CHECK: return
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %ys = stablehlo.constant dense<0.0> : tensor<2x2x3xf32>
+    %zs = stablehlo.constant dense<0.0> : tensor<3x2x3xf32>
+    %n:5 = stablehlo.while(%k = %zero, %a = %ys, %b = %zs, %y = %x, %v = %w) : tensor<i32>, tensor<2x2x3xf32>, tensor<3x2x3xf32>, tensor<2x4xf32>, tensor<8x3xf32> attributes {shmap.overlap = {name = "unroll", parts = 0 : i64, barriers = false, empty = "allocate"}}
+    cond {
+      %lim = stablehlo.constant dense<2> : tensor<i32>
+      %more = stablehlo.compare LT, %k, %lim : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %i = stablehlo.constant dense<0> : tensor<i32>
+      %s = stablehlo.dynamic_slice %v, %k, %i, sizes = [1, 3] : (tensor<8x3xf32>, tensor<i32>, tensor<i32>) -> tensor<1x3xf32>
+      %g = "stablehlo.all_gather"(%s) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<1x3xf32>) -> tensor<4x3xf32>
+      %p = stablehlo.dot_general %y, %g, contracting_dims = [1] x [0] : (tensor<2x4xf32>, tensor<4x3xf32>) -> tensor<2x3xf32>
+      %q = stablehlo.reshape %p : (tensor<2x3xf32>) -> tensor<1x2x3xf32>
+      %c = stablehlo.dynamic_update_slice %a, %q, %k, %i, %i : (tensor<2x2x3xf32>, tensor<1x2x3xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x3xf32>
+      %d = stablehlo.dynamic_update_slice %b, %q, %k, %i, %i : (tensor<3x2x3xf32>, tensor<1x2x3xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<3x2x3xf32>
+      %next = stablehlo.add %k, %one : tensor<i32>
+      stablehlo.return %next, %c, %d, %y, %v : tensor<i32>, tensor<2x2x3xf32>, tensor<3x2x3xf32>, tensor<2x4xf32>, tensor<8x3xf32>
+    }
+    return %n#1, %n#2 : tensor<2x2x3xf32>, tensor<3x2x3xf32>
+  }
 }
