@@ -25,6 +25,7 @@ from .overlap.overlap_gather_contraction import OverlapGatherContraction
 from .overlap.overlap_gather_product import OverlapGatherProduct
 from .overlap.overlap_gather_scatter import OverlapGatherScatter
 from .overlap.overlap_product_scatter import OverlapProductScatter
+from .overlap.overlap_product_sum import OverlapProductSum
 from .overlap.unroll_gathering_loops import UnrollGatheringLoops
 from .simplify.combine_all_reduces import CombineAllReduces
 from .simplify.elide_gathered_slices import ElideGatheredSlices
@@ -58,6 +59,7 @@ PASSES: tuple[type[Pass], ...] = (
     OverlapGatherProduct,
     OverlapGatherContraction,
     OverlapProductScatter,
+    OverlapProductSum,
     LegalizeCollectives,
     WrapManual,
     InlineMeshes,
@@ -117,6 +119,7 @@ def overlap_passes() -> tuple[Pass, ...]:
         OverlapGatherProduct(),
         OverlapGatherContraction(),
         OverlapProductScatter(),
+        OverlapProductSum(),
     )
 
 

@@ -97,6 +97,16 @@ def scattered(x, w, batch):
     )
 
 
+def summed(x, w, batch):
+    """One cut along columns, one along rows, one transposed, and one with batches."""
+    return (
+        lax.psum(x @ w, "i"),
+        lax.psum(w.T @ x.T[:, :8], "i"),
+        lax.psum(jnp.einsum("mk,kf->fm", x, w), "i"),
+        lax.psum(jnp.einsum("bmk,kf->bmf", batch, w), "i"),
+    )
+
+
 def blocks(x, v, w, u):
     """An MLP, a gated one whose sums are scattered along columns, and one with a transpose."""
     h = gather(x)
@@ -154,6 +164,13 @@ PROGRAMS = {
         (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i")),
         (normal(0, 64, 64), normal(1, 64, 16), normal(2, 3, 64, 64)),
     ),
+    "summed": (
+        summed,
+        LINE,
+        (P(None, "i"), P("i"), P(None, None, "i")),
+        P(),
+        (normal(0, 32, 64), normal(1, 64, 16), normal(2, 3, 32, 64)),
+    ),
     "blocks": (
         blocks,
         LINE,
@@ -204,11 +221,12 @@ SUMS = {
 }
 LOOPS = {
     "no loop": {},
+    "no loop, into allocated buffers": {"empty": "allocate"},
     "no loop, with barriers": {"barriers": True},
     "1 step of 2": {"parts": 2},
     "1 step of 3, two before": {"parts": 3},
 }
-_GATHER, _SCATTER = "all_gather", "reduce_scatter"
+_GATHER, _SCATTER, _SUM = "all_gather", "reduce_scatter", "all_reduce"
 FORMS = [
     (name, program, pass_, op_name, {"form_name": form_name, **options})
     for program, pass_, op_name, form_name, forms in (
@@ -226,6 +244,7 @@ FORMS = [
             "partial-sums",
             {"4 partial sums": {"parts": 4}},
         ),
+        ("summed", "overlap-product-sum", _SUM, "columns", CHUNKS),
         ("blocks", "overlap-gather-scatter", _GATHER, "stages", CHUNKS),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         ("layers", "unroll-gathering-loops", "while", "unroll", LOOPS),

@@ -62,8 +62,8 @@ class Work:
     """Products and the communication that could run beside them, on one device.
 
     Attributes:
-      pattern: "gather-product", "gather-contraction", "product-scatter", "gather-scatter",
-        "all-to-all" or "gathering-loop".
+      pattern: "gather-product", "gather-contraction", "product-scatter", "product-sum",
+        "gather-scatter", "all-to-all" or "gathering-loop".
       products: of one step, for a loop.
       groups: the devices that communicate, by position in the mesh.
       element, element_bytes: the type of what is sent.
@@ -192,7 +192,11 @@ def speed(work: Work, machine: Machine) -> float:
     return machine.chip.flops.get(element, 0.0)
 
 
-_KINDS = {"product-scatter": "reduce-scatter", "all-to-all": "all-to-all"}
+_KINDS = {
+    "product-scatter": "reduce-scatter",
+    "product-sum": "all-reduce",
+    "all-to-all": "all-to-all",
+}
 
 
 def wire_seconds(work: Work, machine: Machine, parts: int = 1, kind: str | None = None) -> float:

@@ -27,11 +27,12 @@ from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
 # How far its estimates are above the published bandwidth for pieces of products that wait for
 # memory and for what whole products store, for products of wide operands, for what whole products
-# read, and for copies.
+# read, for copies, and for copies into a part of an array.
 _PIECE_FACTOR = 4.0
 _CHUNK_FACTOR = 1.3
 _READ_FACTOR = 2.0
 _COPY_FACTOR = 1.6
+_PUT_FACTOR = 2.7
 _WIDE_FACTOR = 1.2
 # Seconds of what is between two pieces whose sums are on the way.
 _BETWEEN = 1e-6
@@ -88,7 +89,7 @@ def _columns(work: Work, machine: Machine) -> Plan:
     return Plan("columns", parts, (), False, _plain(work, machine), expected)
 
 
-def _partial_sums(work: Work, machine: Machine) -> Plan:
+def partial_sums(work: Work, machine: Machine) -> Plan:
     """Four sums are on the way at a time, two each way, and each grows by a product at each hop.
 
     Shorter numbers are sent as f32 if sums must not be rounded at each hop.
@@ -121,6 +122,39 @@ def _partial_sums(work: Work, machine: Machine) -> Plan:
     return Plan("partial-sums", _CHAINS, order, False, plain, expected, is_wide=is_wide)
 
 
+def _scatter(work: Work, machine: Machine) -> Plan:
+    """Partial sums on a ring, or chunks of columns, which are not rounded at each hop."""
+    ring, columns = partial_sums(work, machine), _summed(work, machine)
+    if columns.expected is None or (ring.expected and ring.expected <= columns.expected):
+        return ring
+    return columns
+
+
+def _summed(work: Work, machine: Machine) -> Plan:
+    """Chunks of columns, each of which is summed while the product of the next is computed."""
+    if not _adds_meanwhile(work, machine):
+        on = machine.chip.name
+        return Plan(None, reason=f"libtpu for a {on} computes nothing beside sums over devices")
+    is_scatter = work.pattern == "product-scatter"
+    columns = work.columns if is_scatter else work.cut
+    choices = [k for k in (8, 4, 2) if columns % k == 0 and columns // k >= 2 * FEWEST_ROWS]
+    if not choices:
+        return _few("columns", columns // 2)
+    # What is summed is put in place when the next chunk is computed.
+    put = sum(p.batch * p.m * p.n for p in work.products) * work.element_bytes
+    put //= work.count if is_scatter else 1
+
+    def seconds(parts: int) -> float:
+        wire = wire_seconds(work, machine, parts)
+        chunk = max(_compute(work, machine) / parts, _chunk_in_memory(work, machine, parts))
+        copy = _PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth
+        return chunk + (parts - 1) * max(wire, chunk + copy) + wire + copy
+
+    parts = min(choices, key=seconds)
+    plain = _plain_scatter(work, machine) if is_scatter else _plain(work, machine)
+    return Plan("columns", parts, (), False, plain, seconds(parts))
+
+
 def _exchange(work: Work, machine: Machine) -> Plan:
     """The exchange, the products and the exchange back, in chunks."""
     if not machine.compiler_options:
@@ -140,8 +174,10 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
         return _needs_options("all-gathers")
     # Without SparseCores libtpu computes nothing beside a reduce-scatter.
     wire = wire_seconds(work, machine)
-    exposed = wire * (1.0 if _gathers_alone(work, machine) else work.reduced / work.received)
-    if machine.chip.name != _GATHERS_BY_ITSELF and not _gathers_alone(work, machine):
+    exposed = wire * work.reduced / work.received
+    if _gathers_alone(work, machine):
+        exposed = wire
+    elif _adds_meanwhile(work, machine):
         exposed = 0.0
     copies = _copy(work.copied, machine)
     return unrolled(work, wire - exposed, _compute(work, machine), exposed, copies)
@@ -174,7 +210,8 @@ def unrolled(
 _RULES = {
     "gather-product": _ring,
     "gather-contraction": _columns,
-    "product-scatter": _partial_sums,
+    "product-scatter": _scatter,
+    "product-sum": _summed,
     "all-to-all": _exchange,
     "gathering-loop": _unrolled,
 }
@@ -264,6 +301,12 @@ def _gathers_alone(work: Work, machine: Machine) -> bool:
     is_v5p = machine.chip.name == "TPU v5p"
     is_cube = _extents(range(len(machine.places)), machine) == [2, 2, 2]
     return is_v5p and _dimensions(work, machine) > 1 and not is_cube
+
+
+def _adds_meanwhile(work: Work, machine: Machine) -> bool:
+    """Whether reduce-scatters and all-reduces run on the SparseCore, beside products."""
+    has_cores = machine.chip.name in ("TPU v5p", "TPU v6e") and machine.compiler_options
+    return has_cores and not _gathers_alone(work, machine)
 
 
 def _dimensions(work: Work, machine: Machine) -> int:

@@ -30,6 +30,7 @@ _USUAL_FORMS: dict[str, FormName] = {
     "gather-product": "ring",
     "gather-contraction": "columns",
     "product-scatter": "partial-sums",
+    "product-sum": "columns",
     "gather-scatter": "stages",
     "all-to-all": "chunks",
     "gathering-loop": "unroll",
@@ -41,6 +42,8 @@ _USUAL_ON_GPUS: dict[str, FormName] = {
 }
 # On any device; libtpu needs none elsewhere.
 _WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages")
+# Patterns whose collectives XLA combines on any device.
+_SUMS = ("product-scatter", "product-sum")
 # Patterns whose f32 operands a compiler may send as bf16.
 _GATHERS = ("gather-product", "gather-contraction", "gathering-loop")
 
@@ -186,7 +189,9 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         plan.order,
         empty="zeros" if machine is None else "allocate",
         # XLA joins chunks again on GPUs if nothing keeps them apart, and writes into slices late.
-        barriers=name in _WITH_BARRIERS or (machine is not None and not machine.is_tpu),
+        barriers=name in _WITH_BARRIERS
+        or site.pattern in _SUMS
+        or (machine is not None and not machine.is_tpu),
         in_place=machine is None or machine.is_tpu,
         stacked=plan.is_stacked,
         wide=plan.is_wide,

@@ -1,14 +1,17 @@
-"""Replaces a reduce_scatter of a product by reduce_scatters of products of chunks of columns."""
+"""Replaces the sum of a product over devices by sums of products of chunks of columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jaxlib.mlir import ir
 
+from ..ir.slices import put_at, scalar
 from ..ir.types import Value, shape_of
-from .cuts import Cut, cut_through
+from .cuts import Cut
 from .form import Form
 from .pieces import barrier, compute, empty, join, piece_type, take
-from .scatters import ScatteredProduct
+from .scatters import ScatteredProduct, SummedProduct
 
 _USUAL = 4
 """Chunks, if the form does not say how many."""
@@ -16,44 +19,51 @@ _USUAL = 4
 
 def scatter_in_chunks(scattered: ScatteredProduct, form: Form) -> None:
     """Rewrites the reduce_scatter, if it has columns that are that many chunks."""
-    parts = form.parts or _USUAL
     sides = scattered.product.operand_dimensions(scattered.cut.dimension)
-    left, right = scattered.product.op.operands
-    if len(sides) != 1 or parts < 2 or left == right:
-        return
-    (rows,) = sides
-    shape = shape_of(scattered.product.result)
-    columns = [
-        scattered.product.result_dimension(1 - rows, dimension)
-        for dimension in scattered.product.free[1 - rows]
+    if len(sides) == 1:
+        (rows,) = sides
+        _in_chunks(scattered, [1 - rows], form)
+
+
+def sum_in_chunks(summed: SummedProduct, form: Form) -> None:
+    """Rewrites the all_reduce, if the product has a free dimension that is that many chunks."""
+    _in_chunks(summed, (1, 0), form)
+
+
+def free_dimensions(summed: SummedProduct, sides: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(size, side, dimension of the product) of the free ones of some operands, largest first."""
+    product = summed.product
+    shape = shape_of(product.result)
+    found = [
+        (side, product.result_dimension(side, dimension))
+        for side in sides
+        for dimension in product.free[side]
     ]
-    for dimension in sorted(columns, key=lambda d: -shape[d]):
-        cuts = _cuts(scattered, Cut(dimension, shape[dimension]))
-        if cuts is not None and shape[dimension] % parts == 0:
-            with ir.InsertionPoint(scattered.op), scattered.op.location:
-                scattered.replace(_value(scattered, cuts, rows, parts, form))
+    return sorted(((shape[d], side, d) for side, d in found), key=lambda each: -each[0])
+
+
+def _in_chunks(summed: SummedProduct, sides: Sequence[int], form: Form) -> None:
+    """Rewrites the sum in chunks along a free dimension of one of some operands."""
+    parts = form.parts or _USUAL
+    left, right = summed.product.op.operands
+    if parts < 2 or left == right:
+        return
+    for size, side, dimension in free_dimensions(summed, sides):
+        cuts = summed.cuts(Cut(dimension, size))
+        if cuts is not None and size % parts == 0:
+            with ir.InsertionPoint(summed.op), summed.op.location:
+                summed.replace(_value(summed, cuts, 1 - side, parts, form))
             return
 
 
-def _cuts(scattered: ScatteredProduct, cut: Cut) -> dict[Value, Cut] | None:
-    """The cuts of the product and of what is computed from it."""
-    cuts = {scattered.product.result: cut}
-    for op in scattered.chain:
-        through = cut_through(op, 0, cuts[op.operands[0]])
-        if through is None:
-            return None
-        cuts[op.results[0]] = through
-    return cuts
-
-
 def _value(
-    scattered: ScatteredProduct, cuts: dict[Value, Cut], rows: int, parts: int, form: Form
+    found: SummedProduct, cuts: dict[Value, Cut], rows: int, parts: int, form: Form
 ) -> Value:
-    whole = scattered.product.op.operands[rows]
-    summed = scattered.op.operands[0]
+    whole = found.product.op.operands[rows]
+    summed = found.op.operands[0]
     cut = cuts[summed]
     size = cut.size // parts
-    ops = (scattered.product.op, *scattered.chain)
+    ops = (found.product.op, *found.chain)
 
     def product(part: int, operand: Value) -> Value:
         known = compute(
@@ -61,23 +71,26 @@ def _value(
         )
         return known[summed]
 
+    type_ = found.op.results[0].type
+    # Each piece is put in its place beside the next sum.
+    buffer = [empty(type_, form.empty)] if form.in_place else []
     operand, following = whole, product(0, whole)
     pieces: list[Value] = []
     for part in range(parts):
         computed = following
         if form.barriers:
             operand, computed = barrier(operand, computed)
-        piece = _scatter(scattered.op, computed, cut, size)
+        piece = _summed(found.op, computed, cut, size)
         if part + 1 < parts:
             following = product(part + 1, operand)
             if form.barriers:
-                piece, following = barrier(piece, following)
+                piece, following, *buffer = barrier(piece, following, *buffer)
+        buffer = [put_at(each, piece, cut.dimension, scalar(part * size)) for each in buffer]
         pieces.append(piece)
-    type_ = scattered.op.results[0].type
-    return join(pieces, cut, type_, empty(type_, form.empty) if form.in_place else None)
+    return buffer[0] if buffer else join(pieces, cut, type_, None)
 
 
-def _scatter(op: ir.Operation, value: Value, cut: Cut, size: int) -> Value:
+def _summed(op: ir.Operation, value: Value, cut: Cut, size: int) -> Value:
     copy = ir.Operation.create(
         op.name,
         results=[piece_type(op.results[0], cut, size)],

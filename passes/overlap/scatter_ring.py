@@ -12,7 +12,7 @@ from ..cost.rings import MOST_UNROLLED, STEPS_OF_SUMS
 from ..ir.body_form import BodyForm
 from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, shape_of
-from .cuts import Cut, cut_through
+from .cuts import Cut
 from .form import Form
 from .pieces import barrier, compute, element_of, empty, join, tensor
 from .repeated import repeated
@@ -31,12 +31,9 @@ def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> 
         return
     if not can_go_round(scattered.op, body, scattered.count):
         return
-    cuts = {scattered.product.result: Cut(scattered.cut.dimension, size * scattered.count)}
-    for op in scattered.chain:
-        through = cut_through(op, 0, cuts[op.operands[0]])
-        if through is None:
-            return
-        cuts[op.results[0]] = through
+    cuts = scattered.cuts(Cut(scattered.cut.dimension, size * scattered.count))
+    if cuts is None:
+        return
     with ir.InsertionPoint(scattered.op), scattered.op.location:
         scattered.replace(_value(scattered, body, cuts, parts, form))
 

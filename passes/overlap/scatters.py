@@ -1,4 +1,4 @@
-"""Finds products whose sum over devices is scattered."""
+"""Finds products that are summed over devices, and those whose sum is scattered."""
 
 from __future__ import annotations
 
@@ -8,40 +8,73 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
-from ..ir.collective_ops import REDUCE_SCATTER, over_whole_axes, reduction
+from ..ir.collective_ops import ALL_REDUCE, REDUCE_SCATTER, over_whole_axes, reduction
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
-from .cuts import Cut, cut_of_operand
+from .cuts import Cut, cut_of_operand, cut_through
 from .products import DOT, Product
 
 
 @dataclass(frozen=True)
-class ScatteredProduct:
-    """A reduce_scatter that adds, and the product that it is computed from.
+class SummedProduct:
+    """A collective that adds, and the product that it is computed from.
 
     Attributes:
-      op: the reduce_scatter.
+      op: the all_reduce or reduce_scatter.
       axes: the group, first axis major.
       count: the number of devices in the group.
-      dimension: the scattered one.
-      chain: the operations with one operand between product and reduce_scatter, in this order.
-      cut: the scattered dimension of the product; its `size` is that of one block.
+      product: a product that nothing else uses.
+      chain: the operations with one operand between product and collective, in this order.
     """
 
     op: ir.Operation
     axes: tuple[str, ...]
     count: int
-    dimension: int
     product: Product
     chain: tuple[ir.Operation, ...]
-    cut: Cut
 
     def replace(self, value: Value) -> None:
         """Replaces the sum, and erases it with what it is computed from."""
         self.op.results[0].replace_all_uses_with(value)
         for op in (self.op, *reversed(self.chain), self.product.op):
             op.erase()
+
+    def cuts(self, cut: Cut) -> dict[Value, Cut] | None:
+        """By value, the cut of the product and of what is computed from it; None if it has none."""
+        cuts = {self.product.result: cut}
+        for op in self.chain:
+            through = cut_through(op, 0, cuts[op.operands[0]])
+            if through is None:
+                return None
+            cuts[op.results[0]] = through
+        return cuts
+
+
+@dataclass(frozen=True)
+class ScatteredProduct(SummedProduct):
+    """A reduce_scatter that adds, and the product that it is computed from.
+
+    Attributes:
+      dimension: the scattered one.
+      cut: the scattered dimension of the product; its `size` is that of one block.
+    """
+
+    dimension: int
+    cut: Cut
+
+
+def summed_products(root: ir.Operation, form: BodyForm) -> Iterator[SummedProduct]:
+    """The all_reduces of products inside `root`, over several devices.
+
+    Each is looked at when it is asked for, so those before may be rewritten.
+    """
+    for op, axes in over_whole_axes(root, ALL_REDUCE):
+        count = form.mesh.product(axes)
+        if count > 1 and reduction(op) == "stablehlo.add":
+            found = _summed(op, axes, count)
+            if found is not None:
+                yield found
 
 
 def scattered_products(root: ir.Operation, form: BodyForm) -> Iterator[ScatteredProduct]:
@@ -58,25 +91,29 @@ def scattered_products(root: ir.Operation, form: BodyForm) -> Iterator[Scattered
 
 
 def _scattered(op: ir.Operation, axes: tuple[str, ...], count: int) -> ScatteredProduct | None:
+    found = _summed(op, axes, count)
+    if found is None:
+        return None
     dimension = ir.IntegerAttr(op.attributes["scatter_dimension"]).value
-    size = shape_of(op.results[0])[dimension]
-    cut: Cut | None = Cut(dimension, size, outer=count)
+    cut: Cut | None = Cut(dimension, shape_of(op.results[0])[dimension], outer=count)
+    for each in reversed(found.chain):
+        cut = None if cut is None else cut_of_operand(each, 0, cut)
+    if cut is None:
+        return None
+    return ScatteredProduct(op, axes, count, found.product, found.chain, dimension, cut)
+
+
+def _summed(op: ir.Operation, axes: tuple[str, ...], count: int) -> SummedProduct | None:
     chain: list[ir.Operation] = []
     value = op.operands[0]
-    while cut is not None:
+    while True:
         source = defining_op(value)
         if source is None or source.block != op.block or len(list(value.uses)) != 1:
             return None
         if source.name == DOT:
-            product = Product.of(source)
-            return ScatteredProduct(op, axes, count, dimension, product, tuple(chain), cut)
-        if source.name == "stablehlo.transpose":
-            order = list(ir.DenseI64ArrayAttr(source.attributes["permutation"]))
-            cut = Cut(order[cut.dimension], cut.size, cut.outer)
-        elif source.name in ELEMENTWISE and len(source.operands) == 1:
-            cut = cut_of_operand(source, 0, cut)
-        else:
+            return SummedProduct(op, axes, count, Product.of(source), tuple(chain))
+        is_elementwise = source.name in ELEMENTWISE and len(source.operands) == 1
+        if not is_elementwise and source.name != "stablehlo.transpose":
             return None
         chain.insert(0, source)
         value = source.operands[0]
-    return None

@@ -27,12 +27,14 @@ from .gather_sites import rewritable
 from .gathers import gathers
 from .loops import carried_bytes, gathering_loops
 from .products import Product
-from .scatters import scattered_products
+from .scatter_chunks import free_dimensions
+from .scatters import scattered_products, summed_products
 
 Pattern = Literal[
     "gather-product",
     "gather-contraction",
     "product-scatter",
+    "product-sum",
     "gather-scatter",
     "all-to-all",
     "gathering-loop",
@@ -41,6 +43,7 @@ PATTERNS: tuple[Pattern, ...] = (
     "gather-product",
     "gather-contraction",
     "product-scatter",
+    "product-sum",
     "gather-scatter",
     "all-to-all",
     "gathering-loop",
@@ -52,19 +55,19 @@ class Site:
     """A collective, or a loop of collectives, and the products beside which it can run.
 
     Attributes:
-      op: the collective on which the form is written: the gather, the reduce_scatter, the first of
-        two all_to_alls, or the while of a loop.
+      op: the collective on which the form is written: the gather, the reduce_scatter, the
+        all_reduce, the first of two all_to_alls, or the while of a loop.
       products: the products that communication can overlap with; of one step, for a loop.
       shapes: their sizes.
       axes: the axes of the group, first axis major.
       count: the number of devices in the group.
       element, element_bytes: the type of what is sent, such as "bf16".
       received: the bytes that a device receives; in one step, for a loop. Of two all_to_alls, the
-        sum.
+        sum; of an all_reduce, half, which is that of a reduce_scatter.
       trips: the number of steps of a loop; else 1.
       cut: the size of the dimension that is cut to pieces: the block of a device for a gather or a
-        scatter, the free dimension of the gathered operand for a contraction, the dimension beside
-        the exchanged one for all_to_alls; 1 for a loop.
+        scatter, the free dimension of the gathered operand for a contraction, the largest free one
+        for a sum, the dimension beside the exchanged one for all_to_alls; 1 for a loop.
       columns: the size of the largest free dimension of the other operand, for a scatter.
       scattered: the bytes that a device receives in the reduce_scatter at the end of a block that
         begins with a gather; else 0.
@@ -117,8 +120,8 @@ def find_sites(module: ModuleOp) -> tuple[Site, ...]:
     if form.is_partly_manual:
         return ()
     root = module.operation
-    found = [*_gathers(root, form), *_scatters(root, form), *_exchanges(root, form)]
-    found += [*_blocks(root, form), *_loops(root, form)]
+    found = [*_gathers(root, form), *_scatters(root, form), *_sums(root, form)]
+    found += [*_exchanges(root, form), *_blocks(root, form), *_loops(root, form)]
     places = {op: place for place, op in enumerate(walk(root))} if found else {}
     return tuple(sorted(found, key=lambda site: places[site.op]))
 
@@ -161,6 +164,23 @@ def _scatters(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             1,
             each.cut.size,
             _columns(each.product, 1 - side),
+        )
+
+
+def _sums(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
+    for each in summed_products(root, form):
+        size, side, _ = next(iter(free_dimensions(each, (1, 0))), (1, 0, 0))
+        yield Site(
+            "product-sum",
+            each.op,
+            (each.product.op,),
+            (_shape(each.product, side, True),),
+            each.axes,
+            each.count,
+            *_element(each.op),
+            received(each.op, each.count),
+            1,
+            size,
         )
 
 

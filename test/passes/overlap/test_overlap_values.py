@@ -28,6 +28,7 @@ CASES = [
     ("scattered", "overlap-product-scatter", {"form": "columns", "parts": 2}),
     ("scattered", "overlap-product-scatter", {"form": "partial-sums", "parts": 4}),
     ("scattered", "overlap-product-scatter", {"form": "partial-sums", "parts": 4, "wide": True}),
+    ("summed", "overlap-product-sum", {"form": "columns", "parts": 2}),
     ("blocks", "overlap-gather-scatter", {"form": "stages", "parts": 2}),
     ("experts", "overlap-all-to-all", {"form": "chunks", "parts": 4}),
     ("layers", "unroll-gathering-loops", {"form": "unroll"}),
@@ -78,7 +79,8 @@ def tolerance(pass_, dtype):
         return 2e-2
     # Barriers keep XLA from fusing: 4e-3 with jax 0.10. By the reference interpreter the bits are
     # the same (test/simulate/test_overlap_forms.py).
-    return 1e-2 if pass_.name == "shmap-overlap-gather-scatter" else 0.0
+    with_barriers = ("shmap-overlap-gather-scatter", "shmap-overlap-product-sum")
+    return 1e-2 if pass_.name in with_barriers else 0.0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -98,6 +100,7 @@ def test_a_rewritten_program_computes_what_the_plain_one_does(name, pass_name, o
         ("contracted", "overlap-gather-contraction", {"form": "columns", "parts": 2}),
         ("layers", "unroll-gathering-loops", {"form": "unroll", "parts": 2}),
         ("layers", "unroll-gathering-loops", {"form": "unroll", "barriers": True}),
+        ("summed", "overlap-product-sum", {"form": "columns", "parts": 2}),
         ("blocks", "overlap-gather-scatter", {"form": "stages", "parts": 2}),
     ],
 )

@@ -57,6 +57,10 @@ BODIES = {
       %next = stablehlo.add %k, %one : tensor<i32>
       stablehlo.return %next, %e : tensor<i32>, tensor<4x8xf32>
     }}""",
+    "sum": f"""%p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+        : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{{{over("i")}}}>
+        {ADD} : (tensor<4x6xf32>) -> tensor<4x6xf32>""",
     "reduced by a maximum": f"""%p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
         : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{{scatter_dimension = 0 : i64, {over("i")}}}>
@@ -101,6 +105,7 @@ WIRE = 3 * 4 * 8 * 4  # bytes of the blocks of three other devices
             [("gather-contraction", (ProductShape(1, 6, 8, 16),), WIRE, 8, 1)],
         ),
         ("scatter", [("product-scatter", (ProductShape(1, 4, 6, 8),), 3 * 6 * 4, 1, 1)]),
+        ("sum", [("product-sum", (ProductShape(1, 6, 4, 8),), 3 * 6 * 4, 6, 1)]),
         ("exchange", [("all-to-all", (ProductShape(1, 8, 4, 4),), 2 * 3 * 8 * 4, 2, 1)]),
         (
             "loop",

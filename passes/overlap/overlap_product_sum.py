@@ -1,0 +1,64 @@
+"""Sums a product over devices in chunks, each beside the product of the next chunk.
+
+An all_reduce of a product begins when the whole product is there. A chunk of columns is a product
+by itself, and can be summed while the next one is computed.
+
+Before:  %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+         %y = "stablehlo.all_reduce"(%p) <{... axes = ["i"]}> ({ add })
+After, form=columns parts=2:
+         %p0 = stablehlo.dot_general %x, (stablehlo.slice %w [0:k, 0:c])
+         %x1, %q0 = stablehlo.optimization_barrier %x, %p0
+         %y0 = "stablehlo.all_reduce"(%q0)
+         %p1 = stablehlo.dot_general %x1, (stablehlo.slice %w [0:k, c:2*c])
+         %y1 = "stablehlo.all_reduce"(%p1)
+         // both are put in place in a buffer, or concatenated
+Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the
+         all_reduces that are to be rewritten.
+Leaves:  all_reduces of several values, and of anything but a product that nothing else uses, and
+         that is at most transposed, or changed element by element, before it is summed up; those
+         whose product has no free dimension that `parts` divides.
+
+The largest free dimension is cut, of either operand. The same elements are summed by the same
+collective, so results do not depend on the cut. If some axes are automatic, nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..ir.body_form import BodyForm
+from ..ir.collective_ops import ALL_REDUCE
+from .form import Empty, Form
+from .rewriting import RewritingPass
+from .scatter_chunks import sum_in_chunks
+from .scatters import SummedProduct, summed_products
+
+
+@dataclass(frozen=True)
+class OverlapProductSum(RewritingPass[SummedProduct]):
+    """Sums a product over devices in chunks, each beside the product of the next chunk."""
+
+    name = "shmap-overlap-product-sum"
+    code = "SHM-P23"
+    keeps_bits = True
+    needs_body_form = True
+    forms = ("columns",)
+    op_name = ALL_REDUCE
+
+    form: Literal["chosen", "columns"] = "chosen"
+    parts: int = 0
+    empty: Empty = "zeros"
+
+    def sites(
+        self, module: ModuleOp, body: BodyForm
+    ) -> Iterator[tuple[ir.Operation, SummedProduct]]:
+        for summed in summed_products(module.operation, body):
+            yield summed.op, summed
+
+    def rewrite(self, site: SummedProduct, body: BodyForm, form: Form) -> None:
+        sum_in_chunks(site, form)

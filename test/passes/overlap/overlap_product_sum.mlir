@@ -1,0 +1,99 @@
+// RUN: shmap-opt %s --shmap-overlap-product-sum | FileCheck %s
+
+// CHECK-LABEL: module @all_axes_are_manual
+module @all_axes_are_manual {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @the_larger_free_dimension_in_two_chunks
+  func.func private @the_larger_free_dimension_in_two_chunks(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: stablehlo.slice %arg0 [0:8, 0:8]
+    // CHECK: %[[P:.*]] = stablehlo.dot_general
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg1, %[[P]]
+    // CHECK: "stablehlo.all_reduce"(%[[B]]#1)
+    // CHECK: stablehlo.add
+    // CHECK: stablehlo.slice %arg0 [8:16, 0:8]
+    // CHECK: stablehlo.dot_general %{{.*}}, %[[B]]#0
+    // CHECK: "stablehlo.all_reduce"
+    // CHECK-NOT: stablehlo.all_reduce
+    // CHECK: stablehlo.concatenate
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64, in_place = false}} : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @columns_that_are_transposed_before_they_are_put_in_place
+  func.func private @columns_that_are_transposed_before_they_are_put_in_place(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<6x4xf32> {
+    // CHECK: stablehlo.slice %arg1 [0:8, 0:2]
+    // CHECK: stablehlo.transpose %{{.*}} : (tensor<4x2xf32>) -> tensor<2x4xf32>
+    // CHECK-COUNT-3: stablehlo.all_reduce
+    // CHECK-NOT: stablehlo.all_reduce
+    // CHECK: stablehlo.dynamic_update_slice
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    %t = stablehlo.transpose %p, dims = [1, 0] : (tensor<4x6xf32>) -> tensor<6x4xf32>
+    %y = "stablehlo.all_reduce"(%t) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 3 : i64}} : (tensor<6x4xf32>) -> tensor<6x4xf32>
+    return %y : tensor<6x4xf32>
+  }
+
+  // CHECK-LABEL: func.func private @nothing_is_chosen
+  func.func private @nothing_is_chosen(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: "stablehlo.all_reduce"
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_maximum_is_not_a_sum
+  func.func private @a_maximum_is_not_a_sum(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: "stablehlo.all_reduce"
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @the_product_is_used_twice
+  func.func private @the_product_is_used_twice(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> (tensor<16x6xf32>, tensor<16x6xf32>) {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: "stablehlo.all_reduce"
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    return %y, %p : tensor<16x6xf32>, tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @no_free_dimension_is_that_many_chunks
+  func.func private @no_free_dimension_is_that_many_chunks(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: "stablehlo.all_reduce"
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 5 : i64}} : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+}
