@@ -7,8 +7,13 @@ docs/overlap.md. All times are the compiler's own estimates and `collective_time
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from .libtpu import (
+    GATHERS_BY_ITSELF,
+    adds_meanwhile,
+    gathers_alone,
+    is_all_reduced,
+    starts_gathers,
+)
 from .machine import Machine
 from .overlap import (
     FEWEST_ROWS,
@@ -36,8 +41,6 @@ _PUT_FACTOR = 2.7
 _WIDE_FACTOR = 1.2
 # Seconds of what is between two pieces whose sums are on the way.
 _BETWEEN = 1e-6
-# Only libtpu for this chip sends an all-gather while it computes without being told to.
-_GATHERS_BY_ITSELF = "TPU v5e"
 _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
@@ -68,15 +71,15 @@ def _ring(work: Work, machine: Machine) -> Plan:
     expected = max(pieces * piece + cut + _copy(work.kept, machine), wire + cut + 2 * piece)
     # Without the options the scheduler starts permutes between the two products of a step, except
     # on v5e.
-    is_stacked = machine.chip.name != _GATHERS_BY_ITSELF and not machine.compiler_options
+    is_stacked = machine.chip.name != GATHERS_BY_ITSELF and not machine.compiler_options
     return Plan("ring", 0, order, is_stacked, _plain(work, machine), expected)
 
 
 def _columns(work: Work, machine: Machine) -> Plan:
     """The gathered operand in chunks of its free dimension; none of the contraction is cut."""
-    if not _starts_gathers(machine):
+    if not starts_gathers(machine):
         return _needs_options("all-gathers")
-    if _gathers_alone(work, machine):
+    if gathers_alone(work, machine):
         reason = f"a {machine.chip.name} computes nothing beside gathers along several dimensions"
         return Plan(None, reason=reason)
     parts = next((k for k in (8, 4) if work.cut % k == 0 and work.cut // k >= 512), 0)
@@ -97,7 +100,7 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
     is_wide = work.element != "f32" and not work.may_round
     if is_wide and work.element not in WIDENED:
         return Plan(None, reason=f"sums of {work.element} would be rounded at each hop")
-    if machine.chip.name != _GATHERS_BY_ITSELF and not machine.compiler_options:
+    if machine.chip.name != GATHERS_BY_ITSELF and not machine.compiler_options:
         return _needs_options("permutes early")
     pieces = _CHAINS * work.count
     if work.cut % _CHAINS or work.rows // pieces < FEWEST_ROWS:
@@ -132,7 +135,7 @@ def _scatter(work: Work, machine: Machine) -> Plan:
 
 def _summed(work: Work, machine: Machine) -> Plan:
     """Chunks of columns, each of which is summed while the product of the next is computed."""
-    if not _adds_meanwhile(work, machine):
+    if not adds_meanwhile(machine):
         on = machine.chip.name
         return Plan(None, reason=f"libtpu for a {on} computes nothing beside sums over devices")
     is_scatter = work.pattern == "product-scatter"
@@ -170,15 +173,14 @@ def _exchange(work: Work, machine: Machine) -> Plan:
 
 def _unrolled(work: Work, machine: Machine) -> Plan:
     """Of a loop whose steps gather what they need, so that a step gathers for the next one."""
-    if not _starts_gathers(machine):
+    if not starts_gathers(machine):
         return _needs_options("all-gathers")
     # Without SparseCores libtpu computes nothing beside a reduce-scatter.
     wire = wire_seconds(work, machine)
-    exposed = wire * work.reduced / work.received
-    if _gathers_alone(work, machine):
-        exposed = wire
-    elif _adds_meanwhile(work, machine):
-        exposed = 0.0
+    reduced = wire * work.reduced / work.received
+    exposed = 0.0 if adds_meanwhile(machine) else reduced
+    if gathers_alone(work, machine):
+        exposed += wire - reduced
     copies = _copy(work.copied, machine)
     return unrolled(work, wire - exposed, _compute(work, machine), exposed, copies)
 
@@ -283,53 +285,9 @@ def _plain_scatter(work: Work, machine: Machine) -> float:
     It is one product, which waits less than its pieces do. In some groups a scatter becomes an
     all-reduce and a slice.
     """
-    kind = "all-reduce" if _is_all_reduced(work, machine) else None
+    kind = "all-reduce" if is_all_reduced(work, machine) else None
     compute = max(_compute(work, machine), _stored(work, machine))
     return compute + wire_seconds(work, machine, kind=kind)
-
-
-def _starts_gathers(machine: Machine) -> bool:
-    return machine.chip.name == _GATHERS_BY_ITSELF or machine.compiler_options
-
-
-def _gathers_alone(work: Work, machine: Machine) -> bool:
-    """Whether nothing is computed while a group gathers.
-
-    libtpu for v5p leaves a gather to the SparseCore where the group extends along one dimension of
-    the slice, and on 2x2x2. Its schedules for 2x2x1, 2x2x4 and 2x4x4 compute beside no other one.
-    """
-    is_v5p = machine.chip.name == "TPU v5p"
-    is_cube = _extents(range(len(machine.places)), machine) == [2, 2, 2]
-    return is_v5p and _dimensions(work, machine) > 1 and not is_cube
-
-
-def _adds_meanwhile(work: Work, machine: Machine) -> bool:
-    """Whether reduce-scatters and all-reduces run on the SparseCore, beside products."""
-    has_cores = machine.chip.name in ("TPU v5p", "TPU v6e") and machine.compiler_options
-    return has_cores and not _gathers_alone(work, machine)
-
-
-def _dimensions(work: Work, machine: Machine) -> int:
-    """Along how many dimensions of the slice a group extends."""
-    return sum(size > 1 for size in _extents(work.groups[0], machine))
-
-
-def _is_all_reduced(work: Work, machine: Machine) -> bool:
-    """Whether libtpu scatters sums by an all-reduce and a slice.
-
-    It does on v5p if the group extends along all dimensions, and on v5e and v6e if it is a square
-    of at least 4x4.
-    """
-    if machine.chip.name in ("TPU v5e", "TPU v6e"):
-        rows, columns = _extents(work.groups[0], machine)
-        return rows == columns >= 4 and rows * columns == work.count
-    return machine.chip.name == "TPU v5p" and _dimensions(work, machine) == 3
-
-
-def _extents(devices: Iterable[int], machine: Machine) -> list[int]:
-    """The number of different coordinates along each dimension."""
-    places = (machine.places[device] for device in devices)
-    return [len(set(along)) for along in zip(*places, strict=True)]
 
 
 def _needs_options(what: str) -> Plan:
