@@ -243,7 +243,7 @@ def _notes(target: Target | None, machine: Machine | None, schedule: Schedule) -
     if machine.chip.clock is None:
         notes.append("compute time is a roofline: this compiler makes no estimate of its own")
     if target is not None and target.kind == "gpu":
-        notes.append("without a GPU its compiler cannot choose the fastest kernel for each product")
+        notes.append("products are those of cuBLAS: other kernels have to be tuned on a GPU")
     kernels = {w.source for w in schedule.works if w.opcode == "custom-call" and w.unestimated}
     notes += [
         f"the kernel at {short(line) or '?'} has no estimate: it counts as taking no time"

@@ -25,7 +25,7 @@ class CompilerOptions:
 
     Attributes:
       given: the user's options, by name; they win.
-      of_target: those of the target, as in `Target.compiler_options`.
+      of_target: those of the target: `Target.compiler_options`, `options_without_devices`.
     """
 
     given: Mapping[str, Unchecked] = field(default_factory=dict)

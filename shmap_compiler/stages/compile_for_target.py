@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from jax.sharding import Mesh
 
@@ -58,6 +59,8 @@ def compile_for_target(
         mesh = target_mesh(signature, target)
         with refused_options(signature.who, options.given):
             return Executable(signature.on(mesh), compile_portable(program, mesh, options), target)
+    of_target = {**target.options_without_devices, **options.of_target}
+    options = replace(options, of_target=of_target)
     try:
         compiled = compile_in_subprocess(program, target, progress, options)
     except Failure as failure:

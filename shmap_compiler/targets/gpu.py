@@ -67,6 +67,10 @@ gpu_device_info {
 }
 """
 
+OPTIONS_WITHOUT_DEVICES = {"xla_gpu_enable_triton_gemm": False}
+"""XLA's own kernels for products have to be tuned on a GPU: without, they took 50 times as long as
+those of cuBLAS on an H100, which choose their tiles themselves (jax 0.11.2, bf16 products)."""
+
 COMPILER_OPTIONS = {"optimization_level": "O1"}
 """With them XLA pipelines loops that gather; collectives outside of loops need none."""
 
@@ -142,6 +146,10 @@ class GpuTarget(Target):
     @property
     def compiler_options(self) -> Mapping[str, str]:
         return COMPILER_OPTIONS
+
+    @property
+    def options_without_devices(self) -> Mapping[str, bool]:
+        return OPTIONS_WITHOUT_DEVICES
 
     @property
     def device_count(self) -> int:

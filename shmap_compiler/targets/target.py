@@ -110,6 +110,11 @@ class Target:
         """
         return {}
 
+    @property
+    def options_without_devices(self) -> Mapping[str, Setting]:
+        """Options that the compiler needs where it has no device to try kernels on."""
+        return {}
+
     # -------------------------------------------------------------------------------- devices
 
     @property

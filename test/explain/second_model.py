@@ -312,7 +312,7 @@ class Reader:
                 if inner.opcode == "dot"
             ]
         tiles = max(sizes) / 32768
-        slower = 1.81 if tiles <= 132 else 1.42 if tiles <= 528 else 1.28 if tiles <= 1056 else 1.1
+        slower = 1.74 if tiles <= 132 else 1.33 if tiles <= 528 else 1.23 if tiles <= 1056 else 1.1
         return 1 - 1 / slower
 
     def moved(self, line: Line, types: dict[str, str]) -> float:

@@ -272,4 +272,4 @@ def test_a_program_for_gpus():
         mode: lowered.compile("gpu:h100:8", overlap=mode).explain().totals.step_seconds
         for mode in (None, "measure")
     }
-    assert seconds["measure"] < 1.23e-3 < 1.5e-3 < seconds[None]
+    assert seconds["measure"] < 1.27e-3 < 1.5e-3 < seconds[None]
