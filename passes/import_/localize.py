@@ -23,6 +23,7 @@ from .name_groups import sdy_mesh
 from .outside_ops import has_effect, is_dead, is_hint, splat
 from .placement import Placement
 from .reshard import reshard
+from .splits import Splits
 
 _OF_EXECUTABLES = ("mhlo.num_partitions", "mhlo.num_replicas")
 
@@ -40,17 +41,18 @@ def localize(
     Raises:
       PassRefused: what is outside of the regions is not the program of one device.
     """
+    splits = Splits(hints)
     values = FullValues(
-        {each.op: each for each in crossings}, inside, hints, _acting_functions(module)
+        {each.op: each for each in crossings}, inside, _acting_functions(module), splits
     )
     block = main.entry_block
     values.add_main(block)
-    if values.violations:
-        raise PassRefused(values.violations)
-    inputs = [_placement(values, value) for value in block.arguments]
-    outputs = [_placement(values, value) for value in terminator(block).operands]
+    if splits.violations:
+        raise PassRefused(splits.violations)
+    inputs = [_placement(splits, value) for value in block.arguments]
+    outputs = [_placement(splits, value) for value in terminator(block).operands]
     _split(values, mesh)
-    _convert(values, mesh)
+    _convert(splits, mesh)
     for each in crossings:
         each.op.results[0].replace_all_uses_with(each.op.operands[0])
         each.op.erase()
@@ -70,22 +72,23 @@ def _acting_functions(module: ModuleOp) -> set[str]:
     return reaches(module, acting)
 
 
-def _placement(values: FullValues, value: Value) -> Placement | None:
+def _placement(splits: Splits, value: Value) -> Placement | None:
     if is_token(value.type):
         return None
-    return values.placement(value) if values.is_full(value) else Placement.whole(value.type)
+    return splits.placement(value) if splits.is_full(value) else Placement.whole(value.type)
 
 
 def _split(values: FullValues, mesh: Mesh) -> None:
     """Gives each full value the type of one device's block."""
+    splits = values.splits
     constants = [
-        (op, k, like if isinstance(like, Placement) else values.placement(like))
-        for op, k, like in values.constants
+        (op, k, like if isinstance(like, Placement) else splits.placement(like))
+        for op, k, like in splits.constants
     ]
     wanted = [
         (value, placement, placement.block_type(value.type, mesh))
-        for value in values.all()
-        for placement in [values.placement(value)]
+        for value in splits.all()
+        for placement in [splits.placement(value)]
     ]
     violations = [
         *_uneven_blocks(values, mesh),
@@ -110,11 +113,11 @@ def _split(values: FullValues, mesh: Mesh) -> None:
             value.set_type(type_)
 
 
-def _convert(values: FullValues, mesh: Mesh) -> None:
+def _convert(splits: Splits, mesh: Mesh) -> None:
     """Makes the conversions of full values those of their blocks."""
     placements = [
-        (op, values.placement(op.operands[0]), values.placement(op.results[0]))
-        for op in values.conversions
+        (op, splits.placement(op.operands[0]), splits.placement(op.results[0]))
+        for op in splits.conversions
     ]
     for op, before, after in placements:
         with ir.InsertionPoint(op), op.location:
