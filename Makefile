@@ -1,7 +1,7 @@
 # From a fresh clone with nothing but Python 3.11 or newer:
 #
 #     make demo        a matrix product before and after the passes, then a model on real data
-#     make test        style, types, and all tests but the long random ones
+#     make test        style, types, and all tests but long random ones and those for TPUs
 #     make lint        style and types only
 #     make test-random 2,000 random programs, 1,000 of library calls, 100 eager; the same every time
 #     make slow        the CPU time of each test; fails if one over 5 s is not marked slow
@@ -9,7 +9,8 @@
 #     make validate    every pass on every example, 2,000 programs and 200 wrong modules, simulated
 #     make fuzz        shmap-opt on 10,000 mutated modules; prints the seed
 #     make mutants     which of the mistakes listed in test/mutants the tests notice
-#     make test-gpu-compiler   compiles for GPUs; downloads 270 MB
+#     make test-tpu-compiler   compiles for TPUs, without any
+#     make test-gpu-compiler   compiles for GPUs, without any; downloads 270 MB
 #     make docs        builds the documentation site into site/; warnings and broken links are errors
 #     make first-hour  follows README.md line by line, as a new user would, in a fresh environment
 #     make clean       removes what the above made
@@ -23,7 +24,7 @@ JAX ?=
 
 BIN := $(abspath $(VENV))/bin
 
-.PHONY: demo test lint test-random slow test-long validate fuzz mutants test-gpu-compiler docs first-hour clean
+.PHONY: demo test lint test-random slow test-long validate fuzz mutants test-tpu-compiler test-gpu-compiler docs first-hour clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.with-demo
@@ -32,8 +33,13 @@ demo: $(VENV)/.with-demo
 	$(BIN)/python examples/digits.py
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
-	PATH="$(BIN):$$PATH" $(BIN)/lit -v test
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long and not tpu"
+	PATH="$(BIN):$$PATH" $(BIN)/lit -v test --filter-out /tpu/
+
+# Loading libtpu takes longer than most tests do.
+test-tpu-compiler: $(VENV)/.with-test
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "tpu and not long"
+	PATH="$(BIN):$$PATH" $(BIN)/lit -v test --filter /tpu/
 
 RANDOM_TESTS := test/end_to_end/test_property.py test/end_to_end/test_library_programs.py \
   test/eager/test_eager.py::test_random_programs

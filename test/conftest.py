@@ -30,11 +30,21 @@ os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED e
 # XLA's own level.
 os.environ.setdefault("SHMAP_TEST_XLA_LEVEL", "0")
 
+# The XLA of JAX 0.10 compiles fusions by MLIR or by older code that takes a third of the time. The
+# older code does not wrap single instructions in fusions; collectives and buffers are the same.
+# Later ones ignore the option.
+OLDER_EMITTERS = (
+    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
+    if os.environ["SHMAP_TEST_XLA_LEVEL"] == "0"
+    else ""
+)
+
 # On a loaded machine a device may come to a collective later than the 40 s after which XLA ends the
 # process by default.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         f"--xla_backend_optimization_level={os.environ['SHMAP_TEST_XLA_LEVEL']}",
+        OLDER_EMITTERS,
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
         "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60",
@@ -50,12 +60,29 @@ def pytest_report_header() -> str:
     return ", ".join(f"{name}={os.environ[name]}" for name in names)
 
 
-def pytest_collection_finish(session) -> None:
+NO_LIBTPU = Path(__file__).with_name("libtpu_needs_the_mark_tpu.txt")
+"""What tests without the mark `tpu` find in place of libtpu: loading it fails, and names this file.
+
+Processes that a test starts inherit it.
+"""
+
+
+def pytest_itemcollected(item) -> None:
+    if "tpu" in getattr(item, "fixturenames", ()):
+        item.add_marker("tpu")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
     """Takes the modules of all libraries out of garbage collection: they stay, and are many."""
-    del session
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
+        gc.enable()
 
 
 SLOW = 5.0
@@ -79,7 +106,10 @@ def cpu_time() -> float:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     item.stash[STARTED] = cpu_time()
-    return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("tpu") is None:
+            patch.setenv("TPU_LIBRARY_PATH", str(NO_LIBTPU))
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,5 @@
 """lit over this folder: `lit test` from anywhere, with the tools of the running interpreter."""
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -27,9 +26,10 @@ config.environment["JAX_PLATFORMS"] = "cpu"
 # A tool that warns fails its test.
 config.environment["PYTHONWARNINGS"] = "error"
 
-# For `REQUIRES: libtpu`.
-if importlib.util.find_spec("libtpu") is not None:
-    config.available_features.add("libtpu")
+# Only the tests of tools/cli/tpu load libtpu; see conftest.py.
+config.environment["TPU_LIBRARY_PATH"] = str(
+    Path(__file__).parent / "libtpu_needs_the_mark_tpu.txt"
+)
 
 # The commands, without the time that each takes to import JAX.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -1,6 +1,7 @@
 """Tests of the tests: a test that cannot fail is a defect."""
 
 import ast
+import itertools
 import json
 import re
 import shutil
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from shmap_compiler.stages.subprocess_compiler import Failure, places_in_subprocess
+from shmap_compiler.targets import Target
 
 HERE = Path(__file__).parents[1]
 LIT_TESTS = sorted(
@@ -107,7 +111,13 @@ def test_every_expected_exception_says_which_message(path):
 
 # ---------------------------------------------------------------------------------------- markers
 
-STARTS_PROCESSES = {"subprocess", "in_child", "run_in_child", "compile_in_subprocess"}
+STARTS_PROCESSES = {
+    "subprocess",
+    "in_child",
+    "run_in_child",
+    "compile_in_subprocess",
+    "places_in_subprocess",
+}
 """Names of modules and helpers that start processes."""
 
 NEEDS_COMPILER = {"needs_tpu_compiler", "needs_gpu_compiler"}
@@ -174,3 +184,41 @@ def test_tests_that_start_processes_are_marked(path):
 )
 def test_what_is_marked_wrongly_is_found(body, found):
     assert list(wrongly_marked(body)) == found
+
+
+@pytest.mark.subprocess
+def test_libtpu_cannot_be_loaded_without_the_mark():
+    target = Target.parse("tpu:v5e:2x2")
+    with pytest.raises(Failure, match=r"libtpu_needs_the_mark_tpu\.txt"):
+        places_in_subprocess(target, (("a_name_that_no_other_test_has", 4),))
+
+
+# ------------------------------------------------------------------------------- commands of CI
+
+
+def commands_of_ci():
+    """The rules of the Makefile that .ci/run makes for each line of JAX, as text by name."""
+    root = HERE.parent
+    rules = re.findall(
+        r"^([\w-]+):.*\n((?:\t.*\n)+)", (root / "Makefile").read_text(), re.MULTILINE
+    )
+    (names,) = re.findall(
+        r"^  make ([a-z -]+) PYTHON=", (root / ".ci/run").read_text(), re.MULTILINE
+    )
+    return {name: text for name, text in rules if name in names.split()}
+
+
+def test_ci_runs_each_test_that_is_not_long_once():
+    commands = "".join(commands_of_ci().values())
+    expressions = re.findall(r'-m "(.*)"', commands)
+    assert len(expressions) == 2
+    for marks in itertools.product([False, True], repeat=2):
+        selected = [
+            eval(each, dict(zip(("long", "tpu"), marks, strict=True))) for each in expressions
+        ]
+        assert sum(selected) == (not marks[0])
+
+
+def test_ci_runs_each_lit_test_once():
+    commands = "".join(commands_of_ci().values())
+    assert re.findall(r"lit -v test(.*)", commands) == [" --filter-out /tpu/", " --filter /tpu/"]
