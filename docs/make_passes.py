@@ -87,10 +87,10 @@ VALIDATION = """\
 ## What has been validated
 
 `python docs/make_validation.py` simulates every example after every pass, for both partitioners,
-and compares the blocks of all devices with those of before ([how](howto/validate.md)). "Programs"
-counts the modules that the pass has seen, "changed" those that it has rewritten, "exchanges saved"
-how many collectives of groups of devices it has removed from them, and "largest difference" is in
-units of the largest magnitude of a result.
+and compares the blocks of all devices before and after ([how](howto/validate.md)). "Programs" is
+the number of modules that the pass ran on, "changed" the number that it rewrote, and "exchanges
+saved" the number of collectives that it removed from them, counted once for each group of devices.
+"Largest difference" is relative to the largest magnitude of a result.
 
 | pass | results | programs | changed | exchanges saved | largest difference |
 |---|---|---|---|---|---|"""
@@ -100,9 +100,9 @@ OVERLAP_VALIDATION = """\
 The passes that overlap communication and products leave the examples as they are, unless
 `shmap-choose-overlap` runs. Each of their forms is validated on programs of its own
 (`test/overlap_programs.py`), in f32 and bf16, from body form to the last module of both
-partitioners. The differences are those between the pass and the stage before it: in a ring of
-partial sums, bf16 is rounded at every device. What is read of an allocated buffer before it is
-written would be NaN. Numbers that are sent narrow are representable as such.
+partitioners. The differences are between the module after the pass and the module before it: in a
+ring of partial sums, bf16 is rounded at every device. Allocated buffers start as NaN, so a read
+before the write would show. Where values are sent in a narrower type, the inputs are exact in it.
 
 | pass | form | results | difference in f32 | in bf16 |
 |---|---|---|---|---|"""

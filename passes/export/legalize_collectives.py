@@ -19,7 +19,7 @@ all_to_all whose split and concat dimensions differ into reshapes, to which it c
 of the all_to_all, whose rank is wrong for them. This pass therefore concatenates such an all_to_all
 along its split dimension, and emits the reshapes itself.
 
-Modules that were imported may hold hints about automatic axes for the other partitioner, which are
+Imported modules may contain hints about automatic axes for the other partitioner, which are
 rewritten (see hints.py).
 
 Needs:   body form; no region inside that is written for the other partitioner.

@@ -5,15 +5,17 @@ Before:  %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, ... axes = 
 After:   %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, ... axes = ["i"]}>
               {shmap.overlap = {name = "ring", order = array<i64: 0, 1, 3, 2>, ...}}
          %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
-Needs:   the machine: its chip, its network and the places of the mesh, as `Machine.text` has them.
-Leaves:  every operation as it is; the passes after it rewrite those that have a form. If there is
-         one, functions that are called in loops which gather are inlined, as a loop is rewritten
-         whole, and small ones that only compute what can be computed in pieces, as jax.nn.silu
-         does. A module in which nothing is chosen stays as it is.
+Needs:   the machine: its chip, its network and the coordinates of the mesh's devices, as text of
+         `Machine`.
+Leaves:  every operation as it is; later passes rewrite those for which a form was chosen. If there
+         is one, two kinds of functions are inlined: those called in loops that gather, because a
+         loop is rewritten as a whole, and small ones that can be computed on pieces, such as
+         jax.nn.silu. A module in which nothing is chosen stays as it is.
 
-The rule is in passes/cost/overlap.py. A form must be expected to take at most 85% of the time of
-the plain program, with `effort=try` at most 100%, and with `effort=force` any. Without a machine
-only forced forms are chosen. Sums are rounded on their way only with `may_round`.
+The rule is in passes/cost/overlap.py. A form is chosen if it is expected to take at most 85% of the
+time of the plain program; with `effort=try`, at most 100%; with `effort=force`, whatever it takes.
+Without a machine only forced forms are chosen. Partial sums are rounded between devices only with
+`may_round`.
 """
 
 from __future__ import annotations

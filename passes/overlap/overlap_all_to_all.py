@@ -1,8 +1,8 @@
-"""Cuts an exchange, what is computed from it, and the exchange back into chunks.
+"""Cuts an exchange, the computation on its result, and the exchange back into chunks.
 
-In a layer of experts each device sends tokens to the devices of their experts, and gets the results
-back. Nothing is computed while tokens are on the way. Cut along the tokens that two devices
-exchange, one chunk is on the way while another is computed.
+In a layer of experts each device sends tokens to the devices of their experts and receives the
+results. Nothing is computed while tokens are being transferred. If the tokens that two devices
+exchange are cut into chunks, one chunk is transferred while another is computed.
 
 Before:  %1 = "stablehlo.all_to_all"(%x) <{split_dimension = 0, concat_dimension = 0, ...}>
          %2 = stablehlo.dot_general (stablehlo.reshape %1), %w
@@ -12,12 +12,12 @@ After, parts=2:
          %a = "stablehlo.all_to_all"(stablehlo.slice %x [0:n, 0:c])
          %b = stablehlo.dot_general (stablehlo.reshape %a), %w
          %c = "stablehlo.all_to_all"(stablehlo.reshape %b)
-         // is put in place in a buffer, or concatenated
+         // is written in place in a buffer, or concatenated
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the first of
          the two.
 Leaves:  an all_to_all that does not lead, through products, elementwise operations, transposes and
-         reshapes alone, to one over the same axes; one that is used for anything else; one along
-         whose dimensions nothing can be cut into `parts` chunks.
+         reshapes alone, to one over the same axes; one that has other uses; one without a
+         dimension that can be cut into `parts` equal chunks.
 
 Each token is computed as before. If some axes are automatic, nothing is rewritten.
 """
@@ -45,7 +45,7 @@ _USUAL = 4
 
 @dataclass(frozen=True)
 class OverlapAllToAll(RewritingPass[Exchange]):
-    """Cuts an exchange, what is computed from it, and the exchange back into chunks."""
+    """Cuts an exchange, the computation on its result, and the exchange back into chunks."""
 
     name = "shmap-overlap-all-to-all"
     code = "SHM-P18"

@@ -1,9 +1,9 @@
-"""Gathers an operand in chunks of columns, each beside the product with the chunk before.
+"""Gathers an operand in chunks of columns, each beside the product with the previous chunk.
 
 If a product sums over the gathered dimension, as that of activations with gathered weights does,
 every element of the result needs the blocks of all devices. But columns of the result need only
-columns of the operand. Each chunk of columns is gathered by itself and multiplied over the whole
-gathered dimension, so that no sum is split and results are bitwise the same.
+columns of the operand. Each chunk of columns is gathered separately and multiplied over the whole
+gathered dimension, so no sum is split and results are bitwise equal.
 
 Before:  %g = "stablehlo.all_gather"(%w) <{all_gather_dim = 0, ... axes = ["i"]}>
          %y = stablehlo.dot_general %x, %g, contracting_dims = [1] x [0]
@@ -12,14 +12,14 @@ After, parts=2:
          %g1 = "stablehlo.all_gather"(stablehlo.slice %w [0:k, c:2*c])
          %y0 = stablehlo.dot_general %x, %g0
          %y1 = stablehlo.dot_general %x, %g1
-         // both are put in place in a buffer, or concatenated
+         // both are written in place in a buffer, or concatenated
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the gathers
          that are to be rewritten.
 Leaves:  gathers without a product over the gathered dimension, those whose operand has no other
          free dimension that `parts` divides, and those whose results are needed too early.
 
-If `barriers`, optimization barriers keep the compiler from joining the chunks again and let one
-gather run at a time. If some axes are automatic, nothing is rewritten.
+With `barriers`, optimization barriers keep the compiler from merging the chunks again and let only
+one gather run at a time. If some axes are automatic, nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .rewriting import RewritingPass
 
 @dataclass(frozen=True)
 class OverlapGatherContraction(RewritingPass[Gather]):
-    """Gathers an operand in chunks of columns, each beside the product with the chunk before."""
+    """Gathers an operand in chunks of columns, each beside the product with the previous chunk."""
 
     name = "shmap-overlap-gather-contraction"
     code = "SHM-P16"

@@ -1,10 +1,9 @@
-"""Multiplies gathered blocks while others are on the way.
+"""Multiplies gathered blocks while others are being transferred.
 
-A product with a gathered operand waits until the last block is there, although each block of the
-result needs one block of the operand. This pass lets the blocks go round a ring of devices and
-multiplies each when it comes. Both directions of the links are used: one half of each block goes
-one way and the other half the other way. What is computed from the product element by element is
-computed on the pieces, too.
+A product with a gathered operand waits for the last block, although each block of the result needs
+one block of the operand. This pass passes the blocks around a ring of devices and multiplies each
+one when it arrives. Both directions of the links are used: one half of each block travels one way,
+the other half the other way. Elementwise operations on the product are computed on the pieces, too.
 
 Before:  %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0, ... axes = ["i"]}>     // i has 8
          %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
@@ -16,7 +15,7 @@ After, form=ring:
          %p = stablehlo.tanh (stablehlo.dot_general %x, %w)
          %z1 = stablehlo.dynamic_update_slice %buffer, %p, the start of the own block
          %z2, %u2, %l2 = stablehlo.optimization_barrier %z1, %u1, %l1
-         // then 7 times: the halves are sent on, multiplied and put in place
+         // then 7 times: the halves are sent on, multiplied and written in place
 After, form=rows parts=2:
          %g0 = "stablehlo.all_gather"(stablehlo.slice %x [0:h])
          %x1, %h0 = stablehlo.optimization_barrier (stablehlo.slice %x [h:2*h]), %g0
@@ -26,13 +25,13 @@ After, form=rows parts=2:
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the gathers
          that are to be rewritten.
 Leaves:  gathers of which no product has the gathered dimension as a free or batch dimension; those
-         whose results are needed too early; those whose blocks have no two halves, or are not
-         `parts` chunks.
+         whose results are needed too early; those whose blocks cannot be cut into two halves, or
+         into `parts` equal chunks.
 
-On a ring of more than 16 devices the steps are a loop, two in each. A ring also remains a gather
-where groups have more than 256 devices, where the mesh has more than 4096, as permutations list
-them, and where some devices may not come, as in a branch.
-Other uses of the gathered array read one that is put together from the pieces. If some axes are
+On a ring of more than 16 devices the steps are a loop, two per iteration. The gather is
+kept where groups have more than 256 devices or the mesh has more than 4096, because permutations
+list all of them, and where only some devices may reach it, as in a branch. Other uses of the
+gathered array read an array assembled from the pieces. If some axes are
 automatic, nothing is rewritten.
 """
 
@@ -56,7 +55,7 @@ from .rewriting import RewritingPass
 
 @dataclass(frozen=True)
 class OverlapGatherProduct(RewritingPass[Gather]):
-    """Multiplies gathered blocks while others are on the way."""
+    """Multiplies gathered blocks while others are being transferred."""
 
     name = "shmap-overlap-gather-product"
     code = "SHM-P15"

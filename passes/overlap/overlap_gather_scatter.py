@@ -1,9 +1,9 @@
-"""Cuts what is between a gather and a reduce-scatter into stages of rows.
+"""Cuts the computation between a gather and a reduce-scatter into stages of rows.
 
-In a block of two layers rows are gathered for the first product, and sums of the second one are
-scattered. A piece of each device's rows can go through all of it by itself. Then the gather of the
-next piece runs beside the first product, and the reduce-scatter of the piece before beside the
-second. Nothing between the two products is put together.
+In a block of two layers, rows are gathered for the first product, and sums of the second one are
+scattered. Each piece of a device's rows can pass through the whole block on its own: the gather of
+the next piece then runs beside the first product, and the reduce-scatter of the previous piece
+beside the second. The intermediate values of the pieces are never concatenated.
 
 Before:  %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0, ... axes = ["i"]}>
          %h = stablehlo.tanh (stablehlo.dot_general %g, %v)
@@ -24,8 +24,8 @@ After, parts=2:
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the gathers.
 Leaves:  a gather that does not lead, through at least two products, elementwise operations,
          transposes and reshapes alone, to a reduce_scatter that adds over the same axes; one that
-         is used for anything else, or something between the two that is; one whose blocks are not
-         `parts` chunks.
+         has other uses, or has values between the two with other uses; one whose blocks cannot be
+         cut into `parts` equal chunks.
 
 Each row is computed and summed as before. If some axes are automatic, nothing is rewritten.
 """
@@ -55,7 +55,7 @@ _USUAL = 4
 
 @dataclass(frozen=True)
 class OverlapGatherScatter(RewritingPass[ScatteredBlock]):
-    """Cuts what is between a gather and a reduce-scatter into stages of rows."""
+    """Cuts the computation between a gather and a reduce-scatter into stages of rows."""
 
     name = "shmap-overlap-gather-scatter"
     code = "SHM-P22"

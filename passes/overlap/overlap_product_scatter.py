@@ -1,10 +1,10 @@
-"""Adds up products of other devices' blocks while sums are on the way.
+"""Adds products of other devices' blocks while sums are being transferred.
 
-A reduce_scatter of a product begins when the whole product is there, although each block of the sum
-needs one block of the product. This pass lets partial sums go round a ring of devices, half of them
-each way. Each device adds its product to a sum that arrives, and sends it on; the last to add is
-the device that keeps the block. With four partial sums for each block, three are on the way while a
-product for the fourth is computed.
+A reduce_scatter of a product waits for the whole product, although each block of the sum needs one
+block of the product. This pass sends partial sums around a ring of devices, half of them in each
+direction. Each device adds its product to a sum that arrives and sends it on; the last device to
+add is the one that keeps the block. With four partial sums for each block, three are being
+transferred while a product for the fourth is computed.
 
 Before:  %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
          %y = "stablehlo.reduce_scatter"(%p) <{scatter_dimension = 0, ... axes = ["i"]}> ({ add })
@@ -23,16 +23,16 @@ After, form=columns parts=2:
          // and so on: a reduce_scatter beside each product; the columns are joined at the end
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the
          reduce_scatters that are to be rewritten.
-Leaves:  reduce_scatters of anything but a product that nothing else uses, and that is at most
-         transposed, or changed element by element, before it is summed up; those whose blocks, or
-         columns, are not `parts` pieces.
+Leaves:  reduce_scatters of anything but a product that nothing else uses and that is at most
+         transposed, or changed by elementwise operations, before it is summed; those whose blocks,
+         or columns, cannot be cut into `parts` equal pieces.
 
-Chunks of columns are summed up by the same reduce_scatter, so results do not depend on the cut. A
-ring adds in another order. Sums of numbers of 16 bits are added in 32 and rounded before they are
-sent; `wide` sends 32 bits. On a ring of more than 16 devices the steps are a loop, eight in each. A
-reduce_scatter also remains where groups have more than 256 devices, where the mesh has more than
-4096, as permutations list them, and where some devices may not come, as in a branch. If some axes
-are automatic, nothing is rewritten.
+Chunks of columns are summed by the same reduce_scatter, so results do not depend on the cut. A ring
+adds in another order. Sums of 16-bit floats are added in 32 bits and rounded before they are sent;
+`wide` sends 32 bits. On a ring of more than 16 devices the steps are a loop, eight per iteration.
+The reduce_scatter is kept where groups have more than 256 devices or the mesh has more than 4096,
+because permutations list all of them, and where only some devices may reach it, as in a branch. If
+some axes are automatic, nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from .scatters import ScatteredProduct, scattered_products
 
 @dataclass(frozen=True)
 class OverlapProductScatter(RewritingPass[ScatteredProduct]):
-    """Adds up products of other devices' blocks while sums are on the way."""
+    """Adds products of other devices' blocks while sums are being transferred."""
 
     name = "shmap-overlap-product-scatter"
     code = "SHM-P17"

@@ -1,8 +1,9 @@
 """Unrolls loops that gather, so that a gather can run beside the product of the step before.
 
-Weights that are kept in pieces are gathered layer by layer, in a loop over the layers. The gather
-of a step does not need the step before, but a loop runs one step after the other. In an unrolled
-loop it can begin early. Unrolling also removes the copies of what the loop carries.
+Weights that are split between devices are gathered layer by layer, in a loop over the layers. The
+gather of a step does not need the result of the step before, but a loop runs one step after the
+other. In an unrolled loop it can begin earlier. Unrolling also removes the copies of the values
+that the loop carries.
 
 Before:  %k, %y = stablehlo.while(%i = %zero, %c = %x) cond { %i < 8 } do {
            %w = stablehlo.dynamic_slice %stack, %i, ...
@@ -16,18 +17,18 @@ After:   %later, %w0 = optimization_barrier %stack, (stablehlo.dynamic_slice %st
          %g1 = "stablehlo.all_gather"(stablehlo.dynamic_slice %later, 1, ...)
          %n1 = stablehlo.dot_general %n0, %g1
          // and 6 more
-After, parts=2: a loop of 4 steps, each of which is two of those before
+After, parts=2: a loop of 4 steps, each of which does two of the original steps
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the loops
          that are to be unrolled.
 Leaves:  loops whose number of steps is not a constant or, if they are to be unrolled completely,
          more than 64; loops without products; loops all of whose gathers need the step before, and
          all of whose reduce_scatters are needed in the step after.
 
-With `barriers`, a loop that is unrolled completely gets optimization barriers, so that what a step
-gathers is gathered beside the step before, and what it reduces is reduced beside the step after.
-With `parts`, steps that are left over run before the loop. What the steps of one loop store in an
-array, and those of another take from it, is passed on directly if both are unrolled completely. An
-array of zeros that the steps fill is an empty buffer with `empty=allocate`.
+With `barriers`, optimization barriers in a completely unrolled loop make the gather of a step run
+beside the step before, and its reduce_scatter beside the step after. With `parts`, the remaining
+steps run before the loop. If the steps of one loop store values in an array that the steps of
+another read, and both are unrolled completely, the values are passed on directly. With
+`empty=allocate`, an array of zeros that the steps fill becomes an empty buffer.
 """
 
 from __future__ import annotations

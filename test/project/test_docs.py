@@ -20,7 +20,7 @@ PAGES = [
     for page in sorted(DOCS.rglob("*.md"))
     if "```python" in page.read_text() and page.name != "passes.md"
 ]
-SLOW = {"tutorial.md"}
+SLOW = {"tutorial.md", "named-axes.md"}
 # The tests have their eight devices before a page can ask for them.
 SETTINGS = re.compile(r"^jax\.config\.update\(.jax_(platforms|num_cpu_devices).*\n", re.MULTILINE)
 
