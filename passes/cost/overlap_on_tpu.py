@@ -31,11 +31,9 @@ from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 # How much of the published speed large products reach by libtpu's own estimates.
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
 # How far its estimates are above the published bandwidth for pieces of products that wait for
-# memory and for what whole products store, for products of wide operands, for what whole products
-# read, for copies, and for copies into a part of an array.
+# memory, for products of wide operands, for copies, and for copies into a part of an array.
 _PIECE_FACTOR = 4.0
 _CHUNK_FACTOR = 1.3
-_READ_FACTOR = 2.0
 _COPY_FACTOR = 1.6
 _PUT_FACTOR = 2.7
 _WIDE_FACTOR = 1.2
@@ -233,12 +231,12 @@ def _piece(
 
 
 def _stored(work: Work, machine: Machine) -> float:
-    """What products as a whole wait for memory: for what they store, more than for what they read.
+    """What whole products wait for memory: for what they store, and for as much that they read.
 
-    Pieces are slices of what they read, and wait for both.
+    More is read while they compute. Pieces are slices of what they read, and wait for all of it.
     """
-    moved = sum(p.batch * p.m * (_READ_FACTOR * p.k + _PIECE_FACTOR * p.n) for p in work.products)
-    return work.element_bytes * moved / machine.chip.hbm_bandwidth
+    moved = sum(p.batch * p.m * (min(p.k, p.n) + p.n) for p in work.products)
+    return _PIECE_FACTOR * work.element_bytes * moved / machine.chip.hbm_bandwidth
 
 
 def _wide_piece(work: Work, machine: Machine, product: ProductShape, pieces: int) -> float:

@@ -19,6 +19,7 @@ from ..ir.body_form import read_body_form
 from ..ir.mesh import Mesh
 from .form import Form, FormName
 from .loop_families import families, readers, stacked_bytes
+from .memory import too_large
 from .sites import Site, find_sites
 
 Effort = Literal["auto", "try", "force"]
@@ -93,6 +94,11 @@ def choices(
             chosen[site] = Choice(site, None, Plan(None, reason=reason))
         elif site not in chosen:
             chosen[site] = decide.alone(site)
+    if effort != "force":
+        forms = {site: choice.form for site, choice in chosen.items() if choice.form is not None}
+        for site, reason in too_large(forms).items():
+            plan = replace(chosen[site].plan, name=None, reason=reason)
+            chosen[site] = Choice(site, None, plan)
     return tuple(chosen[site] for site in sites)
 
 

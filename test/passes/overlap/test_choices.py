@@ -62,7 +62,13 @@ def gradient(x, ws):
     return jax.grad(lambda x, ws: fsdp(x, ws).astype("float32").sum(), (0, 1))(x, ws)
 
 
+def mlp_gradient(*args):
+    return jax.grad(lambda *args: (mlp(*args).astype("float32") ** 2).sum(), (0, 1, 2))(*args)
+
+
+MLP = (P("i"), P(None, "i"), P("i"))
 PROGRAMS = {
+    mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
@@ -259,3 +265,24 @@ def test_the_pipeline_has_the_pass_if_asked_for():
     names = [each.name for each in shmap_passes.pipeline(overlap=pass_)]
     assert names.index(pass_.name) == names.index("shmap-normalize-all-to-all") + 1
     assert pass_.name not in [each.name for each in shmap_passes.pipeline()]
+
+
+def test_a_ring_beside_which_the_gathered_array_is_kept_needs_more_memory():
+    """libtpu needs 724 MiB for this gradient with rings, and 320 for the plain one."""
+    forms = {"try": [None, "partial-sums"] * 2, "force": ["ring", "partial-sums"] * 2}
+    for effort, names in forms.items():
+        choices = chosen(mlp_gradient, V5P, effort=effort, may_round=True)
+        assert [form and form.name for _, form, _ in choices] == names
+        if effort == "try":
+            reason = choices[0][2].reason
+            assert reason == "ring would need 32 MiB of memory more than the plain program"
+
+
+@pytest.mark.parametrize(("columns", "has_ring"), [(4096, False), (1024, True)])
+def test_a_ring_takes_the_place_of_a_gathered_array_at_the_peak(columns, has_ring):
+    """If the scatter of a block needs as much as its gather, a ring alone needs more than both."""
+    sizes = ((65536, 4096), (4096, 32768), (32768, columns))
+    (_, ring, plan), (_, sums, _) = chosen(mlp, V5P, sizes=sizes)
+    assert sums is None
+    assert bool(ring) == has_ring
+    assert has_ring or "of memory more" in plan.reason
