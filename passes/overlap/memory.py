@@ -86,7 +86,7 @@ def _needed(lives: Sequence[_Life], forms: Mapping[Site, Form]) -> int:
             if not site.kept:
                 sizes[site.op.results[0]] = 0
         elif site.pattern == "product-scatter":
-            buffers = max(buffers, _BLOCKS_OF_SUMS * array_bytes(site.op.results[0]))
+            buffers = max(buffers, _buffers(site, form))
             sizes[site.op.operands[0]] = 0
     return _peak(lives, sizes) + buffers
 
@@ -95,7 +95,10 @@ def _buffers(site: Site, form: Form) -> int:
     """The bytes of what is on the way, and of what is computed with."""
     if form.name == "ring":
         return _BLOCKS_OF_A_RING * array_bytes(site.op.operands[0]) // (2 if form.narrow else 1)
-    return 2 * array_bytes(site.op.results[0]) // max(2, form.parts)
+    if form.name == "partial-sums":
+        return _BLOCKS_OF_SUMS * array_bytes(site.op.results[0])
+    whole = max(array_bytes(site.op.operands[0]), array_bytes(site.op.results[0]))
+    return 2 * whole // max(2, form.parts)
 
 
 @dataclass(frozen=True)
