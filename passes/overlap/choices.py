@@ -109,8 +109,9 @@ def _is_part(site: Site) -> int:
 
 def _part_of(rewritten: Sequence[Site], site: Site) -> str:
     """Why a site stays as it is, if it is in one that is rewritten."""
-    around = {*_around(site.op)}
-    if any(other.op in around for other in rewritten if other.pattern == "gathering-loop"):
+    loops = [other for other in rewritten if other.pattern == "gathering-loop"]
+    around = {*_around(site.op)} if site.pattern == "gathering-loop" else set[ir.Operation]()
+    if any(site.op in other.collectives or other.op in around for other in loops):
         return "it overlaps other steps of a loop that is unrolled"
     products = set(site.products)
     blocks = (other for other in rewritten if other.pattern == "gather-scatter")

@@ -75,6 +75,7 @@ class Site:
       carried: the bytes that a step of a loop computes for the next one, without stacks.
       kept: the bytes of a gathered array that is put together from pieces, because other operations
         than the products read it; else 0.
+      collectives: those of a loop that run beside other steps if it is unrolled.
     """
 
     pattern: Pattern
@@ -93,6 +94,7 @@ class Site:
     reduced: int = 0
     carried: int = 0
     kept: int = 0
+    collectives: tuple[ir.Operation, ...] = ()
 
     @property
     def product(self) -> ir.Operation | None:
@@ -234,6 +236,7 @@ def _loops(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
             1,
             reduced=sum(bytes_ for name, bytes_ in moved if name == REDUCE_SCATTER),
             carried=carried_bytes(each.loop),
+            collectives=tuple(op for op, _ in each.collectives),
         )
 
 

@@ -161,6 +161,38 @@ def test_a_gathered_operand_of_two_products_of_which_one_needs_the_other():
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
+def sequence(x, ws):
+    """Each step gathers rows, which need the step before, and weights, which do not."""
+
+    def layer(x, w):
+        w = lax.all_gather(w, "j", axis=0, tiled=True)
+        y = jnp.tanh(lax.all_gather(x, "i", axis=0, tiled=True) @ w)
+        return lax.psum_scatter(y @ w, "i", scatter_dimension=0, tiled=True), None
+
+    return lax.scan(layer, x, ws)[0]
+
+
+def test_what_needs_the_step_before_has_a_form_of_its_own_in_an_unrolled_loop():
+    x = jnp.asarray(PROGRAMS["gathered"][-1][0])
+    args = x[:, :16], 0.1 * jnp.stack([x[:16, :16], x[16:32, :16]])
+    specs = {"in_specs": (P("i"), P(None, "j")), "out_specs": P("i"), "check_vma": False}
+    f = shard_map(sequence, mesh=mesh(i=4, j=2), **specs)
+    program = f.lower(*args, overlap="force")
+    choices = program.overlap_report().choices
+    assert {(c.pattern, c.axes): c.form for c in choices} == {
+        ("gathering-loop", ("j",)): "unroll",
+        ("gather-contraction", ("j",)): None,
+        ("gather-product", ("i",)): "ring",
+        ("product-scatter", ("i",)): "partial-sums",
+    }
+    text = program.snapshots.stages[-1].text
+    assert "stablehlo.while" not in text
+    assert text.count('= "stablehlo.all_gather"') == 2
+    assert "reduce_scatter" not in text
+    for ours, theirs in zip(results(program, args), results(f.lower(*args), args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
 def test_sums_are_as_exact_as_their_wire():
     """Errors of four partial sums in bf16, and in f32 on the wire, against sums in f64."""
     x, w, _ = PROGRAMS["scattered"][-1]
