@@ -3,13 +3,14 @@
 Each family of programs is one body with several results, so that few programs are compiled.
 """
 
+import math
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from shmap_passes import PASSES, Pass, find_ops
 from shmap_passes.overlap import form
@@ -107,6 +108,11 @@ def summed(x, w, batch):
     )
 
 
+def large(x, w, y, v):
+    """On more devices than are unrolled, and than there are."""
+    return jnp.tanh(gather(x) @ w), scatter(y @ v)
+
+
 def blocks(x, v, w, u):
     """An MLP, a gated one whose sums are scattered along columns, and one with a transpose."""
     h = gather(x)
@@ -134,6 +140,15 @@ def layers(x, ws):
 
 
 LINE = {"i": 4}
+IN_LOOPS = {
+    "overlap-gather-product": {
+        "a ring in a loop": {},
+        "halves stacked, in a loop": {"stacked": True},
+    },
+    "overlap-product-scatter": {
+        "4 partial sums in a loop": {"parts": 4},
+    },
+}
 BOTH = P(("j", "i"))
 PROGRAMS = {
     "gathered": (
@@ -170,6 +185,13 @@ PROGRAMS = {
         (P(None, "i"), P("i"), P(None, None, "i")),
         P(),
         (normal(0, 32, 64), normal(1, 64, 16), normal(2, 3, 32, 64)),
+    ),
+    "a ring of 18": (
+        large,
+        {"i": 18},
+        (P("i"), P(), P(None, "i"), P("i")),
+        (P(), P("i")),
+        (normal(0, 72, 6), normal(1, 6, 4), normal(2, 72, 36), normal(3, 36, 4)),
     ),
     "blocks": (
         blocks,
@@ -244,6 +266,13 @@ FORMS = [
             "partial-sums",
             {"4 partial sums": {"parts": 4}},
         ),
+        *(
+            ("a ring of 18", pass_, op_name, form_name, IN_LOOPS[pass_])
+            for pass_, op_name, form_name in (
+                ("overlap-gather-product", _GATHER, "ring"),
+                ("overlap-product-scatter", _SCATTER, "partial-sums"),
+            )
+        ),
         ("summed", "overlap-product-sum", _SUM, "columns", CHUNKS),
         ("blocks", "overlap-gather-scatter", _GATHER, "stages", CHUNKS),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
@@ -270,5 +299,8 @@ def lowered_in(program, pass_, op_name, options, dtype, partitioner):
         added = (WriteForm(op_name=op_name, **options), rewrite())
     specs = {"in_specs": in_specs, "out_specs": out_specs, "check_vma": False}
     with shmap_compiler.passes(*added):
-        mapped = shard_map(body, mesh=mesh(**sizes), **specs)
-        return mapped.lower(*args, partitioner=partitioner), args
+        is_large = math.prod(sizes.values()) > 8
+        on = AbstractMesh(tuple(sizes.values()), tuple(sizes)) if is_large else mesh(**sizes)
+        types = [jax.ShapeDtypeStruct(arg.shape, arg.dtype) for arg in args]
+        mapped = shard_map(body, mesh=on, **specs)
+        return mapped.lower(*types, partitioner=partitioner), args
