@@ -56,3 +56,8 @@ def _extents(devices: Iterable[int], machine: Machine) -> list[int]:
     """The number of different coordinates along each dimension."""
     places = (machine.places[device] for device in devices)
     return [len(set(along)) for along in zip(*places, strict=True)]
+
+
+def stays_in_vmem(machine: Machine, size: int) -> bool:
+    """Whether partial sums of so many bytes do not wait for memory, as those of e on v6e."""
+    return machine.chip.name == "TPU v6e" and size <= 4 << 20

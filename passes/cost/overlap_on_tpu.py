@@ -7,13 +7,7 @@ docs/overlap.md. All times are the compiler's own estimates and `collective_time
 
 from __future__ import annotations
 
-from .libtpu import (
-    GATHERS_BY_ITSELF,
-    adds_meanwhile,
-    gathers_alone,
-    is_all_reduced,
-    starts_gathers,
-)
+from . import libtpu
 from .machine import Machine
 from .overlap import (
     FEWEST_ROWS,
@@ -69,15 +63,15 @@ def _ring(work: Work, machine: Machine) -> Plan:
     expected = max(pieces * piece + cut + _copy(work.kept, machine), wire + cut + 2 * piece)
     # Without the options the scheduler starts permutes between the two products of a step, except
     # on v5e.
-    is_stacked = machine.chip.name != GATHERS_BY_ITSELF and not machine.compiler_options
+    is_stacked = machine.chip.name != libtpu.GATHERS_BY_ITSELF and not machine.compiler_options
     return Plan("ring", 0, order, is_stacked, _plain(work, machine), expected)
 
 
 def _columns(work: Work, machine: Machine) -> Plan:
     """The gathered operand in chunks of its free dimension; none of the contraction is cut."""
-    if not starts_gathers(machine):
+    if not libtpu.starts_gathers(machine):
         return _needs_options("all-gathers")
-    if gathers_alone(work, machine):
+    if libtpu.gathers_alone(work, machine):
         reason = f"a {machine.chip.name} computes nothing beside gathers along several dimensions"
         return Plan(None, reason=reason)
     parts = next((k for k in (8, 4) if work.cut % k == 0 and work.cut // k >= 512), 0)
@@ -98,7 +92,7 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
     is_wide = work.element != "f32" and not work.may_round
     if is_wide and work.element not in WIDENED:
         return Plan(None, reason=f"sums of {work.element} would be rounded at each hop")
-    if machine.chip.name != GATHERS_BY_ITSELF and not machine.compiler_options:
+    if machine.chip.name != libtpu.GATHERS_BY_ITSELF and not machine.compiler_options:
         return _needs_options("permutes early")
     pieces = _CHAINS * work.count
     if work.cut % _CHAINS or work.rows // pieces < FEWEST_ROWS:
@@ -132,8 +126,8 @@ def _scatter(work: Work, machine: Machine) -> Plan:
 
 
 def _summed(work: Work, machine: Machine) -> Plan:
-    """Chunks of columns, each of which is summed while the product of the next is computed."""
-    if not adds_meanwhile(machine):
+    """Chunks of columns: each is summed while the product of the next is computed."""
+    if not libtpu.adds_meanwhile(machine):
         on = machine.chip.name
         return Plan(None, reason=f"libtpu for a {on} computes nothing beside sums over devices")
     is_scatter = work.pattern == "product-scatter"
@@ -171,13 +165,13 @@ def _exchange(work: Work, machine: Machine) -> Plan:
 
 def _unrolled(work: Work, machine: Machine) -> Plan:
     """Of a loop whose steps gather what they need, so that a step gathers for the next one."""
-    if not starts_gathers(machine):
+    if not libtpu.starts_gathers(machine):
         return _needs_options("all-gathers")
     # Without SparseCores libtpu computes nothing beside a reduce-scatter.
     wire = wire_seconds(work, machine)
     reduced = wire * work.reduced / work.received
-    exposed = 0.0 if adds_meanwhile(machine) else reduced
-    if gathers_alone(work, machine):
+    exposed = 0.0 if libtpu.adds_meanwhile(machine) else reduced
+    if libtpu.gathers_alone(work, machine):
         exposed += wire - reduced
     copies = _copy(work.copied, machine)
     return unrolled(work, wire - exposed, _compute(work, machine), exposed, copies)
@@ -226,7 +220,9 @@ def _piece(
     """One of so many pieces of a product; `adds` if it also reads a sum that it adds to."""
     rows = product.batch * product.m / pieces
     moved = rows * product.k + rows * product.n * (2 if adds else 1)
-    in_memory = _PIECE_FACTOR * work.element_bytes * moved / machine.chip.hbm_bandwidth
+    is_kept = adds and libtpu.stays_in_vmem(machine, int(work.element_bytes * rows * product.n))
+    factor = 1.0 if is_kept else _PIECE_FACTOR
+    in_memory = factor * work.element_bytes * moved / machine.chip.hbm_bandwidth
     return max(product.flops / pieces / _peak(work, machine), in_memory)
 
 
@@ -283,7 +279,7 @@ def _plain_scatter(work: Work, machine: Machine) -> float:
     It is one product, which waits less than its pieces do. In some groups a scatter becomes an
     all-reduce and a slice.
     """
-    kind = "all-reduce" if is_all_reduced(work, machine) else None
+    kind = "all-reduce" if libtpu.is_all_reduced(work, machine) else None
     compute = max(_compute(work, machine), _stored(work, machine))
     return compute + wire_seconds(work, machine, kind=kind)
 
