@@ -16,15 +16,15 @@ from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import COLLECTIVES
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.mesh import Mesh
-from shmap_passes.ir.ops import walk
+from shmap_passes.ir.ops import defining_op, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.affine_numbers import AffineNumbers
-from shmap_compiler.unjit.samplers import find_sampler
+from shmap_compiler.unjit.samplers import find_integers, find_sampler
 from shmap_compiler.unjit.signature import quoted
-from shmap_compiler.unjit.spelling.draws import DRAW
+from shmap_compiler.unjit.spelling.draws import DRAW, is_draw
 from shmap_compiler.unjit.threefry_loops import Hash, read_hash
-from shmap_compiler.unjit.types import shape_of
+from shmap_compiler.unjit.types import elements_of, shape_of
 
 _MOST_AXES = 4
 
@@ -44,6 +44,9 @@ def name_draws(root: ir.Operation, mesh: Mesh, outermost: str) -> dict[Value, Va
         found = read_hash(loop)
         if found is None:
             continue
+        for op, data in _folded(found):
+            made = _draw(op, "jax.random.fold_in", found.key, None, [], [data])
+            replaced[made] = op.results[0]
         shape = shape_of(found.low)
         whole = _whole(numbers, mesh, found, shape)
         if whole is None:
@@ -55,6 +58,10 @@ def name_draws(root: ir.Operation, mesh: Mesh, outermost: str) -> dict[Value, Va
             for last, function, rest in find_sampler(op, outermost):
                 made = _draw(last, function, found.key, whole, rest)
                 replaced[made] = last.results[0]
+    for first, second, key in _bits_of_split_keys(root):
+        for last, function, rest in find_integers(first, second, outermost):
+            made = _draw(last, function, key, _whole_of(first), rest)
+            replaced[made] = last.results[0]
     if replaced:
         _erase_unused(root)
     return replaced
@@ -66,6 +73,7 @@ def _draw(
     key: Value,
     whole: tuple[tuple[int, ...], str] | None,
     rest: Sequence[str],
+    data: Sequence[Value] = (),
 ) -> Value:
     """Replaces an operation by a call."""
     attributes = {
@@ -80,7 +88,7 @@ def _draw(
         made = ir.Operation.create(
             "stablehlo.custom_call",
             results=[op.results[0].type],
-            operands=[key],
+            operands=[key, *data],
             attributes=attributes,
         ).results[0]
     op.results[0].replace_all_uses_with(made)
@@ -181,3 +189,64 @@ def _keys(found: Hash, whole: tuple[tuple[int, ...], str]) -> list[ir.Operation]
         and op.operands[0] == high
         and op.operands[1] in columns[1]
     ]
+
+
+def _folded(found: Hash) -> list[tuple[ir.Operation, Value]]:
+    """The operations that make a key of one hash of a number, and the number."""
+    number, high = defining_op(found.low), defining_op(found.high)
+    if shape_of(found.low) != (1,) or number is None or number.name != "stablehlo.reshape":
+        return []
+    if high is not None and high.name == "stablehlo.reshape":
+        high = defining_op(high.operands[0])
+    # The higher half of a number of 32 bits.
+    if high is None or high.name != "stablehlo.shift_right_logical":
+        return []
+    shift = defining_op(high.operands[1])
+    is_none = shift is not None and shift.name == "stablehlo.constant" and elements_of(shift) == 32
+    if not is_none or high.operands[0] != number.operands[0]:
+        return []
+    return [
+        (op, number.operands[0])
+        for op in _users(found.results[0])
+        if op.name == "stablehlo.concatenate" and list(op.operands) == list(found.results)
+    ]
+
+
+def _bits_of_split_keys(root: ir.Operation) -> list[tuple[ir.Operation, ir.Operation, Value]]:
+    """The bits that both of two new keys draw, and the key that was split."""
+    found = []
+    for split in find_ops(root, ["stablehlo.custom_call"]):
+        if not is_draw(split) or _function_of(split) != "jax.random.split":
+            continue
+        rows: list[list[ir.Operation]] = [[], []]
+        for part in _users(split.results[0]):
+            row = _row(part)
+            if row is not None and shape_of(split.results[0]) == (2, 2):
+                rows[row] += [
+                    op
+                    for each in _users(part.results[0])
+                    for op in _users(each.results[0])
+                    if is_draw(op) and _function_of(op) == "jax.random.bits"
+                ]
+        found += [
+            (first, second, split.operands[0])
+            for first, second in zip(*rows, strict=False)
+            if first.block == second.block and _whole_of(first) == _whole_of(second)
+        ]
+    return found
+
+
+def _function_of(draw: ir.Operation) -> str:
+    return ir.StringAttr(draw.attributes["function"]).value
+
+
+def _row(part: ir.Operation) -> int | None:
+    """Which row of an array an operation takes; None if it takes something else."""
+    if part.name != "stablehlo.slice" or shape_of(part.results[0]) != (1, 2):
+        return None
+    return next(iter(ir.DenseI64ArrayAttr(part.attributes["start_indices"])))
+
+
+def _whole_of(draw: ir.Operation) -> tuple[tuple[int, ...], str]:
+    whole = tuple(ir.DenseI64ArrayAttr(draw.attributes["whole"]))
+    return whole, ir.StringAttr(draw.attributes["spec"]).value

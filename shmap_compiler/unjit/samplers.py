@@ -48,7 +48,7 @@ def find_sampler(
     """
     shape = shape_of(bits.results[0])
     shown = _tuple(shape)
-    ops, ends = _behind(bits)
+    ops, ends = _behind([bits])
     if ops and math.prod(shape) <= _MOST_ELEMENTS:
         inputs, module = outline(ops, [op.results[0] for op in ends])
         if inputs == [bits.results[0]]:
@@ -61,26 +61,53 @@ def find_sampler(
             for tried in (calls, others):
                 for function, rest in tried if not is_found else ():
                     called = f"jax.random.{function}"
-                    at = None if rest is None else _agreeing(module, called, rest, shape)
+                    at = None if rest is None else _agreeing(module, called, rest, shape, (0,))
                     if at is not None:
                         is_found = True
                         yield ends[at], called, list(rest or ())
     yield bits, "jax.random.bits", [shown]
 
 
+def find_integers(
+    first: ir.Operation, second: ir.Operation, outermost: str
+) -> Iterator[tuple[ir.Operation, str, list[str]]]:
+    """The operations that are calls of `jax.random.randint`, which splits its key.
+
+    Args:
+      first, second: the operations that make random bits with each of two new keys.
+      outermost: the jitted function.
+    """
+    shape = shape_of(first.results[0])
+    ops, ends = _behind([first, second])
+    if not ops or math.prod(shape) > _MOST_ELEMENTS:
+        return
+    inputs, module = outline(ops, [op.results[0] for op in ends])
+    bits = [first.results[0], second.results[0]]
+    if len(inputs) != len(bits) or any(value not in bits for value in inputs):
+        return
+    order = tuple(bits.index(value) for value in inputs)
+    calls = dict.fromkeys(_user_call(op, outermost, _tuple(shape)) for op in ends)
+    for name, rest in calls:
+        function = f"jax.random.{name}"
+        if name == "randint" and rest is not None:
+            at = _agreeing(module, function, rest, shape, order)
+            if at is not None:
+                yield ends[at], function, list(rest)
+
+
 def _tuple(shape: tuple[int, ...]) -> str:
     return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
 
 
-def _behind(bits: ir.Operation) -> tuple[list[ir.Operation], list[ir.Operation]]:
-    """The operations that need only the bits, and those with results of their shape."""
-    derived: set[Value] = {bits.results[0]}
+def _behind(sources: list[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """The operations that need only random bits, and those with results of their shape."""
+    derived: set[Value] = {op.results[0] for op in sources}
     constants: dict[ir.Operation, None] = {}
     ops: list[ir.Operation] = []
     is_after = False
-    for each in bits.block.operations:
+    for each in sources[0].block.operations:
         op = each.operation
-        if op == bits:
+        if op in sources:
             is_after = True
             continue
         if not is_after or len(op.results) != 1 or len(op.regions) or len(ops) >= _MOST_OPS:
@@ -94,7 +121,7 @@ def _behind(bits: ir.Operation) -> tuple[list[ir.Operation], list[ir.Operation]]
         constants.update(dict.fromkeys(op for each in made for op in each or ()))
         derived.add(op.results[0])
         ops.append(op)
-    shape = shape_of(bits.results[0])
+    shape = shape_of(sources[0].results[0])
     return [*constants, *ops], [op for op in ops if shape_of(op.results[0]) == shape]
 
 
@@ -118,19 +145,29 @@ def _constant_ops(value: Value) -> list[ir.Operation] | None:
 
 @cache
 def _agreeing(
-    module: str, function: str, rest: tuple[str, ...], shape: tuple[int, ...]
+    module: str,
+    function: str,
+    rest: tuple[str, ...],
+    shape: tuple[int, ...],
+    order: tuple[int, ...],
 ) -> int | None:
-    """The last result of a module that takes bits which a function returns for their key."""
+    """The last result of a module that takes bits which a function returns for their key.
+
+    Args:
+      order: of two arguments of the module, whether they are bits of the first or the second of the
+        keys that the function splits its key into; (0,) if the module takes bits of the key itself.
+    """
     found: int | None = None
     for seed in (0, 1):
         key = jax.random.key(seed, impl="threefry2x32")
-        bits = jax.random.bits(key, shape)
+        keys = [key] if len(order) == 1 else list(jax.random.split(key))
+        bits = [jax.random.bits(keys[k], shape) for k in order]
         try:
             fun = eval(f"lambda key: {function}(key, {', '.join(rest)})", {"jax": jax, "jnp": jnp})
             expected = np.asarray(jax.jit(fun)(key))
         except Exception:  # The user's call may need what is not here.
             return None
-        made = jax.jit(lambda given: call_stablehlo(module, given))(bits)
+        made = jax.jit(lambda *given: call_stablehlo(module, *given))(*bits)
         arrays = [np.asarray(each) for each in (made if isinstance(made, tuple) else (made,))]
         agreeing = [
             k

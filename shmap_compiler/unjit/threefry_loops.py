@@ -57,7 +57,8 @@ def read_hash(loop: ir.Operation) -> Hash | None:
         given = (first, second, high, low)
         if any(value not in given for value in inputs) or len(inputs) != len(given):
             continue
-        if is_threefry(module, tuple(given.index(value) for value in inputs), shape_of(low)):
+        order = tuple(given.index(value) for value in inputs)
+        if is_threefry(module, order, shape_of(low), shape_of(first)):
             return Hash(loop, key, high, low, (results[0], results[1]))
     return None
 
@@ -82,10 +83,12 @@ def _sum_with_key(value: Value) -> list[tuple[Value, Value]]:
     found = []
     for numbers, word in ((left, right), (right, left)):
         spread = defining_op(word)
-        if spread is None or spread.name != "stablehlo.broadcast_in_dim":
+        if spread is None:
             continue
-        if shape_of(spread.operands[0]) == ():
+        if spread.name == "stablehlo.broadcast_in_dim" and shape_of(spread.operands[0]) == ():
             found.append((numbers, spread.operands[0]))
+        elif spread.name == "stablehlo.slice" and shape_of(word) == (1,):
+            found.append((numbers, word))
     return found
 
 
@@ -99,10 +102,9 @@ def _key(first: Value, second: Value) -> Value | None:
 
 
 def _element(value: Value) -> tuple[Value, int] | None:
-    reshape = defining_op(value)
-    if reshape is None or reshape.name != "stablehlo.reshape":
-        return None
-    part = defining_op(reshape.operands[0])
+    part = defining_op(value)
+    if part is not None and part.name == "stablehlo.reshape":
+        part = defining_op(part.operands[0])
     if part is None or part.name != "stablehlo.slice" or shape_of(part.results[0]) != (1,):
         return None
     (start,) = ir.DenseI64ArrayAttr(part.attributes["start_indices"])
@@ -136,16 +138,20 @@ def _ops_behind(loop: ir.Operation, stops: set[Value]) -> list[ir.Operation] | N
 
 
 @cache
-def is_threefry(module: str, order: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def is_threefry(
+    module: str, order: tuple[int, ...], shape: tuple[int, ...], word: tuple[int, ...] = ()
+) -> bool:
     """Whether a module computes threefry, bit by bit.
 
     Args:
       order: which of key, key, high and low numbers its arguments are.
+      shape: that of the numbers.
+      word: the shape of each word of the key, () or (1,).
     """
     rng = np.random.default_rng(0)
     given = [
         jnp.asarray(rng.integers(0, 2**32, size, dtype=np.uint32))
-        for size in ((), (), shape, shape)
+        for size in (word, word, shape, shape)
     ]
     spread = [jnp.broadcast_to(word, shape) for word in given[:2]]
     expected = threefry2x32_p.bind(*spread, *given[2:])

@@ -88,8 +88,38 @@ def test_keys_are_split():
     assert "jax.random.uniform(reshape_2, (3,))" in text
 
 
+def test_integers_are_drawn_by_one_call():
+    def draw(key, x):
+        return x + jax.random.randint(key, x.shape, 0, maxval=9), jax.random.randint(
+            key, (3,), -5, 5
+        )
+
+    text = source(draw, outs=(ROWS, P()))
+    assert f"jax.random.randint({BLOCK}(2, 16), 0, 9)" in text
+    assert "jax.random.randint(key, (3,), -5, 5)" in text
+    assert "jax.random.bits" not in text
+
+
+def test_integers_between_numbers_that_are_not_known_are_made_of_bits():
+    def draw(key, x):
+        return x + jax.random.randint(key, x.shape, 0, x[0].astype(int) + 9)
+
+    assert "jax.random.bits(" in source(draw, outs=ROWS)
+
+
+def test_numbers_are_folded_into_keys():
+    def noise(key, x, step):
+        fixed, counted = jax.random.fold_in(key, 3), jax.random.fold_in(key, step)
+        return x + jax.random.normal(fixed, x.shape) + jax.random.uniform(counted, x.shape)
+
+    text = source(noise, (P(), ROWS, P()), args=(KEY, X, jnp.int32(5)))
+    assert "jax.random.fold_in(key, jnp.uint32(3))" in text
+    assert "jax.random.fold_in(key, step.astype(jnp.uint32))" in text
+    assert "fori_loop" not in text
+
+
 def test_only_loops_that_compute_threefry_are_random(monkeypatch):
-    monkeypatch.setattr(threefry_loops, "is_threefry", lambda module, order, shape: False)
+    monkeypatch.setattr(threefry_loops, "is_threefry", lambda *_: False)
     made = unjit(
         Jitted(lambda k, x: x + jax.random.uniform(k, x.shape), (), (P(), ROWS)).jitted(), KEY, X
     )
@@ -99,7 +129,7 @@ def test_only_loops_that_compute_threefry_are_random(monkeypatch):
 def test_another_rotation_is_not_threefry():
     modules = []
 
-    def remember(module, order, shape):
+    def remember(module, order, shape, word):
         modules.append((module, order, shape))
         return True
 

@@ -11,8 +11,8 @@ from shmap_compiler.unjit.spelling.operation import Op
 DRAW = "shmap.draw"
 """The target of a custom call that stands for a call of `jax.random`.
 
-Its operand is the key. Attributes: `function`, its name; `rest`, its arguments but the key; `whole`
-and `spec`, the shape of what all devices draw, and how it is split.
+Its operands are the key, and what is folded into it. Attributes: `function`, its name; `rest`, its
+other arguments; `whole` and `spec`, the shape of what all devices draw, and how it is split.
 """
 
 
@@ -25,8 +25,8 @@ def spelled_draw(op: Op) -> Code:
     """The call; where the array is split, with the key of the device's block."""
     attributes = op.op.attributes
     rest = [ir.StringAttr(each).value for each in ir.ArrayAttr(attributes["rest"])]
-    key = op.exact(0)
+    key, *data = op.all_exact()
     spec = ir.StringAttr(attributes["spec"]).value if "spec" in attributes else "P()"
     if spec != "P()":
         key = call("block_key", key, numbers(op.integers("whole")), spec)
-    return call(ir.StringAttr(attributes["function"]).value, key, *rest)
+    return call(ir.StringAttr(attributes["function"]).value, key, *data, *rest)
