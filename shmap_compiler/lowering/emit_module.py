@@ -25,6 +25,8 @@ from shmap_compiler.base.jax_compat import (
     AnyMesh,
     Reductions,
     fresh_module_context,
+    keep_unreduced,
+    lower_program,
     reductions,
     run_with_axes,
     shardy_is_on,
@@ -63,54 +65,64 @@ def emit(
         module.operation.attributes["sym_name"] = ir.StringAttr.get(graph.name)
         with ir.InsertionPoint(module.body):
             sdy.MeshOp(MESH_SYMBOL, _mesh_attribute(graph))
-        _emit_main(graph, ctx, module, ordered_effects, watch)
-        main: Any = next(f for f in module.body.operations if _symbol(f) == "main")
-        main.operation.move_before(module.body.operations[1])
-        main.operation.location = location
-        _annotate(main, graph, len(ordered_effects), len(ctx.dim_var_values))
+            main = _empty_main(graph, ctx, len(ordered_effects), location)
+        with ir.InsertionPoint(main.add_entry_block()):
+            func_dialect.ReturnOp(_emit_body(graph, ctx, module, main, ordered_effects, watch))
     return module
 
 
-def _emit_main(
+def _empty_main(
+    graph: Graph, ctx: LoweringContext, tokens: int, location: ir.Location
+) -> func_dialect.FuncOp:
+    """`@main` without a body, with the attributes that say how blocks are placed."""
+    of_tokens = [mlir.token_type()] * tokens
+    sizes = [value.type for value in ctx.dim_var_values]
+    in_types, out_types = (
+        [mlir.aval_to_ir_type(ctx.module_context, t) for t in types]
+        for types in (graph.body_in_types, graph.body_out_types)
+    )
+    type_ = ([*sizes, *of_tokens, *in_types], [*of_tokens, *out_types])
+    main = func_dialect.FuncOp("main", type_, visibility="public", loc=location)
+    inputs = zip(graph.in_specs, graph.body_in_types, in_types, strict=True)
+    outputs = zip(graph.out_specs, graph.body_out_types, out_types, strict=True)
+    attributes = main.attributes
+    attributes["arg_attrs"] = _sharding_attributes(graph.mesh, inputs, tokens, len(sizes))
+    attributes["res_attrs"] = _sharding_attributes(graph.mesh, outputs, tokens)
+    attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
+        [ir.StringAttr.get(a) for a in graph.manual_axes]
+    )
+    if graph.outer_manual_axes:
+        attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
+            [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
+        )
+    return main
+
+
+def _emit_body(
     graph: Graph,
     ctx: LoweringContext,
     module: ir.Module,
+    main: func_dialect.FuncOp,
     ordered_effects: Sequence[Effect],
     watch: bool,
-) -> None:
-    """Has JAX lower the body to a function `@main`, by lowering a call of it, erased again."""
+) -> list[OpView]:
+    """Has JAX lower the program at the insertion point, in `main`. Returns what `main` returns."""
     axes = graph.all_manual_axes
     body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, _RULES)
-    in_types = [mlir.aval_to_ir_type(body_ctx, t) for t in graph.body_in_types]
-    tokens = [mlir.token_type()] * len(ordered_effects)
-    sizes = [value.type for value in ctx.dim_var_values]
-    caller = func_dialect.FuncOp("caller", ([*sizes, *tokens, *in_types], []), ip=body_ctx.ip)
-    block = caller.add_entry_block()
-    with ir.InsertionPoint(block):
-        size_values, after_sizes = _split(block.arguments, len(sizes))
-        tokens_first, arguments = _split(after_sizes, len(tokens))
-        token_values = dict(zip(ordered_effects, tokens_first, strict=True))
-        rule_ctx = ctx.replace(
-            module_context=body_ctx,
-            avals_in=graph.body_in_types,
-            avals_out=graph.body_out_types,
-            tokens_in=mlir.TokenSet(token_values),
-            tokens_out=None,
-            dim_var_values=tuple(size_values),
-        )
-        program = _named(lowerable(graph), graph, ctx)
-        # With automatic axes, XLA decides on which devices callbacks run.
-        if watch and set(axes) == set(graph.mesh.axis_names):
-            program = watched(program, Watched(graph.name, graph.mesh))
+    program = _named(lowerable(graph), graph, ctx)
+    # With automatic axes, XLA decides on which devices callbacks run.
+    if watch and set(axes) == set(graph.mesh.axis_names):
+        program = watched(program, Watched(graph.name, graph.mesh))
+    sizes, rest = _split(main.arguments, len(ctx.dim_var_values))
+    tokens, arguments = _split(rest, len(ordered_effects))
 
-        def lower() -> None:
-            mlir.core_call_lowering(rule_ctx, *arguments, name="main", call_jaxpr=program)
+    def lower() -> list[OpView]:
+        blocks = keep_unreduced(arguments, graph.body_in_types, MESH_SYMBOL)
+        tokens_in = dict(zip(ordered_effects, tokens, strict=True))
+        results, tokens_out = lower_program(body_ctx, program, tokens_in, sizes, blocks)
+        return [*(tokens_out[effect] for effect in ordered_effects), *results]
 
-        if names_any(program, KERNELS):
-            _with_axes(lower, graph)
-        else:
-            lower()
-    caller.operation.erase()
+    return _with_axes(lower, graph) if names_any(program, KERNELS) else lower()
 
 
 def _split(values: Iterable[OpView], count: int) -> tuple[list[OpView], list[OpView]]:
@@ -121,14 +133,14 @@ def _split(values: Iterable[OpView], count: int) -> tuple[list[OpView], list[OpV
 _RULES = ((jex_core.primitives.axis_index_p, lower_axis_index_of_jax),)
 
 
-def _with_axes(lower: Callable[[], None], graph: Graph) -> None:
+def _with_axes(lower: Callable[[], list[OpView]], graph: Graph) -> list[OpView]:
     """Runs `lower` with the manual axes in scope, which the lowering rules of kernels need."""
 
-    def run() -> None:
+    def run() -> list[OpView]:
         with eval_context():
-            lower()
+            return lower()
 
-    run_with_axes(run, graph.body_mesh, graph.all_manual_axes)
+    return run_with_axes(run, graph.body_mesh, graph.all_manual_axes)
 
 
 def lowerable(graph: Graph) -> Jaxpr:
@@ -149,22 +161,6 @@ def _named(jaxpr: Jaxpr, graph: Graph, ctx: LoweringContext) -> Jaxpr:
     if graph.mesh.size == 1 or (devices == 1 and shardy_is_on()):
         return within_scope(jaxpr, ctx.name_stack.extend("shard_map"))
     return jaxpr
-
-
-def _annotate(main: OpView, graph: Graph, tokens: int, sizes: int) -> None:
-    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
-    main.attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
-        [ir.StringAttr.get(a) for a in graph.manual_axes]
-    )
-    if graph.outer_manual_axes:
-        main.attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
-            [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
-        )
-    in_types = main.type.inputs[sizes + tokens :]
-    inputs = zip(graph.in_specs, graph.body_in_types, in_types, strict=True)
-    outputs = zip(graph.out_specs, graph.body_out_types, main.type.results[tokens:], strict=True)
-    main.arg_attrs = _sharding_attributes(graph.mesh, inputs, tokens, sizes)
-    main.attributes["res_attrs"] = _sharding_attributes(graph.mesh, outputs, tokens)
 
 
 def _sharding_attributes(
@@ -200,7 +196,3 @@ def _sharding_attribute(
 
 def _mesh_attribute(graph: Graph) -> ir.Attribute:
     return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(a, n) for a, n in graph.mesh.shape.items()])
-
-
-def _symbol(op: OpView) -> str:
-    return ir.StringAttr(op.operation.attributes["sym_name"]).value

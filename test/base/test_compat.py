@@ -367,6 +367,21 @@ def test_fresh_module_context():
     assert lowered_with(rule) == {"i"}
 
 
+def test_lower_program():
+    program = jax.make_jaxpr(lambda x: (jnp.sin(x), jnp.full(2, 3.0)))(1.0)
+
+    def rule(ctx):
+        with ir.Location.unknown(ctx.module_context.context):
+            operand = mlir.ir_constant(np.float32(1))
+            results, tokens = jax_compat.lower_program(
+                ctx.module_context, program, {}, (), [operand]
+            )
+        assert tokens == {}
+        return [str(r.type) for r in results], results[0].owner.name
+
+    assert lowered_with(rule) == (["tensor<f32>", "tensor<2xf32>"], "stablehlo.sine")
+
+
 def test_lowering_mesh():
     def rule(ctx):
         with ir.Location.unknown(ctx.module_context.context):

@@ -12,6 +12,7 @@ from shmap_compiler.base.jax_compat.lowering import (
     fresh_module_context,
     groups_among_other_meshes,
     keep_unreduced,
+    lower_program,
     lowering_mesh,
     tensor_sharding,
 )
@@ -137,6 +138,7 @@ __all__ = [
     "is_tracing",
     "jaxprs_in",
     "keep_unreduced",
+    "lower_program",
     "lowering_config",
     "lowering_mesh",
     "manual_type_reductions",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
+from jax.extend import source_info_util
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import (
@@ -15,6 +16,7 @@ from jax.sharding import (
 from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler.base.jax_compat.meshes import AnyMesh, axis_types
+from shmap_compiler.base.jax_compat.programs import open_jaxpr
 from shmap_compiler.base.jax_compat.settings import shardy_is_on
 from shmap_compiler.base.jax_compat.types import (
     Reductions,
@@ -26,7 +28,9 @@ from shmap_compiler.base.jax_compat.types import (
 from shmap_compiler.base.untyped import (
     AnyValue,
     Aval,
+    Effect,
     Function,
+    Jaxpr,
     LoweringContext,
     OpView,
     Unchecked,
@@ -62,6 +66,33 @@ def fresh_module_context(
         cached_primitive_lowerings={},
         axis_context=mlir.SPMDAxisContext(cast(Mesh, mesh), frozenset(manual)),
     )
+
+
+def lower_program(
+    module_context: LoweringContext,
+    program: Jaxpr,
+    tokens: Mapping[Effect, OpView],
+    sizes: Sequence[OpView],
+    args: Sequence[OpView],
+) -> tuple[list[OpView], dict[Effect, OpView]]:
+    """Lowers a closed jaxpr at the insertion point, and returns its results and tokens.
+
+    Args:
+      tokens: one for each ordered effect of the program.
+      sizes: those of the symbolic dimensions of an enclosing `jax.export`.
+    """
+    results, tokens_out = mlir.jaxpr_subcomp(
+        module_context,
+        open_jaxpr(program),
+        source_info_util.new_name_stack(),
+        mlir.TokenSet(dict(tokens)),
+        [mlir.ir_constant(value) for value in program.consts],
+        *args,
+        dim_var_values=sizes,
+        const_lowering={},
+        outer_traceback=None,
+    )
+    return list(results), {effect: tokens_out.get(effect) for effect in tokens}
 
 
 def keep_unreduced(
