@@ -23,6 +23,7 @@ from ..ir.collective_ops import (
 )
 
 _MOST_NAMED = 8
+_DEPENDS_ON_GROUP_SIZE = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 
 
 def axis_index_diagnostics(op: ir.Operation, form: BodyForm) -> Iterator[str]:
@@ -38,29 +39,41 @@ def axis_index_diagnostics(op: ir.Operation, form: BodyForm) -> Iterator[str]:
         yield "axis_index takes no operand and gives one tensor<i32>"
 
 
-def collective_diagnostics(op: ir.Operation, form: BodyForm) -> Iterator[str]:
+def collective_diagnostics(
+    op: ir.Operation, form: BodyForm, good_groups: set[ir.Attribute]
+) -> Iterator[str]:
+    """
+    Args:
+      good_groups: those of other collectives that were found to be correct. They are extended.
+    """
     name = op.name.removeprefix("stablehlo.")
     if op.name == PERMUTE:
         yield from _permute_complaints(op, form)
         return
+    groups = op.attributes[GROUPS]
+    if groups not in good_groups:
+        complaints = list(_group_complaints(op, name, form))
+        yield from complaints
+        if complaints:
+            return
+        good_groups.add(groups)
+    if name in _DEPENDS_ON_GROUP_SIZE:
+        axes = group_axes(op)
+        size = form.mesh.product(axes) if axes is not None else len(device_ids(op, GROUPS)[0])
+        yield from _size_complaints(op, name, size)
+
+
+def _group_complaints(op: ir.Operation, name: str, form: BodyForm) -> Iterator[str]:
     axes = group_axes(op)
     if axes is None:
-        groups = device_ids(op, GROUPS)
-        complaints = list(_dense_complaints(name, groups, form))
-    else:
-        groups = []
-        complaints = list(_axes_complaints(name, axes, form))
-        mesh = group_mesh(op)
-        if not isinstance(mesh, ir.FlatSymbolRefAttr) or mesh.value != form.mesh.symbol:
-            complaints.append(
-                f"{name} names its groups on mesh {mesh}; name the module's, @{form.mesh.symbol}"
-            )
-        for axis in split_group_axes(op):
-            complaints.append(f'{name} groups over part of axis "{axis}"; name whole axes')
-    yield from complaints
-    if not complaints:
-        group_size = form.mesh.product(axes) if axes is not None else len(groups[0])
-        yield from _size_complaints(op, name, group_size)
+        yield from _dense_complaints(name, device_ids(op, GROUPS), form)
+        return
+    yield from _axes_complaints(name, axes, form)
+    mesh = group_mesh(op)
+    if not isinstance(mesh, ir.FlatSymbolRefAttr) or mesh.value != form.mesh.symbol:
+        yield f"{name} names its groups on mesh {mesh}; name the module's, @{form.mesh.symbol}"
+    for axis in split_group_axes(op):
+        yield f'{name} groups over part of axis "{axis}"; name whole axes'
 
 
 def _axes_complaints(name: str, axes: Sequence[str], form: BodyForm) -> Iterator[str]:
@@ -129,7 +142,7 @@ def _size_complaints(op: ir.Operation, name: str, group_size: int) -> Iterator[s
                 f"all_to_all splits into {count} parts for a group of {group_size} devices; "
                 f"split_count must be {group_size}"
             )
-    elif name in ("all_gather", "reduce_scatter"):
+    else:
         for operand, result in zip(op.operands, op.results, strict=True):
             yield from _gather_or_scatter_complaint(op, name, operand.type, result.type, group_size)
 

@@ -26,6 +26,7 @@ from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import read_mesh
 from ..ir.collective_ops import GROUPED, GROUPS, group_axes
 from ..ir.find_ops import find_ops
+from ..ir.memoize import memoized
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class InlineMeshes(Pass):
         meshes = {ir.StringAttr(op.sym_name).value: _stablehlo_mesh(op.mesh) for op in ops}
         axes_of = {mesh.symbol: mesh.names for mesh in map(read_mesh, ops)}
         grouped = [
-            (op, symbol) for op in find_ops(module.operation, GROUPED) if (symbol := _symbol(op))
+            (op, symbol)
+            for op in find_ops(module.operation, GROUPED)
+            if (symbol := _symbol(op.attributes[GROUPS]))
         ]
         violations = [
             Violation(
@@ -74,13 +77,19 @@ class InlineMeshes(Pass):
         if violations:
             raise PassRefused(violations)
         for op, symbol in grouped:
-            axes = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS]).axes
-            op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(meshes[symbol], axes)
+            op.attributes[GROUPS] = _on_mesh(op.attributes[GROUPS], meshes[symbol])
 
 
-def _symbol(op: ir.Operation) -> str | None:
-    """The symbol of the mesh by whose axes the groups of `op` are named, if they have one."""
-    groups = op.attributes[GROUPS]
+@memoized
+def _on_mesh(groups: ir.Attribute, mesh: ir.Attribute) -> ir.Attribute:
+    """The groups over the same axes of `mesh`."""
+    axes = stablehlo.ReplicaGroupMeshAxesAttr(groups).axes
+    return stablehlo.ReplicaGroupMeshAxesAttr.get(mesh, axes)
+
+
+@memoized
+def _symbol(groups: ir.Attribute) -> str | None:
+    """The symbol of the mesh by whose axes groups are named, if they have one."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
         return None
     mesh = stablehlo.ReplicaGroupMeshAxesAttr(groups).mesh

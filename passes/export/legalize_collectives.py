@@ -48,7 +48,8 @@ from ..ir.collective_ops import (
     group_axes,
     indexed_axes,
 )
-from ..ir.mesh import MOST_LISTED
+from ..ir.memoize import memoized
+from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.sharding_text import region_sharding
 from .axis_index import axis_index
 from .hints import convert_hints, regions_of_other
@@ -107,8 +108,12 @@ def _add_channel(op: ir.Operation) -> None:
 def _list_device_ids(op: ir.Operation, form: BodyForm) -> None:
     axes = group_axes(op)
     if axes is not None:
-        ids = np.array(form.mesh.groups(axes), np.int64)
-        op.attributes[GROUPS] = ir.DenseElementsAttr.get(ids.data)
+        op.attributes[GROUPS] = _ids(form.mesh, axes)
+
+
+@memoized
+def _ids(mesh: Mesh, axes: tuple[str, ...]) -> ir.Attribute:
+    return ir.DenseElementsAttr.get(np.array(mesh.groups(axes), np.int64).data)
 
 
 def _carry_region_sharding(op: ir.Operation, form: BodyForm) -> None:

@@ -17,6 +17,7 @@ from jaxlib.mlir.dialects import func, sdy
 
 from ..ir.body_form import BodyForm
 from ..ir.boundary import Boundary, Dims, Unreduced
+from ..ir.memoize import memoized
 from ..ir.types import Value
 from .full_main import new_main, replace_empty_arguments
 
@@ -91,12 +92,14 @@ def _sharding(form: BodyForm, dims: Dims | None, unreduced: Unreduced) -> ir.Att
         kind = {"reduction_op": unreduced.reduction}
     return sdy.TensorShardingAttr.get(
         form.mesh.symbol,
-        [
-            sdy.DimensionShardingAttr.get(
-                [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=is_closed
-            )
-            for axes in dims or ()
-        ],
+        [_dimension_sharding(axes, is_closed) for axes in dims or ()],
         unreduced_axes=[sdy.AxisRefAttr.get(axis) for axis in unreduced.axes],
         **kind,
+    )
+
+
+@memoized
+def _dimension_sharding(axes: tuple[str, ...], is_closed: bool) -> ir.Attribute:
+    return sdy.DimensionShardingAttr.get(
+        [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=is_closed
     )

@@ -6,7 +6,7 @@ blocks of all devices are placed in the full array.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -97,20 +97,16 @@ def _boundaries(
 ) -> Iterator[Boundary]:
     types = list(types)
     attributes = _entries(named_attributes, len(types))
-    # Reading takes long, and of a gradient's hundreds of arguments few are split differently.
-    read: dict[ir.DictAttr, tuple[Dims, Unreduced, str | None]] = {}
-    for index, (type_, named) in enumerate(zip(types, attributes, strict=True)):
+    # Reading takes long, and of a gradient's hundreds of arguments few differ.
+    read: dict[tuple[ir.Type, ir.DictAttr], tuple[Dims | None, Unreduced, str | None]] = {}
+    for index, each in enumerate(zip(types, attributes, strict=True)):
+        if each not in read:
+            read[each] = _read(*each, mesh)
+        dims, unreduced, complaint = read[each]
         name = f"{kind} {index}"
-        if is_token(type_):
-            yield Boundary(name, type_, None)
-            continue
-        if named not in read:
-            read[named] = _read(named[SHARDING] if SHARDING in named else None, mesh)  # noqa: SIM401
-        dims, unreduced, complaint = read[named]
-        complaint = _type_complaint(type_) or complaint
         if complaint:
             complaints.append(f"@main's {name}: {complaint}")
-        yield Boundary(name, type_, dims, unreduced)
+        yield Boundary(name, each[0], dims, unreduced)
 
 
 def _type_complaint(type_: ir.Type) -> str | None:
@@ -120,8 +116,20 @@ def _type_complaint(type_: ir.Type) -> str | None:
     return f"type {type_} is not a tensor of static shape; its full shape cannot be computed"
 
 
-def _read(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, Unreduced, str | None]:
-    """(how a sharding splits, what it leaves unreduced, or why that cannot be read)."""
+def _read(
+    type_: ir.Type, named: ir.DictAttr, mesh: Mesh
+) -> tuple[Dims | None, Unreduced, str | None]:
+    """(how the sharding of a value splits it, what it leaves unreduced, why it cannot be read)."""
+    if is_token(type_):
+        return None, Unreduced(), None
+    dims, unreduced, complaint = _read_sharding(
+        named[SHARDING] if SHARDING in named else None,  # noqa: SIM401
+        mesh,
+    )
+    return dims, unreduced, _type_complaint(type_) or complaint
+
+
+def _read_sharding(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, Unreduced, str | None]:
     if sharding is None:
         complaint = (
             f"no {SHARDING}; add one that describes how its blocks are placed in the full array, "
@@ -129,13 +137,24 @@ def _read(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, Unreduced, s
         )
         return (), Unreduced(), complaint
     sharding = sdy.TensorShardingAttr(sharding)
-    complaint = _complaint(sharding, mesh)
+    dims = [_refs(dim) for dim in sharding.dimension_shardings]
+    complaint = _complaint(sharding, dims, mesh)
     if complaint:
         return (), Unreduced(), complaint
-    return _dims(sharding), _unreduced(sharding), None
+    return tuple(tuple(name for name, _ in dim) for dim in dims), _unreduced(sharding), None
 
 
-def _complaint(sharding: sdy.TensorShardingAttr, mesh: Mesh) -> str | None:
+_Refs = tuple[tuple[str, bool], ...]
+"""The name of each axis that splits a dimension, and whether only a part of the axis does."""
+
+
+@memoized
+def _refs(dimension: ir.Attribute) -> _Refs:
+    axes = map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(dimension).axes)
+    return tuple((axis.name, axis.sub_axis_info is not None) for axis in axes)
+
+
+def _complaint(sharding: sdy.TensorShardingAttr, dims: Sequence[_Refs], mesh: Mesh) -> str | None:
     """Why this sharding cannot be read, or None."""
     symbol = sharding.mesh_or_ref
     if not isinstance(symbol, ir.FlatSymbolRefAttr) or symbol.value != mesh.symbol:
@@ -147,21 +166,11 @@ def _complaint(sharding: sdy.TensorShardingAttr, mesh: Mesh) -> str | None:
             f"{SHARDING} has replicated axes; leave them out, all axes that it does not mention "
             "are replicated"
         )
-    refs = [ref for dim in _refs(sharding) for ref in dim]
-    if any(ref.sub_axis_info is not None for ref in refs):
+    if any(is_part for dim in dims for _, is_part in dim):
         return f"{SHARDING} splits a dimension over part of an axis; only whole axes can be manual"
     if any(sdy.AxisRefAttr(ref).sub_axis_info is not None for ref in sharding.unreduced_axes):
         return f"{SHARDING} is unreduced over part of an axis; only whole axes can be manual"
     return None
-
-
-def _refs(sharding: sdy.TensorShardingAttr) -> list[list[sdy.AxisRefAttr]]:
-    dims = (sdy.DimensionShardingAttr(dim) for dim in sharding.dimension_shardings)
-    return [[sdy.AxisRefAttr(axis) for axis in dim.axes] for dim in dims]
-
-
-def _dims(sharding: sdy.TensorShardingAttr) -> Dims:
-    return tuple(tuple(axis.name for axis in dim) for dim in _refs(sharding))
 
 
 def _unreduced(sharding: sdy.TensorShardingAttr) -> Unreduced:

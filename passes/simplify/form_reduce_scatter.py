@@ -47,14 +47,14 @@ class FormReduceScatter(Pass):
 
     def run(self, module: ModuleOp) -> None:
         reductions = over_whole_axes(module.operation, ALL_REDUCE)
-        if not reductions:
+        sliced = [(op, axes, found) for op, axes in reductions if (found := slices_of(op))]
+        if not sliced:
             return
         form = read_body_form(module)
         if form.is_partly_manual:
             return
-        for op, axes in reductions:
-            slices = slices_of(op)
-            if slices and _all_uses_are(op, slices) and form.mesh.product(axes) > 1:
+        for op, axes, slices in sliced:
+            if _all_uses_are(op, slices) and form.mesh.product(axes) > 1:
                 _rewrite(op, slices, axes, form)
 
 

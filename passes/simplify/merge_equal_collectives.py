@@ -38,6 +38,10 @@ class MergeEqualCollectives(Pass):
     def run(self, module: ModuleOp) -> None:
         first: dict[Hashable, ir.Operation] = {}
         for op in body_collectives(module.operation):
+            other = first.setdefault(tuple(op.operands), op)
+            if other is op:  # the first on these operands, as most are
+                continue
+            first.setdefault(_key(other), other)
             key = _key(op)
             if key is None:
                 continue

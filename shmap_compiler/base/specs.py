@@ -83,7 +83,7 @@ def global_shape(shape: Shape, spec: PartitionSpec, mesh: AnyMesh) -> Shape:
 def has_reductions(tree: object) -> bool:
     """Whether some spec of a tree has unreduced or reduced axes."""
     leaves = jax.tree.leaves(tree)
-    return any(isinstance(s, PartitionSpec) and reductions(s) for s in leaves)
+    return any(isinstance(s, PartitionSpec) and (s.unreduced or s.reduced) for s in leaves)
 
 
 def show(spec: object) -> str:
@@ -139,10 +139,35 @@ def broadcast_specs(
       One `(path in tree, leaf, path in specs, spec)` for each leaf of `tree`, in flattening order,
       and a problem for each place where the two trees differ.
     """
+    matched = _matched(specs, tree, spec_root, tree_root)
+    if matched is not None:
+        return matched, []
     leaves: list[tuple[str, Any, str, Any]] = []
     problems: list[Problem] = []
     _match(specs, tree, spec_root, tree_root, leaves, problems, noun)
     return leaves, problems
+
+
+def _matched(
+    specs: PyTree, tree: PyTree, spec_root: str, tree_root: str
+) -> list[tuple[str, Leaf, str, Leaf]] | None:
+    """The result of `broadcast_specs` for a tree with one spec for each leaf; None for others."""
+    try:
+        pairs, structure = jax.tree_util.tree_flatten_with_path(specs, is_leaf=_is_spec)
+        leaves = structure.flatten_up_to(tree)
+    except Exception:  # which of their nodes differ is found by matching them one by one
+        return None
+    if not jax.tree_util.all_leaves(leaves):
+        return None
+    paths = [jax.tree_util.keystr(path) for path, _ in pairs]
+    return [
+        (tree_root + path, leaf, spec_root + path, spec)
+        for path, leaf, (_, spec) in zip(paths, leaves, pairs, strict=True)
+    ]
+
+
+def _is_spec(spec: object) -> bool:
+    return spec is None or isinstance(spec, PartitionSpec)
 
 
 def _match(spec, tree, spec_path, tree_path, leaves, problems, noun) -> None:
@@ -198,7 +223,7 @@ def _children(tree: PyTree) -> tuple[list[tuple[str, PyTree]], TreeDef]:
 
 
 def _is_spec_leaf(spec: object) -> bool:
-    return spec is None or isinstance(spec, PartitionSpec) or jax.tree_util.all_leaves([spec])
+    return _is_spec(spec) or jax.tree_util.all_leaves([spec])
 
 
 def _kind(tree: object) -> str:

@@ -9,7 +9,7 @@ from numbers import Integral, Number
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shmap_compiler.base import spec_errors, specs
 from shmap_compiler.base.descriptions import show_value
@@ -95,7 +95,7 @@ def read_inputs(
     matched, mismatches = _matched(in_specs, args)
     problems += mismatches
     dynamic, static = [], []
-    good: set[Any] = set()  # of hundreds few differ
+    good: dict[Any, Aval] = {}  # of hundreds few differ
     for position, (path, leaf, spec_path, spec) in enumerate(matched):
         if spec is None:
             static.append((position, path, leaf))
@@ -103,7 +103,7 @@ def read_inputs(
         aval = type_of(leaf)
         kind = type(leaf), aval, spec
         if good and is_hashable(kind) and kind in good:
-            dynamic.append(Input(position, path, spec, aval))
+            dynamic.append(Input(position, path, spec, good[kind]))
             continue
         ref, aval = (True, value_type(aval)) if is_ref(aval) else (False, aval)
         impossible = list(_impossible_type(path, leaf))
@@ -125,7 +125,7 @@ def read_inputs(
             problems += wrong
             dynamic.append(Input(position, path, spec, aval, ref))
             if specs_are_good and not ref and not wrong and is_hashable(kind):
-                good.add(kind)
+                good[kind] = aval
     if problems:
         raise spec_error(who, problems)
     return Inputs(tuple(dynamic), tuple(static))
@@ -247,12 +247,10 @@ def _not_as_typed(
             f"jax.sharding.reshard(x, {specs.show(spec)})",
         )
         return
+    sharding = getattr(aval, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+        return
     split = type_split(aval)
-    if not split:
-        return
-    sharding_mesh = aval.sharding.mesh
-    if sharding_mesh.empty:
-        return
     relevant = [a for a in explicit_axes(region.mesh) if a in region.manual_axes]
     if setting("jax_remove_size_one_mesh_axis_from_type"):  # types do not name such axes
         relevant = [a for a in relevant if region.mesh.shape[a] > 1]

@@ -76,7 +76,9 @@ def _key(
     program = trace_cache.key(mapped.fun, mapped.options)
     if program is None or not all(map(is_hashable, values)):
         return None
-    types = tuple((_type_key(i.type), i.is_ref) for i in inputs.dynamic)
+    distinct = {id(i.type): i.type for i in inputs.dynamic}  # of hundreds few differ
+    keys = {each: _type_key(type_) for each, type_ in distinct.items()}
+    types = tuple((keys[id(i.type)], i.is_ref) for i in inputs.dynamic)
     return (
         program,
         region,
@@ -117,7 +119,7 @@ def _trace(
         return [*results.checked_specs(types[:count]), *(inputs.dynamic[k].spec for k in refs)]
 
     traced = trace(
-        described_as(flat_fun, mapped.fun, args, [i.position for i in inputs.dynamic]),
+        described_as(flat_fun, mapped.fun, len(args), [i.path for i in inputs.dynamic]),
         name=function_name(mapped.fun),
         who=who,
         mesh=region.mesh,

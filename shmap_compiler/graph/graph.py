@@ -6,12 +6,13 @@ of one device's blocks; every collective in it belongs to `shmap_compiler.collec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from jax.extend import core as jex_core
+from jax.extend.core import Literal
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from shmap_compiler import collectives
@@ -213,24 +214,23 @@ def _check(graph: Graph) -> None:
     _check_jaxpr(jaxpr, graph)
 
 
+_DEFINED = "{} is set before it is used"
+
+
 def _check_jaxpr(jaxpr: Jaxpr, graph: Graph) -> None:
-    defined = {*map(id, jaxpr.constvars), *map(id, jaxpr.invars)}
+    defined = {*jaxpr.constvars, *jaxpr.invars}
     for eqn in jaxpr.eqns:
-        if not defined.issuperset(map(id, eqn.invars)):
-            _check_defined(eqn.invars, defined)
-        defined.update(map(id, eqn.outvars))
+        for atom in eqn.invars:
+            if not isinstance(atom, Literal) and atom not in defined:
+                _require(False, _DEFINED, atom)
+        defined.update(eqn.outvars)
         if eqn.primitive in collectives.COLLECTIVES:
             _check_collective(eqn, graph)
     for programs in holders(jaxpr).values():
         for inner in programs:
             _check_jaxpr(open_jaxpr(inner), graph)
-    _check_defined(jaxpr.outvars, defined)
-
-
-def _check_defined(atoms: Sequence[Atom], defined: Set[int]) -> None:
-    for atom in atoms:
-        if not isinstance(atom, jex_core.Literal) and id(atom) not in defined:
-            _require(False, "{} is set before it is used", atom)
+    for atom in jaxpr.outvars:
+        _require(isinstance(atom, Literal) or atom in defined, _DEFINED, atom)
 
 
 def _check_collective(eqn: Eqn, graph: Graph) -> None:

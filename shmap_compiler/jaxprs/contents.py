@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jax.extend.core import Primitive
+from jax.extend.core import Literal, Primitive
 
 from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
 from shmap_compiler.base.untyped import Eqn, Jaxpr
@@ -50,18 +50,25 @@ class _Contents:
     primitives: frozenset[Primitive]
 
 
-@once_per_jaxpr
+_known: weakref.WeakKeyDictionary[Any, _Contents] = weakref.WeakKeyDictionary()
+
+
 def _contents(program: Jaxpr) -> _Contents:
-    """Walks an open jaxpr. Programs nested in it that were read before are not walked again."""
-    holders: dict[int, Sequence[Jaxpr]] = {}
-    primitives: set[Primitive] = set()
-    for position, eqn in enumerate(program.eqns):
-        primitives.add(eqn.primitive)
-        if eqn.params and (held := jaxprs_in(eqn.params)):
-            holders[position] = held
-            for inner in held:
-                primitives |= _contents(open_jaxpr(inner)).primitives
-    return _Contents(holders, frozenset(primitives))
+    """Reads an open jaxpr. Programs that were read before are not walked again."""
+    contents = _known.get(program)
+    if contents is None:
+        held = {k: found for k, eqn in enumerate(program.eqns) if (found := jaxprs_in(eqn.params))}
+        return remember(program, held)
+    return contents
+
+
+def remember(program: Jaxpr, holders: Mapping[int, Sequence[Jaxpr]]) -> _Contents:
+    """Keeps the contents of an open jaxpr whose `holders` are known, so that it is not walked."""
+    primitives = {eqn.primitive for eqn in program.eqns}
+    for held in holders.values():
+        primitives.update(*(_contents(open_jaxpr(inner)).primitives for inner in held))
+    contents = _known[program] = _Contents(holders, frozenset(primitives))
+    return contents
 
 
 def holders(jaxpr: Jaxpr) -> Mapping[int, Sequence[Jaxpr]]:
@@ -97,10 +104,9 @@ def is_all_alive(jaxpr: Jaxpr) -> bool:
     program = open_jaxpr(jaxpr)
     if holders(program):
         return False
-    used = set(map(id, program.outvars))
-    for eqn in program.eqns:
-        used.update(map(id, eqn.invars))
-    if not used.issuperset(map(id, program.invars)):
+    used = {v for eqn in program.eqns for v in eqn.invars if not isinstance(v, Literal)}
+    used.update(v for v in program.outvars if not isinstance(v, Literal))
+    if not used.issuperset(program.invars):
         return False
     # If any equation is dead, so is the last of the dead ones, whose results nothing reads.
-    return not any(used.isdisjoint(map(id, eqn.outvars)) for eqn in program.eqns)
+    return not any(used.isdisjoint(eqn.outvars) for eqn in program.eqns)

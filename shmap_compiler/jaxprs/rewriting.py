@@ -1,6 +1,7 @@
 """Rewrites programs and the programs nested in them: the one walk that all rewrites share.
 
-A rewrite is a subclass of `Rewriter` that overrides `equation`, and `keeps` to skip most equations.
+A rewrite is a subclass of `Rewriter` that overrides `equation`, and `concerned` to choose the
+equations that it is asked about.
 `copy_equations` copies equations onto new variables, to inline a program or to instantiate one that
 was traced as a template.
 """
@@ -8,13 +9,18 @@ was traced as a template.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
 from jax.extend import core as jex_core
 
-from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.jax_compat import (
+    jaxprs_in,
+    open_jaxpr,
+    replace_jaxpr,
+    replace_jaxprs_in,
+)
 from shmap_compiler.base.untyped import Atom, Effect, Eqn, Jaxpr, Parameter
-from shmap_compiler.jaxprs.contents import holders
+from shmap_compiler.jaxprs.contents import holders, remember
 
 Names = dict[Atom, Atom]
 """The atoms that take the place of variables."""
@@ -42,25 +48,32 @@ class Rewriter:
         """Rewrites a program that was not rewritten before."""
         inner = open_jaxpr(jaxpr)
         held = holders(inner)
+        concerned = held.keys() | self.concerned(inner.eqns)
         names: Names = {}
         eqns: list[Eqn] = []
+        still_held: dict[int, Sequence[Jaxpr]] = {}
         for position, eqn in enumerate(inner.eqns):
             if names:
                 eqn = renamed(eqn, names)
-            if position not in held and self.keeps(eqn):
+            if position not in concerned:
                 eqns.append(eqn)
-            else:
-                eqns += self.equation(eqn, names)
+                continue
+            for new in self.equation(eqn, names):
+                if programs := jaxprs_in(new.params):
+                    still_held[len(eqns)] = programs
+                eqns.append(new)
         effects = self.effects(inner.effects)
         unchanged = len(eqns) == len(inner.eqns) and all(map(operator.is_, eqns, inner.eqns))
         if unchanged and effects == inner.effects:
             return jaxpr
         outvars = [named(v, names) for v in inner.outvars] if names else inner.outvars
-        return replace_jaxpr(jaxpr, eqns=eqns, outvars=outvars, effects=effects)
+        rewritten = replace_jaxpr(jaxpr, eqns=eqns, outvars=outvars, effects=effects)
+        remember(open_jaxpr(rewritten), still_held)
+        return rewritten
 
-    def keeps(self, eqn: Eqn) -> bool:
-        """Whether an equation that holds no program stays as it is."""
-        return True
+    def concerned(self, eqns: Sequence[Eqn]) -> Iterable[int]:
+        """The positions of equations that may change, besides those that hold programs."""
+        return ()
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         """The equations that take the place of `eqn`.

@@ -175,10 +175,10 @@ def _sharding_attributes(
     for spec, block, type_ in arrays:
         # The rank is that of the MLIR type: random keys have dimensions there that JAX does not
         # show. An array may also be unreduced over axes that are not manual here.
-        key = spec, ir.RankedTensorType(type_).rank, type_reductions(block)
+        key = spec, block
         if key not in made:
-            dims = specs.dim_axes(spec, key[1])
-            made[key] = _sharding_attribute(mesh, dims, reductions(spec) | key[2])
+            dims = specs.dim_axes(spec, ir.RankedTensorType(type_).rank)
+            made[key] = _sharding_attribute(mesh, dims, reductions(spec) | type_reductions(block))
         attributes.append(made[key])
     return ir.ArrayAttr.get(attributes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -49,11 +50,11 @@ class _Watching(Rewriter):
         """Unlike other rewrites: each call of a shared program has collectives of its own."""
         return self.rewrite(jaxpr)
 
-    def keeps(self, eqn: Eqn) -> bool:
-        return eqn.primitive not in _WAITING
+    def concerned(self, eqns: Sequence[Eqn]) -> list[int]:
+        return [position for position, eqn in enumerate(eqns) if eqn.primitive in _WAITING]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
-        if self.keeps(eqn):
+        if eqn.primitive not in _WAITING:
             return super().equation(eqn, names)
         if any(is_key_type(v.aval) for v in eqn.invars):
             return [eqn]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from jax.extend import core as jex_core
-from jax.extend.core import Primitive
+from jax.extend.core import Literal, Primitive
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base.jax_compat import axis_of_effect, is_ref, is_ref_effect, open_jaxpr
@@ -45,7 +44,7 @@ _READS = {"get", "freeze", "new_ref"}
 class _Plain(dict[Primitive, bool]):
     """Whether R3 alone applies to equations of a primitive that hold no programs or effects."""
 
-    def __missing__(self, primitive: jex_core.Primitive) -> bool:
+    def __missing__(self, primitive: Primitive) -> bool:
         ruled = HOLDERS | _ELEMENT_BY_ELEMENT | _UNREPEATABLE
         self[primitive] = primitive.name not in ruled and not is_collective(primitive)
         return self[primitive]
@@ -118,7 +117,7 @@ class _Solver:
         nested: dict[int, tuple[Wiring, tuple[Frame, ...]]] = {}
 
         def read(atom: Atom) -> int:
-            if isinstance(atom, jex_core.Literal):
+            if isinstance(atom, Literal):
                 return 0
             return refs[atom].mask if atom in refs else masks.get(atom, 0)
 
@@ -127,10 +126,11 @@ class _Solver:
             if _PLAIN[eqn.primitive] and not (eqn.effects or refs or position in held):  # R3
                 mask = 0
                 for atom in eqn.invars:
-                    if not isinstance(atom, jex_core.Literal):
+                    if not isinstance(atom, Literal):
                         mask |= masks.get(atom, 0)
                 if mask:
-                    masks.update(dict.fromkeys(eqn.outvars, mask))
+                    for var in eqn.outvars:
+                        masks[var] = mask
                 continue
             operands = [read(v) for v in eqn.invars]
             wiring = wiring_of(eqn)
@@ -182,7 +182,7 @@ class _Solver:
                 refs[var] = _Ref(mask)
         if eqn.primitive.name not in _READS:
             for var in eqn.invars:
-                if not isinstance(var, jex_core.Literal) and var in refs:
+                if not isinstance(var, Literal) and var in refs:
                     self.grow(refs[var], mask | context.control)
 
     def grow(self, ref: _Ref, mask: int) -> None:
@@ -271,7 +271,7 @@ class _Solver:
             return
         known = {id(ref) for inner in inner_refs for ref in inner.values()}
         for var in eqn.invars:
-            ref = None if isinstance(var, jex_core.Literal) else refs.get(var)
+            ref = None if isinstance(var, Literal) else refs.get(var)
             if ref is not None and id(ref) not in known:
                 self.grow(ref, context.control | union(f.anything for f in frames))
 

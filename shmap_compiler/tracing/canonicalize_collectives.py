@@ -49,8 +49,12 @@ class _Canonicalizer(Rewriter):
         self.axes = axes
         self.problems: list[Problem] = []
 
-    def keeps(self, eqn: Eqn) -> bool:
-        return _PLAIN[eqn.primitive] and not (eqn.effects or _has_axes(eqn))
+    def concerned(self, eqns: Sequence[Eqn]) -> list[int]:
+        return [
+            position
+            for position, eqn in enumerate(eqns)
+            if not _PLAIN[eqn.primitive] or eqn.effects or _has_axes(eqn)
+        ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:

@@ -216,8 +216,9 @@ class _Marking(Rewriter):
 class _Restoring(Rewriter):
     """Restores regions to equations of JAX, and inlines the calls of known halves."""
 
-    def keeps(self, eqn: Eqn) -> bool:
-        return eqn.primitive is not carried_p and eqn.primitive is not _region_p
+    def concerned(self, eqns: Sequence[Eqn]) -> list[int]:
+        mine = (carried_p, _region_p)
+        return [position for position, eqn in enumerate(eqns) if eqn.primitive in mine]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         if eqn.primitive is carried_p:

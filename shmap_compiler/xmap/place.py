@@ -111,8 +111,12 @@ class Placer(Rewriter):
 
     # ----------------------------------------------------------------------------- equations
 
-    def keeps(self, eqn: Eqn) -> bool:
-        return not (eqn.effects or _has_axes(eqn) or id(eqn) in self._dropped)
+    def concerned(self, eqns: Sequence[Eqn]) -> list[int]:
+        return [
+            position
+            for position, eqn in enumerate(eqns)
+            if eqn.effects or _has_axes(eqn) or id(eqn) in self._dropped
+        ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         if id(eqn) in self._dropped:

@@ -987,7 +987,7 @@ def test_described_as():
     def flat(*blocks):
         return blocks[0] if blocks[1] else -blocks[0]
 
-    described = jax_compat.described_as(flat, user, ({"a": 1.0}, "fast", 2.0), [0, 2])
+    described = jax_compat.described_as(flat, user, 3, ["args[0]['a']", "args[2]"])
     with pytest.raises(jax.errors.TracerBoolConversionError, match=r"function user .*rest\[1\]"):
         jax.make_jaxpr(described)(1.0, 2.0)
 
@@ -999,7 +999,7 @@ def test_described_alike():
     def outer(x):
         return x if x else -x
 
-    inner = jax_compat.described_as(lambda x: x, user, (1.0,), [0])
+    inner = jax_compat.described_as(lambda x: x, user, 1, ["args[0]"])
     with pytest.raises(jax.errors.TracerBoolConversionError, match="function user "):
         jax.make_jaxpr(jax_compat.described_alike(outer, inner))(1.0)
     assert not hasattr(jax_compat.described_alike(lambda x: x, user), "__fun_debug_info__")

@@ -4,15 +4,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shmap_compiler.jaxprs.contents import equations, holders
+from shmap_compiler.base.jax_compat import replace_jaxpr
+from shmap_compiler.jaxprs.contents import equations, holders, primitives
 from shmap_compiler.jaxprs.rewriting import Rewriter, copy_equations, named, renamed
 
 X = jnp.arange(4.0)
 
 
 class SinToCos(Rewriter):
-    def keeps(self, eqn):
-        return eqn.primitive is not lax.sin_p
+    def concerned(self, eqns):
+        return [k for k, eqn in enumerate(eqns) if eqn.primitive is lax.sin_p]
 
     def equation(self, eqn, names):
         if eqn.primitive is lax.sin_p:
@@ -23,8 +24,8 @@ class SinToCos(Rewriter):
 class WithoutNeg(Rewriter):
     """Reads the operand of a negation wherever its result was read."""
 
-    def keeps(self, eqn):
-        return eqn.primitive is not lax.neg_p
+    def concerned(self, eqns):
+        return [k for k, eqn in enumerate(eqns) if eqn.primitive is lax.neg_p]
 
     def equation(self, eqn, names):
         if eqn.primitive is lax.neg_p:
@@ -35,6 +36,18 @@ class WithoutNeg(Rewriter):
 
 def run(jaxpr, *args):
     return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
+
+
+def test_contents_of_a_rewritten_program_are_those_that_a_walk_finds():
+    def f(x):
+        x = jnp.cos(-x)
+        return jax.lax.scan(lambda c, _: (jnp.sin(-c), None), jnp.sin(x), length=2)[0]
+
+    for rewriter in (SinToCos(), WithoutNeg()):
+        rewritten = rewriter.jaxpr(jax.make_jaxpr(f)(X))
+        walked = replace_jaxpr(rewritten)
+        assert holders(rewritten) == holders(walked)
+        assert primitives(rewritten) == primitives(walked)
 
 
 def test_programs_at_any_depth_are_rewritten():

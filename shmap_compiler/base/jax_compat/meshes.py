@@ -79,7 +79,8 @@ def is_readable_name(axis: str) -> bool:
 
 def explicit_axes(mesh: AnyMesh) -> tuple[str, ...]:
     """The Explicit axes: how an array is split over them is part of its type."""
-    return tuple(a for a, kind in axis_types(mesh).items() if kind == AxisType.Explicit)
+    kinds = zip(mesh.axis_names, abstract_mesh(mesh).axis_types, strict=True)
+    return tuple(a for a, kind in kinds if kind == AxisType.Explicit)
 
 
 def no_mesh() -> contextlib.AbstractContextManager[object]:

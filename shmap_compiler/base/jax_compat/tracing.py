@@ -90,19 +90,21 @@ _DEBUG_INFO = "__fun_debug_info__"  # looked up by jax.api_util.debug_info, of w
 def described_as(
     fun: Callable[..., _T],
     user_fun: Function,
-    args: Sequence[AnyValue],
-    positions: Sequence[int],
+    count: int,
+    paths: Sequence[str],
 ) -> Callable[..., _T]:
     """`fun`, which errors of JAX describe by the name, line and arguments of a user's function.
 
     Args:
-      args: the user's arguments, pytrees of which `fun` takes the leaves at `positions`.
+      count: the number of the user's arguments.
+      paths: which leaves of them `fun` takes, as in `args[0]['w']`.
     """
-    info = jax.api_util.debug_info("shard_map", user_fun, args, {})
+    info = jax.api_util.debug_info("shard_map", user_fun, (0,) * count, {})
     names = info.arg_names or ()
-    if all(p < len(names) for p in positions):  # otherwise they belong to another function
-        info = info._replace(arg_names=tuple(names[p] for p in positions))
-        setattr(fun, _DEBUG_INFO, info)
+    if len(names) == count:  # otherwise they belong to another function
+        places = [path.removeprefix("args[").partition("]") for path in paths]
+        found = tuple(names[int(argument)] + rest for argument, _, rest in places)
+        setattr(fun, _DEBUG_INFO, info._replace(arg_names=found))
     return fun
 
 

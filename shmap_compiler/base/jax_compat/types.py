@@ -82,6 +82,8 @@ class Reductions:
 
     def over(self, axes: Iterable[str]) -> Reductions:
         """Those over some of the axes."""
+        if not self:
+            return self
         unreduced = self.unreduced.intersection(axes)
         kind = self.kind if unreduced else None
         return Reductions(unreduced, self.reduced.intersection(axes), kind)
@@ -146,7 +148,9 @@ def type_on_mesh(
     kept = [tuple(a for a in axes if a in explicit) for axes in splits]
     entries = [axes[0] if len(axes) == 1 else axes or None for axes in kept]
     entries += [None] * (len(shape) - len(entries))
-    spec = with_reductions(PartitionSpec(*entries), reduces.over(explicit))
+    spec = PartitionSpec(*entries)
+    if reduces:
+        spec = with_reductions(spec, reduces.over(explicit))
     return shaped_array(shape, dtype, weak_type, NamedSharding(abstract_mesh(mesh), spec))
 
 
