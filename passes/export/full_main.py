@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 from ..ir.body_form import BodyForm
-from ..ir.boundary import SHARDING, value_attributes
+from ..ir.boundary import SHARDING, Boundary, Dims, value_attributes
+from ..ir.mesh import Mesh
 from ..ir.types import Value
 
 
@@ -18,8 +21,8 @@ def remove_attributes(function: func.FuncOp, *names: str) -> None:
 
 def new_main(form: BodyForm) -> func.FuncOp:
     """Creates an empty public @main on full types before the old one, with its other attributes."""
-    inputs = [boundary.full_type(form.mesh) for boundary in form.inputs]
-    outputs = [boundary.full_type(form.mesh) for boundary in form.outputs]
+    inputs = _full_types(form.inputs, form.mesh)
+    outputs = _full_types(form.outputs, form.mesh)
     with ir.InsertionPoint(form.main), form.main.location:
         main = func.FuncOp("main", (inputs, outputs), visibility="public")
     main.attributes["arg_attrs"] = without_sharding(form.main, "arg_attrs", len(inputs))
@@ -28,13 +31,23 @@ def new_main(form: BodyForm) -> func.FuncOp:
     return main
 
 
+def _full_types(boundaries: Sequence[Boundary], mesh: Mesh) -> list[ir.Type]:
+    made: dict[tuple[ir.Type, Dims | None], ir.Type] = {}  # of hundreds few differ
+    for boundary in boundaries:
+        kind = boundary.type, boundary.dims
+        if kind not in made:
+            made[kind] = boundary.full_type(mesh)
+    return [made[boundary.type, boundary.dims] for boundary in boundaries]
+
+
 def without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr:
     """Returns the attributes of arguments or results other than the sharding (donation, ...)."""
     attributes = value_attributes(main, which, count)
-    rest = {
-        each: ir.DictAttr.get({named.name: named.attr for named in each if named.name != SHARDING})
-        for each in set(attributes)
-    }
+    rest = {each: each for each in attributes}  # of hundreds few differ
+    for each in rest:
+        if SHARDING in each:
+            others = {named.name: named.attr for named in each if named.name != SHARDING}
+            rest[each] = ir.DictAttr.get(others)
     return ir.ArrayAttr.get([rest[each] for each in attributes])
 
 

@@ -150,7 +150,7 @@ _Refs = tuple[tuple[str, bool], ...]
 
 @memoized
 def _refs(dimension: ir.Attribute) -> _Refs:
-    axes = map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(dimension).axes)
+    axes = (sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dimension).axes)
     return tuple((axis.name, axis.sub_axis_info is not None) for axis in axes)
 
 

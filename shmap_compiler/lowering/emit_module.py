@@ -8,6 +8,7 @@ collectives are lowered by JAX's own rules.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -169,6 +170,10 @@ def _sharding_attributes(
     tokens: int,
     sizes: int = 0,
 ) -> ir.ArrayAttr:
+    @functools.cache
+    def dimension(axes: tuple[str, ...]) -> ir.Attribute:
+        return sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], is_closed=True)
+
     made: dict[Any, ir.DictAttr] = {}  # few of the hundreds of them differ
     attributes = [_sharding_attribute(mesh, (), Reductions())] * sizes
     attributes += [ir.DictAttr.get({})] * tokens
@@ -177,20 +182,16 @@ def _sharding_attributes(
         # show. An array may also be unreduced over axes that are not manual here.
         key = spec, block
         if key not in made:
-            dims = specs.dim_axes(spec, ir.RankedTensorType(type_).rank)
+            dims = [*map(dimension, specs.dim_axes(spec, ir.RankedTensorType(type_).rank))]
             made[key] = _sharding_attribute(mesh, dims, reductions(spec) | type_reductions(block))
         attributes.append(made[key])
     return ir.ArrayAttr.get(attributes)
 
 
 def _sharding_attribute(
-    mesh: AnyMesh, dims: Sequence[Sequence[str]], reduces: Reductions
+    mesh: AnyMesh, dims: Sequence[ir.Attribute], reduces: Reductions
 ) -> ir.DictAttr:
-    shardings = [
-        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], is_closed=True)
-        for axes in dims
-    ]
-    sharding = tensor_sharding(MESH_SYMBOL, shardings, reduces, mesh)
+    sharding = tensor_sharding(MESH_SYMBOL, dims, reduces, mesh)
     return ir.DictAttr.get({"sdy.sharding": sharding})
 
 

@@ -53,7 +53,7 @@ class _Canonicalizer(Rewriter):
         return [
             position
             for position, eqn in enumerate(eqns)
-            if not _PLAIN[eqn.primitive] or eqn.effects or _has_axes(eqn)
+            if not _PLAIN[eqn.primitive] or eqn.effects or _names_axes(eqn)
         ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
@@ -71,7 +71,7 @@ class _Canonicalizer(Rewriter):
 
     def refuse_unknown(self, eqn: Eqn) -> None:
         named = {axis_of_effect(e) for e in eqn.effects}
-        if _has_axes(eqn):
+        if _names_axes(eqn):
             named.update(a for a in named_axes(eqn.params) if isinstance(a, str))
         axes = [a for a in sorted(self.axes) if a in named]
         if axes and eqn.primitive not in RULED and eqn.primitive.name not in _LOWERED_BY_JAX:
@@ -121,8 +121,11 @@ def _left_alone(eqn: Eqn) -> Eqn:
 Expansion = Callable[[dict[str, Parameter], dict[str, int]], Function]
 
 
-def _has_axes(eqn: Eqn) -> bool:
-    return "axes" in eqn.params or "axis_name" in eqn.params
+def _names_axes(eqn: Eqn) -> bool:
+    """Whether an equation names axes, other than by the numbers of dimensions."""
+    params = eqn.params
+    has_axes = "axes" in params or "axis_name" in params
+    return has_axes and any(isinstance(a, str) for a in named_axes(params))
 
 
 def _identity(params, sizes):
