@@ -138,7 +138,7 @@ def test_a_block_on_gpus_is_rewritten_as_a_whole():
     choices = {pattern: (form, plan) for pattern, form, plan in chosen(mlp, H100)}
     form, plan = choices.pop("gather-scatter")
     assert form == Form("stages", 4, empty="allocate", in_place=False)
-    assert (plan.plain, plan.expected) == pytest.approx((1.60e-3, 1.28e-3), rel=1e-2)
+    assert (plan.plain, plan.expected) == pytest.approx((1.60e-3, 1.30e-3), rel=1e-2)
     assert set(choices) == {"gather-product", "product-scatter"}
     for form, plan in choices.values():
         assert form is None
