@@ -170,24 +170,24 @@ class UnknownAxisError(BodyError, NameError):
 
 
 class UnreducedError(BodyError, NotImplementedError):
-    """The function does with unreduced values what can only be done with their sum.
+    """The function applies an operation to unreduced values that is only valid on their sum.
 
     Examples:
       >>> def f(block):
-      ...     return jnp.sin(block)  # the sine of a sum is not the sum of sines
-      >>> summands = P(unreduced={"i"})
+      ...     summands = lax.pcast(block, "i", to="unreduced")
+      ...     return lax.psum(summands * summands, "i")  # not the product of the sums
       >>> try:
-      ...     shard_map(f, mesh=mesh, in_specs=summands, out_specs=summands).trace(x)
-      ... except ShmapError as error:
-      ...     print(type(error).__name__)
-      SpecError
+      ...     shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P()).trace(x)
+      ... except UnreducedError as error:
+      ...     print(error.code)
+      SHM-E207
     """
 
     code = "SHM-E207"
 
 
 class DerivativeError(BodyError, NotImplementedError):
-    """A StableHLO operation that the function calls has no derivative that is known.
+    """A StableHLO operation that the function calls has no known derivative.
 
     Examples:
       >>> text = '''

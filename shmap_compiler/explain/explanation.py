@@ -32,7 +32,7 @@ SCHEMA = 3
 
 
 class Explanation(Figures):
-    """What a compiled program costs on one device, and how its arrays lie.
+    """What a compiled program costs on one device, and how its arrays are laid out.
 
     `str()` gives tables, `to_json()` all figures, `to_html()` a page with pictures.
     """

@@ -10,7 +10,7 @@ from shmap_compiler.explain.schedule import Event
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """What the collectives of one kind cost that come from one line and move equal arrays alike.
+    """The cost of the collectives of one kind that come from one line and move arrays of one type.
 
     Attributes:
       source: the user's line, "file:line"; "" if XLA kept none.
@@ -43,7 +43,9 @@ class CollectiveCost:
 
 @dataclass(frozen=True)
 class Totals:
-    """Of one run of the program on one device. Times are None where the target has no figures.
+    """Totals of one run of the program on one device.
+
+    Times are None if the target has no figures.
 
     Attributes:
       flops: of matrix products and convolutions, counted from the program, loops counted in.
@@ -158,7 +160,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Layout:
-    """How an argument or a result lies on the mesh.
+    """How an argument or a result is laid out on the mesh.
 
     Attributes:
       role: "closed over", "argument" or "result".

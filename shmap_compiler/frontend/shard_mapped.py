@@ -160,14 +160,15 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
             only.
           groups: Whether collectives name their groups by mesh "axes" or list device "ids", for
             compilers that do not read mesh axes.
-          overlap: As for the context manager `overlap`, by which it defaults.
-          overlap_rounding: `rounding` of the same.
+          overlap: As for the context manager `overlap`. Defaults to its setting.
+          overlap_rounding: As `rounding` of that context manager.
 
         Returns:
           A `Lowered`.
 
         Raises:
-          TargetError: `partitioner` or `groups` is none of the choices.
+          ShmapError: One of its subclasses, if the call or the function has a mistake, or if
+            `partitioner` or `groups` is not one of the choices.
 
         Examples:
           >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))

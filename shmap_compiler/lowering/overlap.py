@@ -86,7 +86,7 @@ def using_setting(setting: OverlapSetting) -> contextlib.AbstractContextManager[
 
 @contextlib.contextmanager
 def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iterator[None]:
-    """Sets whether transfers are made to run beside products in what is lowered inside.
+    """Sets whether communication is overlapped with matrix products.
 
     It applies to shard_mapped functions that are jitted or lowered inside this context, in this
     thread, for TPUs and GPUs; programs for CPUs change with "force" only. Caches distinguish
@@ -96,10 +96,10 @@ def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iter
 
     Args:
       mode: "off"; "auto", where a model expects a gain of at least 15%; "measure", where the
-        compiled program is then faster than the plain one by the model of `explain`, if it is
-        compiled for a target, otherwise as "auto"; or "force", wherever it is possible.
+        compiled program is then faster than the plain one by the model of `explain` (for programs
+        compiled for a target; otherwise as "auto"); or "force", wherever it is possible.
       rounding: Whether sums may be rounded on their way between devices, which changes results of
-        types narrower than f32. Defaults to the value outside, which is first False.
+        types narrower than f32. Defaults to the setting of the enclosing context, initially False.
 
     Raises:
       ShmapError: There is no such mode.

@@ -61,8 +61,8 @@ def pdot(
 def einsum(spec: str, *operands: ArrayLike, precision: Setting = None) -> jax.Array:
     """`jnp.einsum` with named axes in braces: "n{b,k},{k,m}->n{b,m}".
 
-    Letters stand for dimensions, as ever; the order of names in braces does not matter. What is
-    named by operands and not by the result is summed.
+    Letters stand for dimensions, as in `jnp.einsum`; the order of names in braces does not matter.
+    Dimensions and named axes that the result does not list are summed.
 
     Args:
       spec: One or two operands, and the result.

@@ -1,7 +1,7 @@
 """Samplers of `jax.random` over named shapes.
 
-Each position along the named axes has a key of its own, made from its index. So samples do not
-depend on the resources that axes are assigned to, and no device samples for others.
+Each position along the named axes has its own key, derived from its index. Samples therefore do not
+depend on the resources that axes are assigned to, and each device draws only its own samples.
 """
 
 from __future__ import annotations

@@ -171,6 +171,9 @@ class Pmapped(Generic[_P, _R]):
         Returns:
           The `Graph` of the program of one device.
 
+        Raises:
+          ShmapError: One of its subclasses, if the call or the function has a mistake.
+
         Examples:
           >>> f = pmap(jnp.sin)
           >>> [str(t) for t in f.trace(x.reshape(8, 2)).body_in_types]
@@ -183,8 +186,8 @@ class Pmapped(Generic[_P, _R]):
     ) -> Lowered:
         """Traces and lowers the program of one device, with the stages of a `shard_map`.
 
-        Rows that `out_axes` counts from the last dimension are still in the first one, and static
-        arguments are not among the arguments.
+        Results of the program have their rows in dimension 0 even where `out_axes` is negative.
+        Static arguments are not among its arguments.
 
         Args:
           *args: Arrays, or `jax.ShapeDtypeStruct`s: the rows of this process.
@@ -193,6 +196,9 @@ class Pmapped(Generic[_P, _R]):
 
         Returns:
           A `Lowered`, which can be simulated, explained, and compiled for other devices.
+
+        Raises:
+          ShmapError: One of its subclasses, if the call or the function has a mistake.
 
         Examples:
           >>> lowered = pmap(jnp.sin).lower_rows(x.reshape(8, 2))
@@ -217,6 +223,9 @@ class Pmapped(Generic[_P, _R]):
         Returns:
           A `jax.stages.Lowered`.
 
+        Raises:
+          ShmapError: One of its subclasses, if the call or the function has a mistake.
+
         Examples:
           >>> f = pmap(jnp.sin)
           >>> rows = x.reshape(8, 2)
@@ -234,6 +243,9 @@ class Pmapped(Generic[_P, _R]):
 
         Returns:
           A pytree of `jax.ShapeDtypeStruct`, the rows of this process.
+
+        Raises:
+          ShmapError: One of its subclasses, if the call or the function has a mistake.
 
         Examples:
           >>> pmap(jnp.sin).eval_shape(x.reshape(8, 2)).shape

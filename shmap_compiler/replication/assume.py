@@ -51,9 +51,9 @@ def assume_replicated(x: PyTree, axes: str | Sequence[str]) -> PyTree:
       ArgumentTypeError: `x` contains something other than arrays, or `axes` are not names.
 
     Examples:
-      >>> def gather(block):  # a ring of permutes that ends with equal blocks everywhere
+      >>> def largest(block):  # 0 * block is inferred to vary, although it is zero on all devices
       ...     return assume_replicated(lax.pmax(block, "i") + 0 * block, "i")
-      >>> shard_map(gather, mesh=mesh, in_specs=P("i"), out_specs=P())(x)
+      >>> shard_map(largest, mesh=mesh, in_specs=P("i"), out_specs=P())(x)
       Array([14., 15.], dtype=float32)
     """
     problems = [*_problems_of_axes(axes), *_problems_of_values(x)]

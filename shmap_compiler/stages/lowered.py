@@ -88,7 +88,7 @@ class Lowered:
       jax_lowered: The same program as a `jax.stages.Lowered`.
       snapshots: The module after emission and after each pass.
       added: The user's passes in its pipeline.
-      overlap: Whether transfers are made to run beside products.
+      overlap: Whether communication is overlapped with matrix products.
 
     Examples:
       >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
@@ -195,9 +195,9 @@ class Lowered:
           compiler_options: Options of XLA or of the target's compiler by name, as of
             `jax.stages.Lowered.compile`, such as {"xla_tpu_enable_async_all_to_all": True}.
           overlap: As for the context manager `overlap`. With "measure" and a target, the program is
-            compiled as it is and with its transfers beside products, and the one is returned that
-            is faster by the model of `explain`. Defaults to that with which it was lowered.
-          overlap_rounding: `rounding` of the same.
+            compiled both as it is and with overlap, and the one that is faster by the model of
+            `explain` is returned. Defaults to the setting with which it was lowered.
+          overlap_rounding: As `rounding` of that context manager.
 
         Returns:
           An `Executable`; or a `CompiledForTarget`, which can be inspected and saved but not

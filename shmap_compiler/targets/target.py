@@ -104,9 +104,9 @@ class Target:
 
     @property
     def compiler_options(self) -> Mapping[str, Setting]:
-        """Options of the compiler without which transfers do not run beside computation.
+        """Compiler options that let communication overlap with computation.
 
-        They change little in programs that are not written for it.
+        They have little effect on programs that are not written for overlap.
         """
         return {}
 
@@ -152,7 +152,7 @@ class Target:
         return [self.lacks(f"no module {self.module!r}, which brings its compiler")]
 
     def lacks(self, what: str) -> Problem:
-        """Returns the problem that something is missing which the extra of this kind installs."""
+        """Returns the problem of a package that is missing and that this kind's extra installs."""
         needed = f"the extra {self.extra!r} of shmap_compiler"
         fix = f"run: pip install 'shmap_compiler[{self.extra}]'"
         return Problem(self.where, what, needed, fix)

@@ -18,9 +18,10 @@ from shmap_compiler.lowering.embedded_module import apply_module
 def call_stablehlo(text: str, *operands: AnyValue) -> PyTree:
     """Applies a StableHLO module to arrays.
 
-    The source that `unjit` writes calls it for operations that have no name in `jax.lax`. Its
-    derivatives and `jax.vmap` are those of the functions of JAX that its operations are, including
-    the factorizations of LAPACK. Examples of other operations are computed one after the other.
+    The source that `unjit` writes calls it for operations that have no name in `jax.lax`. It can be
+    differentiated and batched like the functions of JAX that its operations correspond to, LAPACK's
+    factorizations included. Under `jax.vmap`, other operations are applied to one example after the
+    other.
 
     Args:
       text: A module with a function `@main` of one tensor for each operand.
@@ -32,7 +33,7 @@ def call_stablehlo(text: str, *operands: AnyValue) -> PyTree:
     Raises:
       ArgumentTypeError: The text is not such a module, the module communicates, or the operands do
         not fit.
-      DerivativeError: On differentiation, an operation has no derivative that is known.
+      DerivativeError: Raised by differentiation, if an operation has no known derivative.
 
     Examples:
       >>> text = '''

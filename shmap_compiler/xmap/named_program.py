@@ -15,6 +15,12 @@ class NamedProgram(NamedJaxpr):
     Made by `XMapped.trace`. Printing it shows each equation with its line of source, and the named
     shape of every value.
 
+    Attributes:
+      fun: The user's function.
+      jaxpr: A closed jaxpr without constants, on types without named dimensions.
+      sizes: The size of each named axis.
+      mesh: The mesh of the call, if there is one.
+
     Examples:
       >>> f = xmap(lambda x: lax.psum(x, "rows"), in_axes=["rows", ...], out_axes=[...])
       >>> program = f.trace(x)

@@ -211,6 +211,9 @@ class XMapped(Generic[_P, _R]):
         Returns:
           A `Lowered`, whose stage "named" is the program with its named axes.
 
+        Raises:
+          ShmapError: One of its subclasses, if the call or the function has a mistake.
+
         Examples:
           >>> f = xmap(lambda x: lax.psum(x, "rows"), in_axes=["rows", ...], out_axes=[...],
           ...          axis_resources={"rows": "i"}, mesh=mesh)
