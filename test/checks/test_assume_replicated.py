@@ -96,6 +96,7 @@ def run_child(**variables: str) -> dict[str, str]:
 DTYPES = ["float32", "bfloat16", "int32", "uint8", "bool", "complex64"]
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_assume_replicated_is_checked_bit_for_bit_on_request():
     outcomes = run_child(SHMAP_CHECK_ASSUMPTIONS="1")
