@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from .chips import CHIPS, Chip
@@ -47,6 +48,7 @@ class Machine:
         return json.dumps(contents, separators=(",", ":"))
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def parse(text: str) -> Machine:
         """Reads what `text` has written.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from .collective_time import cost_of_pairs
 from .networks import Coordinates, Network, Torus
@@ -33,6 +34,13 @@ def ring_order(
       groups: positions in the mesh; members are numbered alike in all groups.
       places: coordinates by position in the mesh.
     """
+    return _ring_order(tuple(map(tuple, groups)), tuple(places), network)
+
+
+@lru_cache(maxsize=256)
+def _ring_order(
+    groups: tuple[tuple[int, ...], ...], places: tuple[Coordinates, ...], network: Network
+) -> Order:
     count = len(groups[0])
     in_mesh_order = tuple(range(count))
     if not isinstance(network, Torus) or not 2 < count <= _LARGEST:

@@ -8,16 +8,23 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from .memoize import memoized
 from .types import Value, shape_of
 
 
 def scalar(value: int) -> Value:
     """An index."""
-    i32 = ir.IntegerType.get_signless(32)
+    context = ir.Context.current
+    assert context is not None, "an operation is built in it"
+    return stablehlo.constant(_index(value, context))
+
+
+@memoized
+def _index(value: int, context: ir.Context) -> ir.Attribute:
+    i32 = ir.IntegerType.get_signless(32, context)
     element = ir.IntegerAttr.get(i32, value)
-    return stablehlo.constant(
-        ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get([], i32), element)
-    )
+    with ir.Location.unknown(context):
+        return ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get([], i32), element)
 
 
 def take_at(value: Value, dimension: int, start: Value, size: int) -> Value:

@@ -14,6 +14,7 @@ from typing import Literal
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ..ir.memoize import memoized
 from ..ir.types import Value
 
 DOT = "stablehlo.dot_general"
@@ -31,12 +32,7 @@ class Product:
 
     @classmethod
     def of(cls, op: ir.Operation) -> Product:
-        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-        return cls(
-            op,
-            (tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)),
-            (tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)),
-        )
+        return cls(op, *_dimensions(op.attributes["dot_dimension_numbers"]))
 
     @property
     def result(self) -> Value:
@@ -45,7 +41,8 @@ class Product:
     @cached_property
     def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The free dimensions of the left and of the right operand, in order."""
-        return self._free(0), self._free(1)
+        ranks = tuple(ir.RankedTensorType(operand.type).rank for operand in self.op.operands)
+        return _free(self.batch, self.contracted, ranks)
 
     def role(self, side: int, dimension: int) -> Role:
         """What a dimension of the left (side 0) or right (side 1) operand is."""
@@ -80,9 +77,28 @@ class Product:
         left = prod(ir.RankedTensorType(self.op.operands[0].type).shape)
         return 2 * left * self.size(1, self.free[1])
 
-    def _free(self, side: int) -> tuple[int, ...]:
-        rank = ir.RankedTensorType(self.op.operands[side].type).rank
-        return tuple(d for d in range(rank) if self.role(side, d) == "free")
+
+_Pair = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@memoized  # the pieces of a product have the same
+def _dimensions(attribute: ir.Attribute) -> tuple[_Pair, _Pair]:
+    """The batch and the contracted dimensions of the operands."""
+    numbers = stablehlo.DotDimensionNumbers(attribute)
+    return (
+        (tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)),
+        (tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)),
+    )
+
+
+@memoized
+def _free(batch: _Pair, contracted: _Pair, ranks: tuple[int, ...]) -> _Pair:
+    """The other dimensions of the operands."""
+    left, right = (
+        tuple(d for d in range(rank) if d not in batch[side] and d not in contracted[side])
+        for side, rank in enumerate(ranks)
+    )
+    return left, right
 
 
 def has_default_precision(op: ir.Operation) -> bool:

@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import stablehlo
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import AXIS_INDEX, PERMUTE
 from ..ir.find_ops import find_ops
+from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
 from ..ir.slices import scalar
 from ..ir.types import Value
@@ -42,17 +43,11 @@ class Ring:
 
     def shift(self, value: Value, by: int) -> Value:
         """What the device `by` places further along the ring has; `by` is 1 or -1."""
-        pairs = sorted(
-            (group[self.members[(place + by) % self.count]], group[self.members[place]])
-            for group in self.mesh.groups(self.axes)
-            for place in range(self.count)
-        )
-        listed = np.array(pairs, np.int64)
         op = ir.Operation.create(
             PERMUTE,
             results=[value.type],
             operands=[value],
-            attributes={"source_target_pairs": ir.DenseElementsAttr.get(listed.data)},
+            attributes={"source_target_pairs": _pairs(self, by)},
         )
         return op.results[0]
 
@@ -94,6 +89,18 @@ class Ring:
         return stablehlo.multiply(
             _element(stablehlo.dynamic_slice(table, [step], [1])), scalar(size)
         )
+
+
+@memoized  # all steps of a ring have the same two
+def _pairs(ring: Ring, by: int) -> ir.Attribute:
+    """From which device to which each value is moved, as positions in the mesh."""
+    pairs = sorted(
+        (group[ring.members[(place + by) % ring.count]], group[ring.members[place]])
+        for group in ring.mesh.groups(ring.axes)
+        for place in range(ring.count)
+    )
+    listed = np.array(pairs, np.int64)
+    return ir.DenseElementsAttr.get(listed.data)
 
 
 def ring(form: BodyForm, axes: tuple[str, ...], order: Sequence[int]) -> Ring:
