@@ -21,7 +21,8 @@ After, partitioner=shardy:
                     out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i", "j"} (...) { body }
            return %0
          }
-Needs:   body form; legalized collectives (an axis index cannot be legalized after this).
+Needs:   body form; legalized collectives (an axis index cannot be legalized after this); for GSPMD,
+         no unreduced array that anything but a sum reduces.
 Leaves:  @main on full types, without `sdy.sharding` and `sdy.manual_axes`.
 """
 
@@ -32,7 +33,7 @@ from typing import Literal
 
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass
+from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import MANUAL_AXES, OUTER_MANUAL_AXES, BodyForm, read_body_form
 from .full_main import remove_attributes, without_sharding
 from .manual_computation import wrap_in_manual_computation
@@ -56,9 +57,28 @@ class WrapManual(Pass):
         if form.mesh.size == 1:
             _leave_unwrapped(form)
         elif self.partitioner == "gspmd":
+            _require_sums(form)
             wrap_in_custom_calls(form, module)
         else:
             wrap_in_manual_computation(form)
+
+
+def _require_sums(form: BodyForm) -> None:
+    """Refuses what GSPMD would sum instead."""
+    sides = {"argument": form.inputs, "result": form.outputs}
+    violations = [
+        Violation(
+            form.main.location,
+            f"{kind} {number} of @main is unreduced, to be combined by another operation than a "
+            "sum, which the shardings of GSPMD cannot express; use partitioner=shardy, or reduce "
+            "it in the body",
+        )
+        for kind, boundaries in sides.items()
+        for number, boundary in enumerate(boundaries)
+        if boundary.unreduced.axes and not boundary.unreduced.is_sum
+    ]
+    if violations:
+        raise PassRefused(violations)
 
 
 def _leave_unwrapped(form: BodyForm) -> None:

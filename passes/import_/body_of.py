@@ -20,10 +20,8 @@ def main_of(module: ModuleOp, what: str) -> func.FuncOp:
     Raises:
       PassRefused: the module has no @main with one block, or it is in body form.
     """
+    name_entry(module)
     functions = functions_of(module)
-    if "main" not in functions and (only := _only_public(module)) is not None:
-        only.attributes["sym_name"] = ir.StringAttr.get("main")
-        functions = functions_of(module)
     if "main" not in functions:
         have = ", ".join(f"@{name}" for name in functions) or "none"
         text = (
@@ -40,6 +38,12 @@ def main_of(module: ModuleOp, what: str) -> func.FuncOp:
         text = "has several blocks; StableHLO's functions have one: turn branches into stablehlo.if"
         raise PassRefused(Violation(op.location, f"@{op.name.value} {text}") for op in unlike)
     return main
+
+
+def name_entry(module: ModuleOp) -> None:
+    """Names the only public function @main, if there is none of that name."""
+    if "main" not in functions_of(module) and (only := _only_public(module)) is not None:
+        only.attributes["sym_name"] = ir.StringAttr.get("main")
 
 
 def _only_public(module: ModuleOp) -> func.FuncOp | None:

@@ -18,7 +18,8 @@ After:   sdy.mesh @mesh = <["axis_0"=4, "axis_1"=2]>
 
 The mesh is that of the option, or the one by which collectives name their groups, or one with as
 few axes as the shardings, groups and positions need, "axis_0", "axis_1" and so on. Devices are
-numbered row-major in it. Groups, positions, and what @main does with full arrays are as in
+numbered row-major in it. Hints in the region about automatic axes become those of Shardy's. Groups,
+positions, and what @main does with full arrays are as in
 shmap-import-manual-computation, and so is a module without @main.
 
 Needs:   @SPMDFullToShardShape or @SPMDShardToFullShape; the sharding of each full array, in V1 or
@@ -56,6 +57,7 @@ from .import_pass import ImportPass
 from .inline_custom_calls import inline_bodies, inline_regions_of_calls, take_inside
 from .localize import finish, localize
 from .name_groups import to_body_form
+from .name_hints import name_hints
 from .name_positions import PARTITION_ID, name_positions
 from .placement import Placement
 from .sharding_calls import SHARDING, ShardingCall, read_calls, sharding_text
@@ -104,6 +106,7 @@ class ImportCustomCalls(ImportPass):
         violations += to_body_form(collectives, mesh)
         if violations:
             raise PassRefused(violations)
+        name_hints(_of_region(copy, ["stablehlo.custom_call"], nested), mesh, manual)
         erase_uncalled(copy, before)
         localize(copy, main, mesh, crossings, take_inside(main), hints)
         finish(copy, main, mesh, manual)

@@ -20,8 +20,9 @@ wanted in another split than it has, such as by a second region, takes the commu
 partitioner would add: an all_to_all, an all_gather, or a slice. Several regions become one. Regions
 in functions that @main calls are inlined. If there is no @main, the only public function becomes
 @main. Shardy's own collectives that move pieces of full arrays only say how these are split, and an
-`sdy.all_reduce` over manual axes becomes StableHLO's. Of a module that was exported from body form,
-the import is that body form.
+`sdy.all_reduce` over manual axes becomes StableHLO's. Regions that make no axis manual and named
+computations are inlined, and what Shardy notes for itself is erased. Of a module that was exported
+from body form, the import is that body form.
 
 Needs:   a region at least; one mesh, without device ids, and equal manual axes for all regions; no
          summands of an array where its sums are wanted; no effects outside of regions.
@@ -47,7 +48,9 @@ from ..ir.find_ops import find_ops
 from ..ir.inline_calls import callee, erase_uncalled, functions_of
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import terminator, walk
+from ..ir.shardy_notes import inline_region
 from ..ir.types import Value
+from ..ir.unverified import manual_axes
 from .body_of import main_of, replace_module
 from .crossing import Crossing
 from .import_pass import ImportPass
@@ -55,6 +58,7 @@ from .inline_regions import inline_regions
 from .localize import finish, localize
 from .manual_regions import common_mesh, hints_of, placements
 from .name_groups import to_body_form
+from .name_hints import name_meshes_of_hints
 from .name_positions import PARTITION_ID, name_positions
 from .shardy_collectives import SHARDY_COLLECTIVES, to_stablehlo
 
@@ -72,6 +76,7 @@ class ImportManualComputation(ImportPass):
         copy: Any = module.operation.clone()
         main = main_of(copy, "the region")
         _inline_regions(copy, main)
+        _inline_automatic_regions(copy)
         regions = _outermost(main)
         mesh, manual = common_mesh(copy, regions)
         nested = _nested_functions(copy)
@@ -83,6 +88,8 @@ class ImportManualComputation(ImportPass):
         )
         if violations:
             raise PassRefused(violations)
+        constraints = find_ops(copy, ["sdy.sharding_constraint"])
+        name_meshes_of_hints([op for op in constraints if _is_of_region(op, nested)], mesh)
         hints = hints_of(main, mesh, manual)
         crossings, inside = _open(regions, mesh, manual)
         localize(copy, main, mesh, crossings, inside, hints)
@@ -102,6 +109,16 @@ def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
         lambda _: lambda call: _enclosing_region(call) is None,
     )
     erase_uncalled(module, before)
+
+
+def _inline_automatic_regions(module: ModuleOp) -> None:
+    """Inlines regions that make no axis manual, if others do: arrays stay full arrays there."""
+    regions = find_ops(module.operation, [REGION])
+    automatic = [op for op in regions if not manual_axes(op.attributes["manual_axes"])]
+    if len(automatic) < len(regions):
+        for op in automatic:
+            inline_region(op)
+            op.erase()
 
 
 def _enclosing_region(op: ir.Operation) -> ir.Operation | None:

@@ -131,12 +131,15 @@ def _uneven_blocks(values: FullValues, mesh: Mesh) -> Iterator[Violation]:
         if each.placement is None:
             continue
         if each.placement.block_type(each.full.type, mesh) != each.block.type:
-            yield Violation(
-                each.op.location,
-                f"the array {each.full.type} is split as {each.placement}, and its block is "
-                f"{each.block.type}, which is not the array divided by the {mesh}; pad the array "
-                "to a multiple",
-            )
+            split = f"the array {each.full.type} is split as {each.placement}, "
+            if not ir.RankedTensorType(each.full.type).has_static_shape:
+                why = "and has a dimension of unknown size; lower the program for known shapes"
+            else:
+                why = (
+                    f"and its block is {each.block.type}, which is not the array divided by the "
+                    f"{mesh}; pad the array to a multiple"
+                )
+            yield Violation(each.op.location, split + why)
 
 
 def _constant_summands(
@@ -216,14 +219,15 @@ def _with_shardings(
 
 
 def finish(module: ModuleOp, main: func.FuncOp, mesh: Mesh, manual: Sequence[str]) -> None:
-    """Declares the mesh and the manual axes, and removes what describes the executable."""
+    """Declares the mesh, the manual axes and the entry; removes what describes the executable."""
     for op in list(module.body.operations):
         if isinstance(op, sdy.MeshOp):
             op.operation.erase()
     with ir.InsertionPoint.at_block_begin(module.body), ir.Location.unknown():
         sdy.MeshOp(mesh.symbol, sdy_mesh(mesh))
-    axes = [ir.StringAttr.get(axis) for axis in manual]
+    axes = [ir.StringAttr.get(axis) for axis in mesh.names if axis in manual]
     main.attributes[MANUAL_AXES] = sdy.ManualAxesAttr.get(axes)
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     for name in _OF_EXECUTABLES:
         if name in module.operation.attributes:
             del module.operation.attributes[name]

@@ -18,9 +18,7 @@ MOVES_PIECES = frozenset(
 _TO_SUMMANDS = ("sharded_to_unreduced", "replicated_to_unreduced")
 SUMS = frozenset(f"sdy.{name}" for name in ("all_reduce", "reduce_scatter", *_TO_SUMMANDS))
 """Those that sum an array of which each device holds a summand, or make such an array."""
-_HINTS = MOVES_PIECES | {
-    *("sdy.sharding_constraint", "sdy.reshard", "sdy.data_flow_edge", "sdy.propagation_barrier")
-}
+_HINTS = MOVES_PIECES | {"sdy.sharding_constraint", "sdy.reshard"}
 
 
 def is_hint(op: ir.Operation) -> bool:

@@ -35,7 +35,7 @@ class Placement:
         if not any(self.dims):
             return full
         tensor = ir.RankedTensorType(full)
-        if len(self.dims) != tensor.rank:
+        if len(self.dims) != tensor.rank or not tensor.has_static_shape:
             return None
         counts = [mesh.product(axes) for axes in self.dims]
         if any(size % count for size, count in zip(tensor.shape, counts, strict=True)):

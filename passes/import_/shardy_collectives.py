@@ -5,8 +5,8 @@ partitioner will send. On full arrays, outside of regions, those that move piece
 array: each says how it is split from there on. In a region only an all_reduce can name manual axes;
 Shardy rejects all others there, because they never change the type of their operand.
 
-    sdy.all_reduce {"i"} %0 out_sharding=<@mesh, [{}]>                       in a region, "i" manual
-    stablehlo.all_reduce(%0) ... axes = ["i"], with an add                   in body form
+    sdy.all_reduce {"i"} %0 out_sharding=<@mesh, [{}]>           in a region, "i" manual
+    stablehlo.all_reduce(%0) ... axes = ["i"], with an add       in body form; max and min alike
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from .name_groups import groups_over
 from .outside_ops import MOVES_PIECES, SUMS
 
 SHARDY_COLLECTIVES = MOVES_PIECES | SUMS
+_REDUCTIONS = {0: "stablehlo.add", 1: "stablehlo.maximum", 2: "stablehlo.minimum"}
+"""By `sdy.ReductionOp`."""
 
 
 def to_stablehlo(ops: Iterable[ir.Operation], manual: Sequence[str], mesh: Mesh) -> list[Violation]:
@@ -32,7 +34,7 @@ def to_stablehlo(ops: Iterable[ir.Operation], manual: Sequence[str], mesh: Mesh)
     """
     violations: list[Violation] = []
     for op in ops:
-        axes, parts = _axes(op)
+        axes, parts = named_axes(op)
         if not set(axes) & set(manual):
             if op.name in MOVES_PIECES:
                 _constrain(op)
@@ -42,10 +44,8 @@ def to_stablehlo(ops: Iterable[ir.Operation], manual: Sequence[str], mesh: Mesh)
                 f"{op.name} is over {_quoted(axes)}, which are not whole manual axes; split it "
                 "into one over whole manual axes and one over others"
             )
-        elif not _is_sum(op):
-            text = f"{op.name} does not sum; write stablehlo.all_reduce with its reduction"
         else:
-            _rewrite(op, axes, mesh)
+            reduce_blocks(op, groups_over(axes, mesh))
             continue
         violations.append(Violation(op.location, text))
     return violations
@@ -63,7 +63,7 @@ def _constrain(op: ir.Operation) -> None:
     op.erase()
 
 
-def _axes(op: ir.Operation) -> tuple[tuple[str, ...], bool]:
+def named_axes(op: ir.Operation) -> tuple[tuple[str, ...], bool]:
     """The axes that an op names, and whether it names parts of some.
 
     The bindings read no lists of axes, but print them: `#sdy<axis_ref_list{"i", "j":(1)2}>`.
@@ -78,27 +78,25 @@ def _axes(op: ir.Operation) -> tuple[tuple[str, ...], bool]:
     return tuple(dict.fromkeys(found)), parts
 
 
-def _is_sum(op: ir.Operation) -> bool:
-    """Whether an all_reduce adds: an earlier Shardy knows nothing else."""
-    if "reduction_op" not in op.attributes:
-        return True
-    return ir.IntegerAttr(op.attributes["reduction_op"]).value == 0
-
-
-def _rewrite(op: ir.Operation, axes: Sequence[str], mesh: Mesh) -> None:
+def reduce_blocks(op: ir.Operation, groups: ir.Attribute) -> None:
+    """Replaces an `sdy.all_reduce` over manual axes by StableHLO's, on these groups of devices."""
     value = op.operands[0]
+    # An earlier Shardy knows sums only.
+    kind = op.attributes.get("reduction_op")
+    reduction = _REDUCTIONS[ir.IntegerAttr(kind).value if kind is not None else 0]
     with ir.InsertionPoint(op), op.location:
         scalar = ir.RankedTensorType.get([], ir.RankedTensorType(value.type).element_type)
         made = ir.Operation.create(
             "stablehlo.all_reduce",
             results=[value.type],
             operands=[value],
-            attributes={"replica_groups": groups_over(axes, mesh)},
+            attributes={"replica_groups": groups},
             regions=1,
         )
         with ir.InsertionPoint(made.regions[0].blocks.append(scalar, scalar)) as body:
-            left, right = body.block.arguments
-            stablehlo.return_([stablehlo.add(left, right)])
+            pair = list(body.block.arguments)
+            combined = ir.Operation.create(reduction, results=[scalar], operands=pair)
+            stablehlo.return_([combined.results[0]])
     op.results[0].replace_all_uses_with(made.results[0])
     op.erase()
 

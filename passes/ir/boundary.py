@@ -32,6 +32,10 @@ class Unreduced:
     axes: tuple[str, ...] = ()
     reduction: object = None
 
+    @property
+    def is_sum(self) -> bool:
+        return getattr(self.reduction, "value", 0) == 0
+
 
 @dataclass(frozen=True)
 class Boundary:

@@ -235,3 +235,17 @@ module @a_sum_of_full_arrays {
     return %0 : tensor<8x8xf32>
   }
 }
+
+// -----
+
+module @dimensions_of_unknown_size {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<?x8xf32>) -> tensor<?x8xf32> {
+    // expected-error @+2 {{the array tensor<?x8xf32> is split as [{"i"}, {}], and has a dimension of unknown size; lower the program for known shapes}}
+    // expected-error @+1 {{the array tensor<?x8xf32> is split as [{"i"}, {}], and has a dimension of unknown size; lower the program for known shapes}}
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}, {}]>] out_shardings=[<@mesh, [{"i"}, {}]>] manual_axes={"i"} (%b: tensor<?x8xf32>) {
+      sdy.return %b : tensor<?x8xf32>
+    } : (tensor<?x8xf32>) -> tensor<?x8xf32>
+    return %0 : tensor<?x8xf32>
+  }
+}
