@@ -10,7 +10,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes.ir.body_form import MANUAL_AXES, read_body_form
 from shmap_passes.ir.collective_ops import COLLECTIVES
-from shmap_passes.ir.ops import free_values, terminator, walk
+from shmap_passes.ir.ops import free_values, is_token, terminator, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.simulate.arithmetic import COMPUTED
@@ -139,7 +139,8 @@ class _Compiler:
     def is_played(self, op: ir.Operation) -> bool:
         """Whether an op cannot be left to the interpreter."""
         if op.name in CALLS:
-            return self.every_op or self._calls_played(op)
+            passes_tokens = any(is_token(value.type) for value in (*op.operands, *op.results))
+            return self.every_op or passes_tokens or self._calls_played(op)
         if op.name in _CONTROL:
             inside = (each for each in walk(op) if each != op)
             return self.every_op or any(self.is_played(each) for each in inside if _is_step(each))

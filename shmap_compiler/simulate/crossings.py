@@ -73,6 +73,12 @@ def _cuts_of_region(
 ) -> tuple[Cut | None, ...]:
     region = manual_axes(op.attributes["manual_axes"]) or ()
     shardings = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
+    for sharding in shardings:
+        mesh = module.mesh_of(sdy.TensorShardingAttr(sharding).mesh_or_ref)
+        if mesh.size > 1 and mesh.axes != module.mesh.axes:
+            raise borders.UnreadableSharding(
+                f"{sharding} of {place_of(op)}, on {mesh}, where another region is on {module.mesh}"
+            )
     return tuple(
         borders.read_sdy(sharding, module.mesh, shape(value.type), region)
         if isinstance(value.type, ir.RankedTensorType)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func, sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
+from shmap_passes.import_.body_of import name_entry
 from shmap_passes.ir.body_form import read_mesh
 from shmap_passes.ir.collective_ops import GROUPED, GROUPS
 from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.ops import walk
+from shmap_passes.ir.shardy_notes import erase_shardy_notes
 
-_HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier"})
+from shmap_compiler.simulate.shardy_sums import resolve_shardy_collectives
+
+_HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
 _TILES = re.compile(r'mhlo\.sharding = "\{devices=\[([\d,]+)\]')
 
 
@@ -62,7 +66,8 @@ def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) 
         passmanager.PassManager.parse(legalize).run(parsed.operation)
         module = parsed.operation.opview
         assert isinstance(module, ModuleOp), "Module.parse returns modules only"
-        _erase_hints(module)
+        name_entry(module)
+        erase_shardy_notes(module.operation)
         functions = {
             op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)
         }
@@ -71,7 +76,9 @@ def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) 
         given = None if axes is None else Mesh("mesh", tuple(axes.items()))
         # A part of the devices, or none, as in `@empty_mesh`, may have a mesh of its own.
         largest = max(meshes, key=lambda mesh: mesh.size, default=None)
-        mesh = given or largest or _mesh_in_use(module)
+        mesh = given or _mesh_of_regions(module, meshes) or largest or _mesh_in_use(module)
+        resolve_shardy_collectives(module.operation, mesh)
+        _erase_hints(module)
         return ReadModule(module, functions, {**named, "": mesh})
 
 
@@ -82,16 +89,31 @@ def _erase_hints(module: ModuleOp) -> None:
         op.erase()
 
 
+def _mesh_of_regions(module: ModuleOp, meshes: Iterable[Mesh]) -> Mesh | None:
+    """The mesh that manual regions name: the first that is not on one device; None for no name."""
+    declared = {mesh.symbol: mesh for mesh in meshes}
+    for op in walk(module.operation):
+        for symbol in _meshes_of_region(op):
+            if isinstance(symbol, ir.FlatSymbolRefAttr) and declared[symbol.value].size > 1:
+                return declared[symbol.value]
+    return None
+
+
+def _meshes_of_region(op: ir.Operation) -> Iterator[ir.Attribute]:
+    """The meshes of the shardings of a manual computation; none for other ops."""
+    if op.name == "sdy.manual_computation":
+        for side in ("in_shardings", "out_shardings"):
+            for each in sdy.TensorShardingPerValueAttr(op.attributes[side]).shardings:
+                yield sdy.TensorShardingAttr(each).mesh_or_ref
+
+
 def _mesh_in_use(module: ModuleOp) -> Mesh:
     """The mesh that the ops of a module name; one axis of all devices where they name none."""
     for op in walk(module.operation):
-        if op.name == "sdy.manual_computation":
-            shardings = sdy.TensorShardingPerValueAttr(op.attributes["in_shardings"]).shardings
-            outs = sdy.TensorShardingPerValueAttr(op.attributes["out_shardings"]).shardings
-            for sharding in (*shardings, *outs):
-                mesh = _inline_mesh(sdy.TensorShardingAttr(sharding).mesh_or_ref)
-                if mesh is not None:
-                    return mesh
+        for attribute in _meshes_of_region(op):
+            mesh = _inline_mesh(attribute)
+            if mesh is not None:
+                return mesh
         if op.name in GROUPED and stablehlo.ReplicaGroupMeshAxesAttr.isinstance(
             op.attributes[GROUPS]
         ):

@@ -137,8 +137,9 @@ def _needed(ops: Iterable[ir.Operation], functions: Mapping[str, func.FuncOp]) -
 def _without_attributes(op: ir.Operation) -> None:
     """Removes attributes of other dialects: shardings name meshes that the segment lacks."""
     for each in walk(op):
+        of_values = ("arg_attrs", "res_attrs") if each.name == "func.func" else ()
         for name in [named if isinstance(named, str) else named.name for named in each.attributes]:
-            if "." in name:
+            if "." in name or name in of_values:
                 del each.attributes[name]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,9 +63,9 @@ def simulate_module(
         non_finite = watch.found
     else:
         non_finite = None
-    if out_tree is None:
-        out_tree = jax.tree.structure([0] * len(program.out_types))
     tensors = [k for k, type_ in enumerate(program.out_types) if type_ is not None]
+    if out_tree is None:
+        out_tree = jax.tree.structure([0] * len(tensors))
     return Simulation(
         who,
         program.module.mesh.sizes,
@@ -87,15 +86,13 @@ def playable(
     try:
         module = read_module(text, make_context(), axes)
     except ir.MLIRError as error:
-        found = str(error).partition("\n")[0]
-        raise simulation_error(
-            who, "module", found, "a StableHLO module", "print it again"
-        ) from None
+        place, found = _first_diagnostic(error)
+        fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
+        raise simulation_error(who, place, found, "a StableHLO module", fix) from None
     if "main" not in module.functions:
         found = f"the functions {', '.join(module.functions) or 'none'}"
-        raise simulation_error(
-            who, "module", found, "a function @main", "name the entry function main"
-        )
+        needed = "a function @main, or one public function only"
+        raise simulation_error(who, "module", found, needed, "name the entry function main")
     try:
         with module.module.context, ir.Location.unknown():
             return compile_module(module, every_op=every_op)
@@ -116,41 +113,44 @@ def playable(
         raise simulation_error(who, "@main", found, needed, fix) from None
 
 
+def _first_diagnostic(error: ir.MLIRError) -> tuple[str, str]:
+    """Where and what the first complaint is about."""
+    if not error.error_diagnostics:
+        return "module", str(error)
+    first = error.error_diagnostics[0]
+    return f"module at {str(first.location).strip('loc()')}", first.message.partition("\n")[0]
+
+
 def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> list[AnyValue]:
-    """The arguments of `@main` as NumPy arrays; leading tokens are added.
+    """The arguments of `@main` as NumPy arrays; tokens are added.
 
     Raises:
       SimulationError: their number, or the type of one, is wrong.
     """
-    count = len(program.in_types)
-    tokens = (
-        count - len(args) if all(t is None for t in program.in_types[: count - len(args)]) else 0
-    )
-    given = [*[np.empty(0)] * tokens, *args]
-    if len(given) != count:
-        fix = "pass one array for each argument"
-        raise simulation_error(who, "args", f"{len(args)} arrays", f"{count}, as @main takes", fix)
-    inputs: list[Any] = []
+    expected = [type_ for type_ in program.in_types if type_ is not None]
+    if len(args) != len(expected):
+        fix, needed = "pass one array for each argument", f"{len(expected)}, as @main takes"
+        raise simulation_error(who, "args", f"{len(args)} arrays", needed, fix)
+    inputs: list[np.ndarray] = []
     problems = []
-    for number, (type_, arg) in enumerate(zip(program.in_types, given, strict=True)):
+    for number, (type_, arg) in enumerate(zip(expected, args, strict=True)):
         array = _as_numpy(arg)
-        if type_ is not None and (array.shape != type_[0] or not _same_kind(array, type_[1].dtype)):
+        if array.shape != type_[0] or not _same_kind(array, type_[1].dtype):
             needed = f"{type_[1].dtype.name}{list(type_[0])}, as @main takes"
             problems.append(
                 Problem(
-                    f"args[{number - tokens}]",
+                    f"args[{number}]",
                     f"{array.dtype.name}{list(array.shape)}",
                     needed,
                     "pass such an array, or lower the program for the other type",
                 )
             )
             continue
-        inputs.append(array if type_ is None else np.ascontiguousarray(array, type_[1].dtype))
+        inputs.append(np.ascontiguousarray(array, type_[1].dtype).reshape(type_[0]))
     if problems:
         raise SimulationError(who, problems)
-    return [
-        x if t is None else x.reshape(t[0]) for x, t in zip(inputs, program.in_types, strict=True)
-    ]
+    arrays = iter(inputs)
+    return [np.empty(0) if type_ is None else next(arrays) for type_ in program.in_types]
 
 
 def _as_numpy(value: Unchecked) -> np.ndarray:
@@ -163,8 +163,9 @@ def _same_kind(array: np.ndarray, dtype: np.dtype) -> bool:
     """Whether an array has the type, or gets it in JAX: wide ones, and numbers of Python's."""
     kinds = {"i": "iu", "f": "fV", "b": "b"}
     is_number = array.dtype in (np.int64, np.float64) and not array.shape
-    canonical = jax.dtypes.canonicalize_dtype(array.dtype)
-    return canonical == dtype or (is_number and dtype.kind in kinds[array.dtype.kind])
+    if dtype in (array.dtype, jax.dtypes.canonicalize_dtype(array.dtype)):
+        return True
+    return is_number and dtype.kind in kinds[array.dtype.kind]
 
 
 def run(

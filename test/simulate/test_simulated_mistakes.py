@@ -186,7 +186,7 @@ def test_an_evaluation_that_takes_too_long(monkeypatch):
     ("text", "message"),
     [
         ("func.func", "needed: a StableHLO module"),
-        ("func.func @f() { return }", "needed: a function @main"),
+        ("func.func private @f() { return }", "needed: a function @main"),
         (
             "func.func public @main(%a: tensor<?xf32>) -> tensor<?xf32> {\n"
             "%0 = stablehlo.sine %a : tensor<?xf32> return %0 : tensor<?xf32> }",

@@ -1,0 +1,119 @@
+"""The simulator on what Shardy writes: its own collectives, several meshes, other entries."""
+
+import numpy as np
+import pytest
+from jaxlib.mlir.dialects import sdy
+
+from shmap_compiler import simulate_module
+from shmap_compiler.base.errors import SimulationError
+
+X = np.arange(16, dtype=np.float32).reshape(8, 2) % 5 - 1
+
+
+def simulated(text, *args):
+    return simulate_module(text, args or [X]).results[0]
+
+
+def partial_product(summed):
+    """A product whose contracted dimension is split, with `summed` after it."""
+    return f"""
+    sdy.mesh @mesh = <["x"=2, "y"=4]>
+    func.func @main(%a: tensor<2x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"y"}}]>}},
+        %b: tensor<8x2xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"y"}}, {{}}]>}})
+        -> tensor<2x2xf32> {{
+      %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+          : (tensor<2x8xf32>, tensor<8x2xf32>) -> tensor<2x2xf32>
+      {summed}
+      return %1 : tensor<2x2xf32>
+    }}"""
+
+
+@pytest.mark.parametrize(
+    "summed",
+    [
+        '%1 = sdy.all_reduce {"y"} %0 out_sharding=<@mesh, [{}, {}]> : tensor<2x2xf32>',
+        '%1 = sdy.reduce_scatter [{}, {"y"}] %0 out_sharding=<@mesh, [{}, {"y"}]>'
+        " : tensor<2x2xf32>",
+    ],
+)
+def test_a_sum_of_a_product_that_is_split_is_the_product(summed):
+    found = simulated(partial_product(summed), X.T, X)
+    np.testing.assert_array_equal(found, X.T @ X)
+
+
+def test_a_sum_over_axes_along_which_nothing_is_split():
+    summed = '%1 = sdy.all_reduce {"x"} %0 out_sharding=<@mesh, [{}, {}]> : tensor<2x2xf32>'
+    with pytest.raises(SimulationError, match=r"sdy.all_reduce"):
+        simulated(partial_product(summed), X.T, X)
+
+
+def test_a_sum_of_an_array_that_is_unreduced():
+    text = """
+    sdy.mesh @mesh = <["x"=2, "y"=4]>
+    func.func @main(%a: tensor<8x2xf32>
+        {sdy.sharding = #sdy.sharding<@mesh, [{}, {}], unreduced={"x"}>}) -> tensor<8x2xf32> {
+      %0 = sdy.all_reduce {"x"} %a out_sharding=<@mesh, [{}, {}]> : tensor<8x2xf32>
+      return %0 : tensor<8x2xf32>
+    }"""
+    np.testing.assert_array_equal(simulated(text), X)
+
+
+@pytest.mark.parametrize("reduction", ["", "max ", "min "] if hasattr(sdy, "ReductionOp") else [""])
+def test_blocks_of_a_region_are_combined(reduction):
+    text = f"""
+    sdy.mesh @mesh = <["x"=2, "y"=4]>
+    func.func @main(%a: tensor<8x2xf32>) -> tensor<2x2xf32> {{
+      %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{{"y"}}, {{}}]>]
+          out_shardings=[<@mesh, [{{}}, {{}}]>] manual_axes={{"x", "y"}} (%b: tensor<2x2xf32>) {{
+        %1 = sdy.all_reduce {reduction}{{"y"}} %b out_sharding=<@mesh, [{{}}, {{}}]>
+            : tensor<2x2xf32>
+        sdy.return %1 : tensor<2x2xf32>
+      }} : (tensor<8x2xf32>) -> tensor<2x2xf32>
+      return %0 : tensor<2x2xf32>
+    }}"""
+    combine = {"": np.sum, "max ": np.max, "min ": np.min}[reduction]
+    np.testing.assert_array_equal(simulated(text), combine(X.reshape(4, 2, 2), axis=0))
+
+
+def in_regions(*meshes):
+    """A module with a region on each of these meshes, one after the other."""
+    regions = "\n".join(
+        f"""%{k + 1} = sdy.manual_computation(%{k}) in_shardings=[<@{mesh}, [{{"a"}}, {{}}]>]
+          out_shardings=[<@{mesh}, [{{"a"}}, {{}}]>] manual_axes={{"a"}} (%b: tensor<4x2xf32>) {{
+        %n = stablehlo.negate %b : tensor<4x2xf32>
+        sdy.return %n : tensor<4x2xf32>
+      }} : (tensor<8x2xf32>) -> tensor<8x2xf32>"""
+        for k, mesh in enumerate(meshes)
+    )
+    return f"""
+    sdy.mesh @larger = <["a"=4, "b"=4]>
+    sdy.mesh @used = <["a"=2, "c"=2]>
+    sdy.mesh @other = <["a"=2]>
+    func.func @entry(%0: tensor<8x2xf32>) -> tensor<8x2xf32> {{
+      {regions}
+      return %{len(meshes)} : tensor<8x2xf32>
+    }}"""
+
+
+def test_devices_are_numbered_by_the_mesh_of_the_regions():
+    simulation = simulate_module(in_regions("used"), [X])
+    assert dict(simulation.axes) == {"a": 2, "c": 2}
+    np.testing.assert_array_equal(simulation.results[0], -X)
+
+
+def test_regions_on_two_meshes():
+    with pytest.raises(SimulationError, match=r"where another region is on @used"):
+        simulate_module(in_regions("used", "other"), [X])
+
+
+def test_what_is_wrong_in_a_module_that_does_not_parse():
+    with pytest.raises(SimulationError, match=r'module at "-":1:\d+[^@]*use of undeclared'):
+        simulated("func.func @main() -> tensor<f32> { return %undefined : tensor<f32> }")
+
+
+def test_functions_of_which_none_is_the_entry():
+    text = """
+    func.func @one(%a: tensor<8x2xf32>) -> tensor<8x2xf32> { return %a : tensor<8x2xf32> }
+    func.func @two(%a: tensor<8x2xf32>) -> tensor<8x2xf32> { return %a : tensor<8x2xf32> }"""
+    with pytest.raises(SimulationError, match=r"the functions one, two"):
+        simulated(text)
