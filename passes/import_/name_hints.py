@@ -61,7 +61,9 @@ def name_meshes_of_hints(ops: Iterable[ir.Operation], mesh: Mesh) -> None:
 
 
 def _axes(mesh: sdy.MeshAttr) -> tuple[tuple[str, int], ...]:
-    axes = [] if list(mesh.device_ids) else map(sdy.MeshAxisAttr, mesh.axes)
+    if list(mesh.device_ids):
+        return ()
+    axes = (sdy.MeshAxisAttr(axis) for axis in mesh.axes)
     return tuple((axis.name, axis.size) for axis in axes)
 
 

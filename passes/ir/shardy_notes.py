@@ -36,7 +36,7 @@ def erase_shardy_notes(root: ir.Operation) -> None:
             _write_for_stablehlo(op)
         op.erase()
     for op in walk(root):
-        for name in _names(op):
+        for name in list(op.attributes):
             if _ATTRIBUTES.fullmatch(name):
                 del op.attributes[name]
         for which in ("arg_attrs", "res_attrs"):
@@ -63,10 +63,6 @@ def _write_for_stablehlo(constant: ir.Operation) -> None:
         value = {"value": constant.attributes["value"]}
         made = ir.Operation.create("stablehlo.constant", results=[result.type], attributes=value)
     result.replace_all_uses_with(made.results[0])
-
-
-def _names(op: ir.Operation) -> list[str]:
-    return [named if isinstance(named, str) else named.name for named in op.attributes]
 
 
 def _without_notes(values: ir.ArrayAttr) -> ir.ArrayAttr:

@@ -76,7 +76,7 @@ def _splitting(value: Value) -> set[str]:
     sharding = _sharding(value)
     if sharding is None:
         return set()
-    dims = map(sdy.DimensionShardingAttr, sharding.dimension_shardings)
+    dims = [sdy.DimensionShardingAttr(dim) for dim in sharding.dimension_shardings]
     return {sdy.AxisRefAttr(axis).name for dim in dims for axis in dim.axes}
 
 

@@ -27,6 +27,7 @@ from .user_traceback import user_traceback
 _T = TypeVar("_T")
 
 _NEEDED = "FILE.py:NAME, or package.module:NAME, of a shard_mapped function"
+_NEEDED_ANY = "FILE.py:NAME, or package.module:NAME, of a function"
 
 
 MAPPED = (ShardMapped, XMapped, Pmapped)
@@ -78,7 +79,8 @@ def load(text: str, *, any_function: bool = False) -> UserFunction:
     """
     place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     importer = _import_file if place.endswith(".py") else _import_module
-    module = importer(place, text)
+    needed = _NEEDED_ANY if any_function else _NEEDED
+    module = importer(place, text, needed)
     file = module.__file__ or place
     mapped = _lookup(module, name, text, any_function)
     return UserFunction(
@@ -89,6 +91,19 @@ def load(text: str, *, any_function: bool = False) -> UserFunction:
         args=_args(module, name, text, file),
         reference=getattr(module, f"{name}_reference", None),
     )
+
+
+def of_user(run: Callable[[], _T], what: str, file: str) -> _T:
+    """Result of `run()`, which calls nothing but code of the user, and JAX.
+
+    All errors but a ShmapError become a UserCodeError.
+    """
+    try:
+        return guarded(run, what, file)
+    except (ShmapError, UserCodeError):
+        raise
+    except Exception as error:
+        raise UserCodeError(f"{what} raised {type(error).__name__}\n{error}") from error
 
 
 def guarded(run: Callable[[], _T], what: str, file: str) -> _T:
@@ -111,10 +126,10 @@ def guarded(run: Callable[[], _T], what: str, file: str) -> _T:
 # ----------------------------------------------------------------------------------- importing
 
 
-def _import_file(path: str, text: str) -> ModuleType:
+def _import_file(path: str, text: str, needed: str) -> ModuleType:
     if not os.path.isfile(path):
         found = "no such file" if not os.path.exists(path) else "not a file"
-        raise _mistake(text, f"{path}: {found}", f"check the path; this is {os.getcwd()}")
+        raise _mistake(text, f"{path}: {found}", f"check the path; this is {os.getcwd()}", needed)
     # As when Python runs the file: it can import its neighbours. The name collides with no module.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     stem = os.path.splitext(os.path.basename(path))[0]
@@ -128,7 +143,7 @@ def _import_file(path: str, text: str) -> ModuleType:
     return module
 
 
-def _import_module(name: str, text: str) -> ModuleType:
+def _import_module(name: str, text: str, needed: str) -> ModuleType:
     sys.path.insert(0, os.getcwd())
     try:
         spec = importlib.util.find_spec(name)
@@ -138,7 +153,7 @@ def _import_module(name: str, text: str) -> ModuleType:
         fix = "check the name" if name else "write the file before the colon"
         if os.path.exists(f"{name}.py"):
             fix = f"write {name}.py"
-        raise _mistake(text, f"no module named {name!r}", fix)
+        raise _mistake(text, f"no module named {name!r}", fix, needed)
     return guarded(lambda: importlib.import_module(name), f"importing {name}", spec.origin)
 
 
@@ -146,23 +161,36 @@ def _import_module(name: str, text: str) -> ModuleType:
 
 
 def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Wrapped:
-    there = [key for key, value in vars(module).items() if isinstance(value, MAPPED)]
-    choices = f"shard_mapped in this file: {listed(there)}"
+    there = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, MAPPED) or (any_function and _is_jitted(value))
+    ]
+    kinds, needed = "shard_mapped", _NEEDED
+    if any_function:
+        kinds, needed = "jitted or shard_mapped", _NEEDED_ANY
+    choices = f"{kinds} in this file: {listed(there)}"
     value = getattr(module, name, None) if name else None
     if isinstance(value, MAPPED) or (any_function and callable(value)):
         return value
     if not name:
-        raise _mistake(text, "no name of a function", f"add :NAME; {choices}")
+        raise _mistake(text, "no name of a function", f"add :NAME; {choices}", needed)
     if value is None:
-        raise _mistake(text, f"the file defines no {name!r}", f"choose another name; {choices}")
+        fix = f"choose another name; {choices}"
+        raise _mistake(text, f"the file defines no {name!r}", fix, needed)
     found = f"{name} is a {type(value).__name__}"
-    if hasattr(value, "lower") and hasattr(value, "trace"):
-        raise _mistake(text, found, f"name the shard_mapped function inside the jit; {choices}")
+    if _is_jitted(value):
+        fix = f"name the shard_mapped function inside the jit; {choices}"
+        raise _mistake(text, found, fix, needed)
     if callable(value):
         wrap = f"{name} = shard_map({name}, mesh=..., in_specs=..., out_specs=...)"
-        raise _mistake(text, found, f"wrap it: {wrap}; {choices}")
+        raise _mistake(text, found, f"wrap it: {wrap}; {choices}", needed)
     found = f"{name} is an object of type {type(value).__name__}"
-    raise _mistake(text, found, f"choose another name; {choices}")
+    raise _mistake(text, found, f"choose another name; {choices}", needed)
+
+
+def _is_jitted(value: Wrapped) -> bool:
+    return callable(value) and hasattr(value, "lower") and hasattr(value, "trace")
 
 
 def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[PyTree, ...] | None:
@@ -174,12 +202,12 @@ def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[PyTree, 
     raise UsageError(
         Mistake(
             f"{name}_args of {text}",
-            f"a {type(args).__name__}",
+            f"an object of type {type(args).__name__}",
             "the tuple of the arguments, or a function that returns it",
             f"write {name}_args = (x,) for a single argument",
         )
     )
 
 
-def _mistake(text: str, found: str, fix: str) -> UsageError:
-    return UsageError(Mistake(f"target {text!r}", found, _NEEDED, fix))
+def _mistake(text: str, found: str, fix: str, needed: str) -> UsageError:
+    return UsageError(Mistake(f"target {text!r}", found, needed, fix))

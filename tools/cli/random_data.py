@@ -5,8 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr, tree_leaves_with_path
 
 from shmap_compiler.base.untyped import AnyValue, PyTree
+
+from ..usage import Mistake, UsageError
 
 _LARGEST_INTEGER = 8
 
@@ -15,11 +18,31 @@ def fill(args: PyTree, seed: int) -> PyTree:
     """The pytree `args` with an array of random data in place of each `jax.ShapeDtypeStruct`.
 
     Floats are standard normal, integers at most 8 in size, booleans fair coins.
+
+    Raises:
+      UsageError: a shape has a dimension that is no number.
     """
+    require_numbers(args)
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda leaf: _placed(leaf, rng) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf, args
     )
+
+
+def require_numbers(args: PyTree) -> None:
+    """Raises UsageError if the shape of a `jax.ShapeDtypeStruct` is symbolic."""
+    for path, leaf in tree_leaves_with_path(args):
+        if isinstance(leaf, jax.ShapeDtypeStruct) and not all(
+            isinstance(n, int) for n in leaf.shape
+        ):
+            raise UsageError(
+                Mistake(
+                    f"args{keystr(path)}",
+                    f"{leaf.dtype.name}[{', '.join(map(str, leaf.shape))}], a symbolic shape",
+                    "a shape of numbers, for which the program is compiled and run",
+                    "write a number for each dimension",
+                )
+            )
 
 
 def _placed(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> AnyValue:

@@ -69,7 +69,7 @@ def execute(options: argparse.Namespace) -> int:
 
     from shmap_compiler import ShardMapped, Target, search_shardings
 
-    from . import mesh_text, program_files
+    from . import mesh_text, program_files, random_data
 
     output.require_writable("-o", options.output)
     jax.config.update("jax_traceback_filtering", "off")
@@ -80,6 +80,10 @@ def execute(options: argparse.Namespace) -> int:
     if isinstance(mapped, ShardMapped) or function.args is None:
         raise UsageError(_mistake(function, options.target, function.args is None))
     args: Any = function.args
+    random_data.require_numbers(args)
+    traced = mapped if hasattr(mapped, "trace") else jax.jit(mapped)
+    what = f"tracing {function.name}"
+    program_files.of_user(lambda: traced.trace(*args), what, function.file)
     with Progress(f"shardings of {function.name}") as progress:
         search = program_files.guarded(
             lambda: search_shardings(
@@ -90,7 +94,7 @@ def execute(options: argparse.Namespace) -> int:
                 limit=options.limit,
                 progress=progress.phase,
             ),
-            f"tracing {function.name}",
+            what,
             function.file,
         )
     print(search)

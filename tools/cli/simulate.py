@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..usage import Mistake, UsageError
 from . import program, shared_options
 from .tables import print_table
+
+if TYPE_CHECKING:
+    from shmap_compiler import Simulation
 
 NAME = "simulate"
 SUMMARY = "run a program device by device, on StableHLO's interpreter"
@@ -20,11 +26,16 @@ each collective with its source line, mesh axes, operands and bytes, and reports
 
 Types without data (--arg, or jax.ShapeDtypeStructs in NAME_args) are filled with random data. Exits
 with status 1 for deadlocks and unequal copies.
+
+A file FILE.mlir holds a module on full arrays instead, of any producer: in body form, with Shardy's
+manual computations, or with GSPMD's custom calls. Its arguments are random data; --mesh names and
+sizes the axes of its mesh, if it does not.
 """
 EPILOG = """\
 examples:
   shmap simulate examples/ring_attention.py:attention
   shmap simulate examples/matmul.py:matmul_basic --mesh i=8,j=4 --stage body --trace
+  shmap simulate module.mlir --mesh data=2,model=4
 """
 
 
@@ -55,9 +66,12 @@ def execute(options: argparse.Namespace) -> int:
 
     from . import random_data
 
-    work = program.load(options, needs_devices=False)
-    args = random_data.fill(work.args, options.seed)
-    simulation = work.lower(options.partitioner).simulate(*args, stage=options.stage)
+    if options.target.endswith(".mlir"):
+        simulation = _simulate_module(options)
+    else:
+        work = program.load(options, needs_devices=False)
+        args = random_data.fill(work.args, options.seed)
+        simulation = work.lower(options.partitioner).simulate(*args, stage=options.stage)
     if options.trace:
         print_table(
             ("exchange", "line", "round", "axes", "devices", "operands", "bytes"),
@@ -77,3 +91,31 @@ def execute(options: argparse.Namespace) -> int:
         print()
     print(simulation)
     return 1 if simulation.hang is not None or simulation.unequal else 0
+
+
+def _simulate_module(options: argparse.Namespace) -> Simulation:
+    """Simulates the module in a file on random data."""
+    import jax
+
+    from shmap_compiler import simulate_module
+    from shmap_compiler.simulate.simulate_module import playable
+
+    from . import mesh_text, random_data
+
+    for option, given in (("--stage", options.stage), ("--arg", options.args)):
+        if given is not None:
+            fix = f"omit {option}, or name the function, FILE.py:NAME"
+            found = "a module, which is one stage, with types of its own"
+            raise UsageError(Mistake(option, found, "a program of Python", fix))
+    try:
+        text = Path(options.target).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "no text"
+        mistake = Mistake(f"target {options.target!r}", found, "a module as text", "check the path")
+        raise UsageError(mistake) from None
+    axes = None if options.mesh is None else dict(mesh_text.parse(options.mesh))
+    who = Path(options.target).name
+    types = [type_ for type_ in playable(text, axes, who).in_types if type_ is not None]
+    structs = [jax.ShapeDtypeStruct(shape, element.dtype) for shape, element in types]
+    args = random_data.fill(structs, options.seed)
+    return simulate_module(text, args, axes=axes, who=who)

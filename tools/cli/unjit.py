@@ -14,6 +14,8 @@ from .target_devices import TargetWithDevices
 if TYPE_CHECKING:
     from shmap_compiler import Unjitted
 
+    from .program_files import UserFunction
+
 NAME = "unjit"
 SUMMARY = "show what XLA's partitioner made of a jitted program, as source"
 DESCRIPTION = """\
@@ -67,10 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     output.require_writable("-o", options.output)
-    first = _unjitted(options.target, options.partition_for)
-    text = first.as_python()
+    names = [options.target, *([] if options.diff is None else [options.diff])]
+    functions = [_jitted(name) for name in names]
+    programs = [_unjitted(*each, options.partition_for) for each in functions]
+    first, text = programs[0], programs[0].as_python()
     if options.diff is not None:
-        other = _unjitted(options.diff, options.partition_for).as_python()
+        other = programs[1].as_python()
         text = "".join(
             difflib.unified_diff(
                 text.splitlines(keepends=True),
@@ -79,6 +83,7 @@ def execute(options: argparse.Namespace) -> int:
                 options.diff,
             )
         )
+        text = text or f"the source of {options.target} and {options.diff} is the same\n"
     if options.output is None:
         print(text, end="")
     else:
@@ -90,10 +95,11 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _unjitted(target: str, partition_for: str | None) -> Unjitted:
+def _jitted(target: str) -> tuple[UserFunction, tuple[Any, ...]]:
+    """A jitted function, which can be traced, and its arguments."""
     import jax
 
-    from shmap_compiler import ShardMapped, unjit
+    from shmap_compiler import ShardMapped
 
     from . import program_files, random_data
 
@@ -118,6 +124,17 @@ def _unjitted(target: str, partition_for: str | None) -> Unjitted:
             )
         )
     args: Any = random_data.fill(function.args, 0)
+    traced = function.mapped if hasattr(function.mapped, "trace") else jax.jit(function.mapped)
+    what = f"tracing {function.name}"
+    program_files.of_user(lambda: traced.trace(*args), what, function.file)
+    return function, args
+
+
+def _unjitted(function: UserFunction, args: tuple[Any, ...], partition_for: str | None) -> Unjitted:
+    from shmap_compiler import unjit
+
+    from . import program_files
+
     with Progress(f"unjit {function.name}") as progress:
         return program_files.guarded(
             lambda: unjit(function.mapped, *args, target=partition_for, progress=progress.phase),

@@ -1,5 +1,6 @@
 import jax
 import jax.numpy as jnp
+from jax.export import symbolic_shape
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -29,3 +30,7 @@ alone = jax.jit(jnp.sin)
 alone_args = step_args[:1]
 mlp_alone = mlp
 mlp_alone_args = step_args
+few = step
+few_args = step_args[:1]
+symbolic = rows
+symbolic_args = (jax.ShapeDtypeStruct(symbolic_shape("b, 16"), jnp.float32), step_args[1])
