@@ -18,9 +18,11 @@ from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import shardy_is_on
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr, Leaf, PyTree
+from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.records.signature import Signature
+from shmap_compiler.stages.lower_call import calls_back
 from shmap_compiler.stages.portable import Portable
 
 
@@ -35,7 +37,7 @@ def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Port
 
     Raises:
       TargetError: Its arrays are on no mesh, and on several devices, or on meshes of different
-        devices.
+        devices; or it calls back into Python.
     """
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(args)]
     leaves, tree = jax.tree.flatten(tuple(args))
@@ -50,6 +52,8 @@ def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Port
     flat.__name__ = flat.__qualname__ = function_name(fun)
     types = [_type(leaves[i]) for i in arrays]
     traced: Any = jax.jit(flat, keep_unused=True).trace(*types)
+    if lines := callback_lines(traced.jaxpr.jaxpr):
+        raise TargetError(describe(fun), [calls_back(line) for line in lines])
     mesh = _mesh(fun, types, traced.jaxpr)
     lowered = traced.lower(lowering_platforms=(platform,))
     out_types = tuple(

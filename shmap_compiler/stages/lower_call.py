@@ -73,13 +73,14 @@ def lower_portable(
     """
     signature = call.signature
     if signature.callbacks:
-        raise TargetError(signature.who, [_calls_back(line) for line in signature.callbacks])
+        raise TargetError(signature.who, [calls_back(line) for line in signature.callbacks])
     jax_lowered, snapshots = lower_for(call, partitioner, groups, platform, True, machine)
     module = jax_lowered.compiler_ir("stablehlo")
     return portable(signature, module, partitioner, platform), snapshots
 
 
-def _calls_back(line: str) -> Problem:
+def calls_back(line: str) -> Problem:
+    """What is wrong with a line that calls back into Python, in a program for a target."""
     return Problem(
         line,
         "a call back into Python",

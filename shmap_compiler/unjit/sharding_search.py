@@ -20,7 +20,9 @@ from shmap_compiler.base import specs as spec_text
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
 from shmap_compiler.base.untyped import DType, Function, Leaf, PyTree
+from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.stages.any_function import lower_function
+from shmap_compiler.stages.lower_call import calls_back
 from shmap_compiler.targets import Target
 from shmap_compiler.unjit.ranked_shardings import ShardingChoice, ShardingSearch
 from shmap_compiler.unjit.sharding_candidates import all_choices, block_bytes, meshes, specs
@@ -53,7 +55,7 @@ def search_shardings(
 
     Raises:
       TargetError: There is no such target, the mesh has another number of devices, or none
-        of the choices compiles.
+        of the choices compiles, or the function calls back into Python.
 
     Examples:
       >>> search = search_shardings(jnp.outer, x, x, target="cpu:8", limit=8)
@@ -74,6 +76,9 @@ def search_shardings(
         raise TargetError(who, problems)
     found = [dict(mesh)] if mesh is not None else meshes(chosen.device_count)
     types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _dtype(leaf)), args)
+    lines = callback_lines(jax.make_jaxpr(inner)(*types).jaxpr)
+    if lines:
+        raise TargetError(who, [calls_back(line) for line in lines])
     search = _Search(who, inner, types, chosen, limit, progress or (lambda what: None))
     possible = search.run(found)
     ranked = sorted(search.compiled.values(), key=lambda choice: choice.cost)

@@ -13,6 +13,7 @@ from .target_devices import TargetWithDevices
 
 if TYPE_CHECKING:
     from shmap_compiler import Unjitted
+    from shmap_compiler.base.untyped import PyTree
 
     from .program_files import UserFunction
 
@@ -95,7 +96,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _jitted(target: str) -> tuple[UserFunction, tuple[Any, ...]]:
+def _jitted(target: str) -> tuple[UserFunction, tuple[PyTree, ...]]:
     """A jitted function, which can be traced, and its arguments."""
     import jax
 
@@ -130,7 +131,9 @@ def _jitted(target: str) -> tuple[UserFunction, tuple[Any, ...]]:
     return function, args
 
 
-def _unjitted(function: UserFunction, args: tuple[Any, ...], partition_for: str | None) -> Unjitted:
+def _unjitted(
+    function: UserFunction, args: tuple[PyTree, ...], partition_for: str | None
+) -> Unjitted:
     from shmap_compiler import unjit
 
     from . import program_files
