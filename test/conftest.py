@@ -27,8 +27,9 @@ os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED e
 # More than half of the time of the tests was LLVM's, for code that runs once. The level changes
 # neither what XLA's own passes compute nor its buffers and collectives, as
 # project/test_compiler_level.py shows. Commands in lit, examples as scripts, and benchmarks have
-# XLA's own level.
-os.environ.setdefault("SHMAP_TEST_XLA_LEVEL", "0")
+# XLA's own level. So have tests where a GPU is: there, at level 0, XLA of JAX 0.11 computes
+# max(x, abs(x)) of integers as x.
+os.environ.setdefault("SHMAP_TEST_XLA_LEVEL", "3" if has_gpu() else "0")
 
 # The XLA of JAX 0.10 compiles fusions by MLIR or by older code that takes a third of the time. The
 # older code does not wrap single instructions in fusions; collectives and buffers are the same.

@@ -62,6 +62,8 @@ def test_a_pass_file_says_what_goes_in_and_what_comes_out(cls):
 
 def test_every_file_of_lit_tests_is_about_a_pass():
     for path in HERE.rglob("*.mlir"):
+        if path.parent.name == "Inputs":
+            continue  # modules that Python tests read
         stems = {source(cls).stem for cls in PASSES if lit_folder(cls) == path.parent}
         assert any(path.stem == stem or path.stem.startswith(f"{stem}_") for stem in stems), path
 
