@@ -21,7 +21,7 @@ LIT_TESTS = sorted(
     if not {"Inputs", "Output", "golden"} & set(path.parts)
 )
 PYTHON_TESTS = sorted(path for path in HERE.rglob("*.py") if "Output" not in path.parts)
-PASS_TESTS = sorted((HERE / "passes").rglob("*.mlir"))
+PASS_TESTS = [path for path in LIT_TESTS if path.is_relative_to(HERE / "passes")]
 SUFFIX = r"(?:-NEXT|-SAME|-NOT|-DAG|-LABEL|-EMPTY|-COUNT-\d+)?"
 PASS_FLAG = re.compile(r" (?:'--shmap-[^']*'|--shmap-[\w-]+(?:=\S+)?)")
 
