@@ -5,6 +5,8 @@ Everything here is built at the current insertion point and location.
 
 from __future__ import annotations
 
+from typing import cast
+
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -14,7 +16,7 @@ from .types import Value, shape_of
 
 def scalar(value: int) -> Value:
     """An index."""
-    context = ir.Context.current
+    context = cast("ir.Context | None", ir.Context.current)
     assert context is not None, "an operation is built in it"
     return stablehlo.constant(_index(value, context))
 

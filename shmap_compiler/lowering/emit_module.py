@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jax.core import eval_context
 from jax.extend import core as jex_core
@@ -60,7 +60,8 @@ def emit(
     the number of the platform it runs on.
     """
     context = ctx.module_context.context
-    location = ir.Location.current or ir.Location.unknown(context)
+    current = cast("ir.Location | None", ir.Location.current)
+    location = current or ir.Location.unknown(context)
     with ir.Location.unknown(context):
         module = ir.Module.create()
         module.operation.attributes["sym_name"] = ir.StringAttr.get(graph.name)
