@@ -5,8 +5,6 @@ Everything here is built at the current insertion point and location.
 
 from __future__ import annotations
 
-from typing import cast
-
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -16,9 +14,7 @@ from .types import Value, shape_of
 
 def scalar(value: int) -> Value:
     """An index."""
-    context = cast("ir.Context | None", ir.Context.current)
-    assert context is not None, "an operation is built in it"
-    return stablehlo.constant(_index(value, context))
+    return stablehlo.constant(_index(value, ir.Location.unknown().context))
 
 
 @memoized
