@@ -6,7 +6,7 @@
 
 A form is taken if it is expected to take at most 85% of the time of the plain program: with that
 margin, taking or leaving was right for 20 of 21 schedules of libtpu 0.0.50.1 from which the
-formulas for TPUs were made, and for all of ten sizes on GPUs. Transfers were not measured on a device.
+formulas for TPUs were made, and for all of ten sizes on GPUs. No transfer was measured on a device.
 """
 
 from __future__ import annotations

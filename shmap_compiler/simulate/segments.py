@@ -60,7 +60,20 @@ def outline(
                 for carrier in _to_carriers(mapping[v], e)
             ]
         )
+    _protect_operands(module)
     return Segment(next(_numbers), _bytecode(module), in_types, out_types)
+
+
+def _protect_operands(module: ir.Module) -> None:
+    """Has scatters update copies: in jaxlib 0.10 the interpreter writes into their operands."""
+    scatters = [op for op in walk(module.operation) if op.name == "stablehlo.scatter"]
+    for op in scatters:
+        for number in range(len(op.results)):
+            operand = op.operands[number]
+            shape = ir.RankedTensorType(operand.type).shape
+            with ir.InsertionPoint(op), op.location:
+                copy = stablehlo.slice(operand, [0] * len(shape), shape, [1] * len(shape))
+            op.operands[number] = copy
 
 
 def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
