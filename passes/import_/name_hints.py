@@ -4,7 +4,8 @@
         mhlo.sharding = "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dims={manual}}"}
     sdy.sharding_constraint %x <@mesh, [{"axis_1"}, {?}]>
 
-`export/hints.py` writes the former of the latter. A hint that is no product of axes stays as it is.
+`export/hints.py` writes the former of the latter. A hint that is not a product of
+axes stays as it is.
 """
 
 from __future__ import annotations

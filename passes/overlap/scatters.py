@@ -69,12 +69,10 @@ def summed_products(root: ir.Operation, form: BodyForm) -> Iterator[SummedProduc
 
     Each is looked at when it is asked for, so those before may be rewritten.
     """
-    for op, axes in over_whole_axes(root, ALL_REDUCE):
-        count = form.mesh.product(axes)
-        if count > 1 and reduction(op) == "stablehlo.add":
-            found = _summed(op, axes, count)
-            if found is not None:
-                yield found
+    for each in _sums(root, form, ALL_REDUCE):
+        found = _summed(*each)
+        if found is not None:
+            yield found
 
 
 def scattered_products(root: ir.Operation, form: BodyForm) -> Iterator[ScatteredProduct]:
@@ -82,12 +80,20 @@ def scattered_products(root: ir.Operation, form: BodyForm) -> Iterator[Scattered
 
     Each is looked at when it is asked for, so those before may be rewritten.
     """
-    for op, axes in over_whole_axes(root, REDUCE_SCATTER):
+    for each in _sums(root, form, REDUCE_SCATTER):
+        found = _scattered(*each)
+        if found is not None:
+            yield found
+
+
+def _sums(
+    root: ir.Operation, form: BodyForm, name: str
+) -> Iterator[tuple[ir.Operation, tuple[str, ...], int]]:
+    """The operations of a name that add over several devices, with the axes and their number."""
+    for op, axes in over_whole_axes(root, name):
         count = form.mesh.product(axes)
         if count > 1 and reduction(op) == "stablehlo.add":
-            found = _scattered(op, axes, count)
-            if found is not None:
-                yield found
+            yield op, axes, count
 
 
 def _scattered(op: ir.Operation, axes: tuple[str, ...], count: int) -> ScatteredProduct | None:

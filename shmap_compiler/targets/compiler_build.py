@@ -15,11 +15,11 @@ def compiler_build(device: Device) -> str:
     """A text that is equal for a device that is attached and one that is only compiled for.
 
     `platform_version` of the client is not: for GPUs it names the version of CUDA, or else the
-    model, and for TPUs it has the same text with and without "PJRT C API" before it.
+    model, and for TPUs a line "PJRT C API" may stand before what tells the build.
     """
-    if device.platform == "gpu":
-        return ", ".join(_gpu_plugins())
     version: str = device.client.platform_version
+    if device.platform == "gpu":
+        return ", ".join(_gpu_plugins()) or version
     built = [line for line in version.splitlines() if line.startswith("Built on")]
     return built[0] if built else version
 

@@ -846,6 +846,32 @@ def test_trips_are_counted_on_a_target():
     assert not [note for note in found.notes if "loop" in note]
 
 
+@pytest.mark.parametrize(
+    ("attributes", "element"),
+    [
+        ("", "tf32"),
+        (", operand_precision={default,default}", "tf32"),
+        (", operand_precision={highest,highest}", "f32"),
+        (
+            ', backend_config={"precision_config":{"operand_precision":["HIGHEST","HIGHEST"]}}',
+            "f32",
+        ),
+    ],
+)
+def test_gpus_round_f32_to_tf32_unless_a_program_asks_for_more_precision(attributes, element):
+    parsed = module(
+        f"""ENTRY %main (p: f32[4096,4096]) -> f32[4096,4096] {{
+  %p = f32[4096,4096] parameter(0)
+  ROOT %dot = f32[4096,4096] dot(%p, %p), lhs_contracting_dims={{1}}{attributes}
+}}"""
+    )
+    work = roofline.work(parsed, parsed.entry, parsed.entry["dot"], H100_SXM)
+    assert work is not None
+    assert (work.element, work.computed) == (element, 4096**2)
+    share = 2 * 4096**3 / work.seconds / H100_SXM.flops[element]
+    assert share == pytest.approx(H100_SXM.flops_share, rel=0.01)
+
+
 @needs_gpu_compiler
 def test_explanation_for_gpus_is_a_roofline_and_a_table():
     found = explained(plain, "gpu:h100:8")

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import jax
 
+from shmap_compiler.base.meshes import attached_devices
 from shmap_compiler.targets import compiler_build as room
 from shmap_compiler.targets.compiler_build import compiler_build
 
@@ -16,7 +17,7 @@ def build(platform, version):
     return compiler_build(device(platform, version))
 
 
-# What clients with and without TPUs of libtpu 0.0.50.1 report begins in these ways.
+# What libtpu 0.0.50.1 reports without a TPU. Others have a line before it.
 BUILT = "Built on Oct 22 2026 00:45:19 (1792655119) cl/1004524046"
 COMPILE_ONLY = f"TFRT TPU v5 lite\n{BUILT}"
 
@@ -33,8 +34,24 @@ def test_gpus(monkeypatch):
     assert attached == build("gpu", "PJRT C API\nNVIDIA H100 80GB HBM3")
     assert "jaxlib" in attached
     assert "not-installed" not in attached
+    monkeypatch.setattr(room, "_GPU_PLUGINS", ("not-installed",))
+    assert build("gpu", "of another plugin") == "of another plugin"
+    monkeypatch.setattr(room, "_GPU_PLUGINS", ("jaxlib",))
     monkeypatch.setattr(room.metadata, "version", lambda name: "0.0.1")
     assert build("gpu", "cuda 13000") != attached
+
+
+def test_devices_of_all_platforms_are_found(monkeypatch):
+    """A program for a GPU is loaded where JAX's default platform is the CPU."""
+    there = {"cpu": [device("cpu", "")], "gpu": [device("gpu", "cuda 13000")]}
+
+    def devices(platform="cpu"):
+        if platform not in there:
+            raise RuntimeError(f"Unknown backend {platform}")
+        return there[platform]
+
+    monkeypatch.setattr(jax, "devices", devices)
+    assert [each.platform for each in attached_devices()] == ["cpu", "gpu"]
 
 
 def test_a_cpu():

@@ -20,7 +20,7 @@ def fill(args: PyTree, seed: int) -> PyTree:
     Floats are standard normal, integers at most 8 in size, booleans fair coins.
 
     Raises:
-      UsageError: a shape has a dimension that is no number.
+      UsageError: a shape has a dimension that is not a number.
     """
     require_numbers(args)
     rng = np.random.default_rng(seed)

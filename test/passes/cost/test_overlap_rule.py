@@ -9,6 +9,7 @@ import itertools
 
 import pytest
 from shmap_passes.cost import overlap
+from shmap_passes.cost.beside_collectives import share_taken
 from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
@@ -443,3 +444,24 @@ def test_a_square_of_chips_scatters_by_an_all_reduce(shape, plain):
     work = dataclasses.replace(work, received=15 * 1024 * 8192 * 2, cut=1024)
     found = plan_of(work, torus(TPU_V5E, *shape, link=50e9), plan_on_tpu)
     assert found.plain == pytest.approx(plain / 1e3, rel=0.05)
+
+
+def test_f32_on_a_gpu_is_rounded_to_tf32_unless_a_product_asks_for_more():
+    work = dataclasses.replace(PROGRAMS["a"], element="f32", element_bytes=4)
+    precise = dataclasses.replace(work, is_precise=True)
+    found = [overlap.speed(each, MACHINES["h100"]) for each in (work, precise)]
+    assert found == [H100_SXM.flops["tf32"], H100_SXM.flops["f32"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "slower"),
+    [(2048, 1.74), (2112, 1.74), (2113, 1.33), (8448, 1.33), (16384, 1.23), (32768, 1.10)],
+)
+def test_a_collective_slows_a_product_by_the_rounds_of_its_tiles(rows, slower):
+    """With 2048 columns, 132 tiles of 128x256 have 2112 rows."""
+    assert 1 / (1 - share_taken(H100_SXM, rows * 2048)) == pytest.approx(slower)
+
+
+def test_a_collective_takes_processors_from_other_kernels_and_nothing_on_tpus():
+    assert share_taken(H100_SXM, 0) == 24 / 132
+    assert share_taken(TPU_V5E, 2048 * 2048) == share_taken(TPU_V5E, 0) == 0
