@@ -26,7 +26,7 @@ Each pass is one file of `passes/import_/`, `passes/checks/`, `passes/simplify/`
 `passes/overlap/` or `passes/export/`, and one flag of `shmap-opt`. Passes work on the *body form*,
 which `passes/ir/body_form.py` describes: StableHLO on per-device types, before wrapping. They are
 listed in the order of the pipeline, which leaves out `shmap-import-...`,
-`shmap-check-replication` and, unless overlap is on, `shmap-choose-overlap`;
+`shmap-check-replication`, `shmap-check-hangs` and, unless overlap is on, `shmap-choose-overlap`;
 `passes/pipeline.py` explains the order. The flag
 `--shmap-pipeline` of `shmap-opt` runs the whole pipeline.
 

@@ -8,6 +8,7 @@ from typing import Literal
 from jaxlib.mlir import ir, passmanager
 
 from .base import Pass, PipelineError, Violation
+from .checks.check_hangs import CheckHangs
 from .checks.check_replication import CheckReplication
 from .checks.verify import Verify
 from .diagnostics import Diagnostic, diagnostics_of
@@ -44,6 +45,7 @@ PASSES: tuple[type[Pass], ...] = (
     ImportCustomCalls,
     Verify,
     CheckReplication,
+    CheckHangs,
     ElideTrivialCollectives,
     ElideInvariantReductions,
     MergeEqualCollectives,
@@ -65,8 +67,8 @@ PASSES: tuple[type[Pass], ...] = (
     InlineMeshes,
 )
 """Every pass of this project, in the order of the pipeline. It leaves out shmap-import-..., as
-`shard_map` emits body form, and shmap-check-replication, as it checks replication on the Graph. It
-has shmap-choose-overlap, and the passes that rewrite what it chooses, if asked for."""
+`shard_map` emits body form, and shmap-check-replication and shmap-check-hangs, as it checks the
+Graph. It has shmap-choose-overlap, and the passes that rewrite what it chooses, if asked for."""
 
 
 def pipeline(

@@ -46,6 +46,15 @@ def origin(
     return value
 
 
+def described(start: Value) -> str:
+    """What makes a value of `origin` vary, for an error."""
+    op = defining_op(start)
+    if op is None:
+        number = ir.BlockArgument(start).arg_number
+        return f"argument {number}, which devices along the axis hold parts of"
+    return f"this {op.name.removeprefix('stablehlo.')}"
+
+
 def _is_source(value: Value, axis: str, varying: Varying) -> bool:
     op = defining_op(value)
     if op is None:

@@ -27,12 +27,12 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..analysis.provenance import origin
+from ..analysis.provenance import described, origin
 from ..analysis.replication import Varying, infer
 from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.boundary import Boundary
-from ..ir.ops import defining_op, terminator
+from ..ir.ops import terminator
 from ..ir.types import Value
 from .collective_diagnostics import quoted
 
@@ -92,12 +92,4 @@ def _notes(
 ) -> Iterator[Violation]:
     for axis in axes:
         start = origin(value, axis, varying, functions)
-        yield Violation(start.location, f'it varies along "{axis}" {_because(start)}')
-
-
-def _because(start: Value) -> str:
-    op = defining_op(start)
-    if op is None:
-        number = ir.BlockArgument(start).arg_number
-        return f"since argument {number}, which devices along the axis hold parts of"
-    return f"since this {op.name.removeprefix('stablehlo.')}"
+        yield Violation(start.location, f'it varies along "{axis}" since {described(start)}')

@@ -32,7 +32,7 @@ _PASSES = (
     *("--shmap-legalize-collectives=partitioner=shardy", "--shmap-wrap-manual"),
     *("--shmap-wrap-manual=partitioner=shardy", "--shmap-inline-meshes"),
     *("--shmap-import-manual-computation", "--shmap-import-custom-calls"),
-    "--shmap-import-custom-calls=mesh=i=4,j=2",
+    *("--shmap-import-custom-calls=mesh=i=4,j=2", "--shmap-check-hangs"),
 )
 _PIPELINES = (
     (*_PASSES[:11], "--shmap-wrap-manual", "--shmap-inline-meshes"),

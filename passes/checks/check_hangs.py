@@ -1,0 +1,156 @@
+"""Rejects collectives that only some of their devices would reach, or reach less often.
+
+Devices synchronize at a collective. If it is inside a branch that some of them do not take, or in a
+loop that they leave earlier, the others wait forever. `shard_map` checks this on the Graph (R18 of
+docs/replication.md), where the user's source lines are known. This pass is the same check for
+modules of other producers: it follows conditions, loops and calls, and infers along which axes the
+value varies that decides (passes/analysis/replication.py).
+
+Before:  %c = ... %x ...                   // %x is split along "i", so %c varies along it
+         "stablehlo.if"(%c) ({
+           %0 = "stablehlo.all_reduce"(%b) ... axes = ["i"]
+After:   error: all_reduce over "i" is inside of an if whose predicate varies along "i": devices
+         that reach it wait for those that do not; run it outside, or decide the same way on all
+         devices along "i"
+         note: the if is here
+         note: the predicate varies along "i" since argument 0, ...
+Needs:   what shmap-verify accepts.
+Leaves:  the module as it is.
+
+A collective_permute waits for all devices. What is inferred is an upper bound, so a program whose
+devices decide alike for a reason that the module does not show is rejected, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..analysis.provenance import described, origin
+from ..analysis.replication import Varying, infer
+from ..base import Pass, PassRefused, Violation
+from ..ir.body_form import BodyForm, read_body_form
+from ..ir.collective_ops import COLLECTIVES, GROUPS, PERMUTE, device_ids, group_axes
+from ..ir.inline_calls import callee, functions_of
+from ..ir.ops import terminator
+from ..ir.types import Value
+from .collective_diagnostics import quoted
+
+
+@dataclass(frozen=True)
+class CheckHangs(Pass):
+    """Rejects collectives that only some of their devices would reach, or reach less often."""
+
+    name = "shmap-check-hangs"
+    code = "SHM-P24"
+    keeps_bits = True
+    needs_body_form = True
+
+    def run(self, module: ModuleOp) -> None:
+        form = read_body_form(module)
+        checker = _Checker(form, infer(form, module), functions_of(module))
+        found = {(str(v.location), v.message): v for v in checker.block(form.main.entry_block, ())}
+        if found:
+            raise PassRefused(found.values())
+
+
+@dataclass(frozen=True)
+class _Control:
+    """An op that decides which devices run its regions, or how often.
+
+    Attributes:
+      decides: the value by which it decides.
+      axes: the manual axes along which that value varies.
+    """
+
+    op: ir.Operation
+    decides: Value
+    axes: tuple[str, ...]
+
+
+class _Checker:
+    def __init__(self, form: BodyForm, varying: Varying, functions: dict[str, func.FuncOp]):
+        self.form, self.varying, self.functions = form, varying, functions
+        self._entered: set[tuple[str, tuple[_Control, ...]]] = set()
+
+    def block(self, block: ir.Block, controls: tuple[_Control, ...]) -> Iterator[Violation]:
+        for view in block.operations:
+            op = view.operation
+            if op.name in COLLECTIVES:
+                yield from self._collective(op, controls)
+            elif op.name == "func.call":
+                yield from self._call(callee(op), controls)
+            elif op.name == "stablehlo.composite":
+                name = ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value
+                yield from self._call(name, controls)
+            else:
+                inner = (*controls, *self._controls(op))
+                for region in op.regions:
+                    for each in region.blocks:
+                        yield from self.block(each, inner)
+
+    def _call(self, name: str, controls: tuple[_Control, ...]) -> Iterator[Violation]:
+        if name in self.functions and (name, controls) not in self._entered:
+            self._entered.add((name, controls))
+            yield from self.block(self.functions[name].entry_block, controls)
+
+    def _controls(self, op: ir.Operation) -> Iterator[_Control]:
+        if op.name == "stablehlo.while":
+            decides = terminator(op.regions[0].blocks[0]).operands[0]
+        elif op.name in ("stablehlo.if", "stablehlo.case"):
+            decides = op.operands[0]
+        else:
+            return
+        axes = tuple(axis for axis in self.varying.of(decides) if axis in self.form.region)
+        if axes:
+            yield _Control(op, decides, axes)
+
+    def _collective(self, op: ir.Operation, controls: tuple[_Control, ...]) -> Iterator[Violation]:
+        synchronized = self._synchronized(op) if controls else ()
+        for control in controls:
+            clash = tuple(axis for axis in control.axes if axis in synchronized)
+            if clash:
+                yield self._violation(op, synchronized, control, clash)
+
+    def _synchronized(self, op: ir.Operation) -> tuple[str, ...]:
+        """The axes along which devices wait for each other."""
+        if op.name == PERMUTE:
+            return self.form.region
+        mesh = self.form.mesh
+        named = group_axes(op)
+        if named is not None:
+            return named
+        rows = device_ids(op, GROUPS)
+        return tuple(
+            axis
+            for axis in mesh.names
+            if any(len({mesh.position(device, axis) for device in row}) > 1 for row in rows)
+        )
+
+    def _violation(
+        self, op: ir.Operation, over: tuple[str, ...], control: _Control, clash: tuple[str, ...]
+    ) -> Violation:
+        kind = control.op.name.removeprefix("stablehlo.")
+        what = "condition" if kind == "while" else "predicate"
+        decides = f"{'number of steps' if kind == 'while' else what} varies along {quoted(clash)}"
+        repair = (
+            f"let all devices along {quoted(clash)} take the same number of steps"
+            if kind == "while"
+            else f"run it outside, or decide the same way on all devices along {quoted(clash)}"
+        )
+        start = origin(control.decides, clash[0], self.varying, self.functions)
+        why = f'the {what} varies along "{clash[0]}" since {described(start)}'
+        return Violation(
+            op.location,
+            f"{op.name.removeprefix('stablehlo.')} over {quoted(over)} is inside of "
+            f"{'an' if kind == 'if' else 'a'} {kind} whose {decides}: devices that reach it wait "
+            f"for those that do not; {repair}",
+            notes=(
+                Violation(control.op.location, f"the {kind} is here"),
+                Violation(start.location, why),
+            ),
+        )

@@ -1,0 +1,121 @@
+// RUN: shmap-opt %s --shmap-check-hangs --mlir-print-ir-after-all --split-input-file 2>&1 | FileCheck %s
+
+// A module that is accepted comes out as it was.
+// CHECK: IR Dump After shmap-check-hangs
+// CHECK-LABEL: module @a_decision_that_is_alike_on_all_devices
+module @a_decision_that_is_alike_on_all_devices {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %n: tensor<i1> {sdy.sharding = #sdy.sharding<@mesh, []>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i", "j"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %0 = "stablehlo.if"(%n) ({
+      %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      stablehlo.return %1 : tensor<4xf32>
+    }, {
+      stablehlo.return %x : tensor<4xf32>
+    }) : (tensor<i1>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @devices_along_another_axis_may_decide_otherwise
+module @devices_along_another_axis_may_decide_otherwise {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %n: tensor<i1> {sdy.sharding = #sdy.sharding<@mesh, []>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i", "j"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %t = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+    %c = stablehlo.compare GT, %t, %z : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %0 = "stablehlo.if"(%c) ({
+      %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      stablehlo.return %1 : tensor<4xf32>
+    }, {
+      stablehlo.return %x : tensor<4xf32>
+    }) : (tensor<i1>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_sum_decides_alike
+module @a_sum_decides_alike {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %n: tensor<i1> {sdy.sharding = #sdy.sharding<@mesh, []>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i", "j"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %p = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+    %t = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<f32>) -> tensor<f32>
+    %c = stablehlo.compare GT, %t, %z : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %0 = "stablehlo.if"(%c) ({
+      %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      stablehlo.return %1 : tensor<4xf32>
+    }, {
+      stablehlo.return %x : tensor<4xf32>
+    }) : (tensor<i1>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @listed_groups_that_do_not_differ_along_the_axis
+module @listed_groups_that_do_not_differ_along_the_axis {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %n: tensor<i1> {sdy.sharding = #sdy.sharding<@mesh, []>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i", "j"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["i"]}} : () -> tensor<i32>
+    %z = stablehlo.constant dense<2> : tensor<i32>
+    %c = stablehlo.compare LT, %i, %z : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %0 = "stablehlo.if"(%c) ({
+      %1 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1], [2, 3], [4, 5], [6, 7]]> : tensor<4x2xi64>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      stablehlo.return %1 : tensor<4xf32>
+    }, {
+      stablehlo.return %x : tensor<4xf32>
+    }) : (tensor<i1>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @a_loop_of_a_number_of_steps
+module @a_loop_of_a_number_of_steps {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %n: tensor<i1> {sdy.sharding = #sdy.sharding<@mesh, []>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i", "j"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %m = stablehlo.constant dense<3> : tensor<i32>
+    %0:2 = stablehlo.while(%k = %z, %y = %x) : tensor<i32>, tensor<4xf32>
+    cond {
+      %c = stablehlo.compare LT, %k, %m : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %1 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      %2 = stablehlo.add %k, %one : tensor<i32>
+      stablehlo.return %2, %1 : tensor<i32>, tensor<4xf32>
+    }
+    return %0#1 : tensor<4xf32>
+  }
+}
