@@ -6,7 +6,7 @@ that was legalized with its own mesh and axes; the passes leave it alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -36,14 +36,18 @@ def body_collectives(root: ir.Operation) -> list[ir.Operation]:
     return _in_body_form(find_ops(root, sorted(COLLECTIVES)))
 
 
-def _in_body_form(ops: list[ir.Operation]) -> list[ir.Operation]:
+def _in_body_form(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     return [op for op in ops if CHANNEL_HANDLE not in op.attributes]
 
 
 def over_whole_axes(root: ir.Operation, name: str) -> list[tuple[ir.Operation, tuple[str, ...]]]:
     """The body-form collectives of a name with groups over mesh axes, each with these."""
-    named = _in_body_form(find_ops(root, [name]))
-    return [(op, axes) for op in named if (axes := whole_axes(op))]
+    return with_whole_axes(find_ops(root, [name]))
+
+
+def with_whole_axes(ops: Iterable[ir.Operation]) -> list[tuple[ir.Operation, tuple[str, ...]]]:
+    """Those of some collectives in body form that have groups over mesh axes, each with these."""
+    return [(op, axes) for op in _in_body_form(ops) if (axes := whole_axes(op))]
 
 
 def axis_index_calls(root: ir.Operation) -> list[ir.Operation]:

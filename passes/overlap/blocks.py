@@ -6,13 +6,13 @@ summed and scattered, a piece of each device's rows goes through all of it by it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
-from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, over_whole_axes, reduction, whole_axes
+from ..ir.collective_ops import REDUCE_SCATTER, reduction, whole_axes, with_whole_axes
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
 from .products import DOT, Product
@@ -39,6 +39,11 @@ class ScatteredBlock:
     cuts: dict[Value, Cut]
 
     @property
+    def size(self) -> int:
+        """The indices that are cut."""
+        return self.cuts[self.op.operands[0]].size
+
+    @property
     def products(self) -> tuple[Product, ...]:
         """The last one is that which is summed."""
         return tuple(Product.of(op) for op in (*self.first, *self.second) if op.name == DOT)
@@ -53,12 +58,14 @@ class ScatteredBlock:
         )
 
 
-def scattered_blocks(root: ir.Operation, form: BodyForm) -> Iterator[ScatteredBlock]:
-    """The blocks inside `root`, over several devices, that have at least two products.
+def scattered_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[ScatteredBlock]:
+    """The blocks, over several devices, that begin with some all_gathers.
+
+    They have at least two products.
 
     Each is looked for when it is asked for, so those before may be rewritten.
     """
-    for op, axes in over_whole_axes(root, ALL_GATHER):
+    for op, axes in with_whole_axes(ops):
         count = form.mesh.product(axes)
         found = _followed(op, axes, count) if count > 1 else None
         if found is not None:

@@ -73,10 +73,8 @@ def choices(
         taken, unless forced.
       may_round: whether sums may be rounded on their way, which changes results.
     """
-    sites = find_sites(module)
-    if machine is None or machine.is_tpu:
-        # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
-        sites = tuple(site for site in sites if site.pattern != "gather-scatter")
+    # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
+    sites = find_sites(module, blocks=machine is not None and not machine.is_tpu)
     if not sites:
         return ()
     mesh = read_body_form(module).mesh

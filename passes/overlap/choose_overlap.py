@@ -63,6 +63,8 @@ class ChooseOverlap(Pass):
         return choices(module, machine, self.effort, self.may_round)
 
     def run(self, module: ModuleOp) -> None:
+        if not self.machine and self.effort != "force":
+            return  # Nothing can be expected of a machine that is not known.
         has_calls = bool(find_ops(module.operation, ["func.call"]))
         trial = _copy(module) if has_calls else module
         is_chosen = False

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
-from ..ir.collective_ops import over_whole_axes, whole_axes
+from ..ir.collective_ops import whole_axes, with_whole_axes
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
 from .products import DOT, Product
@@ -35,23 +35,31 @@ class Exchange:
     cuts: dict[Value, Cut]
 
     @property
+    def size(self) -> int:
+        """The indices that are cut."""
+        return self.cuts[self.op.operands[0]].size
+
+    @property
     def products(self) -> tuple[Product, ...]:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 
 
-def exchanges(root: ir.Operation, form: BodyForm) -> Iterator[Exchange]:
-    """The pairs of all_to_alls inside `root`, over several devices, with products between them.
+def exchanges(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Exchange]:
+    """The pairs of all_to_alls, over several devices, with products between them.
 
     Each is looked for when it is asked for, so those before may be rewritten.
+
+    Args:
+      ops: all_to_alls, in program order; no pair begins with another.
     """
-    ops = over_whole_axes(root, ALL_TO_ALL)
-    numbers = {op: number for number, (op, _) in enumerate(ops)}
+    found = with_whole_axes(ops)
+    numbers = {op: number for number, (op, _) in enumerate(found)}
     taken: set[int] = set()
-    for number, (op, axes) in enumerate(ops):
+    for number, (op, axes) in enumerate(found):
         count = form.mesh.product(axes)
         pair = next(_pairs(op, axes, count), None) if number not in taken and count > 1 else None
         if pair is not None:
-            taken.add(numbers[pair.back])
+            taken.update(numbers[each] for each in [pair.back] if each in numbers)
             yield pair
 
 

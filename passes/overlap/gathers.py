@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
-from ..ir.collective_ops import ALL_GATHER, over_whole_axes
+from ..ir.collective_ops import with_whole_axes
 from ..ir.elementwise import ELEMENTWISE
 from .cuts import Cut, cut_through
 from .products import DOT, Product, Role
@@ -62,12 +62,12 @@ class Gather:
         return tuple(each for each in self.operands if each.role == "contracted")
 
 
-def gathers(root: ir.Operation, form: BodyForm) -> Iterator[Gather]:
-    """The gathers inside `root` over several devices, each with its products.
+def gathers(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Gather]:
+    """Those of some all_gathers that are over several devices, each with its products.
 
     The products are looked for when a gather is asked for, so those before may be rewritten.
     """
-    for op, axes in over_whole_axes(root, ALL_GATHER):
+    for op, axes in with_whole_axes(ops):
         count = form.mesh.product(axes)
         if count > 1:
             dimension = ir.IntegerAttr(op.attributes["all_gather_dim"]).value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -46,12 +46,23 @@ class GatheringLoop:
     Attributes:
       collectives: the gathers of values that the steps before do not compute, and the
         reduce_scatters whose results the steps after do not read, each with its axes.
+      count: the number of devices in the group of the first of them.
       products: those of one step.
     """
 
     loop: CountedLoop
     collectives: tuple[tuple[ir.Operation, tuple[str, ...]], ...]
+    count: int
     products: tuple[Product, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the first of the collectives."""
+        return self.collectives[0][1]
+
+    @property
+    def op(self) -> ir.Operation:
+        return self.loop.op
 
 
 def stacks(loop: CountedLoop) -> dict[int, int]:
@@ -79,36 +90,32 @@ def _carried_values(loop: CountedLoop) -> list[tuple[Value, Value]]:
     return list(zip(terminator(loop.body).operands, loop.body.arguments, strict=True))
 
 
-def gathering_loops(root: ir.Operation, form: BodyForm) -> Iterator[GatheringLoop]:
-    """The loops inside `root` that gather over several devices and multiply, inner ones first.
+def gathering_loops(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[GatheringLoop]:
+    """Those of some loops that gather over several devices and multiply.
 
     Each is looked at when it is asked for, so those before may be rewritten.
     """
-    by_block: dict[ir.Block, list[tuple[ir.Operation, tuple[str, ...]]]] = {}
-    for name in (ALL_GATHER, REDUCE_SCATTER):
-        for op, axes in over_whole_axes(root, name):
-            if form.mesh.product(axes) > 1:
-                by_block.setdefault(op.block, []).append((op, axes))
-    for block in sorted(by_block, key=_depth, reverse=True):
-        owner = block.owner.operation
-        loop = counted_loop(owner) if owner.name == WHILE else None
-        if loop is None or block != loop.body:
+    for op in ops:
+        loop = counted_loop(op)
+        if loop is None:
             continue
         carried = _carried(loop)
-        free = tuple(each for each in by_block[block] if _is_free(each[0], loop, carried))
+        free = tuple(each for each in _communicate(loop, form) if _is_free(each[0], loop, carried))
         products = tuple(
-            Product.of(op.operation) for op in block.operations if op.operation.name == DOT
+            Product.of(op.operation) for op in loop.body.operations if op.operation.name == DOT
         )
         if free and products:
-            yield GatheringLoop(loop, free, products)
+            yield GatheringLoop(loop, free, form.mesh.product(free[0][1]), products)
 
 
-def _depth(block: ir.Block) -> int:
-    """The number of operations around a block."""
-    depth, op = 0, block.owner.operation.parent
-    while op is not None:
-        depth, op = depth + 1, op.operation.parent
-    return depth
+def _communicate(
+    loop: CountedLoop, form: BodyForm
+) -> Iterator[tuple[ir.Operation, tuple[str, ...]]]:
+    """The gathers of a step, then the reduce_scatters, with their axes."""
+    for name in (ALL_GATHER, REDUCE_SCATTER):
+        for op, axes in over_whole_axes(loop.op, name):
+            if op.block == loop.body and form.mesh.product(axes) > 1:
+                yield op, axes
 
 
 def counted_loop(op: ir.Operation) -> CountedLoop | None:

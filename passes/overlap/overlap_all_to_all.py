@@ -24,12 +24,11 @@ Each token is computed as before. If some axes are automatic, nothing is rewritt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.types import Value
@@ -59,14 +58,12 @@ class OverlapAllToAll(RewritingPass[Exchange]):
     empty: Empty = "zeros"
     barriers: bool = False
 
-    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, Exchange]]:
-        for exchange in exchanges(module.operation, body):
-            yield exchange.op, exchange
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[Exchange]:
+        return exchanges(ops, body)
 
     def rewrite(self, site: Exchange, body: BodyForm, form: Form) -> None:
         parts = form.parts or _USUAL
-        size = site.cuts[site.op.operands[0]].size
-        if parts > 1 and size % parts == 0:
+        if parts > 1 and site.size % parts == 0:
             _rewrite(site, parts, form)
 
 
@@ -84,7 +81,7 @@ def _rewrite(exchange: Exchange, parts: int, form: Form) -> None:
 
 def _pieces(exchange: Exchange, parts: int, form: Form) -> list[Value]:
     sent = exchange.op.operands[0]
-    size = exchange.cuts[sent].size // parts
+    size = exchange.size // parts
     pieces: list[Value] = []
     for part in range(parts):
 

@@ -24,12 +24,11 @@ one gather run at a time. If some axes are automatic, nothing is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
@@ -56,10 +55,8 @@ class OverlapGatherContraction(RewritingPass[Gather]):
     empty: Empty = "zeros"
     barriers: bool = False
 
-    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, Gather]]:
-        for gather in gathers(module.operation, body):
-            if gather.contracted:
-                yield gather.op, gather
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[Gather]:
+        return (gather for gather in gathers(ops, body) if gather.contracted)
 
     def rewrite(self, site: Gather, body: BodyForm, form: Form) -> None:
         dimension = columns_of(site)

@@ -37,12 +37,11 @@ automatic, nothing is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
@@ -68,10 +67,8 @@ class OverlapGatherProduct(RewritingPass[Gather]):
     parts: int = 0
     empty: Empty = "zeros"
 
-    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, Gather]]:
-        for gather in gathers(module.operation, body):
-            if gather.multiplied:
-                yield gather.op, gather
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[Gather]:
+        return (gather for gather in gathers(ops, body) if gather.multiplied)
 
     def rewrite(self, site: Gather, body: BodyForm, form: Form) -> None:
         if form.name == "rows":

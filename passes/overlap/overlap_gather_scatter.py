@@ -37,7 +37,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
@@ -68,21 +67,17 @@ class OverlapGatherScatter(RewritingPass[ScatteredBlock]):
     parts: int = 0
     empty: Empty = "zeros"
 
-    def sites(
-        self, module: ModuleOp, body: BodyForm
-    ) -> Iterator[tuple[ir.Operation, ScatteredBlock]]:
-        for block in scattered_blocks(module.operation, body):
-            yield block.op, block
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ScatteredBlock]:
+        return scattered_blocks(ops, body)
 
     def rewrite(self, site: ScatteredBlock, body: BodyForm, form: Form) -> None:
         parts = form.parts or _USUAL
-        size = site.cuts[site.op.operands[0]].size
-        if parts < 2 or size % parts:
+        if parts < 2 or site.size % parts:
             return
         result = site.back.results[0]
         with ir.InsertionPoint(site.back), site.op.location:
             buffer = empty(result.type, form.empty) if form.in_place else None
-            pieces = _Stages(site, size // parts, form.barriers).pieces(parts)
+            pieces = _Stages(site, site.size // parts, form.barriers).pieces(parts)
             joined = join(pieces, site.cuts[result], result.type, buffer)
         result.replace_all_uses_with(joined)
         for op in (site.back, *reversed(site.second), *reversed(site.first), site.op):

@@ -37,12 +37,11 @@ some axes are automatic, nothing is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import REDUCE_SCATTER
@@ -68,11 +67,8 @@ class OverlapProductScatter(RewritingPass[ScatteredProduct]):
     empty: Empty = "zeros"
     wide: bool = False
 
-    def sites(
-        self, module: ModuleOp, body: BodyForm
-    ) -> Iterator[tuple[ir.Operation, ScatteredProduct]]:
-        for scattered in scattered_products(module.operation, body):
-            yield scattered.op, scattered
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ScatteredProduct]:
+        return scattered_products(ops, body)
 
     def rewrite(self, site: ScatteredProduct, body: BodyForm, form: Form) -> None:
         if form.name == "columns":

@@ -24,12 +24,11 @@ collective, so results do not depend on the cut. If some axes are automatic, not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_REDUCE
@@ -54,11 +53,8 @@ class OverlapProductSum(RewritingPass[SummedProduct]):
     parts: int = 0
     empty: Empty = "zeros"
 
-    def sites(
-        self, module: ModuleOp, body: BodyForm
-    ) -> Iterator[tuple[ir.Operation, SummedProduct]]:
-        for summed in summed_products(module.operation, body):
-            yield summed.op, summed
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[SummedProduct]:
+        return summed_products(ops, body)
 
     def rewrite(self, site: SummedProduct, body: BodyForm, form: Form) -> None:
         sum_in_chunks(site, form)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, option_fields
 from ..ir.body_form import BodyForm, read_body_form
+from ..ir.find_ops import find_ops
 from ..ir.types import Option
 from .form import Form, FormName, erase, erase_all, read
 
-SiteT = TypeVar("SiteT")
+
+class Rewritable(Protocol):
+    """What can be rewritten."""
+
+    @property
+    def op(self) -> ir.Operation:
+        """The operation on which its form is written."""
+        ...
+
+
+SiteT = TypeVar("SiteT", bound=Rewritable)
 
 
 @dataclass(frozen=True)
@@ -30,25 +41,27 @@ class RewritingPass(Pass, Generic[SiteT]):
     op_name: ClassVar[str]
     """Of the operations on which they are written."""
 
-    def sites(self, module: ModuleOp, body: BodyForm) -> Iterator[tuple[ir.Operation, SiteT]]:
-        """What can be rewritten, each with the operation on which its form is written.
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[SiteT]:
+        """What can be rewritten among operations that have a form, in program order.
 
         Each is looked for when it is asked for, so those before may have been rewritten.
         """
-        raise NotImplementedError(f"{type(self).__name__} defines no sites(module, body)")
+        raise NotImplementedError(f"{type(self).__name__} defines no sites(ops, body)")
 
     def rewrite(self, site: SiteT, body: BodyForm, form: Form) -> None:
         """Rewrites a site, or leaves it as it is if the form is not possible."""
         raise NotImplementedError(f"{type(self).__name__} defines no rewrite(site, body, form)")
 
     def run(self, module: ModuleOp) -> None:
+        ops = [op for op in find_ops(module.operation, [self.op_name]) if self._form_of(op)]
+        if not ops:
+            return
         body = read_body_form(module)
-        for op, site in self.sites(module, body):
-            form = self._form_of(op)
-            if form is None or form.name not in self.forms:
-                continue
-            erase(op)
-            if not body.is_partly_manual:
+        if not body.is_partly_manual:
+            for site in self.sites(ops, body):
+                form = self._form_of(site.op)
+                assert form is not None, "the site is one of the operations"
+                erase(site.op)
                 self.rewrite(site, body, form)
         erase_all(module.operation, self.op_name, *self.forms)
 
@@ -58,8 +71,10 @@ class RewritingPass(Pass, Generic[SiteT]):
         return _options(self)["form"] == "chosen"
 
     def _form_of(self, op: ir.Operation) -> Form | None:
+        """The form of an operation, if it is one that this pass knows."""
         if self.is_chosen:
-            return read(op)
+            form = read(op)
+            return form if form is not None and form.name in self.forms else None
         options = _options(self)
         return Form(options.pop("form"), **options)
 

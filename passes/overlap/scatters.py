@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
-from ..ir.collective_ops import ALL_REDUCE, REDUCE_SCATTER, over_whole_axes, reduction
+from ..ir.collective_ops import reduction, with_whole_axes
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
@@ -64,33 +64,33 @@ class ScatteredProduct(SummedProduct):
     cut: Cut
 
 
-def summed_products(root: ir.Operation, form: BodyForm) -> Iterator[SummedProduct]:
-    """The all_reduces of products inside `root`, over several devices.
+def summed_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[SummedProduct]:
+    """Those of some all_reduces that add products of several devices.
 
     Each is looked at when it is asked for, so those before may be rewritten.
     """
-    for each in _sums(root, form, ALL_REDUCE):
+    for each in _sums(ops, form):
         found = _summed(*each)
         if found is not None:
             yield found
 
 
-def scattered_products(root: ir.Operation, form: BodyForm) -> Iterator[ScatteredProduct]:
-    """The reduce_scatters of products inside `root`, over several devices.
+def scattered_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[ScatteredProduct]:
+    """Those of some reduce_scatters that add products of several devices.
 
     Each is looked at when it is asked for, so those before may be rewritten.
     """
-    for each in _sums(root, form, REDUCE_SCATTER):
+    for each in _sums(ops, form):
         found = _scattered(*each)
         if found is not None:
             yield found
 
 
 def _sums(
-    root: ir.Operation, form: BodyForm, name: str
+    ops: Sequence[ir.Operation], form: BodyForm
 ) -> Iterator[tuple[ir.Operation, tuple[str, ...], int]]:
-    """The operations of a name that add over several devices, with the axes and their number."""
-    for op, axes in over_whole_axes(root, name):
+    """The collectives that add over several devices, with the axes and their number."""
+    for op, axes in with_whole_axes(ops):
         count = form.mesh.product(axes)
         if count > 1 and reduction(op) == "stablehlo.add":
             yield op, axes, count

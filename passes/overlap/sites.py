@@ -9,23 +9,24 @@ The passes of this room rewrite these sites, and no others; `form.write(site.op,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, get_args
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..cost.overlap import ProductShape
 from ..ir.body_form import BodyForm, read_body_form
-from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER
+from ..ir.collective_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ..ir.find_ops import find_ops
 from ..ir.ops import walk
-from ..ir.types import array_bytes, element_bytes
-from .blocks import ScatteredBlock, scattered_blocks
-from .exchanges import Exchange, exchanges
+from ..ir.types import array_bytes, element_bytes, shape_of
+from .blocks import scattered_blocks
+from .exchanges import ALL_TO_ALL, exchanges
 from .gather_sites import rewritable
 from .gathers import gathers
-from .loops import carried_bytes, gathering_loops
+from .loops import WHILE, carried_bytes, gathering_loops
 from .products import Product
 from .scatter_chunks import free_dimensions
 from .scatters import scattered_products, summed_products
@@ -39,15 +40,7 @@ Pattern = Literal[
     "all-to-all",
     "gathering-loop",
 ]
-PATTERNS: tuple[Pattern, ...] = (
-    "gather-product",
-    "gather-contraction",
-    "product-scatter",
-    "product-sum",
-    "gather-scatter",
-    "all-to-all",
-    "gathering-loop",
-)
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
 
 @dataclass(frozen=True)
@@ -87,8 +80,8 @@ class Site:
     element: str
     element_bytes: int
     received: int
-    trips: int
     cut: int
+    trips: int = 1
     columns: int = 1
     scattered: int = 0
     reduced: int = 0
@@ -112,132 +105,139 @@ class Site:
         return self.op.location
 
 
-def find_sites(module: ModuleOp) -> tuple[Site, ...]:
+def find_sites(module: ModuleOp, *, blocks: bool = True) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
 
     A gather or a reduce_scatter in a loop can be a site, and its loop another; so can those of a
     block, and the block. Nothing is found in a program with automatic axes.
+
+    Args:
+      blocks: whether to look for those of the pattern "gather-scatter".
     """
     form = read_body_form(module)
     if form.is_partly_manual:
         return ()
-    root = module.operation
-    found = [*_gathers(root, form), *_scatters(root, form), *_sums(root, form)]
-    found += [*_exchanges(root, form), *_blocks(root, form), *_loops(root, form)]
-    places = {op: place for place, op in enumerate(walk(root))} if found else {}
+    by_name: dict[str, list[ir.Operation]] = {}
+    for op in find_ops(module.operation, {name for name, _ in _FINDERS}):
+        by_name.setdefault(op.name, []).append(op)
+    found = [
+        site
+        for name, find in _FINDERS
+        if name in by_name and (blocks or find is not _blocks)
+        for site in find(by_name[name], form)
+    ]
+    if len(found) < 2:
+        return tuple(found)
+    places = {op: place for place, op in enumerate(walk(module.operation))}
     return tuple(sorted(found, key=lambda site: places[site.op]))
 
 
-def _gathers(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
-    for gather in gathers(root, form):
-        found = rewritable(gather)
+def _gathers(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in gathers(ops, form):
+        found = rewritable(each)
         if found is None:
             continue
         is_free = found.pattern == "gather-product"
-        yield Site(
-            found.pattern,
-            gather.op,
-            tuple(each.product.op for each in found.operands),
-            tuple(_shape(each.product, each.side, is_free) for each in found.operands),
-            gather.axes,
-            gather.count,
-            *_element(gather.op),
-            received(gather.op, gather.count),
-            1,
-            _block(gather.op, gather.dimension)
-            if is_free
-            else _columns(found.operands[0].product, found.operands[0].side),
-            kept=found.kept,
-        )
+        products = [_shaped(each.product, each.side, is_free) for each in found.operands]
+        first = found.operands[0]
+        size = shape_of(each.op.operands[0])[each.dimension]
+        cut = size if is_free else _columns(first.product, first.side)
+        yield _site(found.pattern, each, products, cut, kept=found.kept)
 
 
-def _scatters(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
-    for each in scattered_products(root, form):
-        side, _ = next(iter(each.product.operand_dimensions(each.cut.dimension).items()))
-        yield Site(
-            "product-scatter",
-            each.op,
-            (each.product.op,),
-            (_shape(each.product, side, True),),
-            each.axes,
-            each.count,
-            *_element(each.op),
-            received(each.op, each.count),
-            1,
-            each.cut.size,
-            _columns(each.product, 1 - side),
-        )
+def _scatters(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in scattered_products(ops, form):
+        side = next(iter(each.product.operand_dimensions(each.cut.dimension)))
+        columns = _columns(each.product, 1 - side)
+        products = [_shaped(each.product, side)]
+        yield _site("product-scatter", each, products, each.cut.size, columns=columns)
 
 
-def _sums(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
-    for each in summed_products(root, form):
+def _sums(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in summed_products(ops, form):
         size, side, _ = next(iter(free_dimensions(each, (1, 0))), (1, 0, 0))
-        yield Site(
-            "product-sum",
-            each.op,
-            (each.product.op,),
-            (_shape(each.product, side, True),),
-            each.axes,
-            each.count,
-            *_element(each.op),
-            received(each.op, each.count),
+        yield _site("product-sum", each, [_shaped(each.product, side)], size)
+
+
+def _exchanges(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in exchanges(ops, form):
+        products = [_shaped(product) for product in each.products]
+        both = received(each.op, each.count) + received(each.back, each.count)
+        yield _site("all-to-all", each, products, each.size, received=both)
+
+
+def _blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in scattered_blocks(ops, form):
+        products = [_shaped(product) for product in each.products]
+        scattered = received(each.back, each.count)
+        yield _site("gather-scatter", each, products, each.size, scattered=scattered)
+
+
+def _loops(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in gathering_loops(ops, form):
+        moved = [(op.name, received(op, form.mesh.product(axes))) for op, axes in each.collectives]
+        yield _site(
+            "gathering-loop",
+            each,
+            [_shaped(product) for product in each.products],
             1,
-            size,
+            collectives=tuple(op for op, _ in each.collectives),
+            received=sum(bytes_ for _, bytes_ in moved),
+            trips=each.loop.trips,
+            reduced=sum(bytes_ for name, bytes_ in moved if name == REDUCE_SCATTER),
+            carried=carried_bytes(each.loop),
         )
 
 
-def _exchanges(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
-    for each in exchanges(root, form):
-        yield _between("all-to-all", each, received(each.back, each.count), 0)
+_FINDERS: tuple[tuple[str, Callable[[Sequence[ir.Operation], BodyForm], Iterator[Site]]], ...] = (
+    (ALL_GATHER, _gathers),
+    (REDUCE_SCATTER, _scatters),
+    (ALL_REDUCE, _sums),
+    (ALL_TO_ALL, _exchanges),
+    (ALL_GATHER, _blocks),
+    (WHILE, _loops),
+)
+"""The operations on which forms are written, and what finds the sites of a pattern among them."""
 
 
-def _blocks(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
-    for each in scattered_blocks(root, form):
-        yield _between("gather-scatter", each, 0, received(each.back, each.count))
+class _Found(Protocol):
+    """What a pass of this room rewrites, as far as all have it."""
+
+    @property
+    def op(self) -> ir.Operation: ...
+    @property
+    def axes(self) -> tuple[str, ...]: ...
+    @property
+    def count(self) -> int: ...
 
 
-def _between(
-    pattern: Pattern, found: Exchange | ScatteredBlock, exchanged: int, scattered: int
+def _site(
+    pattern: Pattern,
+    found: _Found,
+    products: Sequence[tuple[ir.Operation, ProductShape]],
+    cut: int,
+    *,
+    collectives: tuple[ir.Operation, ...] = (),
+    **sizes: int,
 ) -> Site:
-    """The site of two collectives and what is computed between them.
-
-    Args:
-      exchanged, scattered: the bytes that a device receives in the second one, by its kind.
-    """
+    """A site; `sizes` are other fields of it, of which one has no default: `received`."""
+    sent = collectives[0] if collectives else found.op
+    if "received" not in sizes:
+        sizes["received"] = received(sent, found.count)
+    element = ir.RankedTensorType(sent.operands[0].type).element_type
     return Site(
         pattern,
         found.op,
-        tuple(product.op for product in found.products),
-        tuple(_shape(product, 0, True) for product in found.products),
+        tuple(op for op, _ in products),
+        tuple(shape for _, shape in products),
         found.axes,
         found.count,
-        *_element(found.op),
-        received(found.op, found.count) + exchanged,
-        1,
-        found.cuts[found.op.operands[0]].size,
-        scattered=scattered,
+        str(element),
+        element_bytes(element),
+        cut=cut,
+        collectives=collectives,
+        **sizes,
     )
-
-
-def _loops(root: ir.Operation, form: BodyForm) -> Iterable[Site]:
-    for each in gathering_loops(root, form):
-        op, axes = each.collectives[0]
-        moved = [(op.name, received(op, form.mesh.product(axes))) for op, axes in each.collectives]
-        yield Site(
-            "gathering-loop",
-            each.loop.op,
-            tuple(product.op for product in each.products),
-            tuple(_shape(product, 0, True) for product in each.products),
-            axes,
-            form.mesh.product(axes),
-            *_element(op),
-            sum(bytes_ for _, bytes_ in moved),
-            each.loop.trips,
-            1,
-            reduced=sum(bytes_ for name, bytes_ in moved if name == REDUCE_SCATTER),
-            carried=carried_bytes(each.loop),
-            collectives=tuple(op for op, _ in each.collectives),
-        )
 
 
 def received(op: ir.Operation, count: int) -> int:
@@ -246,25 +246,17 @@ def received(op: ir.Operation, count: int) -> int:
     return array_bytes(whole) * (count - 1) // count
 
 
-def _element(op: ir.Operation) -> tuple[str, int]:
-    """The type of what is sent, and its bytes."""
-    element = ir.RankedTensorType(op.operands[0].type).element_type
-    return str(element), element_bytes(element)
-
-
-def _block(op: ir.Operation, dimension: int) -> int:
-    return ir.RankedTensorType(op.operands[0].type).shape[dimension]
-
-
 def _columns(product: Product, side: int) -> int:
     shape = ir.RankedTensorType(product.op.operands[side].type).shape
     return max((shape[dimension] for dimension in product.free[side]), default=1)
 
 
-def _shape(product: Product, side: int, is_free: bool) -> ProductShape:
-    """The sizes of a product, with operand `side` as that of `m` or, if not `is_free`, of `n`."""
+def _shaped(
+    product: Product, side: int = 0, is_free: bool = True
+) -> tuple[ir.Operation, ProductShape]:
+    """A product and its sizes: operand `side` is that of `m` or, if not `is_free`, of `n`."""
     rows, columns = (side, 1 - side) if is_free else (1 - side, side)
-    return ProductShape(
+    return product.op, ProductShape(
         product.size(0, product.batch[0]),
         product.size(rows, product.free[rows]),
         product.size(columns, product.free[columns]),

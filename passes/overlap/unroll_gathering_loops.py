@@ -71,13 +71,13 @@ class UnrollGatheringLoops(RewritingPass[GatheringLoop]):
     barriers: bool = False
     empty: Empty = "zeros"
 
-    def sites(
-        self, module: ModuleOp, body: BodyForm
-    ) -> Iterator[tuple[ir.Operation, GatheringLoop]]:
+    def run(self, module: ModuleOp) -> None:
         if not self.is_chosen:
             inline_steps(module)
-        for found in gathering_loops(module.operation, body):
-            yield found.loop.op, found
+        super().run(module)
+
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[GatheringLoop]:
+        return gathering_loops(ops, body)
 
     def rewrite(self, site: GatheringLoop, body: BodyForm, form: Form) -> None:
         loop = site.loop
