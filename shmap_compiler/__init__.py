@@ -39,6 +39,7 @@ from shmap_compiler.simulate.validation import Validation
 from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.explaining import explain
+from shmap_compiler.stages.imported import ImportedModule, import_module
 from shmap_compiler.stages.loading import load
 from shmap_compiler.stages.lower_call import PARTITIONERS
 from shmap_compiler.stages.lowered import STAGES, Lowered
@@ -72,6 +73,7 @@ __all__ = [
     "Executable",
     "Graph",
     "HangError",
+    "ImportedModule",
     "Lowered",
     "NamedLowered",
     "NamedProgram",
@@ -108,6 +110,7 @@ __all__ = [
     "call_stablehlo",
     "compiler_options",
     "explain",
+    "import_module",
     "load",
     "mesh",
     "named",

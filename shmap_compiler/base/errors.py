@@ -45,6 +45,10 @@ class TypeProblem(Problem):
     """A mistake in the type of an argument, rather than in its value."""
 
 
+class ProgramName(str):
+    """The name of a program that is not a function, such as the file of a module."""
+
+
 _front_end: ContextVar[str] = ContextVar("front_end", default="shard_map")
 
 
@@ -81,7 +85,8 @@ class ShmapError(Exception):
     def __init__(self, who: str | None, problems: Sequence[Problem]):
         """`who` is the user's function, as `describe` names it; None if no function is at hand.
 
-        It may begin with the front end that maps the function, as in "xmap of `f`".
+        It may begin with the front end that maps the function, as in "xmap of `f`". A `ProgramName`
+        is no function of a front end's.
         """
         self.who = who
         self.problems = tuple(problems)
@@ -89,7 +94,8 @@ class ShmapError(Exception):
             lines = [*map(str, self.problems), reference(self.code)]
         else:
             count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
-            mapped = who if " of `" in who else f"{_front_end.get()} of {who}"
+            is_whole = " of `" in who or isinstance(who, ProgramName)
+            mapped = who if is_whole else f"{_front_end.get()} of {who}"
             lines = [f"{mapped}{count}:", *(f"  {p}" for p in self.problems)]
             lines.append(f"  {reference(self.code)}")
         super().__init__("\n".join(lines))

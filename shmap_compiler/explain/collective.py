@@ -23,11 +23,15 @@ from shmap_compiler.explain.hlo import Computation, Instruction, Module
 from shmap_compiler.explain.replica_groups import read_groups, read_pairs
 
 _PAYLOADS = {record.hlo: record.payload for record in RECORDS if record.hlo}
-_PRIMITIVES = {record.primitive.name for record in RECORDS} | {
-    form.name for record in RECORDS for form in record.forms
-}
 KINDS = tuple(sorted(_PAYLOADS))
 """The HLO instructions that collectives become."""
+
+_WRITTEN = (
+    {record.primitive.name for record in RECORDS}
+    | {form.name for record in RECORDS for form in record.forms}
+    | {kind.replace("-", "_") for kind in KINDS}
+)
+"""How JAX names collectives that a program has, and how StableHLO does."""
 
 if _unpriced := set(KINDS) - set(SENT_SHARES):
     raise NotImplementedError(f"shmap_passes.cost.collective_time does not know {_unpriced}")
@@ -74,7 +78,7 @@ class Collective:
 
         Others were added by the partitioner, which names them after the operation that needs them.
         """
-        return self.scope.rpartition("/")[2].partition("[")[0] in _PRIMITIVES
+        return self.scope.rpartition("/")[2].partition("[")[0] in _WRITTEN
 
     @property
     def size(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes import make_context
 
-from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
 from shmap_compiler.base.untyped import AnyValue, TreeDef, Unchecked
 from shmap_compiler.simulate.borders import UnreadableSharding
 from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
@@ -21,13 +21,15 @@ from shmap_compiler.simulate.non_finite import FirstNonFinite, has_non_finite
 from shmap_compiler.simulate.play import Played, play
 from shmap_compiler.simulate.simulation import Simulation, simulation_error
 
+THE_MODULE = ProgramName("the module")
+
 
 def simulate_module(
     text: str,
     args: Sequence[AnyValue],
     *,
     axes: Mapping[str, int] | None = None,
-    who: str = "the module",
+    who: str = THE_MODULE,
     out_tree: TreeDef = None,
 ) -> Simulation:
     """Simulates a StableHLO module on full arrays, device by device.

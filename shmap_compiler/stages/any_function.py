@@ -53,14 +53,14 @@ def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Port
     types = [_type(leaves[i]) for i in arrays]
     traced: Any = jax.jit(flat, keep_unused=True).trace(*types)
     if lines := callback_lines(traced.jaxpr.jaxpr):
-        raise TargetError(describe(fun), [calls_back(line) for line in lines])
+        raise TargetError(_who(fun), [calls_back(line) for line in lines])
     mesh = _mesh(fun, types, traced.jaxpr)
     lowered = traced.lower(lowering_platforms=(platform,))
     out_types = tuple(
         jax.ShapeDtypeStruct(out.shape, out.dtype) for out in jax.tree.leaves(traced.out_info)
     )
     signature = Signature(
-        who=describe(fun),
+        who=_who(fun),
         name=function_name(fun),
         mesh=mesh,
         in_tree=jax.tree.structure([0] * len(arrays)),
@@ -76,6 +76,10 @@ def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Port
     )
     partitioner = "shardy" if shardy_is_on() else "gspmd"
     return Portable.of(portable(signature, lowered.compiler_ir("stablehlo"), partitioner, platform))
+
+
+def _who(fun: Function) -> str:
+    return f"jit of {describe(fun)}"
 
 
 def _is_array(leaf: object) -> bool:
@@ -134,7 +138,7 @@ def _mesh(fun: Function, types: Sequence[Aval], jaxpr: Jaxpr) -> Mesh | Abstract
             "one mesh for all arguments, and no other number of devices inside",
             "give all arguments shardings on one mesh",
         )
-        raise TargetError(describe(fun), [problem])
+        raise TargetError(_who(fun), [problem])
     return chosen
 
 

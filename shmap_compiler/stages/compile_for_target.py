@@ -34,6 +34,8 @@ def compile_for_target(
     progress: Progress,
     graph: Graph | None = None,
     options: CompilerOptions = NO_OPTIONS,
+    *,
+    apart: bool = False,
 ) -> Compiled:
     """A program compiled for the devices of a target.
 
@@ -41,6 +43,7 @@ def compile_for_target(
       progress: called with the name of each phase of a compilation elsewhere as it begins.
       graph: of the program, to name its arrays in errors.
       options: of the compiler.
+      apart: whether to compile in a separate process also if the devices are attached.
 
     Raises:
       TargetError: it does not fit them, or what compiles for them is missing or refuses it.
@@ -55,7 +58,7 @@ def compile_for_target(
             f"save it again: lower(...).save(path, platform={target.platform!r})",
         )
         raise TargetError(signature.who, [problem])
-    if target.is_here:
+    if target.is_here and not apart:
         mesh = target_mesh(signature, target)
         with refused_options(signature.who, options.given):
             return Executable(signature.on(mesh), compile_portable(program, mesh, options), target)

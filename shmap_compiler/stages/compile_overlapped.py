@@ -37,22 +37,28 @@ def compile_overlapped(
     target: Target,
     given: Mapping[str, Unchecked],
     progress: Progress,
-    graph: Graph,
+    graph: Graph | None,
     signature: Signature,
+    *,
+    apart: bool = False,
 ) -> Compiled:
     """A program compiled for a target.
 
     Only a program in which something was chosen is compiled with the options of the target.
+
+    Args:
+      graph: of the program; None for a module of another producer.
+      apart: see `compile_for_target`.
     """
 
     def compiled(program: PortableProgram, of_target: Mapping[str, Setting]) -> Compiled:
         options = CompilerOptions(given, of_target)
-        return compile_for_target(program, target, progress, graph, options)
+        return compile_for_target(program, target, progress, graph, options, apart=apart)
 
     def plain() -> Compiled:
         return compiled(lower(target.platform, PLAIN, None)[0], {})
 
-    if setting.mode == "off" or not _may_overlap(graph):
+    if setting.mode == "off" or (graph is not None and not _may_overlap(graph)):
         return plain()
     machine = machine_for(signature, target)
     program, snapshots = lower(target.platform, setting, machine)

@@ -17,6 +17,7 @@ from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.compiled import CompiledForTarget
 from shmap_compiler.stages.executable import Executable
+from shmap_compiler.stages.imported import ImportedModule
 from shmap_compiler.stages.lowered import Lowered
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
@@ -29,7 +30,8 @@ def explain(program: Wrapped, *args: PyTree, target: str | Target | None = None)
 
     Args:
       program: A function, jitted or not, such as a training step or `jax.grad(f)`, which is called
-        with `args`; or a lowered or compiled program, of this package or of JAX.
+        with `args`; or a lowered or compiled program, of this package or of JAX; or a module of
+        `import_module`.
       *args: Arguments of the function: arrays or `jax.ShapeDtypeStruct`s, with their shardings.
         None for other programs.
       target: What to compile for, as for `Lowered.compile`. Defaults to the devices of the arrays,
@@ -55,6 +57,8 @@ def explain(program: Wrapped, *args: PyTree, target: str | Target | None = None)
         return program.explain()
     if isinstance(program, Lowered):
         return (program.compile() if target is None else program.compile(target)).explain()
+    if isinstance(program, ImportedModule):
+        return program.explain(target)
     if isinstance(program, Portable):
         return program.compile(target or "local").explain()
     if isinstance(program, jax.stages.Lowered):

@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from shmap_compiler.artifacts import write_portable
 from shmap_compiler.artifacts.container import unpack
 from shmap_compiler.base.jax_compat import setting
@@ -63,7 +65,7 @@ def compile_in_subprocess(
         flat = replace(program, signature=program.signature.flat())
         source.write_bytes(write_portable(flat))
         arguments = [str(source), target.text, str(result), json.dumps(asdict(options))]
-        _run(_WORKER, arguments, target, progress)
+        _run(_WORKER, arguments, target, progress, is_wide=_is_wide(program))
         return CompiledForTarget(program.signature, target, unpack(result))
 
 
@@ -81,8 +83,19 @@ def places_in_subprocess(
     return tuple(tuple(place) for place in reports["places"])
 
 
+def _is_wide(program: PortableProgram) -> bool:
+    """Whether a program takes or returns arrays of 64-bit numbers, which JAX may have off here."""
+    types = {t.dtype for t in (*program.signature.in_types, *program.signature.out_types)}
+    return any(jax.dtypes.canonicalize_dtype(dtype) != dtype for dtype in types)
+
+
 def _run(
-    worker: Path, arguments: list[str], target: Target, progress: Callable[[str], None]
+    worker: Path,
+    arguments: list[str],
+    target: Target,
+    progress: Callable[[str], None],
+    *,
+    is_wide: bool = False,
 ) -> dict[str, Unchecked]:
     """Runs a worker until it exits; reads its reports, lines of JSON on its standard output.
 
@@ -92,7 +105,7 @@ def _run(
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", str(worker), *arguments],
-            env=_environment(target),
+            env=_environment(target, is_wide),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -120,14 +133,14 @@ def _run(
     return reports
 
 
-def _environment(target: Target) -> dict[str, str]:
+def _environment(target: Target, is_wide: bool) -> dict[str, str]:
     """The environment of this process, with JAX's current settings and what the compiler needs."""
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **os.environ,
         **target.environment,
         "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": str(bool(setting("jax_enable_x64"))),
+        "JAX_ENABLE_X64": str(is_wide or bool(setting("jax_enable_x64"))),
         # The worker imports from the same places.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }

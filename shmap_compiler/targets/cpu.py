@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -40,6 +42,11 @@ class CpuTarget(Target):
     @property
     def device_count(self) -> int:
         return self.count
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        flag = f"--xla_force_host_platform_device_count={self.count}"
+        return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()}
 
     @property
     def is_here(self) -> bool:

@@ -125,3 +125,13 @@ def test_arrays_on_several_meshes():
 def test_a_target_of_another_size():
     with pytest.raises(TargetError, match="8 devices in the mesh"):
         explain(step, *ARGS, target="cpu:4")
+
+
+def test_the_error_for_a_callback_names_the_jitted_program():
+    @jax.jit
+    def prints(x):
+        jax.debug.print("{}", x)
+        return x
+
+    with pytest.raises(TargetError, match=r"^jit of `prints` \(.*test_explaining.py:\d+\):"):
+        explain(prints, jnp.ones(8), target="cpu:8")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..usage import Mistake, UsageError, read_all
-from . import output, program, shared_options
+from . import module_files, output, program, shared_options
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from shmap_compiler import Target
+    from shmap_compiler import ImportedModule, Target
     from shmap_compiler.explain import Explanation, SideBySide
     from shmap_compiler.explain.conditions import Condition
+
+    _Work = program.Program | program.AnyProgram | ImportedModule
 
 NAME = "explain"
 SUMMARY = "show what a program costs on a target: wire, compute, memory"
@@ -25,6 +28,11 @@ jax.grad(f), with arguments that have shardings. Prints each collective with its
 axes, bytes, modelled time and how much of it overlaps with computation, then compute by line,
 totals, what bounds the run time, and memory. Targets are those of `shmap compile`. The formulas are
 in docs/explain.md.
+
+A file FILE.mlir holds a module instead, of any producer: in body form, with Shardy's manual
+computations, or with GSPMD's custom calls. It is compiled for CPU devices if no target is given;
+--mesh names and sizes the axes of its mesh, if it does not. Collectives that could deadlock are
+listed at the end; exits with status 1 then.
 """
 EPILOG = """\
 examples:
@@ -35,14 +43,19 @@ examples:
       --against examples/collective_matmul.py:two_way --html page.html
   shmap explain examples/matmul.py:matmul_basic --target tpu:v5e:2x4 --against tpu:v6e:2x4 \\
       --trace trace.json --fail-if 'exposed > 1ms'
+  shmap explain module.mlir --mesh data=2,model=4 --target tpu:v5e:2x4
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared_options.add_arguments(parser)
     parser.add_argument(
-        "--target", dest="explain_for", metavar="TARGET", required=True, help="what to compile for"
+        "--target",
+        dest="explain_for",
+        metavar="TARGET",
+        help="what to compile for; modules in files are compiled for CPU devices by default",
     )
+    parser.set_defaults(partitioner=None)
     shared_options.add_compiler_options(parser)
     shared_options.add_overlap(parser)
     parser.add_argument(
@@ -79,10 +92,10 @@ def execute(options: argparse.Namespace) -> int:
     )
     output.require_writable("--html", options.html)
     output.require_writable("--trace", options.trace)
-    target = Target.parse(options.explain_for)
+    work = _load(options)
+    target = Target.parse(_target_text(options, work))
     other = _other(options, target)
-    work = program.load_any(options)
-    other_work = work if other is None or other[0] is options else program.load_any(other[0])
+    other_work = work if other is None or other[0] is options else _load(other[0])
     explanation = _explained(options, work, target)
     shown: Explanation | SideBySide = explanation
     if other is not None:
@@ -92,7 +105,8 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print(explanation)
         if isinstance(work, program.Program):
-            lowered = work.lower(options.partitioner, **program.overlap_options(options, work))
+            overlap = program.overlap_options(options, work)
+            lowered = work.lower(options.partitioner or "gspmd", **overlap)
             if lowered.overlap.mode != "off":
                 print(f"\n{lowered.overlap_report(target)}")
         if other is not None:
@@ -101,7 +115,31 @@ def execute(options: argparse.Namespace) -> int:
         output.write("--html", options.html, shown.to_html())
     if options.trace is not None:
         output.write("--trace", options.trace, explanation.to_trace())
-    return _judge(explanation, conditions)
+    status = _judge(explanation, conditions)
+    is_module = not isinstance(work, program.Program | program.AnyProgram)
+    return 1 if is_module and work.hangs else status
+
+
+def _load(options: argparse.Namespace) -> _Work:
+    from shmap_compiler import import_module
+
+    if not module_files.names_module(options.target):
+        return program.load_any(options)
+    return import_module(
+        module_files.read(options.target, {"--arg": options.args}),
+        axes=module_files.axes(options),
+        partitioner=options.partitioner,
+        who=Path(options.target).name,
+    )
+
+
+def _target_text(options: argparse.Namespace, work: _Work) -> str:
+    if options.explain_for is not None:
+        return options.explain_for
+    if isinstance(work, program.Program | program.AnyProgram):
+        fix = "write e.g. --target tpu:v5e:2x4"
+        raise UsageError(Mistake("--target", "none", "what to compile for", fix))
+    return f"cpu:{work.signature.mesh.size}"
 
 
 def _other(options: argparse.Namespace, target: Target) -> tuple[argparse.Namespace, Target] | None:
@@ -117,12 +155,19 @@ def _other(options: argparse.Namespace, target: Target) -> tuple[argparse.Namesp
     return options, Target.parse(text)
 
 
-def _explained(
-    options: argparse.Namespace, work: program.Program | program.AnyProgram, target: Target
-) -> Explanation:
-    overlap = program.overlap_options(options, work)
-    lowered = program.lower_for(work, options.partitioner, target, **overlap)
+def _explained(options: argparse.Namespace, work: _Work, target: Target) -> Explanation:
     given = shared_options.compiler_options(options)
+    if not isinstance(work, program.Program | program.AnyProgram):
+        with Progress(f"compiling for {target}") as progress:
+            return work.explain(
+                target,
+                progress.phase,
+                compiler_options=given,
+                overlap=options.overlap,
+                overlap_rounding=options.overlap_rounding,
+            )
+    overlap = program.overlap_options(options, work)
+    lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
     with Progress(f"compiling for {target}") as progress:
         return lowered.compile(target, progress.phase, compiler_options=given).explain()
 

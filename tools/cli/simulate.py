@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..usage import Mistake, UsageError
-from . import program, shared_options
+from . import module_files, program, shared_options
 from .tables import print_table
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def execute(options: argparse.Namespace) -> int:
 
     from . import random_data
 
-    if options.target.endswith(".mlir"):
+    if module_files.names_module(options.target):
         simulation = _simulate_module(options)
     else:
         work = program.load(options, needs_devices=False)
@@ -98,23 +97,14 @@ def _simulate_module(options: argparse.Namespace) -> Simulation:
     import jax
 
     from shmap_compiler import simulate_module
+    from shmap_compiler.base.errors import ProgramName
     from shmap_compiler.simulate.simulate_module import playable
 
-    from . import mesh_text, random_data
+    from . import random_data
 
-    for option, given in (("--stage", options.stage), ("--arg", options.args)):
-        if given is not None:
-            fix = f"omit {option}, or name the function, FILE.py:NAME"
-            found = "a module, which is one stage, with types of its own"
-            raise UsageError(Mistake(option, found, "a program of Python", fix))
-    try:
-        text = Path(options.target).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        found = getattr(error, "strerror", None) or "no text"
-        mistake = Mistake(f"target {options.target!r}", found, "a module as text", "check the path")
-        raise UsageError(mistake) from None
-    axes = None if options.mesh is None else dict(mesh_text.parse(options.mesh))
-    who = Path(options.target).name
+    text = module_files.read(options.target, {"--stage": options.stage, "--arg": options.args})
+    axes = module_files.axes(options)
+    who = ProgramName(Path(options.target).name)
     types = [type_ for type_ in playable(text, axes, who).in_types if type_ is not None]
     structs = [jax.ShapeDtypeStruct(shape, element.dtype) for shape, element in types]
     args = random_data.fill(structs, options.seed)

@@ -1,0 +1,44 @@
+"""Modules of other producers in files, which some commands take instead of a Python function."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..usage import Mistake, UsageError
+
+
+def names_module(target: str) -> bool:
+    """Whether a command line names a module, rather than a Python function."""
+    return target.endswith(".mlir")
+
+
+def read(target: str, others: Mapping[str, object]) -> str:
+    """The text of the module in a file.
+
+    Args:
+      target: its path.
+      others: options that are for Python functions only, as given.
+
+    Raises:
+      UsageError: it cannot be read, or one of those options is given.
+    """
+    for option, given in others.items():
+        if given is not None:
+            fix = f"omit {option}, or name the function, FILE.py:NAME"
+            found = "a module, which is one stage, with types of its own"
+            raise UsageError(Mistake(option, found, "a program of Python", fix))
+    try:
+        return Path(target).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "no text"
+        mistake = Mistake(f"target {target!r}", found, "a module as text", "check the path")
+        raise UsageError(mistake) from None
+
+
+def axes(options: argparse.Namespace) -> dict[str, int] | None:
+    """The mesh axes of the option --mesh; None if it is not given."""
+    from . import mesh_text
+
+    return None if options.mesh is None else dict(mesh_text.parse(options.mesh))
