@@ -123,7 +123,11 @@ STARTS_PROCESSES = {
 NEEDS_COMPILER = {"needs_tpu_compiler", "needs_gpu_compiler"}
 """Decorators that mark a test as starting a process."""
 
-HELPERS = {"test_targets.py": {"worker"}, "test_perfetto.py": {"query"}}
+HELPERS = {
+    "test_explained_modules.py": {"explained_apart"},
+    "test_perfetto.py": {"query"},
+    "test_targets.py": {"worker"},
+}
 """Helpers of a test file that start a process, or whose result does."""
 
 

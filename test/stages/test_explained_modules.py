@@ -84,13 +84,17 @@ def test_the_collectives_of_a_module(stem):
         assert of_producer(explanation, stem) == (COLLECTIVES[stem], ADDED.get(stem, []))
 
 
+def explained_apart(module):
+    return explain(module)
+
+
 @pytest.mark.subprocess
 def test_a_module_is_explained_in_another_process():
     """One with 64-bit numbers, which are off here, and with fewer devices than are here."""
     module = imported("mixed_tokens", axes={"x": 2})
     with pytest.raises(TargetError, match="arrays of int64"):
         module.compile()
-    explanation = explain(module)
+    explanation = explained_apart(module)
     assert explanation.target == "cpu:2"
     assert explanation.program == "mixed_tokens.mlir"
     (gather,) = explanation.collectives
@@ -145,7 +149,7 @@ def test_what_jax_lowers_is_named_by_the_lines_of_the_user(partitioner):
     compiled = module.compile()
     (total,) = compiled.explain().collectives
     assert (total.kind, total.axes, total.written) == ("all-reduce", ("j",), True)
-    assert re.fullmatch(r".*test_imported\.py:\d+", total.source)
+    assert re.fullmatch(r".*test_explained_modules\.py:\d+", total.source)
     np.testing.assert_array_equal(compiled(x)[0], f(x))
     np.testing.assert_array_equal(module.simulate(x).results[0], f(x))
 
