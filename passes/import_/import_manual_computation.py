@@ -20,9 +20,10 @@ wanted in another split than it has, such as by a second region, takes the commu
 partitioner would add: an all_to_all, an all_gather, or a slice. Several regions become one. Regions
 in functions that @main calls are inlined. If there is no @main, the only public function becomes
 @main. Shardy's own collectives that move pieces of full arrays only say how these are split, and an
-`sdy.all_reduce` over manual axes becomes StableHLO's. Regions that make no axis manual and named
-computations are inlined, and what Shardy notes for itself is erased. Of a module that was exported
-from body form, the import is that body form.
+`sdy.all_reduce` over manual axes becomes StableHLO's. Regions that Shardy wrote as custom calls
+(for HLO, and in what `jax.export` of earlier JAX serialized) are written in its dialect. Regions
+that make no axis manual and named computations are inlined, and what Shardy notes for itself is
+erased. Of a module that was exported from body form, the import is that body form.
 
 Needs:   a region at least; one mesh, without device ids, and equal manual axes for all regions; no
          summands of an array where its sums are wanted; no effects outside of regions.

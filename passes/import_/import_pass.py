@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir import passmanager
+from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, Violation
 from ..export.inline_meshes import InlineMeshes
 from ..ir.shardy_notes import erase_shardy_notes
-from ..ir.types import PassHandle
+from .round_trip import restore_regions
+
+
+@dataclass(frozen=True)
+class _ReadNotes(Pass):
+    name = "shmap-import-notes"
+    code = "SHM-P13"
+
+    def run(self, module: ModuleOp) -> None:
+        restore_regions(module)
+        erase_shardy_notes(module.operation)
 
 
 @dataclass(frozen=True)
 class ImportPass(Pass):
     """A pass that brings a module into body form.
 
-    First, what Shardy notes for itself is erased. Then meshes are inlined, so that it does not
-    matter how many the module declares.
+    First, regions that Shardy wrote as custom calls are written in its dialect, and what it notes
+    for itself is erased. Then meshes are inlined, so that it does not matter how many the module
+    declares.
     """
 
     def add_to(
@@ -26,10 +38,6 @@ class ImportPass(Pass):
         refused: list[Violation],
         before: Pass | None = None,
     ) -> None:
-        def erase_notes(op: ir.Operation, _: PassHandle) -> None:
-            with op.location:
-                erase_shardy_notes(op)
-
-        manager.add(erase_notes, name=f"{self.name}-notes")
+        _ReadNotes().add_to(manager, refused)
         InlineMeshes().add_to(manager, refused)
         super().add_to(manager, refused, before)

@@ -11,6 +11,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func, sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 from shmap_passes.import_.body_of import name_entry
+from shmap_passes.import_.round_trip import restore_regions
 from shmap_passes.ir.body_form import read_mesh
 from shmap_passes.ir.collective_ops import GROUPED, GROUPS
 from shmap_passes.ir.dialects import register_mlir_passes
@@ -58,6 +59,7 @@ def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) 
 
     Raises:
       ir.MLIRError: the text is not a module.
+      PassRefused: a part of a region that Shardy wrote as custom calls is missing.
     """
     with context, ir.Location.unknown():
         parsed = ir.Module.parse(text)
@@ -67,6 +69,7 @@ def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) 
         module = parsed.operation.opview
         assert isinstance(module, ModuleOp), "Module.parse returns modules only"
         name_entry(module)
+        restore_regions(module)
         erase_shardy_notes(module.operation)
         functions = {
             op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
-from shmap_passes import make_context
+from shmap_passes import PassRefused, make_context
+from shmap_passes.diagnostics import file_line_col
 
 from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
 from shmap_compiler.base.untyped import AnyValue, TreeDef, Unchecked
@@ -91,6 +92,10 @@ def playable(
         place, found = _first_diagnostic(error)
         fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
         raise simulation_error(who, place, found, "a StableHLO module", fix) from None
+    except PassRefused as error:
+        first, fix = error.violations[0], "print the module again with the version that wrote it"
+        place, needed = file_line_col(first.location), "regions with their shardings"
+        raise simulation_error(who, place, first.message, needed, fix) from None
     if "main" not in module.functions:
         found = f"the functions {', '.join(module.functions) or 'none'}"
         needed = "a function @main, or one public function only"

@@ -14,6 +14,7 @@ from shmap_passes.diagnostics import file_line_col
 from shmap_passes.import_.body_of import name_entry
 from shmap_passes.import_.import_custom_calls import ImportCustomCalls
 from shmap_passes.import_.import_manual_computation import REGION, ImportManualComputation
+from shmap_passes.import_.round_trip import has_custom_regions
 from shmap_passes.import_.sharding_calls import ENTERS, LEAVES
 from shmap_passes.ir.body_form import MANUAL_AXES, BodyForm, read_body_form
 from shmap_passes.ir.collective_ops import COLLECTIVES, call_target
@@ -98,7 +99,7 @@ def _importer(
     main = functions_of(module).get("main")
     if main is not None and MANUAL_AXES in main.attributes:
         return None
-    if find_ops(module.operation, [REGION]):
+    if find_ops(module.operation, [REGION]) or has_custom_regions(module):
         return ImportManualComputation()
     calls = find_ops(module.operation, ["stablehlo.custom_call"])
     if any(call_target(op) in (ENTERS, LEAVES) for op in calls):

@@ -28,7 +28,8 @@ def run(text, pipeline):
 
 
 def importer_of(text):
-    return "shardy" if "sdy.manual_computation" in text else "gspmd"
+    is_shardys = "sdy.manual_computation" in text or "sdy.GlobalToLocalShape" in text
+    return "shardy" if is_shardys else "gspmd"
 
 
 def back(text, mesh):

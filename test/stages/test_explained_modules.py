@@ -19,6 +19,7 @@ INPUTS = Path(__file__).parents[1] / "passes" / "import_" / "Inputs"
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 
 COLLECTIVES = {
+    "jax_export_round_trip": [("collective-permute", "a", 11, 1)],
     "jax_gspmd_partial": [("all-reduce", "axis_0", 7, 1)],
     "jax_gspmd_positions": [],
     "jax_gspmd_v1": [("collective-permute", "axis_0", 12, 1)],
@@ -29,6 +30,7 @@ COLLECTIVES = {
     "shardy_collectives": [("all-reduce", "y", 12, 1)],
     "shardy_nested": [],
     "shardy_notes": [],
+    "shardy_round_trip": [("collective-permute", "a", 12, 1)],
     "tensorflow_unspecified": [("all-reduce", "axis_0", 11, 1)],
     "torch_xla_linear": [("all-reduce", "axis_1", 10, 1)],
     "torch_xla_two_regions": [("all-to-all", "axis_0", 7, 1), ("all-reduce", "axis_0", 14, 1)],
