@@ -52,8 +52,9 @@ def regions_of_other(root: ir.Operation, partitioner: str) -> list[Violation]:
     return [
         Violation(
             op.location,
-            f"a region inside of the body is written for {other}, and this pass for {partitioner}; "
-            f"use partitioner={other}",
+            f"a region inside of the body is written for {other}, and this pass for {partitioner}: "
+            "passes rewrite the outermost region, and XLA reads one form in a module; use "
+            f"partitioner={other}",
         )
         for op in found
     ]

@@ -117,9 +117,9 @@ def _restore_sharding(op: ir.Operation) -> None:
         return
     value = op.operands[0]
     sharding = _note(op, "xla.sdy.sharding")
-    if target == "Sharding" and sharding is None:
-        return
     if target == "Sharding":
+        if sharding is None:
+            return
         (each,) = sdy.TensorShardingPerValueAttr(sharding).shardings
         with ir.InsertionPoint(op), op.location:
             made = ir.Operation.create(

@@ -49,7 +49,15 @@ def by_axes(
             window.append((index * block, (index + 1) * block))
         windows.append(tuple(window))
     groups = tuple(map(tuple, mesh.groups([a for a in mesh.names if a in region])))
-    return Cut(tuple(windows), groups, bool(unreduced))
+    return Cut(tuple(windows), groups, _summands(mesh, unreduced))
+
+
+def _summands(mesh: Mesh, unreduced: Sequence[str]) -> tuple[int, ...]:
+    """The number of the summand that each device holds; () without unreduced axes."""
+    if not unreduced:
+        return ()
+    numbers = {d: k for group in mesh.groups(unreduced) for k, d in enumerate(group)}
+    return tuple(numbers[device] for device in range(mesh.size))
 
 
 def read_sdy(
@@ -74,14 +82,56 @@ def read_sdy(
     return by_axes(finer.mesh, list(map(in_region, dims)), shape, names, in_region(unreduced))
 
 
-def read_text(text: str, shape: Sequence[int], count: int) -> Cut:
-    """The cut that a text of GSPMD describes, for `count` devices."""
+def read_text(text: str, shape: Sequence[int], count: int, region: str = "{manual}") -> Cut:
+    """The cut that a text of GSPMD describes, for `count` devices.
+
+    Args:
+      region: the sharding of the blocks. Along axes that are automatic there, the partitioner owns
+        summands, and every device computes with the sum.
+    """
     everyone = (tuple(range(count)),)
     whole = tuple((0, size) for size in shape)
     if text in ("{replicated}", "{unreduced}"):
-        return Cut((whole,) * count, everyone, text == "{unreduced}")
+        each = range(count) if text == "{unreduced}" else ()
+        return Cut((whole,) * count, everyone, _of_region(tuple(each), region))
     if text == "{manual}":
         return Cut((whole,) * count, tuple((d,) for d in range(count)))
+    ids, kinds = _read_tiles(text)
+    tile, rank = ids.shape, len(shape)
+    where = {int(device): index for index, device in np.ndenumerate(ids)}
+    windows, groups, summands = [], {}, []
+    for device in range(count):
+        index = where[device]
+        manual = _coordinates(index[rank:], kinds, "manual")
+        groups.setdefault(manual, []).append(device)
+        blocks = zip(index, shape, tile, strict=False)
+        windows.append(tuple((k * (n // t), (k + 1) * (n // t)) for k, n, t in blocks))
+        summands.append(_coordinates(index[rank:], kinds, "unreduced"))
+    order = {each: number for number, each in enumerate(sorted(set(summands)))}
+    numbers = tuple(order[each] for each in summands) if "unreduced" in kinds else ()
+    return Cut(tuple(windows), tuple(map(tuple, groups.values())), _of_region(numbers, region))
+
+
+def _coordinates(index: Sequence[int], kinds: Sequence[str], wanted: str) -> tuple[int, ...]:
+    return tuple(k for k, kind in zip(index, kinds, strict=True) if kind == wanted)
+
+
+def _of_region(summands: tuple[int, ...], region: str) -> tuple[int, ...]:
+    """The summands along manual axes: those of the first device with the same manual position."""
+    if not summands or _V2.fullmatch(region) is None:
+        return summands
+    ids, kinds = _read_tiles(region)
+    rank = ids.ndim - len(kinds)
+    first: dict[tuple[int, ...], int] = {}
+    found = [0] * len(summands)
+    for index, device in sorted(np.ndenumerate(ids), key=lambda each: int(each[1])):
+        manual = _coordinates(index[rank:], kinds, "manual")
+        found[int(device)] = summands[first.setdefault(manual, int(device))]
+    return tuple(found) if len(set(found)) > 1 else ()
+
+
+def _read_tiles(text: str) -> tuple[np.ndarray, list[str]]:
+    """The devices of a tiled sharding by tile, and the kinds of its last dimensions."""
     match = _V2.fullmatch(text)
     if match is None:
         raise UnreadableSharding(text)
@@ -92,18 +142,8 @@ def read_text(text: str, shape: Sequence[int], count: int) -> Cut:
         ids = ids.transpose(_numbers(match[3])) if match[3] else ids
     else:
         ids = np.array(_numbers(match[4]))
-    ids = ids.reshape(tile)
     kinds = ["replicated"] if match[5] else [k.strip() for k in (match[6] or "").split(",") if k]
-    where = {int(device): index for index, device in np.ndenumerate(ids)}
-    rank = len(shape)
-    windows, groups = [], {}
-    for device in range(count):
-        index = where[device]
-        manual = tuple(k for k, kind in zip(index[rank:], kinds, strict=True) if kind == "manual")
-        groups.setdefault(manual, []).append(device)
-        blocks = zip(index, shape, tile, strict=False)
-        windows.append(tuple((k * (n // t), (k + 1) * (n // t)) for k, n, t in blocks))
-    return Cut(tuple(windows), tuple(map(tuple, groups.values())), "unreduced" in kinds)
+    return ids.reshape(tile), kinds
 
 
 def _numbers(text: str) -> tuple[int, ...]:

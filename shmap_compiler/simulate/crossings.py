@@ -12,6 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 from shmap_passes.ir.body_form import BodyForm
 from shmap_passes.ir.boundary import Boundary
+from shmap_passes.ir.ops import defining_op
 from shmap_passes.ir.types import Value
 from shmap_passes.ir.unverified import manual_axes
 
@@ -92,15 +93,24 @@ def crossing_call(op: ir.Operation, target: str, numbering: Numbering, module: R
     place, (operands, results) = place_of(op), numbering.around(op)
     if target == INTO:
         text = _sharding_text(ir.OpResult(op.operands[0]).owner)
-        cut = borders.read_text(text, shape(op.operands[0].type), module.mesh.size)
+        region = _sharding_text(op)
+        cut = borders.read_text(text, shape(op.operands[0].type), module.mesh.size, region)
         return Enter(place, operands, results, (cut,))
     type_ = op.results[0].type
-    cut = borders.read_text(_sharding_text(op), shape(type_), module.mesh.size)
+    region = _text_of_block(op.operands[0])
+    cut = borders.read_text(_sharding_text(op), shape(type_), module.mesh.size, region)
     return _leave(place, operands, results, (cut,), [type_], module)
 
 
 def _sharding_text(op: OpView) -> str:
     return ir.StringAttr(op.operation.attributes["mhlo.sharding"]).value
+
+
+def _text_of_block(block: Value) -> str:
+    """The sharding of a block that leaves; all axes are manual if nothing says it."""
+    made = defining_op(block)
+    has_text = made is not None and "mhlo.sharding" in made.attributes
+    return _sharding_text(made.opview) if made is not None and has_text else "{manual}"
 
 
 def _leave(

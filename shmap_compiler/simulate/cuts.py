@@ -1,7 +1,7 @@
 """How a full array is cut into blocks.
 
 A window is the part of a full array that a device holds: (start, stop) of each dimension. Devices
-with equal windows hold copies.
+with equal windows hold copies, or summands.
 """
 
 from __future__ import annotations
@@ -21,22 +21,29 @@ class Cut:
     Attributes:
       windows: one for each device.
       groups: the devices whose blocks together are the full array.
-      summed: whether devices with equal windows hold summands rather than copies.
+      summands: the number of the summand that each device holds; devices with equal windows and
+        numbers hold copies. () if no device holds summands.
     """
 
     windows: tuple[Window, ...]
     groups: Groups
-    summed: bool = False
+    summands: tuple[int, ...] = ()
+
+    def part(self, device: int) -> tuple[Window, int]:
+        """What a device holds; devices with equal parts hold copies."""
+        return self.windows[device], self.summands[device] if self.summands else 0
 
     def block(self, full: np.ndarray, device: int) -> np.ndarray:
         """What a device holds."""
         block = full[self.index(device)]
-        return np.zeros_like(block) if self.summed and not self._is_first(device) else block
+        is_zero = self.summands and not self._is_of_first_summand(device)
+        return np.zeros_like(block) if is_zero else block
 
     def index(self, device: int) -> tuple[slice, ...]:
         """The window of a device, to index an array."""
         return tuple(slice(start, stop) for start, stop in self.windows[device])
 
-    def _is_first(self, device: int) -> bool:
+    def _is_of_first_summand(self, device: int) -> bool:
         group = next(group for group in self.groups if device in group)
-        return device == next(d for d in group if self.windows[d] == self.windows[device])
+        first = next(d for d in group if self.windows[d] == self.windows[device])
+        return self.summands[device] == self.summands[first]

@@ -172,7 +172,7 @@ class Device:
         raise CannotSimulate(step.place, step.found, step.fix)
 
     def _block(self, full: np.ndarray, cut: Unchecked) -> np.ndarray:
-        if cut.summed:
+        if cut.summands:
             return cut.block(full, self.number)
         window = cut.windows[self.number]
         key = ("block", window)

@@ -10,7 +10,7 @@ import numpy as np
 
 from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.compile import Playable
-from shmap_compiler.simulate.cuts import Cut
+from shmap_compiler.simulate.cuts import Cut, Window
 from shmap_compiler.simulate.device import Device, Observer, SharedWork, Waiting, nearest
 from shmap_compiler.simulate.report import Exchange, Hang, Position, UnequalCopies
 from shmap_compiler.simulate.steps import Collective, Leave, Meeting
@@ -141,15 +141,13 @@ class _Players:
         blocks: dict[int, AnyValue],
     ) -> np.ndarray:
         full = np.zeros(shape, next(iter(blocks.values())).dtype)
-        holders: dict[Any, int] = {}
+        holders: dict[tuple[Window, int], int] = {}
         for device, block in blocks.items():
-            window = cut.windows[device]
-            first = holders.setdefault(window, device)
-            index = cut.index(device)
+            part, index = cut.part(device), cut.index(device)
+            adds = cut.summands and any(window == part[0] for window, _ in holders)
+            first = holders.setdefault(part, device)
             if first == device:
-                full[index] = block
-            elif cut.summed:
-                full[index] = full[index] + block
+                full[index] = full[index] + block if adds else block
             elif not same_bits(blocks[first], block):
                 self._report_unequal(step, position, (first, device), (blocks[first], block))
         return full

@@ -117,3 +117,52 @@ def test_functions_of_which_none_is_the_entry():
     func.func @two(%a: tensor<8x2xf32>) -> tensor<8x2xf32> { return %a : tensor<8x2xf32> }"""
     with pytest.raises(SimulationError, match=r"the functions one, two"):
         simulated(text)
+
+
+def summing(sharding, region):
+    """A region that returns its blocks as summands, for GSPMD."""
+    return f"""
+    module attributes {{mhlo.num_partitions = 8 : i32}} {{
+      func.func @main(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {{
+        %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{replicated}}"}}
+            : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{region}"}}
+            : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        %2 = stablehlo.custom_call @Sharding(%1) {{mhlo.sharding = "{region}"}}
+            : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        %3 = stablehlo.custom_call @SPMDShardToFullShape(%2) {{mhlo.sharding = "{sharding}"}}
+            : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        return %3 : tensor<8x2xf32>
+      }}
+    }}"""
+
+
+MANUAL_ALONG_4 = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "region", "times"),
+    [
+        ("{unreduced}", "{manual}", 8),
+        ("{devices=[1,1,4,2]<=[8] last_tile_dims={unreduced, replicated}}", "{manual}", 4),
+        ("{devices=[1,1,4,2]<=[8] last_tile_dims={unreduced, replicated}}", MANUAL_ALONG_4, 4),
+        # The partitioner owns what is automatic: every device computes with the sum.
+        ("{devices=[1,1,4,2]<=[8] last_tile_dims={replicated, unreduced}}", MANUAL_ALONG_4, 1),
+        ("{unreduced}", MANUAL_ALONG_4, 4),
+    ],
+)
+def test_summands_of_gspmd_are_summed_along_manual_axes(sharding, region, times):
+    np.testing.assert_array_equal(simulated(summing(sharding, region)), times * X)
+
+
+def test_copies_of_summands_are_not_summed():
+    spec = '#sdy.sharding<@mesh, [{}, {}], unreduced={"x"}>'
+    text = f"""
+    sdy.mesh @mesh = <["x"=2, "y"=4]>
+    func.func public @main(
+        %x: tensor<8x2xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}})
+        -> (tensor<8x2xf32> {{sdy.sharding = {spec}}})
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"x", "y"}}>}} {{
+      return %x : tensor<8x2xf32>
+    }}"""
+    np.testing.assert_array_equal(simulated(text), 2 * X)
