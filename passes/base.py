@@ -81,6 +81,7 @@ class Pass:
         raise NotImplementedError(f"{type(self).__name__} defines no run(module)")
 
     @classmethod
+    @cache
     def summary(cls) -> str:
         """The first line of the class's docstring."""
         return (cls.__doc__ or "").strip().partition("\n")[0]

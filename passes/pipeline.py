@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Literal
 
@@ -71,6 +72,7 @@ PASSES: tuple[type[Pass], ...] = (
 Graph. It has shmap-choose-overlap, and the passes that rewrite what it chooses, if asked for."""
 
 
+@functools.lru_cache(maxsize=16)
 def pipeline(
     partitioner: Partitioner = "gspmd",
     groups: GroupNaming = "axes",

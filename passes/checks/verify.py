@@ -39,7 +39,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.boundary import Boundary, Dims
-from ..ir.collective_ops import axis_index_calls, body_collectives
+from ..ir.collective_ops import COLLECTIVES, is_axis_index, is_body_collective
 from ..ir.find_ops import find_ops
 from ..ir.types import element_bytes
 from .collective_diagnostics import (
@@ -53,6 +53,7 @@ _LARGEST_DIMENSION = 2**63 - 1
 _LARGEST_ARRAY_BYTES = 2**63 - 1
 # XLA counts partitions in 32 bits.
 _LARGEST_MESH = 2**31 - 1
+_CHECKED = ("func.call", "stablehlo.custom_call", *sorted(COLLECTIVES))
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,16 @@ def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location,
         return  # what follows may count its devices
     for text in _entry_complaints(form):
         yield form.main.location, text
-    for op in find_ops(module.operation, ["func.call"]):
-        if ir.FlatSymbolRefAttr(op.attributes["callee"]).value == "main":
+    ops = find_ops(module.operation, _CHECKED)
+    for op in ops:
+        if op.name == "func.call" and ir.FlatSymbolRefAttr(op.attributes["callee"]).value == "main":
             text = "calls @main, which is the entry; move its body to a function of its own"
             yield op.location, text
-    for op in axis_index_calls(module.operation):
+    for op in filter(is_axis_index, ops):
         for text in axis_index_diagnostics(op, form):
             yield op.location, text
     good_groups: set[ir.Attribute] = set()  # few of many differ
-    for op in body_collectives(module.operation):
+    for op in filter(is_body_collective, ops):
         for text in collective_diagnostics(op, form, good_groups):
             yield op.location, text
 

@@ -14,6 +14,7 @@ sharding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -92,8 +93,9 @@ def read_body_form(module: ModuleOp) -> BodyForm:
     Raises:
       PassRefused: its entry function or its mesh is not in body form.
     """
-    main = _only_main(module)
-    mesh = read_mesh(_only_mesh(module))
+    ops = list(module.body.operations)
+    main = _only_main(module, ops)
+    mesh = read_mesh(_only_mesh(module, ops))
     if MANUAL_AXES not in main.attributes:
         raise _refusal(
             main,
@@ -129,8 +131,8 @@ def _mesh(symbol: ir.Attribute, mesh: ir.Attribute) -> Mesh:
     return Mesh(ir.StringAttr(symbol).value, tuple((axis.name, axis.size) for axis in axes))
 
 
-def _only_main(module: ModuleOp) -> func.FuncOp:
-    functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
+def _only_main(module: ModuleOp, ops: Sequence[ir.OpView]) -> func.FuncOp:
+    functions = [op for op in ops if isinstance(op, func.FuncOp)]
     for function in functions:
         if function.name.value == "main" and not function.is_external:
             return function
@@ -141,8 +143,8 @@ def _only_main(module: ModuleOp) -> func.FuncOp:
     )
 
 
-def _only_mesh(module: ModuleOp) -> sdy.MeshOp:
-    meshes = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+def _only_mesh(module: ModuleOp, ops: Sequence[ir.OpView]) -> sdy.MeshOp:
+    meshes = [op for op in ops if isinstance(op, sdy.MeshOp)]
     if not meshes:
         raise _refusal(
             module,

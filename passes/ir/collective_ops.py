@@ -33,11 +33,12 @@ CHANNEL_HANDLE = "channel_handle"
 
 def body_collectives(root: ir.Operation) -> list[ir.Operation]:
     """The collectives inside `root` that are still in body form."""
-    return _in_body_form(find_ops(root, sorted(COLLECTIVES)))
+    return [op for op in find_ops(root, sorted(COLLECTIVES)) if is_body_collective(op)]
 
 
-def _in_body_form(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    return [op for op in ops if CHANNEL_HANDLE not in op.attributes]
+def is_body_collective(op: ir.Operation) -> bool:
+    """Whether `op` is a collective that is still in body form."""
+    return op.name in COLLECTIVES and CHANNEL_HANDLE not in op.attributes
 
 
 def over_whole_axes(root: ir.Operation, name: str) -> list[tuple[ir.Operation, tuple[str, ...]]]:
@@ -47,7 +48,7 @@ def over_whole_axes(root: ir.Operation, name: str) -> list[tuple[ir.Operation, t
 
 def with_whole_axes(ops: Iterable[ir.Operation]) -> list[tuple[ir.Operation, tuple[str, ...]]]:
     """Those of some collectives in body form that have groups over mesh axes, each with these."""
-    return [(op, axes) for op in _in_body_form(ops) if (axes := whole_axes(op))]
+    return [(op, axes) for op in ops if is_body_collective(op) and (axes := whole_axes(op))]
 
 
 def axis_index_calls(root: ir.Operation) -> list[ir.Operation]:

@@ -135,7 +135,7 @@ def lower_artifact(
     parsed = stablehlo.deserialize_portable_artifact(ctx.module_context.context, artifact)
     # Only functions of a module can be merged into another.
     shmap_passes.run(parsed, _INLINE_MESHES)
-    return merge(parsed, "portable", ctx, args)
+    return merge(parsed, ctx, args)
 
 
 def _lowering(ctx, *args, module, out_types, mesh_witness):

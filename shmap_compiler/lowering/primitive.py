@@ -175,7 +175,7 @@ def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequ
     chooser = _chooser(graph, ctx)
     _run_passes(module, lambda: emit(graph, ctx, effects), chooser)
     tokens = [ctx.tokens_in.get(e) for e in effects]
-    results = merge(module, "shmap", ctx, [*ctx.dim_var_values, *tokens, *args])
+    results = merge(module, ctx, [*ctx.dim_var_values, *tokens, *args])
     if effects:
         new_tokens = dict(zip(effects, results, strict=False))
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet(new_tokens)))
