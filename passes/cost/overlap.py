@@ -11,7 +11,7 @@ formulas for TPUs were made, and for all of ten sizes on GPUs. No transfer was m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .collective_time import cost_of_groups
@@ -199,26 +199,30 @@ _KINDS = {
 }
 
 
-def wire_seconds(work: Work, machine: Machine, parts: int = 1, kind: str | None = None) -> float:
+def wire_seconds(
+    work: Work,
+    machine: Machine,
+    parts: int = 1,
+    kind: str | None = None,
+    rings: int | None = None,
+) -> float:
     """Of one of so many parts of the communication, in one step of a loop.
 
     Args:
       kind: the HLO instruction that it becomes; None for the usual one.
+      rings: see `cost_of_groups`.
     """
     kind = kind or _KINDS.get(work.pattern, "all-gather")
     times = 2 if work.pattern == "all-to-all" else 1
     sent = work.received // 2 if is_halved(work, machine) else work.received
     payload = sent * work.count // (work.count - 1) // times // parts
-    return times * _seconds(kind, payload, work.groups, machine)
+    groups, places, network = work.groups, machine.places, machine.network
+    return times * cost_of_groups(kind, payload, groups, places, network, rings).seconds
 
 
 def is_halved(work: Work, machine: Machine) -> bool:
     """Whether the compiler sends f32 as bf16, as that for TPUs does if a product reads no more."""
     return machine.is_tpu and work.is_narrowed
-
-
-def _seconds(kind: str, payload: int, groups: Sequence[Sequence[int]], machine: Machine) -> float:
-    return cost_of_groups(kind, payload, groups, machine.places, machine.network).seconds
 
 
 def pipelined(transfer: float, compute: float, steps: int) -> float:

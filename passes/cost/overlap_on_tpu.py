@@ -31,8 +31,11 @@ _CHUNK_FACTOR = 1.3
 _COPY_FACTOR = 1.6
 _PUT_FACTOR = 2.7
 _WIDE_FACTOR = 1.2
-# Seconds of what is between two pieces whose sums are on the way.
+# For how many bytes of memory a whole product waits with each number that it stores, of any type.
+_STORED_BYTES = 8
+# Seconds between two pieces whose sums are on the way; before the sum of a chunk, and after it.
 _BETWEEN = 1e-6
+_AROUND_SUM = (2e-6, 1e-6)
 _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
@@ -131,6 +134,7 @@ def _summed(work: Work, machine: Machine) -> Plan:
         on = machine.chip.name
         return Plan(None, reason=f"libtpu for a {on} computes nothing beside sums over devices")
     is_scatter = work.pattern == "product-scatter"
+    rings = libtpu.RINGS_OF_SCATTERS if is_scatter else None
     columns = work.columns if is_scatter else work.cut
     choices = [k for k in (8, 4, 2) if columns % k == 0 and columns // k >= 2 * FEWEST_ROWS]
     if not choices:
@@ -140,9 +144,10 @@ def _summed(work: Work, machine: Machine) -> Plan:
     put //= work.count if is_scatter else 1
 
     def seconds(parts: int) -> float:
-        wire = wire_seconds(work, machine, parts)
+        wire = wire_seconds(work, machine, parts, rings=rings)
         chunk = max(_compute(work, machine) / parts, _chunk_in_memory(work, machine, parts))
-        copy = _PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth
+        chunk += _AROUND_SUM[0]
+        copy = _PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth + _AROUND_SUM[1]
         return chunk + (parts - 1) * max(wire, chunk + copy) + wire + copy
 
     parts = min(choices, key=seconds)
@@ -227,12 +232,12 @@ def _piece(
 
 
 def _stored(work: Work, machine: Machine) -> float:
-    """What whole products wait for memory: for what they store, and for as much that they read.
-
-    More is read while they compute. Pieces are slices of what they read, and wait for all of it.
-    """
-    moved = sum(p.batch * p.m * (min(p.k, p.n) + p.n) for p in work.products)
-    return _PIECE_FACTOR * work.element_bytes * moved / machine.chip.hbm_bandwidth
+    """What whole products wait for memory: for what they store, and for as much that they read."""
+    each = work.element_bytes
+    stored = sum(p.batch * p.m * p.n for p in work.products)
+    read = sum(p.batch * p.m * min(p.k, p.n) for p in work.products)
+    slow = each if libtpu.keeps_product(machine, each * stored) else _STORED_BYTES
+    return (slow * stored + each * read) / machine.chip.hbm_bandwidth
 
 
 def _wide_piece(work: Work, machine: Machine, product: ProductShape, pieces: int) -> float:

@@ -18,8 +18,9 @@ Leaves:  all_reduces of several values, and of anything but a product that nothi
          that is at most transposed, or changed element by element, before it is summed up; those
          whose product has no free dimension that `parts` divides.
 
-The largest free dimension is cut, of either operand. The same elements are summed by the same
-collective, so results do not depend on the cut. If some axes are automatic, nothing is rewritten.
+The largest free dimension of the second operand is cut, or else of the first: libtpu would
+transpose chunks of rows. The same elements are summed by the same collective, so results do not
+depend on the cut. If some axes are automatic, nothing is rewritten.
 """
 
 from __future__ import annotations

@@ -26,12 +26,19 @@ def scatter_in_chunks(scattered: ScatteredProduct, form: Form) -> None:
 
 
 def sum_in_chunks(summed: SummedProduct, form: Form) -> None:
-    """Rewrites the all_reduce, if the product has a free dimension that is that many chunks."""
+    """Rewrites the all_reduce, if the product has a free dimension that is that many chunks.
+
+    Columns are cut rather than rows.
+    """
     _in_chunks(summed, (1, 0), form)
 
 
 def free_dimensions(summed: SummedProduct, sides: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(size, side, dimension of the product) of the free ones of some operands, largest first."""
+    """(size, side, dimension of the product) of the free ones of some operands, largest first.
+
+    Those of an operand come before those of the next. Where libtpu sums chunks of rows, it
+    transposes each of them before and after.
+    """
     product = summed.product
     shape = shape_of(product.result)
     found = [
@@ -39,7 +46,8 @@ def free_dimensions(summed: SummedProduct, sides: Sequence[int]) -> list[tuple[i
         for side in sides
         for dimension in product.free[side]
     ]
-    return sorted(((shape[d], side, d) for side, d in found), key=lambda each: -each[0])
+    sizes = [(shape[d], side, d) for side, d in found]
+    return sorted(sizes, key=lambda each: (sides.index(each[1]), -each[0]))
 
 
 def _in_chunks(summed: SummedProduct, sides: Sequence[int], form: Form) -> None:

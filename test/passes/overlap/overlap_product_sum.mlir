@@ -7,15 +7,15 @@ module @all_axes_are_manual {
     return
   }
 
-  // CHECK-LABEL: func.func private @the_larger_free_dimension_in_two_chunks
-  func.func private @the_larger_free_dimension_in_two_chunks(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
-    // CHECK: stablehlo.slice %arg0 [0:8, 0:8]
+  // CHECK-LABEL: func.func private @columns_in_two_chunks_although_there_are_more_rows
+  func.func private @columns_in_two_chunks_although_there_are_more_rows(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: stablehlo.slice %arg1 [0:8, 0:3]
     // CHECK: %[[P:.*]] = stablehlo.dot_general
-    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg1, %[[P]]
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg0, %[[P]]
     // CHECK: "stablehlo.all_reduce"(%[[B]]#1)
     // CHECK: stablehlo.add
-    // CHECK: stablehlo.slice %arg0 [8:16, 0:8]
-    // CHECK: stablehlo.dot_general %{{.*}}, %[[B]]#0
+    // CHECK: stablehlo.slice %arg1 [0:8, 3:6]
+    // CHECK: stablehlo.dot_general %[[B]]#0, %{{.*}}
     // CHECK: "stablehlo.all_reduce"
     // CHECK-NOT: stablehlo.all_reduce
     // CHECK: stablehlo.concatenate
