@@ -1,8 +1,7 @@
 """When overlap pays on TPUs: formulas fitted to schedules of libtpu 0.0.50.1.
 
-They were made from bf16 programs of one size for each pattern on v5e, v6e and v5p with eight chips,
-and agree with 17 schedules within 4% (median) and 18% (worst, too pessimistic); see
-docs/overlap.md. All times are the compiler's own estimates and `collective_time`.
+Made from bf16 programs of one size for each pattern on v5e, v6e and v5p with eight chips; for
+errors see docs/overlap.md. All times are the compiler's own estimates and `collective_time`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 # How much of the published speed large products reach by libtpu's own estimates.
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
 # How far its estimates are above the published bandwidth for pieces of products that wait for
-# memory, for products of wide operands, for copies, and for copies into a part of an array.
+# memory, those that add f32 on v5e, products of wide operands, copies, and copies into an array.
 _PIECE_FACTOR = 4.0
+_SUM_FACTOR = 3.0
 _CHUNK_FACTOR = 1.3
 _COPY_FACTOR = 1.6
 _PUT_FACTOR = 2.7
@@ -226,7 +226,8 @@ def _piece(
     rows = product.batch * product.m / pieces
     moved = rows * product.k + rows * product.n * (2 if adds else 1)
     is_kept = adds and libtpu.stays_in_vmem(machine, int(work.element_bytes * rows * product.n))
-    factor = 1.0 if is_kept else _PIECE_FACTOR
+    is_wide = adds and work.element_bytes == 4 and machine.chip.name == libtpu.GATHERS_BY_ITSELF
+    factor = 1.0 if is_kept else _SUM_FACTOR if is_wide else _PIECE_FACTOR
     in_memory = factor * work.element_bytes * moved / machine.chip.hbm_bandwidth
     return max(product.flops / pieces / _peak(work, machine), in_memory)
 

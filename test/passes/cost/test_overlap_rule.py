@@ -495,6 +495,20 @@ def test_a_product_waits_for_memory_for_what_it_stores(chip, element, product, w
     assert overlap_on_tpu._stored(work, machine) == pytest.approx(waits / 1e3, rel=0.35)
 
 
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns", "milliseconds"),
+    [(131072, 256, 2048, 7.62), (131072, 1024, 4096, 18.8), (32768, 1024, 2048, 2.27)],
+)
+def test_pieces_that_add_f32_wait_less_for_memory_on_v5e(rows, inner, columns, milliseconds):
+    """What libtpu estimates for the 32 pieces of products of random programs in f32."""
+    machine = MACHINES["v5e"]
+    work = scattered_f32(rows, inner, columns, 8, machine)
+    (product,) = work.products
+    pieces = 32 * overlap_on_tpu._piece(work, machine, product, 32, adds=True)
+    assert pieces == pytest.approx(milliseconds / 1e3, rel=0.12)
+    assert plan_of(work, machine, plan_on_tpu).name == "partial-sums"
+
+
 @pytest.mark.parametrize(("shape", "plain"), [((4, 4), 6.59), ((2, 8), 4.07)])
 def test_a_square_of_chips_scatters_by_an_all_reduce(shape, plain):
     """Program c takes 6.59 ms on v5e:4x4, and 2.70 as partial sums."""
