@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 from jax.extend import source_info_util
 from jax.interpreters import ad, batching
 
@@ -24,15 +25,53 @@ from shmap_compiler.unjit.reading import read_exactly, read_for_derivatives
 def _jvp(
     primals: Sequence[AnyValue], tangents: Sequence[AnyValue], *, module: EmbeddedModule
 ) -> tuple[list[AnyValue], list[AnyValue]]:
-    """The results are those of the module itself, and the tangents those of what it is read as."""
+    """The results are those of the module itself, and the tangents those of what it is read as.
+
+    Outside of jit, both are one compiled program, in which XLA computes once what they share.
+    """
+    active = tuple(k for k, tangent in enumerate(tangents) if type(tangent) is not ad.Zero)
+    compute = _values_and_tangents
+    if not any(isinstance(primal, Tracer) for primal in primals):
+        compute = _compiled
+    try:
+        results, found = compute(list(primals), [tangents[k] for k in active], active, module)
+    except _NoDerivative as error:
+        raise _no_derivative(str(error)) from error.__cause__
+    except DerivativeError as error:  # of an operation that the module is read as
+        raise DerivativeError(_who(), error.problems) from error.__cause__
+    moved = iter(found)
+    return results, [
+        next(moved)
+        if found and jnp.issubdtype(result.dtype, jnp.inexact)
+        else ad.Zero(jax.typeof(result).to_tangent_aval())
+        for result in results
+    ]
+
+
+class _NoDerivative(Exception):
+    """What has none."""
+
+
+def _values_and_tangents(
+    primals: Sequence[AnyValue],
+    moved: Sequence[AnyValue],
+    active: Sequence[int],
+    module: EmbeddedModule,
+) -> tuple[list[AnyValue], list[AnyValue]]:
+    """The results, and the tangents of those that have any; none if no result has one.
+
+    Args:
+      moved: the tangents of the operands `active`.
+
+    Raises:
+      _NoDerivative: an operation of the module has none.
+    """
     results = embedded_p.bind(*primals, module=module)
-    zeros = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
-    active = [k for k, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
     if not any(jnp.issubdtype(result.dtype, jnp.inexact) for result in results):
-        return results, zeros
+        return results, []
     reading = read_for_derivatives(module.text)
     if reading.function is None:
-        raise _no_derivative(reading.unread)
+        raise _NoDerivative(reading.unread)
     function = reading.function
 
     def of_active(*values: AnyValue) -> PyTree:
@@ -41,23 +80,25 @@ def _jvp(
             operands[k] = value
         return function(*operands)
 
-    moved = [tangents[k] for k in active]
     try:
-        _, found = jax.jvp(of_active, [primals[k] for k in active], moved)
+        _, found = jax.jvp(of_active, [primals[k] for k in active], list(moved))
     except NotImplementedError as error:
         if isinstance(error, DerivativeError):
             raise
-        raise _no_derivative(f"{module!r}: {str(error).rstrip('.')}") from error
-    return results, [
-        tangent if tangent.dtype != jax.dtypes.float0 else zero
-        for tangent, zero in zip(found, zeros, strict=True)
-    ]
+        raise _NoDerivative(f"{module!r}: {str(error).rstrip('.')}") from error
+    return results, [tangent for tangent in found if tangent.dtype != jax.dtypes.float0]
+
+
+_compiled = jax.jit(_values_and_tangents, static_argnums=(2, 3))
+
+
+def _who() -> str:
+    return f"the derivative of `call_stablehlo` ({shown_source(source_info_util.current())})"
 
 
 def _no_derivative(what: str) -> DerivativeError:
-    line = shown_source(source_info_util.current())
     return DerivativeError(
-        f"the derivative of `call_stablehlo` ({line})",
+        _who(),
         [
             Problem(
                 "the module given to call_stablehlo",

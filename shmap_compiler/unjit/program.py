@@ -245,7 +245,7 @@ class Program(Statements):
     def _embed_wide(self, op: ir.Operation) -> None:
         """Calls operations on 64-bit numbers together, as JAX has no such arrays here."""
         cluster = self._wide[op]
-        if op != cluster.place:
+        if op != cluster.place or not cluster.outputs:
             return
         self._assign_pending(value for each in cluster.ops for value in _used_inside(each))
         self._call_embedded(cluster.ops, cluster.outputs, "wide", "narrow")

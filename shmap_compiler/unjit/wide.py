@@ -15,6 +15,7 @@ from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.jax_compat import setting
 
+_CONSTANT = "stablehlo.constant"
 _WIDE = ("i64", "ui64", "f64", "complex<f64>")
 
 
@@ -28,7 +29,7 @@ class Cluster:
 
     Attributes:
       ops: in order.
-      outputs: their results that others use, which are not wide.
+      outputs: their results that others use, which are not wide; none of constants.
       place: the first of them at which all that they need is known.
     """
 
@@ -54,6 +55,8 @@ def wide_clusters(block: ir.Block) -> dict[ir.Operation, Cluster]:
         group = [op]
         for value in filter(_is_wide, op.operands):
             source = None if isinstance(value, ir.BlockArgument) else ir.OpResult(value).owner
+            if source is not None and source.operation.name == _CONSTANT:
+                continue
             if source is None or source.operation not in groups:
                 raise WideNumbers(f"{op.name} takes {value.type} from around its block")
             other = groups[source.operation]
@@ -63,21 +66,30 @@ def wide_clusters(block: ir.Block) -> dict[ir.Operation, Cluster]:
             groups[each] = group
     clusters: dict[ir.Operation, Cluster] = {}
     for op, group in groups.items():
-        if op in clusters:
-            continue
-        cluster = _cluster(sorted(group, key=order.__getitem__), order)
-        clusters.update(dict.fromkeys(cluster.ops, cluster))
+        if op.name == _CONSTANT:
+            clusters[op] = Cluster([], [], op)
+        elif op not in clusters:
+            cluster = _cluster(sorted(group, key=order.__getitem__), order)
+            clusters.update(dict.fromkeys(group, cluster))
     return clusters
 
 
+def _constants(ops: list[ir.Operation]) -> list[ir.Operation]:
+    """The constants that operations take: each cluster has its own, so that none connects two."""
+    values = (value for op in ops for value in op.operands if _is_wide(value))
+    makers = (ir.OpResult(v).owner.operation for v in values if not isinstance(v, ir.BlockArgument))
+    return list(dict.fromkeys(op for op in makers if op.name == _CONSTANT))
+
+
 def _cluster(ops: list[ir.Operation], order: dict[ir.Operation, int]) -> Cluster:
+    constants = _constants(ops)
     made_by = [
         order[ir.OpResult(value).owner.operation]
         for op in ops
         for value in op.operands
         if not isinstance(value, ir.BlockArgument)
         and (source := ir.OpResult(value).owner.operation) in order
-        and source not in ops
+        and source not in (*ops, *constants)
     ]
     ready = max(made_by, default=-1)
     place = next((op for op in ops if order[op] > ready), ops[-1])
@@ -90,7 +102,7 @@ def _cluster(ops: list[ir.Operation], order: dict[ir.Operation, int]) -> Cluster
             if _is_wide(result) or any(order[user] < order[place] for user in users):
                 raise WideNumbers(f"{op.name} makes {result.type}, which others need")
             outputs.append(result)
-    return Cluster(ops, outputs, place)
+    return Cluster([*constants, *ops], outputs, place)
 
 
 def _users(value: Value, order: dict[ir.Operation, int]) -> Iterator[ir.Operation]:

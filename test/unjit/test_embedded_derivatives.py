@@ -235,3 +235,18 @@ def test_the_gradient_of_unjitted_factorizations_is_that_of_the_program():
         for f in (made.shard_map(), program)
     )
     assert_close(ours, theirs)
+
+
+def test_outside_of_jit_values_and_tangents_are_one_program():
+    """XLA computes once what they share; operation by operation, values would be computed twice."""
+    x, y = floats_of(7), floats_of(7)
+    ours = embedded(lambda x, y: jnp.tanh(x) / (2 + y * y), (x, y))
+    programs = []
+
+    def count(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            programs.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    jax.jvp(ours, (x, y), (y, x))
+    assert len(programs) == 1

@@ -179,3 +179,28 @@ def test_blocks_that_cannot_be_drawn_are_refused(draw, found):
 
     with pytest.raises(ArgumentTypeError, match=found):
         body.lower(jax.random.key_data(KEY))
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_other_generators_are_called_as_stablehlo(impl):
+    args = jax.random.key(7, impl=impl), X
+    jitted = Jitted(lambda key, x: x + jax.random.uniform(key, x.shape), args, REST, ROWS).jitted()
+    made = unjit(jitted, *args)
+    assert "stablehlo.rng_bit_generator" in made.embedded
+    assert made.validate().simulation is not None
+    np.testing.assert_array_equal(made.shard_map()(*args), jitted(*args))
+
+
+@pytest.mark.parametrize("split_inside", [True, False])
+def test_keys_under_vmap_are_what_they_compute_of_the_generator(split_inside):
+    """Their counters have 64 bits, and share constants."""
+
+    def noise(key, x):
+        keys = jax.random.split(key, len(x)) if split_inside else key
+        return x + jax.vmap(lambda key: jax.random.uniform(key, x.shape[1:]))(keys)
+
+    args = KEY if split_inside else jax.random.split(KEY, len(X)), X
+    jitted = Jitted(noise, args, REST if split_inside else (ROWS, ROWS), ROWS).jitted()
+    made = unjit(jitted, *args)
+    assert {"stablehlo.iota", "stablehlo.shift_right_logical"} <= set(made.embedded)
+    np.testing.assert_array_equal(made.shard_map()(*args), jitted(*args))

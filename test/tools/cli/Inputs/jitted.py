@@ -34,3 +34,15 @@ few = step
 few_args = step_args[:1]
 symbolic = rows
 symbolic_args = (jax.ShapeDtypeStruct(symbolic_shape("b, 16"), jnp.float32), step_args[1])
+
+
+def row_sums(x):
+    return x @ x.T
+
+
+sums = jax.jit(
+    row_sums,
+    in_shardings=NamedSharding(mesh, P(None, "i")),
+    out_shardings=NamedSharding(mesh, P("i")),
+)
+sums_args = step_args[:1]
