@@ -20,6 +20,7 @@ from shmap_passes.ir.ops import defining_op, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.affine_numbers import AffineNumbers
+from shmap_compiler.unjit.permuted_rows import permutation_of
 from shmap_compiler.unjit.samplers import find_integers, find_sampler
 from shmap_compiler.unjit.signature import quoted
 from shmap_compiler.unjit.spelling.draws import DRAW, is_draw
@@ -58,6 +59,12 @@ def name_draws(root: ir.Operation, mesh: Mesh, outermost: str) -> dict[Value, Va
             for last, function, rest in find_sampler(op, outermost):
                 made = _draw(last, function, found.key, whole, rest)
                 replaced[made] = last.results[0]
+    for number, bits, key in _bits_of_new_keys(root):
+        found_rows = permutation_of(bits, number)
+        if found_rows is not None and _whole_of(bits)[1] == "P()":
+            sort, count = found_rows
+            made = _draw(sort, "jax.random.permutation", key, None, [str(count)], result=1)
+            replaced[made] = sort.results[1]
     for first, second, key in _bits_of_split_keys(root):
         for last, function, rest in find_integers(first, second, outermost):
             made = _draw(last, function, key, _whole_of(first), rest)
@@ -74,8 +81,9 @@ def _draw(
     whole: tuple[tuple[int, ...], str] | None,
     rest: Sequence[str],
     data: Sequence[Value] = (),
+    result: int = 0,
 ) -> Value:
-    """Replaces an operation by a call."""
+    """Replaces a result of an operation by a call."""
     attributes = {
         "call_target_name": ir.StringAttr.get(DRAW),
         "function": ir.StringAttr.get(function),
@@ -87,11 +95,11 @@ def _draw(
     with ir.InsertionPoint(op), op.location:
         made = ir.Operation.create(
             "stablehlo.custom_call",
-            results=[op.results[0].type],
+            results=[op.results[result].type],
             operands=[key, *data],
             attributes=attributes,
         ).results[0]
-    op.results[0].replace_all_uses_with(made)
+    op.results[result].replace_all_uses_with(made)
     return made
 
 
@@ -214,6 +222,22 @@ def _folded(found: Hash) -> list[tuple[ir.Operation, Value]]:
 
 def _bits_of_split_keys(root: ir.Operation) -> list[tuple[ir.Operation, ir.Operation, Value]]:
     """The bits that both of two new keys draw, and the key that was split."""
+    return [
+        (first, second, key)
+        for rows, key in _rows_of_splits(root)
+        for first, second in zip(*rows, strict=False)
+        if first.block == second.block and _whole_of(first) == _whole_of(second)
+    ]
+
+
+def _bits_of_new_keys(root: ir.Operation) -> list[tuple[int, ir.Operation, Value]]:
+    """Which of two new keys draws bits, the bits, and the key that was split."""
+    splits = _rows_of_splits(root)
+    return [(k, bits, key) for rows, key in splits for k in (0, 1) for bits in rows[k]]
+
+
+def _rows_of_splits(root: ir.Operation) -> list[tuple[list[list[ir.Operation]], Value]]:
+    """The bits that each of two new keys draws, and the key that was split."""
     found = []
     for split in find_ops(root, ["stablehlo.custom_call"]):
         if not is_draw(split) or _function_of(split) != "jax.random.split":
@@ -228,11 +252,7 @@ def _bits_of_split_keys(root: ir.Operation) -> list[tuple[ir.Operation, ir.Opera
                     for op in _users(each.results[0])
                     if is_draw(op) and _function_of(op) == "jax.random.bits"
                 ]
-        found += [
-            (first, second, split.operands[0])
-            for first, second in zip(*rows, strict=False)
-            if first.block == second.block and _whole_of(first) == _whole_of(second)
-        ]
+        found.append((rows, split.operands[0]))
     return found
 
 

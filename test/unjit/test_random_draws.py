@@ -181,6 +181,20 @@ def test_blocks_that_cannot_be_drawn_are_refused(draw, found):
         body.lower(jax.random.key_data(KEY))
 
 
+def test_permutations_are_calls_while_one_sorting_makes_them():
+    rows, more = floats(8, 16), floats(2048, 4)
+
+    def permuted(key, x):
+        return x[jax.random.permutation(key, len(x))]
+
+    text = source(permuted, (P(), P()), P(), (KEY, rows))
+    assert "jax.random.permutation(key, 8)" in text
+    assert "lax.sort" not in text
+    text = source(permuted, (P(), P()), P(), (KEY, more))
+    assert text.count("lax.sort(") == 2
+    assert "jax.random.permutation(key, 2048)" not in text
+
+
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
 def test_other_generators_are_called_as_stablehlo(impl):
     args = jax.random.key(7, impl=impl), X
