@@ -72,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         metavar="OTHER",
-        help="compare with another program, FILE.py:NAME, or with the same one on another target",
+        help="compare with another program, FILE.py:NAME or FILE.mlir, or with the same one on "
+        "another target",
     )
     parser.add_argument(
         "--fail-if",
@@ -150,7 +151,8 @@ def _other(options: argparse.Namespace, target: Target) -> tuple[argparse.Namesp
     if text is None:
         return None
     kind, colon, _ = text.partition(":")
-    if colon and kind not in {known.kind for known in Target.__subclasses__()}:
+    is_program = colon and kind not in {known.kind for known in Target.__subclasses__()}
+    if is_program or module_files.names_module(text):
         return argparse.Namespace(**{**vars(options), "target": text}), target
     return options, Target.parse(text)
 

@@ -1,12 +1,15 @@
 """What `shmap` is made of, where a command alone would not show it."""
 
+import argparse
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shmap_tools.cli import array_type, random_data
+from shmap_tools.cli import array_type, explain, random_data
 from shmap_tools.cli.hlo_collectives import Collectives, collectives
 from shmap_tools.usage import UsageError
 
+from shmap_compiler import Target
 from shmap_compiler.simulate import agreement
 
 
@@ -108,3 +111,15 @@ def test_random_data_varies_and_repeats(name):
     assert not np.array_equal(first, other)
     if jnp.issubdtype(first.dtype, jnp.integer):
         assert np.max(np.abs(first.astype(np.int32))) <= 8
+
+
+def test_what_a_program_is_compared_with():
+    target = Target.parse("cpu:8")
+    for text in ("other.mlir", "folder/other.py:f"):
+        options = argparse.Namespace(against=text, target="one.mlir", mesh="i=4")
+        assert explain._other(options, target) == (
+            argparse.Namespace(against=text, target=text, mesh="i=4"),
+            target,
+        )
+    options = argparse.Namespace(against="cpu:4", target="one.mlir")
+    assert explain._other(options, target) == (options, Target.parse("cpu:4"))
