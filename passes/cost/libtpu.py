@@ -62,8 +62,9 @@ def _extents(devices: Iterable[int], machine: Machine) -> list[int]:
 
 
 def stays_in_vmem(machine: Machine, size: int) -> bool:
-    """Whether partial sums of so many bytes do not wait for memory, as those of e on v6e."""
-    return machine.chip.name == "TPU v6e" and size <= 4 << 20
+    """Whether partial sums of so many bytes do not wait for memory, as those of small c on v5e."""
+    most = {"TPU v6e": 4 << 20, "TPU v5e": 2 << 20}
+    return size <= most.get(machine.chip.name, 0)
 
 
 def keeps_product(machine: Machine, size: int) -> bool:
