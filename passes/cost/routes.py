@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from . import nccl
 from .networks import Coordinates, Network, Nodes, Torus
@@ -26,10 +27,16 @@ def link_seconds(
     """
     if isinstance(network, Nodes):
         return _port_seconds(payload, transfers, network), 1 if transfers else 0
-    routes = [list(_route(start, end, network)) for start, end in transfers]
-    loads = Counter(link for route in routes for link in route)
+    loads, hops = _loads(tuple(transfers), network)
     seconds = {link: n * payload / _bandwidth(link, network) for link, n in loads.items()}
-    return seconds, max(map(len, routes), default=0)
+    return seconds, hops
+
+
+@lru_cache(maxsize=64)  # a form is looked at with several payloads
+def _loads(transfers: tuple[Ends, ...], network: Torus) -> tuple[Counter[Link], int]:
+    """How many transfers go over each link, and the hops of the longest."""
+    routes = [list(_route(start, end, network)) for start, end in transfers]
+    return Counter(link for route in routes for link in route), max(map(len, routes), default=0)
 
 
 def dimension(link: Link, network: Network) -> int | None:

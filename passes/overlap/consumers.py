@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -37,48 +36,51 @@ def consumers(cuts: dict[Value, Cut]) -> Consumers:
     Args:
       cuts: the cuts of values of one block, each of which has a use.
     """
-    ops, known = _reachable(cuts)
+    ops, known, users = _reachable(cuts)
     while True:
-        values = [*cuts, *(op.results[0] for op in ops)]
-        outs = _used_outside(values, set(ops))
+        inside = set(ops)
+        outs = tuple(value for value in known if not users[value] <= inside)
         if len(outs) <= len(cuts):
-            return Consumers(tuple(ops), {value: known[value] for value in values}, tuple(outs))
-        ops.pop()
+            return Consumers(tuple(ops), known, outs)
+        del known[ops.pop().results[0]]
 
 
-def _reachable(cuts: dict[Value, Cut]) -> tuple[list[ir.Operation], dict[Value, Cut]]:
+def _reachable(
+    cuts: dict[Value, Cut],
+) -> tuple[list[ir.Operation], dict[Value, Cut], dict[Value, set[ir.Operation]]]:
+    """The operations, the cuts of what they are computed from and of their results, and users."""
     known = dict(cuts)
+    users = {value: _users(value) for value in known}
+    reached = set[ir.Operation]().union(*users.values())
     ops: list[ir.Operation] = []
     first = defining_op(next(iter(cuts)))
     assert first is not None, "a product is an operation"
     for each in first.block.operations:
         op = each.operation
-        if op.name not in ELEMENTWISE or len(ops) == _MOST:
+        if op not in reached or op.name not in ELEMENTWISE:
             continue
         result = _result(op, known)
         if result is not None:
-            known[op.results[0]] = result
+            value = op.results[0]
+            known[value], users[value] = result, _users(value)
+            reached |= users[value]
             ops.append(op)
-    return ops, known
+        if len(ops) == _MOST:
+            break
+    return ops, known, users
 
 
 def _result(op: ir.Operation, known: dict[Value, Cut]) -> Cut | None:
-    """The cut of the result of an op, if some operands are cut, and cut alike."""
-    numbers = [k for k, operand in enumerate(op.operands) if operand in known]
-    if not numbers:
+    """The cut of the result of an op some of whose operands are cut, if they are cut alike."""
+    operands = list(op.operands)
+    numbers = [k for k, operand in enumerate(operands) if operand in known]
+    result = cut_through(op, numbers[0], known[operands[numbers[0]]])
+    if result is None or any(cut_of_operand(op, k, result) != known[operands[k]] for k in numbers):
         return None
-    cut = known[op.operands[numbers[0]]]
-    result = cut_through(op, numbers[0], cut)
-    if result is None or any(
-        cut_of_operand(op, k, result) != known[op.operands[k]] for k in numbers
-    ):
-        return None
-    sizes = [shape_of(operand) for operand in op.operands]
+    sizes = [shape_of(operand) for operand in operands]
     whole = shape_of(op.results[0])
     return result if all(size in ([], whole) for size in sizes) else None
 
 
-def _used_outside(values: Sequence[Value], inside: set[ir.Operation]) -> list[Value]:
-    return [
-        value for value in values if any(use.owner.operation not in inside for use in value.uses)
-    ]
+def _users(value: Value) -> set[ir.Operation]:
+    return {use.owner.operation for use in value.uses}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -12,6 +13,7 @@ from ..cost.rings import MOST_UNROLLED
 from ..ir.body_form import BodyForm
 from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, shape_of
+from .called import Called
 from .cuts import Cut
 from .form import Form
 from .gather_plan import Plan, plan
@@ -57,11 +59,19 @@ def _unrolled(steps: _Steps) -> list[Value]:
     sent = steps.sent(halves)
     wholes = steps.put_own(wholes, starts[0])
     wholes, halves = steps.order(wholes, sent)
-    for step in range(1, count):
-        sent = steps.sent(halves) if step + 1 < count else []
-        wholes = steps.put(wholes, halves, starts[step], starts[-step])
-        wholes, halves = steps.order(wholes, sent)
-    return wholes
+    many = len(wholes)
+
+    def send_on(*values: Value) -> list[Value]:
+        halves = values[many:-2]
+        sent = steps.sent(halves)
+        wholes, halves = steps.order(steps.put(values[:many], halves, *values[-2:]), sent)
+        return [*wholes, *halves]
+
+    step = Called("shmap_step", send_on)
+    for number in range(1, count - 1):
+        values = step(*wholes, *halves, starts[number], starts[-number])
+        wholes, halves = values[:many], values[many:]
+    return steps.put(wholes, halves, starts[-1], starts[1])
 
 
 def _in_loop(steps: _Steps) -> list[Value]:
@@ -137,22 +147,39 @@ class _Steps:
 
     def put_own(self, wholes: list[Value], start: Value) -> list[Value]:
         """Computes with the own block, which is one product."""
-        return _put(self.found, wholes, self._block, [(self._place(start), self.size)])
+        return self._put(wholes, self._block, [(start, self.size)])
 
     def put(
-        self, wholes: list[Value], halves: Sequence[Value], ahead: Value, behind: Value
+        self, wholes: Sequence[Value], halves: Sequence[Value], ahead: Value, behind: Value
     ) -> list[Value]:
         """Computes with the halves of the blocks that begin at `ahead` and at `behind`."""
         if self.narrow:
             halves = [_convert(each, element_of(self._block)) for each in halves]
-        half = self.size // 2
-        places = [(self._place(ahead), half), (self._place(behind, half), self.size - half)]
-        pieces = [(each, [place]) for each, place in zip(halves, places, strict=True)]
+        behind = stablehlo.add(behind, scalar(self.size // 2))
         if self.form.stacked:
-            pieces = [(stablehlo.concatenate(halves, self.gather.dimension), places)]
-        for piece, where in pieces:
-            wholes = _put(self.found, wholes, piece, where)
-        return wholes
+            both = stablehlo.concatenate(halves, self.gather.dimension)
+            return self._put_called(*wholes, both, ahead, behind)
+        for half, start in zip(halves, (ahead, behind), strict=True):
+            wholes = self._put_called(*wholes, half, start)
+        return list(wholes)
+
+    @cached_property
+    def _put_called(self) -> Called:
+        """Computes with a half, or with two that are stacked, from the starts of their places."""
+        many, half = len(self.found.outs), self.size // 2
+
+        def put(*values: Value) -> list[Value]:
+            wholes, piece, *starts = values[:many], *values[many:]
+            size = shape_of(piece)[self.gather.dimension]
+            sizes = [size] if len(starts) == 1 else [half, size - half]
+            return self._put(wholes, piece, list(zip(starts, sizes, strict=True)))
+
+        return Called("shmap_put", put)
+
+    def _put(self, wholes: Sequence[Value], piece: Value, where: Places) -> list[Value]:
+        whole = self.size * self.around.count
+        places = [(place_in(whole, start), size) for start, size in where]
+        return _put(self.found, wholes, piece, places)
 
     def order(
         self, wholes: list[Value], sent: Sequence[Value]
@@ -162,9 +189,6 @@ class _Steps:
             return wholes, sent
         *wholes, first, second = barrier(*wholes, *sent)
         return wholes, [first, second]
-
-    def _place(self, start: Value, by: int = 0) -> Value:
-        return place_in(self.size * self.around.count, start, by)
 
 
 def _put(found: Plan, wholes: Sequence[Value], piece: Value, where: Places) -> list[Value]:

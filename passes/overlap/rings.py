@@ -63,7 +63,8 @@ class Ring:
         """
         mine = self.table()
         members = [_element(stablehlo.slice(mine, [k], [k + 1], [1])) for k in range(self.count)]
-        return [stablehlo.multiply(member, scalar(size)) for member in members]
+        times = scalar(size)
+        return [stablehlo.multiply(member, times) for member in members]
 
     def table(self) -> Value:
         """The members from the device on, in the order of the ring: `count` numbers."""
@@ -125,14 +126,13 @@ def axis_index(axes: Sequence[str]) -> Value:
     return call.results[0]
 
 
-def place_in(whole: int, start: Value, by: int = 0) -> Value:
-    """The index `start + by` of a dimension of size `whole`.
+def place_in(whole: int, index: Value) -> Value:
+    """An index of a dimension of size `whole`.
 
     Negative ones would count from the end, as JAX writes it. There are none, but with an index
     written like this libtpu starts the permutations of a step before its products, and with one
     written as the sum alone between them: program a takes 3.0 ms on v5e, and 3.9.
     """
-    index = start if by == 0 else stablehlo.add(start, scalar(by))
     less = stablehlo.ComparisonDirectionAttr.get("LT")
     is_negative = stablehlo.compare(index, scalar(0), less)
     return stablehlo.select(is_negative, stablehlo.add(index, scalar(whole)), index)

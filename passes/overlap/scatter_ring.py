@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -12,6 +13,7 @@ from ..cost.rings import MOST_UNROLLED, STEPS_OF_SUMS
 from ..ir.body_form import BodyForm
 from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, shape_of
+from .called import Called
 from .cuts import Cut
 from .form import Form
 from .pieces import barrier, compute, element_of, empty, join, tensor
@@ -57,9 +59,10 @@ def _value(
 def _unrolled(steps: _Steps) -> tuple[list[Value], Value]:
     """The sums before the last step, and where the block of the device begins."""
     starts = steps.around.starts(steps.size)
-    sums: list[Value] = []
-    for step in range(1, steps.around.count):
-        sums = steps.add(sums, starts[step], starts[-step])
+    sums = steps.add([], starts[1], starts[-1])
+    step = Called("shmap_step", lambda *values: steps.add(values[:-2], *values[-2:]))
+    for number in range(2, steps.around.count):
+        sums = step(*sums, starts[number], starts[-number])
     return sums, starts[0]
 
 
@@ -113,9 +116,17 @@ class _Steps:
         Args:
           ahead, behind: where the blocks begin that belong to sums which go forward and backward.
         """
+        places = [
+            self._place(behind if number % 2 else ahead, number) for number in range(self.parts)
+        ]
+        if not sums:
+            return [
+                _convert(self._product(place, *self._operands)[0], self._kept_as)
+                for place in places
+            ]
         return [
-            self._sum(number, sums[number] if sums else None, behind if number % 2 else ahead)[0]
-            for number in range(self.parts)
+            self._sum[number % 2](sent, place)[0]
+            for number, (sent, place) in enumerate(zip(sums, places, strict=True))
         ]
 
     def put(self, sums: Sequence[Value], start: Value, buffer: Value) -> Value:
@@ -124,33 +135,57 @@ class _Steps:
         A sum is used when the one before is in its place. libtpu would wait for all of them first.
         """
         for number, sent in enumerate(sums):
-            computed, *put = self._sum(number, sent, start, *([buffer] if number else []))
+            before = [buffer] if number else []
+            computed, *put = self._sum[number % 2](sent, self._place(start, number), *before)
             rounded = _convert(computed, self.sent_as)
             place = scalar(number * (self.size // self.parts))
             buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, place)
         return buffer
 
-    def _sum(
-        self, number: int, sent: Value | None, start: Value, *before: Value
-    ) -> tuple[Value, ...]:
+    def _place(self, start: Value, number: int) -> Value:
+        """Where the rows of a sum begin in the block that begins at `start`."""
+        by = number * (self.size // self.parts)
+        return stablehlo.add(start, scalar(by)) if by else start
+
+    @property
+    def _added_as(self) -> ir.Type:
+        return _adding_type(self.sent_as)
+
+    @property
+    def _kept_as(self) -> ir.Type:
+        return self._added_as if self.form.wide else self.sent_as
+
+    @cached_property
+    def _sum(self) -> tuple[Called, Called]:
+        """What adds to a sum that goes forward, and backward, the rows that begin at a place."""
+        forward, backward = (partial(self._added, way) for way in (0, 1))
+        return Called("shmap_add", forward), Called("shmap_add", backward)
+
+    def _added(self, way: int, sent: Value, place: Value, *before: Value) -> list[Value]:
         """A sum with its piece of the product, and the values that must be there before."""
-        added_as = _adding_type(self.sent_as)
-        kept_as = added_as if self.form.wide else self.sent_as
-        operands = _sliced(self.scattered)
-        current = dict(zip(operands, operands, strict=True))
-        received: Value | None = None
-        if sent is not None:
-            received = self.around.shift(sent, -1 if number % 2 else 1)
-            if self.form.barriers:
-                received, *values = barrier(received, *operands, *before)
-                current = dict(zip(operands, values[: len(operands)], strict=True))
-                before = tuple(values[len(operands) :])
-        piece = self.size // self.parts
-        start = place_in(self.size * self.around.count, start, number * piece)
-        computed = _product(self.scattered, self.cuts, current, start, piece, added_as)
-        if received is not None:
-            computed = stablehlo.add(_convert(received, added_as), computed)
-        return _convert(computed, kept_as), *before
+        received, operands = self.around.shift(sent, -1 if way else 1), self._operands
+        if self.form.barriers:
+            received, *values = barrier(received, *operands, *before)
+            operands, before = values[: len(operands)], tuple(values[len(operands) :])
+        (computed,) = self._product(place, *operands)
+        added = stablehlo.add(_convert(received, self._added_as), computed)
+        return [_convert(added, self._kept_as), *before]
+
+    @cached_property
+    def _operands(self) -> list[Value]:
+        return _sliced(self.scattered)
+
+    @cached_property
+    def _product(self) -> Called:
+        """The rows of the product that begin at a place, from its operands that have rows."""
+
+        def product(start: Value, *operands: Value) -> list[Value]:
+            current = dict(zip(self._operands, operands, strict=True))
+            start = place_in(self.size * self.around.count, start)
+            piece = self.size // self.parts
+            return [_product(self.scattered, self.cuts, current, start, piece, self._added_as)]
+
+        return Called("shmap_product", product)
 
 
 def _product(

@@ -19,8 +19,18 @@ module @all_axes_are_manual {
     // CHECK: %[[P:.*]] = stablehlo.dot_general %arg0, %arg1
     // CHECK: %[[A:.*]] = stablehlo.dynamic_update_slice %{{.*}}, %[[P]]
     // CHECK: stablehlo.optimization_barrier %[[A]], %[[U1]], %[[L1]]
-    // CHECK-COUNT-6: -> tensor<2x6xf32>
-    // CHECK-NOT: -> tensor<2x6xf32>
+    // CHECK-COUNT-2: call @[[STEP:shmap_step]](
+    // CHECK-COUNT-2: call @[[PUT:shmap_put]](
+    // CHECK-NOT: call @
+    // CHECK: func.func private @[[STEP]](
+    // CHECK-COUNT-2: stablehlo.collective_permute
+    // CHECK-COUNT-2: call @[[PUT]](
+    // CHECK: stablehlo.optimization_barrier
+    // CHECK: func.func private @[[PUT]](
+    // CHECK: %[[P:.*]] = stablehlo.dot_general %arg1, {{.*}} -> tensor<2x6xf32>
+    // CHECK-NEXT: %[[C:.*]] = stablehlo.constant
+    // CHECK-NEXT: stablehlo.dynamic_update_slice %arg0, %[[P]], %{{.*}}, %[[C]]
+    // CHECK-NEXT: return
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
     %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
     return %y : tensor<16x6xf32>
@@ -29,7 +39,8 @@ module @all_axes_are_manual {
   // CHECK-LABEL: func.func private @what_is_computed_element_by_element_is_computed_on_pieces
   func.func private @what_is_computed_element_by_element_is_computed_on_pieces(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
     // CHECK: stablehlo.tanh %{{.*}} : tensor<4x6xf32>
-    // CHECK-COUNT-6: stablehlo.tanh %{{.*}} : tensor<2x6xf32>
+    // CHECK: func.func private @shmap_put
+    // CHECK: stablehlo.tanh %{{.*}} : tensor<2x6xf32>
     // CHECK-NOT: stablehlo.tanh
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
     %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
@@ -54,7 +65,8 @@ module @all_axes_are_manual {
     // CHECK-NOT: all_gather
     // CHECK: stablehlo.transpose %arg0, dims = [1, 0] : (tensor<4x8xf32>) -> tensor<8x4xf32>
     // CHECK: stablehlo.dot_general %arg1, %{{.*}} -> tensor<6x4xf32>
-    // CHECK-COUNT-6: -> tensor<6x2xf32>
+    // CHECK: func.func private @shmap_put
+    // CHECK: stablehlo.dot_general {{.*}} -> tensor<6x2xf32>
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
     %t = stablehlo.transpose %g, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
     %y = stablehlo.dot_general %w, %t, contracting_dims = [1] x [0] : (tensor<6x8xf32>, tensor<8x16xf32>) -> tensor<6x16xf32>
@@ -177,7 +189,7 @@ module @a_large_group {
     // CHECK-COUNT-2: "stablehlo.collective_permute"
     // CHECK: stablehlo.optimization_barrier
     // CHECK: stablehlo.return
-    // CHECK-COUNT-2: stablehlo.dot_general
+    // CHECK-COUNT-2: call @shmap_put(
     // CHECK-NOT: collective_permute
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<128x8xf32>
     %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<128x8xf32>, tensor<8x6xf32>) -> tensor<128x6xf32>

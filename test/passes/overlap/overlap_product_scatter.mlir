@@ -10,19 +10,34 @@ module @all_axes_are_manual {
   // CHECK-LABEL: func.func private @two_partial_sums_on_the_way
   func.func private @two_partial_sums_on_the_way(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
     // CHECK-NOT: reduce_scatter
-    // CHECK: %[[D:.*]] = stablehlo.dynamic_slice %arg0, %{{.*}}, sizes = [2, 8]
-    // CHECK: %[[P:.*]] = stablehlo.dot_general %[[D]], %arg1
-    // CHECK: stablehlo.dot_general
-    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%[[P]]) <{source_target_pairs = dense<{{\[\[}}0, 6], [1, 7], [2, 0], [3, 1], [4, 2], [5, 3], [6, 4], [7, 5]]>
-    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %[[R]], %arg0
-    // CHECK: stablehlo.dynamic_slice %[[B]]#1
+    // CHECK-COUNT-2: call @[[PRODUCT:shmap_product]](%{{.*}}, %arg0, %arg1)
+    // CHECK-COUNT-2: call @[[STEP:shmap_step]](
+    // CHECK: %[[SUM:.*]] = call @[[AHEAD:shmap_add]](
+    // CHECK: %[[PUT:.*]] = stablehlo.dynamic_update_slice %{{.*}}, %[[SUM]]
+    // CHECK: %[[LAST:.*]]:2 = call @[[BEHIND:shmap_add_1]](%{{.*}}, %{{.*}}, %[[PUT]], %arg0, %arg1)
+    // CHECK: stablehlo.dynamic_update_slice %[[LAST]]#1, %[[LAST]]#0
+    // CHECK-NEXT: return
+
+    // CHECK: func.func private @[[BEHIND]](
+    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%arg0) <{source_target_pairs = dense<{{\[\[}}0, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7], [6, 0], [7, 1]]>
+    // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %[[R]], %arg3, %arg2
+    // CHECK: call @[[PRODUCT]](%arg1, %[[B]]#1, %arg4)
     // CHECK: stablehlo.add %[[B]]#0
-    // CHECK-COUNT-4: stablehlo.collective_permute
-    // CHECK: %[[PUT:.*]] = stablehlo.dynamic_update_slice
-    // CHECK: %[[LAST:.*]] = "stablehlo.collective_permute"
-    // CHECK: %[[E:.*]]:3 = stablehlo.optimization_barrier %[[LAST]], %arg0, %[[PUT]]
-    // CHECK-NOT: stablehlo.collective_permute
-    // CHECK: stablehlo.dynamic_update_slice %[[E]]#2
+    // CHECK: return %{{.*}}, %[[B]]#2
+
+    // CHECK: func.func private @[[STEP]](
+    // CHECK: call @[[AHEAD]](
+    // CHECK: call @shmap_add_0(
+
+    // CHECK: func.func private @[[AHEAD]](
+    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%arg0) <{source_target_pairs = dense<{{\[\[}}0, 6], [1, 7], [2, 0], [3, 1], [4, 2], [5, 3], [6, 4], [7, 5]]>
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %[[R]], %arg2
+    // CHECK: call @[[PRODUCT]](%arg1, %[[B]]#1, %arg3)
+    // CHECK: stablehlo.add %[[B]]#0
+
+    // CHECK: func.func private @[[PRODUCT]](
+    // CHECK: %[[D:.*]] = stablehlo.dynamic_slice %arg1, %{{.*}}, sizes = [2, 8]
+    // CHECK: stablehlo.dot_general %[[D]], %arg2
     %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
@@ -34,10 +49,12 @@ module @all_axes_are_manual {
 
   // CHECK-LABEL: func.func private @sums_of_16_bits_are_added_in_32
   func.func private @sums_of_16_bits_are_added_in_32(%x: tensor<16x8xbf16>, %w: tensor<8x6xbf16>) -> tensor<4x6xbf16> {
-    // CHECK: stablehlo.dot_general {{.*}} -> tensor<2x6xf32>
+    // CHECK: call @[[PRODUCT:.*]](%{{.*}}, %arg0, %arg1) {{.*}} -> tensor<2x6xf32>
     // CHECK: stablehlo.convert %{{.*}} : (tensor<2x6xf32>) -> tensor<2x6xbf16>
     // CHECK: collective_permute{{.*}} -> tensor<2x6xbf16>
     // CHECK: stablehlo.add %{{.*}} : tensor<2x6xf32>
+    // CHECK: func.func private @[[PRODUCT]](
+    // CHECK: stablehlo.dot_general {{.*}} -> tensor<2x6xf32>
     %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xbf16>, tensor<8x6xbf16>) -> tensor<16x6xbf16>
     %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
     ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
