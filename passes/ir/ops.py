@@ -54,7 +54,7 @@ def free_values(ops: Iterable[ir.Operation]) -> list[Value]:
 
 def replace_operands(op: ir.Operation, mapping: Mapping[Value, Value]) -> None:
     """Replaces operands of `op` and of the operations in its regions."""
-    for each in walk(op):
+    for each in walk(op) if len(op.regions) else [op]:
         for number, operand in enumerate(each.operands):
             if operand in mapping:
                 each.operands[number] = mapping[operand]

@@ -18,7 +18,7 @@ from ..cost.rings import ring_order
 from ..ir.body_form import read_body_form
 from ..ir.mesh import Mesh
 from .form import Form, FormName
-from .loop_families import families, readers, stacked_bytes
+from .loop_families import families
 from .memory import too_large
 from .sites import Site, find_sites
 
@@ -132,7 +132,7 @@ class _Decision:
 
     def together(self, family: Sequence[Site]) -> Iterator[Choice]:
         """The choices for loops that share stacks: all are unrolled, whole, or none."""
-        if len(family) == 1 and not readers(family[0].op):
+        if len(family) == 1 and not family[0].readers:
             yield self.alone(family[0])
             return
         plans = [self._plan(site, math.inf) for site in family]
@@ -143,7 +143,7 @@ class _Decision:
 
     def _against(self, family: Sequence[Site], plans: Sequence[Plan]) -> str:
         """Why loops that share stacks are not unrolled; empty if they are."""
-        others = [op for site in family for op in readers(site.op)]
+        others = [op for site in family for op in site.readers]
         known = [site.op for site in family]
         if any(op not in known for op in others) or any(p.name is None for p in plans):
             return "a loop that shares its stacks is not unrolled"
@@ -221,7 +221,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         may_round=may_round,
         reduced=site.reduced,
         kept=site.kept,
-        copied=site.carried + (stacked_bytes(site.op) if site.pattern == "gathering-loop" else 0),
+        copied=site.copied,
     )
 
 

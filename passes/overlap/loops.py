@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -75,14 +75,22 @@ def stacks(loop: CountedLoop) -> dict[int, int]:
     return found
 
 
-def carried_bytes(loop: CountedLoop) -> int:
-    """Bytes that a step computes for the next one, without what it puts in stacks."""
-    known = stacks(loop)
-    return sum(
+def copied_bytes(loop: CountedLoop, stacks: Mapping[int, int]) -> int:
+    """Bytes that a step computes for the next one, or puts in stacks that other loops read."""
+    carried = sum(
         array_bytes(argument)
         for number, (value, argument) in enumerate(_carried_values(loop))
-        if value != argument and number not in known
+        if value != argument and number not in stacks
     )
+    return carried + sum(
+        bytes_ for number, bytes_ in stacks.items() if readers(loop, {number: bytes_})
+    )
+
+
+def readers(loop: CountedLoop, stacks: Mapping[int, int]) -> tuple[ir.Operation, ...]:
+    """The loops that read stacks which a loop fills."""
+    users = [use.owner.operation for number in stacks for use in loop.op.results[number].uses]
+    return tuple(dict.fromkeys(user for user in users if user.name == WHILE))
 
 
 def _carried_values(loop: CountedLoop) -> list[tuple[Value, Value]]:

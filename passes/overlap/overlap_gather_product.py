@@ -15,7 +15,9 @@ After, form=ring:
          %p = stablehlo.tanh (stablehlo.dot_general %x, %w)
          %z1 = stablehlo.dynamic_update_slice %buffer, %p, the start of the own block
          %z2, %u2, %l2 = stablehlo.optimization_barrier %z1, %u1, %l1
-         // then 7 times: the halves are sent on, multiplied and written in place
+         %z3, %u3, %l3 = call @shmap_step(%z2, %u2, %l2, the starts of two blocks, %w)
+         // and 5 more steps, each of which sends the halves on, multiplies them and puts the
+         // results in place; in the last one, nothing is sent
 After, form=rows parts=2:
          %g0 = "stablehlo.all_gather"(stablehlo.slice %x [0:h])
          %x1, %h0 = stablehlo.optimization_barrier (stablehlo.slice %x [h:2*h]), %g0

@@ -9,7 +9,7 @@ transferred while a product for the fourth is computed.
 Before:  %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
          %y = "stablehlo.reduce_scatter"(%p) <{scatter_dimension = 0, ... axes = ["i"]}> ({ add })
 After, form=partial-sums:
-         // for each device on the ring, and for each of the sums s:
+         // a function that is called for each device on the ring, and for each of the sums s:
          %r = collective_permute %s                       // forward or backward
          %r1, %x1 = stablehlo.optimization_barrier %r, %x
          %q = stablehlo.dot_general (stablehlo.dynamic_slice %x1, the rows for s), %w : f32

@@ -26,7 +26,7 @@ from .blocks import scattered_blocks
 from .exchanges import ALL_TO_ALL, exchanges
 from .gather_sites import rewritable
 from .gathers import gathers
-from .loops import WHILE, carried_bytes, gathering_loops
+from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from .products import Product
 from .scatter_chunks import free_dimensions
 from .scatters import scattered_products, summed_products
@@ -65,10 +65,11 @@ class Site:
       scattered: the bytes that a device receives in the reduce_scatter at the end of a block that
         begins with a gather; else 0.
       reduced: how much of `received` is of reduce_scatters, for a loop.
-      carried: the bytes that a step of a loop computes for the next one, without stacks.
+      copied: the bytes that a step of a loop computes for the next one, or for another loop.
       kept: the bytes of a gathered array that is put together from pieces, because other operations
         than the products read it; else 0.
       collectives: those of a loop that run beside other steps if it is unrolled.
+      readers: the loops that read what the steps of a loop store for them.
     """
 
     pattern: Pattern
@@ -85,9 +86,10 @@ class Site:
     columns: int = 1
     scattered: int = 0
     reduced: int = 0
-    carried: int = 0
+    copied: int = 0
     kept: int = 0
     collectives: tuple[ir.Operation, ...] = ()
+    readers: tuple[ir.Operation, ...] = ()
 
     @property
     def product(self) -> ir.Operation | None:
@@ -176,16 +178,18 @@ def _blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
 def _loops(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
     for each in gathering_loops(ops, form):
         moved = [(op.name, received(op, form.mesh.product(axes))) for op, axes in each.collectives]
+        filled = stacks(each.loop)
         yield _site(
             "gathering-loop",
             each,
             [_shaped(product) for product in each.products],
             1,
             collectives=tuple(op for op, _ in each.collectives),
+            readers=readers(each.loop, filled),
             received=sum(bytes_ for _, bytes_ in moved),
             trips=each.loop.trips,
             reduced=sum(bytes_ for name, bytes_ in moved if name == REDUCE_SCATTER),
-            carried=carried_bytes(each.loop),
+            copied=copied_bytes(each.loop, filled),
         )
 
 
@@ -218,6 +222,7 @@ def _site(
     cut: int,
     *,
     collectives: tuple[ir.Operation, ...] = (),
+    readers: tuple[ir.Operation, ...] = (),
     **sizes: int,
 ) -> Site:
     """A site; `sizes` are other fields of it, of which one has no default: `received`."""
@@ -236,6 +241,7 @@ def _site(
         element_bytes(element),
         cut=cut,
         collectives=collectives,
+        readers=readers,
         **sizes,
     )
 

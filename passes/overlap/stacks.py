@@ -44,6 +44,8 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     "GE": operator.ge,
 }
 
+_COMPUTED = {*_ARITHMETIC, _CONSTANT, "stablehlo.compare", "stablehlo.select"}
+
 
 @dataclass(frozen=True)
 class _Stack:
@@ -147,7 +149,7 @@ def _place(
 
 def _number(op: ir.Operation, numbers: Mapping[Value, int]) -> int | None:
     """The value of an integer that is computed from constants."""
-    if len(op.results) != 1 or not isinstance(op.results[0].type, ir.RankedTensorType):
+    if op.name not in _COMPUTED or not isinstance(op.results[0].type, ir.RankedTensorType):
         return None
     type_ = ir.RankedTensorType(op.results[0].type)
     if type_.shape or not isinstance(type_.element_type, ir.IntegerType):

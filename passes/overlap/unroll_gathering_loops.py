@@ -33,6 +33,7 @@ another read, and both are unrolled completely, the values are passed on directl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -41,7 +42,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.body_form import BodyForm
-from ..ir.ops import terminator, walk
+from ..ir.ops import terminator
 from ..ir.types import Value
 from .first_step import first_alone
 from .form import Empty, Form
@@ -109,14 +110,14 @@ def _unroll_whole(found: GatheringLoop) -> None:
     """Makes the whole loop none; what the first step gathers is taken before that of the others."""
     loop = found.loop
     values = list(loop.op.operands)
-    with ir.InsertionPoint(loop.op):
-        for step in range(loop.trips):
-            values[loop.counter] = _counter(loop, step)
-            new = _copied(loop.body, values)
-            returned = [new.get(value, value) for value in terminator(loop.body).operands]
-            if step == 0 and loop.trips > 1:
-                first_alone(found, values, new, returned)
-            values = returned
+    for step in range(loop.trips):
+        values[loop.counter] = _counter_before(loop, loop.op, step)
+        copy = _copy(loop)
+        new = _results(loop, copy) if step == 0 else {}
+        returned = _put_before(loop.op, copy, values)
+        if step == 0 and loop.trips > 1:
+            first_alone(found, values, new, returned)
+        values = returned
     _replace(loop, values)
 
 
@@ -124,16 +125,14 @@ def _unroll(loop: CountedLoop, steps: int) -> None:
     """Makes `steps` steps of the loop one."""
     values = list(loop.op.operands)
     before = loop.trips % steps
-    with ir.InsertionPoint(loop.op):
-        for step in range(before):
-            values[loop.counter] = _counter(loop, step)
-            new = _copied(loop.body, values)
-            values = [new.get(value, value) for value in terminator(loop.body).operands]
+    for step in range(before):
+        values[loop.counter] = _counter_before(loop, loop.op, step)
+        values = _put_before(loop.op, _copy(loop), values)
     if before:
         values[loop.counter] = _counter_before(loop, loop.op, before)
         for number, value in enumerate(values):
             loop.op.operands[number] = value
-    _repeat(loop.body, steps)
+    _repeat(loop, steps)
 
 
 def _replace(loop: CountedLoop, values: Sequence[Value]) -> None:
@@ -155,36 +154,43 @@ def _counter_before(loop: CountedLoop, op: ir.Operation, step: int) -> Value:
         return _counter(loop, step)
 
 
-def _repeat(body: ir.Block, times: int) -> None:
+def _repeat(loop: CountedLoop, times: int) -> None:
     """Lets the body of a loop do what it does so many times."""
-    end = terminator(body)
-    ops = [each.operation for each in body.operations][:-1]
-    returned = list(end.operands)
-    values = list(returned)
-    with ir.InsertionPoint(end):
-        for _ in range(times - 1):
-            new = _copied_ops(ops, list(body.arguments), values)
-            values = [new.get(value, value) for value in returned]
+    end = terminator(loop.body)
+    values = list(end.operands)
+    for copy in [_copy(loop) for _ in range(times - 1)]:
+        values = _put_before(end, copy, values)
     for number, value in enumerate(values):
         end.operands[number] = value
 
 
-def _copied(body: ir.Block, values: Sequence[Value]) -> dict[Value, Value]:
-    """Copies the body to the insertion point; by value of the body, what takes its place."""
-    ops = [each.operation for each in body.operations][:-1]
-    return _copied_ops(ops, list(body.arguments), values)
+def _copy(loop: CountedLoop) -> ir.Operation:
+    """A copy of the loop, whose body can be put in its place.
+
+    To copy all operations at once takes a fraction of copying one after the other.
+    """
+    return loop.op.clone(ip=ir.InsertionPoint(loop.op)).operation
 
 
-def _copied_ops(
-    ops: Sequence[ir.Operation], arguments: Sequence[Value], values: Sequence[Value]
-) -> dict[Value, Value]:
-    new = dict(zip(arguments, values, strict=True))
-    for op in ops:
-        copy = op.clone().operation
-        for inner in walk(copy):
-            for number, operand in enumerate(inner.operands):
-                if operand in new:
-                    inner.operands[number] = new[operand]
-        for result, copied in zip(op.results, copy.results, strict=True):
-            new[result] = copied
-    return new
+def _results(loop: CountedLoop, copy: ir.Operation) -> dict[Value, Value]:
+    """By value that an operation of the body computes, what the copy computes."""
+    both = zip(loop.body.operations, copy.regions[1].blocks[0].operations, strict=True)
+    pairs = (zip(old.results, new.results, strict=True) for old, new in both)
+    return dict(itertools.chain.from_iterable(pairs))
+
+
+def _put_before(op: ir.Operation, copy: ir.Operation, values: Sequence[Value]) -> list[Value]:
+    """Moves the operations of a copy's body to where `op` is; what the body returns.
+
+    Args:
+      values: what takes the place of the arguments of the body.
+    """
+    body = copy.regions[1].blocks[0]
+    for argument, value in zip(body.arguments, values, strict=True):
+        argument.replace_all_uses_with(value)
+    *operations, end = body.operations
+    for each in operations:
+        each.operation.move_before(op)
+    returned = list(end.operation.operands)
+    copy.erase()
+    return returned
