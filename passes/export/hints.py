@@ -14,7 +14,6 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from ..base import Violation
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import call_target
 from ..ir.find_ops import find_ops
@@ -22,53 +21,28 @@ from ..ir.sharding_text import full_sharding, region_sharding
 from .sharding_calls import sharding_call
 
 CONSTRAINT = "sdy.sharding_constraint"
-_BOUNDARIES = ("SPMDFullToShardShape", "SPMDShardToFullShape")
 
 
 def convert_hints(root: ir.Operation, form: BodyForm, partitioner: str) -> None:
     """Rewrites the hints of the other partitioner, which say nothing without automatic axes."""
-    if not form.is_partly_manual and partitioner == "gspmd":
+    if partitioner == "gspmd":
         for op in find_ops(root, [CONSTRAINT]):
-            op.results[0].replace_all_uses_with(op.operands[0])
-            op.erase()
-    elif not form.is_partly_manual:
-        return
-    elif partitioner == "gspmd":
-        for op in find_ops(root, [CONSTRAINT]):
-            _to_gspmd(op, form)
-    else:
+            hint_for_gspmd(op, form)
+    elif form.is_partly_manual:
         for op in find_ops(root, ["stablehlo.custom_call"]):
             if call_target(op) == "Sharding" and len(op.operands) == len(op.results) == 1:
                 _to_shardy(op, form)
 
 
-def regions_of_other(root: ir.Operation, partitioner: str) -> list[Violation]:
-    """The regions inside of the body that only the other partitioner reads."""
-    if partitioner == "gspmd":
-        found, other = find_ops(root, ["sdy.manual_computation"]), "shardy"
-    else:
-        calls = find_ops(root, ["stablehlo.custom_call"])
-        found, other = [op for op in calls if call_target(op) in _BOUNDARIES], "gspmd"
-    return [
-        Violation(
-            op.location,
-            f"a region inside of the body is written for {other}, and this pass for {partitioner}: "
-            "passes rewrite the outermost region, and XLA reads one form in a module; use "
-            f"partitioner={other}",
-        )
-        for op in found
-    ]
-
-
-def _to_gspmd(op: ir.Operation, form: BodyForm) -> None:
-    """A hint about axes of another mesh, or about parts of axes, is dropped."""
+def hint_for_gspmd(op: ir.Operation, form: BodyForm) -> None:
+    """Rewrites a hint; one about axes of another mesh, or about parts of axes, is dropped."""
     sharding = sdy.TensorShardingAttr(op.attributes["sharding"])
     dims = [sdy.DimensionShardingAttr(dim) for dim in sharding.dimension_shardings]
     refs = [[sdy.AxisRefAttr(axis) for axis in dim.axes] for dim in dims]
     axes = [[ref.name for ref in dim] for dim in refs]
     named = [axis for dim in axes for axis in dim]
     value = op.operands[0]
-    is_known = all(axis in form.automatic for axis in named)
+    is_known = form.is_partly_manual and all(axis in form.automatic for axis in named)
     if is_known and all(ref.sub_axis_info is None for dim in refs for ref in dim):
         unspecified = [k for k, dim in enumerate(dims) if not dim.is_closed]
         config = f"unspecified_dims=[{','.join(map(str, unspecified))}]" if unspecified else ""

@@ -20,9 +20,10 @@ of the all_to_all, whose rank is wrong for them. This pass therefore concatenate
 along its split dimension, and emits the reshapes itself.
 
 Imported modules may contain hints about automatic axes for the other partitioner, which are
-rewritten (see hints.py).
+rewritten (see hints.py), and regions inside of the body for Shardy, which are written for GSPMD
+(see nested_regions.py).
 
-Needs:   body form; no region inside that is written for the other partitioner.
+Needs:   body form; for Shardy, no region inside that is written for GSPMD.
 Leaves:  a channel on every collective; no axis index.
 """
 
@@ -40,6 +41,7 @@ from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import (
     CHANNEL_HANDLE,
+    COLLECTIVES,
     GROUPED,
     GROUPS,
     TAKES_GLOBAL_DEVICE_IDS,
@@ -52,7 +54,8 @@ from ..ir.memoize import memoized
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.sharding_text import region_sharding
 from .axis_index import axis_index
-from .hints import convert_hints, regions_of_other
+from .hints import convert_hints, hint_for_gspmd
+from .nested_regions import CONSTRAINT, nested_regions, refuse_gspmds, write_for_gspmd
 
 # The older partitioner needs the region's sharding on these when some axes are automatic.
 _CARRY_REGION_SHARDING = frozenset(
@@ -82,14 +85,17 @@ class LegalizeCollectives(Pass):
                 f"{MOST_LISTED}; use groups=axes"
             )
             raise PassRefused([Violation(form.main.location, text)])
-        if regions := regions_of_other(module.operation, self.partitioner):
-            raise PassRefused(regions)
+        if self.partitioner == "shardy":
+            refuse_gspmds(module)
+        else:
+            for region in nested_regions(module, form):
+                for op in region.ops(sorted(COLLECTIVES)):
+                    self._legalize(op, region.form)
+                for op in region.ops([CONSTRAINT]):
+                    hint_for_gspmd(op, region.form)
+                write_for_gspmd(region)
         for op in body_collectives(module.operation):
-            _add_channel(op)
-            if self.groups == "ids" and op.name in GROUPED:
-                _list_device_ids(op, form)
-            if self.partitioner == "gspmd" and form.is_partly_manual:
-                _carry_region_sharding(op, form)
+            self._legalize(op, form)
         convert_hints(module.operation, form, self.partitioner)
         for op in axis_index_calls(module.operation):
             index = op.results[0]
@@ -97,6 +103,13 @@ class LegalizeCollectives(Pass):
                 value = axis_index(form, indexed_axes(op), index.type, self.partitioner)
             index.replace_all_uses_with(value)
             op.erase()
+
+    def _legalize(self, op: ir.Operation, form: BodyForm) -> None:
+        _add_channel(op)
+        if self.groups == "ids" and op.name in GROUPED:
+            _list_device_ids(op, form)
+        if self.partitioner == "gspmd" and form.is_partly_manual:
+            _carry_region_sharding(op, form)
 
 
 def _add_channel(op: ir.Operation) -> None:

@@ -38,13 +38,13 @@ def wrap_in_custom_calls(form: BodyForm, module: ModuleOp) -> None:
     body = _private_body(form, module)
     with ir.InsertionPoint(main.entry_block) as at, main.location:
         blocks = [
-            _full_to_block(form, boundary, value)
+            full_to_block(form, boundary, value)
             for boundary, value in zip(form.inputs, main.arguments, strict=True)
             if boundary.has_elements
         ]
         results = iter(func.CallOp(body, blocks).results)
         fulls = [
-            _block_to_full(form, boundary, next(results))
+            block_to_full(form, boundary, next(results))
             if boundary.has_elements
             else _empty_full(form, boundary, at)
             for boundary in form.outputs
@@ -81,7 +81,7 @@ def _free_name(module: ModuleOp, wanted: str) -> str:
     return next(name for name in names if name not in symbols)
 
 
-def _full_to_block(form: BodyForm, boundary: Boundary, value: Value) -> Value:
+def full_to_block(form: BodyForm, boundary: Boundary, value: Value) -> Value:
     if boundary.dims is None or form.is_one_device:
         return value
     cut, region, config = _texts(form, boundary.dims, boundary.unreduced)
@@ -89,7 +89,7 @@ def _full_to_block(form: BodyForm, boundary: Boundary, value: Value) -> Value:
     return sharding_call("SPMDFullToShardShape", full, boundary.type, region, config)
 
 
-def _block_to_full(form: BodyForm, boundary: Boundary, value: Value) -> Value:
+def block_to_full(form: BodyForm, boundary: Boundary, value: Value) -> Value:
     if boundary.dims is None or form.is_one_device:
         return value
     cut, region, config = _texts(form, boundary.dims, boundary.unreduced)

@@ -126,14 +126,15 @@ def _read(
     """(how the sharding of a value splits it, what it leaves unreduced, why it cannot be read)."""
     if is_token(type_):
         return None, Unreduced(), None
-    dims, unreduced, complaint = _read_sharding(
+    dims, unreduced, complaint = read_sharding(
         named[SHARDING] if SHARDING in named else None,  # noqa: SIM401
         mesh,
     )
     return dims, unreduced, _type_complaint(type_) or complaint
 
 
-def _read_sharding(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, Unreduced, str | None]:
+def read_sharding(sharding: ir.Attribute | None, mesh: Mesh) -> tuple[Dims, Unreduced, str | None]:
+    """(how a sharding splits an array, what it leaves unreduced, why it cannot be read)."""
     if sharding is None:
         complaint = (
             f"no {SHARDING}; add one that describes how its blocks are placed in the full array, "
@@ -161,7 +162,7 @@ def _refs(dimension: ir.Attribute) -> _Refs:
 def _complaint(sharding: sdy.TensorShardingAttr, dims: Sequence[_Refs], mesh: Mesh) -> str | None:
     """Why this sharding cannot be read, or None."""
     symbol = sharding.mesh_or_ref
-    if not isinstance(symbol, ir.FlatSymbolRefAttr) or symbol.value != mesh.symbol:
+    if not _is_mesh(symbol, mesh):
         return (
             f"{SHARDING} is on mesh {symbol}, but the module's mesh is {mesh}; use @{mesh.symbol}"
         )
@@ -175,6 +176,15 @@ def _complaint(sharding: sdy.TensorShardingAttr, dims: Sequence[_Refs], mesh: Me
     if any(sdy.AxisRefAttr(ref).sub_axis_info is not None for ref in sharding.unreduced_axes):
         return f"{SHARDING} is unreduced over part of an axis; only whole axes can be manual"
     return None
+
+
+def _is_mesh(named: ir.Attribute, mesh: Mesh) -> bool:
+    """Whether a sharding is on a mesh: by its symbol, or in regions inside, by its axes."""
+    if isinstance(named, ir.FlatSymbolRefAttr):
+        return named.value == mesh.symbol
+    inlined = sdy.MeshAttr(named)
+    axes = tuple((a.name, a.size) for a in (sdy.MeshAxisAttr(axis) for axis in inlined.axes))
+    return axes == mesh.axes and not list(inlined.device_ids)
 
 
 def _unreduced(sharding: sdy.TensorShardingAttr) -> Unreduced:

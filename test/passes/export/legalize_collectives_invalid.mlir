@@ -28,11 +28,12 @@ module @no_pass_verified_this {
 
 // -----
 
-module @regions_inside_are_written_for_shardy {
+module @regions_inside_are_on_the_mesh {
   sdy.mesh @mesh = <["i"=4, "j"=2]>
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
-    // expected-error @+1 {{a region inside of the body is written for shardy, and this pass for gspmd: passes rewrite the outermost region, and XLA reads one form in a module; use partitioner=shardy}}
-    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"j"}]>] out_shardings=[<@mesh, [{"j"}]>] manual_axes={"j"} (%b: tensor<2xf32>) {
+    // expected-error @+2 {{in_shardings of a region inside of the body: sdy.sharding is on mesh #sdy.mesh<["j"=2]>, but the module's mesh is @mesh [i=4, j=2]; use @mesh; or use partitioner=shardy}}
+    // expected-error @+1 {{out_shardings of a region inside of the body: sdy.sharding is on mesh}}
+    %0 = sdy.manual_computation(%x) in_shardings=[<mesh<["j"=2]>, [{"j"}]>] out_shardings=[<mesh<["j"=2]>, [{"j"}]>] manual_axes={"j"} (%b: tensor<2xf32>) {
       sdy.return %b : tensor<2xf32>
     } : (tensor<4xf32>) -> tensor<4xf32>
     return

@@ -1,4 +1,4 @@
-// A region in a region, as Shardy's tests nest them: only Shardy reads it.
+// A region in a region, as Shardy's tests nest them.
 module @nested {
   sdy.mesh @mesh = <["a"=2, "b"=2, "c"=2]>
   func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {

@@ -1,0 +1,28 @@
+// Regions of Shardy's inside of the body, written for GSPMD. The axis "c" is automatic in both.
+// RUN: shmap-opt %s --shmap-legalize-collectives=partitioner=gspmd | FileCheck %s
+
+module {
+  sdy.mesh @mesh = <["a"=2, "b"=2, "c"=2]>
+  // CHECK: func.func public @main(%[[X:.*]]: tensor<4x8xf32>
+  // CHECK-NEXT: %[[CUT:.*]] = stablehlo.custom_call @Sharding(%[[X]]) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,2,2,2]<=[2,2,2]T(1,0,2) last_tile_dims={manual, replicated}}"}
+  // CHECK-NEXT: %[[BLOCK:.*]] = stablehlo.custom_call @SPMDFullToShardShape(%[[CUT]]) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<4x8xf32>) -> tensor<4x4xf32>
+  // CHECK-NEXT: %[[ALL:.*]] = "stablehlo.all_gather"(%[[BLOCK]])
+  // CHECK-SAME: {mhlo.sharding = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"}
+  // CHECK-NEXT: %[[HINT:.*]] = stablehlo.custom_call @Sharding(%[[ALL]]) {backend_config = "", mhlo.sharding = "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dims={manual}}"}
+  // CHECK-NEXT: %[[PLACED:.*]] = stablehlo.custom_call @Sharding(%[[HINT]]) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"}
+  // CHECK-NEXT: %[[FULL:.*]] = stablehlo.custom_call @SPMDShardToFullShape(%[[PLACED]]) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // CHECK-NEXT: return %[[FULL]]
+  func.func public @main(%x: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}) -> (tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"a"}>} {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{}, {"b", "c"}]>] out_shardings=[<@mesh, [{}, {}]>] manual_axes={"b"} (%b: tensor<4x4xf32>) {
+      %1 = func.call @gathered(%b) : (tensor<4x4xf32>) -> tensor<4x8xf32>
+      sdy.return %1 : tensor<4x8xf32>
+    } : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    return %0 : tensor<4x8xf32>
+  }
+
+  func.func private @gathered(%b: tensor<4x4xf32>) -> tensor<4x8xf32> {
+    %0 = "stablehlo.all_gather"(%b) <{all_gather_dim = 1 : i64, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 2], [1, 3], [4, 6], [5, 7]]> : tensor<4x2xi64>, use_global_device_ids}> : (tensor<4x4xf32>) -> tensor<4x8xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"c"}, {}]> : tensor<4x8xf32>
+    return %1 : tensor<4x8xf32>
+  }
+}
