@@ -2,7 +2,8 @@
 
 Each subcommand is a module with NAME, SUMMARY, DESCRIPTION, EPILOG, `add_arguments(parser)` and
 `execute(options)`, which returns the exit status. A module imports JAX inside `execute` only: until
-then the number of devices can be chosen, and help is printed at once.
+then the number of devices can be chosen, and help is printed at once. Commands of `APART`, which
+compile whole programs of the user's, run in a process of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import ModuleType
 
 from ..usage import USER_CODE, Parser, UsageError
 from . import (
+    apart,
     compile,
     demo,
     explain,
@@ -30,6 +32,7 @@ from . import (
 )
 
 COMMANDS = (lower, run, simulate, validate, compile, explain, unjit, shardings, demo)
+APART = (unjit, shardings)
 
 _DESCRIPTION = """\
 A compiler for shard_map: per-device JAX functions to XLA's partitioner.
@@ -48,8 +51,17 @@ wrong. See also shmap-opt, which runs passes on MLIR files.
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     options = _parser().parse_args(argv)
-    command = options.command
     shared_options.request_devices(options)
+    if options.command not in APART:
+        return _run(options)
+    try:
+        return apart.run(lambda: _run(options))
+    except apart.Died as death:
+        return _fail(options.command, _message(_death(options, death)), 1)
+
+
+def _run(options: argparse.Namespace) -> int:
+    command = options.command
     try:
         status = command.execute(options)
         sys.stdout.flush()
@@ -64,6 +76,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.verbose:
             traceback.print_exc()
         return _fail(command, _message(error), 1)
+
+
+def _death(options: argparse.Namespace, death: apart.Died) -> Exception:
+    from shmap_compiler import TargetError
+    from shmap_compiler.base.errors import Problem, ProgramName
+
+    problem = Problem(
+        "the process that ran it",
+        f"ended by {death.name}; what it wrote last is above",
+        "a program that XLA compiles and runs",
+        "run the function by itself, with jax.jit, and reduce it to find what fails",
+    )
+    return TargetError(ProgramName(options.target), [problem])
 
 
 def _message(error: Exception) -> str:
