@@ -232,7 +232,7 @@ def test_a_program_is_lowered_once(mode, monkeypatch):
         modes.append(setting.mode)
         return lowered._portable(platform, setting, machine)
 
-    monkeypatch.setattr(module, "compile_for_target", lambda program, *_: program)
+    monkeypatch.setattr(module, "compile_for_target", lambda program, *_, **__: program)
     setting, target = OverlapSetting(mode), Target.parse("cpu:8")
     module.compile_overlapped(
         lower, setting, target, {}, print, lowered.graph, lowered.call.signature
