@@ -88,11 +88,14 @@ class LegalizeCollectives(Pass):
         if self.partitioner == "shardy":
             refuse_gspmds(module)
         else:
-            for region in nested_regions(module, form):
+            regions = nested_regions(module, form)
+            for region in regions:
                 for op in region.ops(sorted(COLLECTIVES)):
                     self._legalize(op, region.form)
                 for op in region.ops([CONSTRAINT]):
                     hint_for_gspmd(op, region.form)
+            # After all: what is in a region is part of the one around it then.
+            for region in regions:
                 write_for_gspmd(region)
         for op in body_collectives(module.operation):
             self._legalize(op, form)

@@ -86,7 +86,7 @@ class ShmapError(Exception):
         """`who` is the user's function, as `describe` names it; None if no function is at hand.
 
         It may begin with the front end that maps the function, as in "xmap of `f`". A `ProgramName`
-        is no function of a front end's.
+        is not a function, so no front end is named.
         """
         self.who = who
         self.problems = tuple(problems)

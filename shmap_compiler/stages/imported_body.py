@@ -51,7 +51,7 @@ def import_body(text: str, axes: Mapping[str, int] | None, who: ProgramName) -> 
     """Reads a module and brings it into body form.
 
     Raises:
-      TargetError: it is no module, holds no manual region, or takes what JAX has no arrays of.
+      TargetError: the text is not a module, it has no manual region, or JAX lacks one of its types.
       PassFailure: a pass of `shmap_passes` rejects it.
     """
     with shmap_passes.make_context(), ir.Location.unknown():

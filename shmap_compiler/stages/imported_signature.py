@@ -54,7 +54,7 @@ def _whole_placements(form: BodyForm, given: Sequence[ir.Attribute | None]) -> l
 
 
 def _dims(attribute: ir.Attribute, form: BodyForm, boundary: Boundary) -> Dims | None:
-    """The axes in a sharding of Shardy's or GSPMD's; None if they are no whole axes of the mesh."""
+    """The axes in a sharding of Shardy's or GSPMD's; None if some are parts or of another mesh."""
     if isinstance(attribute, ir.StringAttr):
         sharding = read_hlo_sharding(attribute.value)
         rank = ir.RankedTensorType(boundary.type).rank
