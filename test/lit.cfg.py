@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import lit.formats
+from jaxlib.mlir.dialects import sdy
 
 # `config` and `lit_config` are given by lit.
 # ruff: noqa: F821
@@ -25,6 +26,10 @@ config.environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 config.environment["JAX_PLATFORMS"] = "cpu"
 # A tool that warns fails its test.
 config.environment["PYTHONWARNINGS"] = "error"
+
+# Whether this Shardy knows arrays that are unreduced by another operation than a sum.
+if hasattr(sdy, "ReductionOp"):
+    config.available_features.add("reduction-op")
 
 # Only the tests of tools/cli/tpu load libtpu; see conftest.py.
 config.environment["TPU_LIBRARY_PATH"] = str(

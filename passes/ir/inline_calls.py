@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
@@ -91,12 +91,12 @@ def erase_uncalled(module: ModuleOp, before: set[str]) -> None:
     """Erases the private functions of `before` that nothing refers to any more."""
     while True:
         used = {
-            ir.FlatSymbolRefAttr(named.attr).value
+            symbol
             for op in walk(module.operation)
             # The bindings end the process if they are asked for the attribute of a complex one.
             if op.name != "stablehlo.constant"
             for named in (op.attributes[k] for k in range(len(op.attributes)))
-            if isinstance(named.attr, ir.FlatSymbolRefAttr)
+            for symbol in _symbols_in(named.attr)
         }
         dead = [
             function
@@ -109,3 +109,12 @@ def erase_uncalled(module: ModuleOp, before: set[str]) -> None:
             return
         for function in dead:
             function.operation.erase()
+
+
+def _symbols_in(attribute: ir.Attribute) -> Iterator[str]:
+    """What an attribute refers to, also in lists such as the called_computations of a call."""
+    if isinstance(attribute, ir.FlatSymbolRefAttr):
+        yield attribute.value
+    elif isinstance(attribute, ir.ArrayAttr):
+        for each in attribute:
+            yield from _symbols_in(each)

@@ -59,3 +59,33 @@ module {
     return %0#0 : tensor<4xf32>
   }
 }
+
+// -----
+
+// Of the functions that lead to regions, those stay that something else refers to.
+module {
+  sdy.mesh @mesh = <["a"=2, "b"=2]>
+  // CHECK-LABEL: func.func public @main
+  // CHECK: stablehlo.custom_call @SPMDFullToShardShape
+  // CHECK-NOT: @in_the_body
+  // CHECK: func.func private @on_the_host
+  // CHECK-NOT: @in_the_body
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"a"}>} {
+    %0 = func.call @in_the_body(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = stablehlo.custom_call @a_library(%0) {called_computations = [@on_the_host]} : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+
+  func.func private @in_the_body(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"b"}]>] out_shardings=[<@mesh, [{"b"}]>] manual_axes={"b"} (%b: tensor<2xf32>) {
+      %1 = func.call @on_the_host(%b) : (tensor<2xf32>) -> tensor<2xf32>
+      sdy.return %1 : tensor<2xf32>
+    } : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+
+  func.func private @on_the_host(%x: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = stablehlo.partition_id : tensor<ui32>
+    return %x : tensor<2xf32>
+  }
+}
