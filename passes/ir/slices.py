@@ -6,19 +6,19 @@ Everything here is built at the current insertion point and location.
 from __future__ import annotations
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
+from . import build
 from .memoize import memoized
 from .types import Value, shape_of
 
 
 def scalar(value: int) -> Value:
     """An index."""
-    return stablehlo.constant(_index(value, ir.Location.unknown().context))
+    return build.constant(_index(value, ir.Location.unknown().context))
 
 
 @memoized
-def _index(value: int, context: ir.Context) -> ir.Attribute:
+def _index(value: int, context: ir.Context) -> ir.DenseElementsAttr:
     i32 = ir.IntegerType.get_signless(32, context)
     element = ir.IntegerAttr.get(i32, value)
     with ir.Location.unknown(context):
@@ -31,12 +31,12 @@ def take_at(value: Value, dimension: int, start: Value, size: int) -> Value:
     if size == shape[dimension]:
         return value
     shape[dimension] = size
-    return stablehlo.dynamic_slice(value, _starts(value, dimension, start), shape)
+    return build.dynamic_slice(value, _starts(value, dimension, start), shape)
 
 
 def put_at(whole: Value, piece: Value, dimension: int, start: Value) -> Value:
     """`whole` with a piece put in its place along a dimension."""
-    return stablehlo.dynamic_update_slice(whole, piece, _starts(whole, dimension, start))
+    return build.dynamic_update_slice(whole, piece, _starts(whole, dimension, start))
 
 
 def _starts(value: Value, dimension: int, start: Value) -> list[Value]:

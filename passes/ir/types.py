@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import Field
 from math import prod
 from typing import Any, TypeAlias
@@ -29,6 +30,14 @@ OptionField: TypeAlias = "Field[Any]"
 
 def shape_of(value: Value) -> list[int]:
     return list(ir.RankedTensorType(value.type).shape)
+
+
+def element_of(value: Value) -> ir.Type:
+    return ir.RankedTensorType(value.type).element_type
+
+
+def tensor(shape: Sequence[int], element: ir.Type) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get(shape, element)
 
 
 def element_bytes(element: ir.Type) -> int:

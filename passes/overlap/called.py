@@ -64,14 +64,10 @@ class Called:
 def _defined(name: str, build: Build, types: Sequence[ir.Type]) -> _Function:
     location = cast("ir.Location", ir.Location.current)
     around, module = _function_around()
-    name = _unused(name, ir.SymbolTable(module))
+    symbol = ir.StringAttr.get(_unused(name, ir.SymbolTable(module)))
     function = ir.Operation.create(
         "func.func",
-        attributes={
-            "sym_name": ir.StringAttr.get(name),
-            "sym_visibility": ir.StringAttr.get("private"),
-            "function_type": _type(types, ()),
-        },
+        attributes={"sym_name": symbol, "sym_visibility": ir.StringAttr.get("private")},
         regions=1,
         ip=ir.InsertionPoint(module.regions[0].blocks[0]),
     )
@@ -81,18 +77,16 @@ def _defined(name: str, build: Build, types: Sequence[ir.Type]) -> _Function:
         results = build(*block.arguments)
         captured = _capture(block)
         ir.Operation.create("func.return", operands=results)
+    inputs = [*types, *(value.type for value in captured)]
     returned = tuple(result.type for result in results)
-    function.attributes["function_type"] = _type([each.type for each in block.arguments], returned)
-    return _Function(ir.FlatSymbolRefAttr.get(name), returned, captured)
+    type_ = ir.FunctionType.get(inputs, returned)
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    return _Function(ir.FlatSymbolRefAttr.get(symbol.value), returned, captured)
 
 
 def _unused(name: str, symbols: ir.SymbolTable) -> str:
     numbered = (f"{name}_{number}" for number in itertools.count())
     return next(each for each in itertools.chain([name], numbered) if each not in symbols)
-
-
-def _type(inputs: Sequence[ir.Type], results: Sequence[ir.Type]) -> ir.Attribute:
-    return ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
 
 
 def _function_around() -> tuple[ir.Operation, ir.Operation]:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from ..cost.rings import MOST_UNROLLED
+from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.slices import put_at, scalar, take_at
-from ..ir.types import Value, shape_of
+from ..ir.types import Value, element_of, shape_of
 from .called import Called
 from .cuts import Cut
 from .form import Form
 from .gather_plan import Plan, plan
 from .gathers import Gather
-from .pieces import barrier, compute, element_of, empty, take, tensor
+from .pieces import barrier, compute, empty, take
 from .products import DOT, has_default_precision
 from .repeated import repeated
 from .rings import Ring, can_go_round, place_in, ring
@@ -92,10 +92,10 @@ def _in_loop(steps: _Steps) -> list[Value]:
 
     def twice(number: Value, values: list[Value]) -> list[Value]:
         wholes, halves = values[:-2], values[-2:]
-        first = stablehlo.add(stablehlo.multiply(number, scalar(2)), scalar(1))
+        first = build.add(build.multiply(number, scalar(2)), scalar(1))
         for more in range(2):
             sent = steps.sent(halves)
-            wholes = step(stablehlo.add(first, scalar(more)), wholes, halves)
+            wholes = step(build.add(first, scalar(more)), wholes, halves)
             wholes, halves = steps.order(wholes, sent)
         return [*wholes, *halves]
 
@@ -139,7 +139,7 @@ class _Steps:
             take(self._block, cut, 0, half),
             take(self._block, cut, half, self.size - half),
         ]
-        return [_convert(each, ir.BF16Type.get()) if self.narrow else each for each in halves]
+        return [build.convert(each, ir.BF16Type.get()) if self.narrow else each for each in halves]
 
     def sent(self, halves: Sequence[Value]) -> list[Value]:
         """What comes when all devices have sent their halves on."""
@@ -154,10 +154,10 @@ class _Steps:
     ) -> list[Value]:
         """Computes with the halves of the blocks that begin at `ahead` and at `behind`."""
         if self.narrow:
-            halves = [_convert(each, element_of(self._block)) for each in halves]
-        behind = stablehlo.add(behind, scalar(self.size // 2))
+            halves = [build.convert(each, element_of(self._block)) for each in halves]
+        behind = build.add(behind, scalar(self.size // 2))
         if self.form.stacked:
-            both = stablehlo.concatenate(halves, self.gather.dimension)
+            both = build.concatenate(halves, self.gather.dimension)
             return self._put_called(*wholes, both, ahead, behind)
         for half, start in zip(halves, (ahead, behind), strict=True):
             wholes = self._put_called(*wholes, half, start)
@@ -196,7 +196,7 @@ def _put(found: Plan, wholes: Sequence[Value], piece: Value, where: Places) -> l
 
     def take_piece(value: Value, cut: Cut) -> Value:
         parts = [take_at(value, cut.dimension, start, size) for start, size in where]
-        return parts[0] if len(parts) == 1 else stablehlo.concatenate(parts, cut.dimension)
+        return parts[0] if len(parts) == 1 else build.concatenate(parts, cut.dimension)
 
     size = sum(each for _, each in where)
     gathered = found.gather.results[0]
@@ -222,7 +222,3 @@ def _can_narrow(found: Plan) -> bool:
         and all(use.owner.operation in products for use in gathered.uses)
         and all(has_default_precision(op) for op in products)
     )
-
-
-def _convert(value: Value, element: ir.Type) -> Value:
-    return stablehlo.convert(tensor(shape_of(value), element), value)

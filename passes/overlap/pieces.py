@@ -10,21 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ..ir import build
 from ..ir.ops import defining_op
 from ..ir.slices import put_at, scalar
-from ..ir.types import Value, shape_of
+from ..ir.types import Value, element_of, shape_of, tensor
 from .cuts import Cut, cut_of_operand
 
 Take = Callable[[Value, Cut], Value]
 """Takes the piece of a value that is cut."""
-
-
-def element_of(value: Value) -> ir.Type:
-    return ir.RankedTensorType(value.type).element_type
-
-
-def tensor(shape: Sequence[int], element: ir.Type) -> ir.RankedTensorType:
-    return ir.RankedTensorType.get(shape, element)
 
 
 def piece_type(value: Value, cut: Cut, size: int) -> ir.RankedTensorType:
@@ -38,7 +31,7 @@ def constant_like(value: Value, number: int) -> Value:
     """An integer of the type of a value."""
     type_ = ir.RankedTensorType(value.type)
     attribute = ir.IntegerAttr.get(type_.element_type, number)
-    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
+    return build.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
 
 
 def take(value: Value, cut: Cut, start: int, size: int) -> Value:
@@ -50,9 +43,9 @@ def take(value: Value, cut: Cut, start: int, size: int) -> Value:
         return _slice(value, cut.dimension, start * cut.inner, size * cut.inner)
     split = list(shape)
     split[cut.dimension : cut.dimension + 1] = [cut.outer, cut.size * cut.inner]
-    apart = stablehlo.reshape(tensor(split, element_of(value)), value)
+    apart = build.reshape(tensor(split, element_of(value)), value)
     piece = _slice(apart, cut.dimension + 1, start * cut.inner, size * cut.inner)
-    return stablehlo.reshape(piece_type(value, cut, size), piece)
+    return build.reshape(piece_type(value, cut, size), piece)
 
 
 def _slice(value: Value, dimension: int, start: int, size: int) -> Value:
@@ -61,7 +54,7 @@ def _slice(value: Value, dimension: int, start: int, size: int) -> Value:
     starts[dimension] = start
     ends = list(shape)
     ends[dimension] = start + size
-    return stablehlo.slice(value, starts, ends, [1] * len(shape))
+    return build.slice_(value, starts, ends)
 
 
 def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None) -> Value:
@@ -79,7 +72,7 @@ def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None
     size = cut.size // len(pieces) * cut.inner
     whole = tensor(_apart(ir.RankedTensorType(type_).shape, cut, cut.size), element_of(pieces[0]))
     parts = [
-        stablehlo.reshape(
+        build.reshape(
             tensor(_apart(shape_of(piece), cut, cut.size // len(pieces)), element_of(piece)), piece
         )
         if cut.outer > 1
@@ -87,12 +80,12 @@ def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None
         for piece in pieces
     ]
     if buffer is None:
-        joined: Value = stablehlo.concatenate(parts, dimension)
+        joined: Value = build.concatenate(parts, dimension)
     else:
-        joined = stablehlo.reshape(whole, buffer) if cut.outer > 1 else buffer
+        joined = build.reshape(whole, buffer) if cut.outer > 1 else buffer
         for number, part in enumerate(parts):
             joined = put_at(joined, part, dimension, scalar(number * size))
-    return stablehlo.reshape(type_, joined) if cut.outer > 1 else joined
+    return build.reshape(type_, joined) if cut.outer > 1 else joined
 
 
 def _apart(shape: Sequence[int], cut: Cut, size: int) -> list[int]:
@@ -119,7 +112,7 @@ def splat(type_: ir.RankedTensorType) -> Value:
     """Zeros."""
     element = type_.element_type
     if isinstance(element, ir.ComplexType):
-        zero = stablehlo.constant(
+        zero = build.constant(
             ir.DenseElementsAttr.get_splat(
                 tensor([], element.element_type), ir.FloatAttr.get(element.element_type, 0.0)
             )
@@ -130,18 +123,19 @@ def splat(type_: ir.RankedTensorType) -> Value:
         if isinstance(element, ir.FloatType)
         else ir.IntegerAttr.get(element, 0)
     )
-    constant = stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor([], element), attribute))
+    constant = build.constant(ir.DenseElementsAttr.get_splat(tensor([], element), attribute))
     return broadcast(constant, type_)
 
 
 def broadcast(value: Value, type_: ir.Type) -> Value:
     """A scalar at every place."""
-    return stablehlo.broadcast_in_dim(type_, value, [])
+    return build.broadcast_in_dim(type_, value, [])
 
 
 def barrier(*values: Value) -> list[Value]:
     """The values, none of which is used before all are there."""
-    op = stablehlo.OptimizationBarrierOp(values)
+    types = [value.type for value in values]
+    op = ir.Operation.create("stablehlo.optimization_barrier", types, values)
     return list(op.results)
 
 
@@ -211,11 +205,11 @@ def _smaller(value: Value, cut: Cut, size: int) -> Value | None:
         attribute = op.attributes["value"]
         if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
             element = attribute.get_splat_value()
-            return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, element))
+            return build.constant(ir.DenseElementsAttr.get_splat(type_, element))
         return None
     if op.name == "stablehlo.broadcast_in_dim":
         dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
         here = [k for k, d in enumerate(dimensions) if d == cut.dimension]
         if all(shape_of(op.operands[0])[k] == 1 for k in here):
-            return stablehlo.broadcast_in_dim(type_, op.operands[0], dimensions)
+            return build.broadcast_in_dim(type_, op.operands[0], dimensions)
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ..ir import build
 from ..ir.slices import scalar
 from ..ir.types import Value
 
@@ -25,11 +26,10 @@ def repeated(trips: int, values: Sequence[Value], step: Step) -> list[Value]:
     locations = [loop.location] * len(types)
     condition = ir.Block.create_at_start(loop.regions[0], types, locations)
     with ir.InsertionPoint(condition):
-        less = stablehlo.ComparisonDirectionAttr.get("LT")
-        stablehlo.return_([stablehlo.compare(condition.arguments[0], scalar(trips), less)])
+        stablehlo.return_([build.less(condition.arguments[0], scalar(trips))])
     body = ir.Block.create_at_start(loop.regions[1], types, locations)
     with ir.InsertionPoint(body):
         arguments: list[Value] = list(body.arguments)
         returned = step(arguments[0], arguments[1:])
-        stablehlo.return_([stablehlo.add(arguments[0], scalar(1)), *returned])
+        stablehlo.return_([build.add(arguments[0], scalar(1)), *returned])
     return list(loop.results[1:])

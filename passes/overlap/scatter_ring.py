@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from ..cost.rings import MOST_UNROLLED, STEPS_OF_SUMS
+from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.slices import put_at, scalar, take_at
-from ..ir.types import Value, shape_of
+from ..ir.types import Value, element_of
 from .called import Called
 from .cuts import Cut
 from .form import Form
-from .pieces import barrier, compute, element_of, empty, join, tensor
+from .pieces import barrier, compute, empty, join
 from .repeated import repeated
 from .rings import Ring, can_go_round, place_in, ring
 from .scatters import ScatteredProduct
@@ -52,7 +52,7 @@ def _value(
     type_ = scattered.op.results[0].type
     if form.in_place:
         return steps.put(sums, last, empty(type_, form.empty))
-    rounded = [_convert(each, steps.sent_as) for each in steps.add(sums, last, last)]
+    rounded = [build.convert(each, steps.sent_as) for each in steps.add(sums, last, last)]
     return join(rounded, Cut(scattered.dimension, steps.size), type_, None)
 
 
@@ -75,13 +75,13 @@ def _in_loop(steps: _Steps) -> tuple[list[Value], Value]:
         return around.start(table, step, steps.size, way)
 
     def add(sums: Sequence[Value], step: Value) -> list[Value]:
-        after = stablehlo.add(step, scalar(1))
+        after = build.add(step, scalar(1))
         return steps.add(sums, start(after), start(after, -1))
 
     def several(number: Value, sums: list[Value]) -> list[Value]:
-        first = stablehlo.add(stablehlo.multiply(number, scalar(STEPS_OF_SUMS)), scalar(1))
+        first = build.add(build.multiply(number, scalar(STEPS_OF_SUMS)), scalar(1))
         for more in range(STEPS_OF_SUMS):
-            sums = add(sums, stablehlo.add(first, scalar(more)))
+            sums = add(sums, build.add(first, scalar(more)))
         return sums
 
     trips = (around.count - 2) // STEPS_OF_SUMS
@@ -121,7 +121,7 @@ class _Steps:
         ]
         if not sums:
             return [
-                _convert(self._product(place, *self._operands)[0], self._kept_as)
+                build.convert(self._product(place, *self._operands)[0], self._kept_as)
                 for place in places
             ]
         return [
@@ -137,7 +137,7 @@ class _Steps:
         for number, sent in enumerate(sums):
             before = [buffer] if number else []
             computed, *put = self._sum[number % 2](sent, self._place(start, number), *before)
-            rounded = _convert(computed, self.sent_as)
+            rounded = build.convert(computed, self.sent_as)
             place = scalar(number * (self.size // self.parts))
             buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, place)
         return buffer
@@ -145,7 +145,7 @@ class _Steps:
     def _place(self, start: Value, number: int) -> Value:
         """Where the rows of a sum begin in the block that begins at `start`."""
         by = number * (self.size // self.parts)
-        return stablehlo.add(start, scalar(by)) if by else start
+        return build.add(start, scalar(by)) if by else start
 
     @property
     def _added_as(self) -> ir.Type:
@@ -168,8 +168,8 @@ class _Steps:
             received, *values = barrier(received, *operands, *before)
             operands, before = values[: len(operands)], tuple(values[len(operands) :])
         (computed,) = self._product(place, *operands)
-        added = stablehlo.add(_convert(received, self._added_as), computed)
-        return [_convert(added, self._kept_as), *before]
+        added = build.add(build.convert(received, self._added_as), computed)
+        return [build.convert(added, self._kept_as), *before]
 
     @cached_property
     def _operands(self) -> list[Value]:
@@ -204,7 +204,7 @@ def _product(
     ops = (scattered.product.op, *scattered.chain)
     summed = scattered.op.operands[0]
     if not _is_only_moved(scattered) or element == element_of(summed):
-        return _convert(compute(ops, {}, cuts, size, rows)[summed], element)
+        return build.convert(compute(ops, {}, cuts, size, rows)[summed], element)
     known: dict[Value, Value] = {}
     for op in ops:
         if op.name == "stablehlo.convert":
@@ -232,9 +232,3 @@ def _is_only_moved(scattered: ScatteredProduct) -> bool:
 def _adding_type(element: ir.Type) -> ir.Type:
     is_short = isinstance(element, ir.BF16Type | ir.F16Type)
     return ir.F32Type.get() if is_short else element
-
-
-def _convert(value: Value, element: ir.Type) -> Value:
-    if element_of(value) == element:
-        return value
-    return stablehlo.convert(tensor(shape_of(value), element), value)

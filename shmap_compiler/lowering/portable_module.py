@@ -1,6 +1,6 @@
 """Makes a program portable, and lowers it again: its module as a StableHLO artifact.
 
-The artifact is in StableHLO's portable serialization, which later versions of StableHLO can read,
+What is kept is in StableHLO's portable serialization, which later versions of StableHLO can read,
 and earlier ones back to the version it is written for. The Shardy form also contains operations of
 the Shardy dialect, which makes no such promise.
 """
@@ -8,7 +8,6 @@ the Shardy dialect, which makes no such promise.
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Sequence
 
 import jax
@@ -60,14 +59,31 @@ def compile_portable(
 
 
 def portable(
-    signature: Signature, module: ir.Module, partitioner: str, platform: str
+    signature: Signature,
+    module: ir.Module,
+    partitioner: str,
+    platform: str,
+    *,
+    is_kept: bool = True,
 ) -> PortableProgram:
-    """The program of `module`, whose `@main` takes all inputs of `signature`, used or not."""
+    """The program of `module`, whose `@main` takes all inputs of `signature`, used or not.
+
+    Args:
+      is_kept: whether other versions of StableHLO must be able to read it. A program that is only
+        handed to a compiler is MLIR bytecode, which takes a fifth of the time to write.
+    """
+    main: OpView = ir.SymbolTable(module.operation)["main"]
+    kept = _used_arguments(main)
     # Serialization rewrites its module in place.
-    copy = _copy(module)
-    with copy.context:
-        kept = _drop_unused_arguments(ir.SymbolTable(copy.operation)["main"])
-    artifact = stablehlo.serialize_portable_artifact(copy, _version(), allow_other_dialects=True)
+    if is_kept or len(kept) < len(main.arguments):
+        module = _copy(module)
+        _keep_arguments(ir.SymbolTable(module.operation)["main"], kept)
+    if not is_kept:
+        artifact = shmap_passes.bytecode(module.operation)
+    else:
+        artifact = stablehlo.serialize_portable_artifact(
+            module, _version(), allow_other_dialects=True
+        )
     return PortableProgram(signature, artifact, kept, partitioner, platform)
 
 
@@ -89,9 +105,7 @@ def _shapes(types: Sequence[ir.Type]) -> list[tuple[int, ...]]:
 
 
 def _copy(module: ir.Module) -> ir.Module:
-    file = io.BytesIO()
-    module.operation.write_bytecode(file)
-    return ir.Module.parse(file.getvalue(), module.context)
+    return ir.Module.parse(shmap_passes.bytecode(module.operation), module.context)
 
 
 def _version() -> str:
@@ -102,17 +116,21 @@ def _version() -> str:
     return earlier if smaller == _GROUPS_BY_MESH_AXES else _GROUPS_BY_MESH_AXES
 
 
-def _drop_unused_arguments(main: OpView) -> tuple[int, ...]:
-    """Removes the unused arguments of a function; returns the positions of the others."""
+def _used_arguments(main: OpView) -> tuple[int, ...]:
+    """The positions of the arguments of a function that have a use."""
+    return tuple(i for i, argument in enumerate(main.arguments) if any(argument.uses))
+
+
+def _keep_arguments(main: OpView, kept: Sequence[int]) -> None:
+    """Removes the arguments of a function at other positions, which have no use."""
     block, attributes = main.regions[0].blocks[0], list(main.arg_attrs)
-    kept = tuple(i for i, argument in enumerate(block.arguments) if list(argument.uses))
     for i in reversed(range(len(block.arguments))):
         if i not in kept:
             block.erase_argument(i)
-    type_ = ir.FunctionType.get([main.type.inputs[i] for i in kept], main.type.results)
-    main.attributes["function_type"] = ir.TypeAttr.get(type_)
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[i] for i in kept])
-    return kept
+    with main.context:
+        type_ = ir.FunctionType.get([main.type.inputs[i] for i in kept], main.type.results)
+        main.attributes["function_type"] = ir.TypeAttr.get(type_)
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[i] for i in kept])
 
 
 # ------------------------------------------------------------------ the primitive: a call of it

@@ -13,7 +13,8 @@ class PortableProgram:
 
     Attributes:
       signature: of the program; its mesh is the one it was lowered for.
-      module: a StableHLO artifact, whose `@main` maps the full inputs to the full outputs.
+      module: a StableHLO artifact, or MLIR bytecode if only this version reads it, whose `@main`
+        maps the full inputs to the full outputs.
       kept: the positions of the inputs that `@main` takes: those that it uses.
       partitioner: the form of the module: "gspmd" or "shardy".
       platform: what it was lowered for: "cpu", "tpu" or "cuda".

@@ -129,7 +129,7 @@ class ImportedModule:
 
     def portable(self, platform: str) -> Portable:
         """Returns the program for devices of one platform: "cpu", "tpu" or "cuda"."""
-        return self._portable(platform, OverlapSetting("off"), None)[0]
+        return self._portable(platform, OverlapSetting("off"), None, is_kept=True)[0]
 
     def compile(
         self,
@@ -218,7 +218,12 @@ class ImportedModule:
         )
 
     def _portable(
-        self, platform: str, setting: OverlapSetting, machine: Machine | None
+        self,
+        platform: str,
+        setting: OverlapSetting,
+        machine: Machine | None,
+        *,
+        is_kept: bool = False,
     ) -> tuple[Portable, Snapshots]:
         snapshots = Snapshots()
         with shmap_passes.make_context(), recording() as chosen:
@@ -227,7 +232,7 @@ class ImportedModule:
             passes = with_added(shmap_passes.pipeline(self.partitioner, "axes", chooser))
             snapshots.emitted(module, passes)
             shmap_passes.run(module, passes)
-            program = portable(self.signature, module, self.partitioner, platform)
+            program = portable(self.signature, module, self.partitioner, platform, is_kept=is_kept)
         snapshots.chosen = tuple(chosen)
         return Portable.of(program), snapshots
 

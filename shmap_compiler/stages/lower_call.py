@@ -65,8 +65,13 @@ def lower_portable(
     groups: GroupNaming,
     platform: str,
     machine: Machine | None,
+    *,
+    is_kept: bool,
 ) -> tuple[PortableProgram, Snapshots]:
     """(the program without its Python source, its module after emission and each pass).
+
+    Args:
+      is_kept: see `portable`.
 
     Raises:
       TargetError: The program calls back into Python.
@@ -76,7 +81,7 @@ def lower_portable(
         raise TargetError(signature.who, [calls_back(line) for line in signature.callbacks])
     jax_lowered, snapshots = lower_for(call, partitioner, groups, platform, True, machine)
     module = jax_lowered.compiler_ir("stablehlo")
-    return portable(signature, module, partitioner, platform), snapshots
+    return portable(signature, module, partitioner, platform, is_kept=is_kept), snapshots
 
 
 def calls_back(line: str) -> Problem:

@@ -374,14 +374,19 @@ class Lowered:
           TargetError: The program calls back into Python.
         """
         check_choice(self.call, "platform", platform, PLATFORMS)
-        return self._portable(platform, self.overlap, None)[0]
+        return self._portable(platform, self.overlap, None, is_kept=True)[0]
 
     def _portable(
-        self, platform: str, setting: OverlapSetting, machine: Machine | None
+        self,
+        platform: str,
+        setting: OverlapSetting,
+        machine: Machine | None,
+        *,
+        is_kept: bool = False,
     ) -> tuple[Portable, Snapshots]:
         with using(self.added), using_setting(setting):
             program, snapshots = lower_portable(
-                self.call, self.partitioner, self.groups, platform, machine
+                self.call, self.partitioner, self.groups, platform, machine, is_kept=is_kept
             )
         return Portable.of(program), snapshots
 
