@@ -191,9 +191,15 @@ class ImportedModule:
         hangs = tuple(f"could deadlock: {each}" for each in self.hangs)
         return replace(found, notes=(*hangs, *found.notes))
 
-    def overlap_report(self, target: str | Target) -> OverlapReport:
+    def overlap_report(
+        self,
+        target: str | Target,
+        *,
+        overlap: OverlapMode | None = None,
+        overlap_rounding: bool | None = None,
+    ) -> OverlapReport:
         """Returns where transfers could run beside products; see `Lowered.overlap_report`."""
-        setting = read_setting(None, None, self.signature.who)
+        setting = read_setting(overlap, overlap_rounding, self.signature.who)
         _, snapshots = self._portable("cpu", OverlapSetting("off"), None)
         return report_of(snapshots, setting, machine_for(self.signature, self._target(target)))
 

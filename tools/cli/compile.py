@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
+from collections.abc import Generator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from . import output, program, shared_options
+from . import module_files, output, program, shared_options
 from .progress import Progress
 from .tables import print_table
 
 if TYPE_CHECKING:
-    from shmap_compiler import Compiled, Target
+    from shmap_compiler import Compiled, ImportedModule, Target
 
 NAME = "compile"
 SUMMARY = "compile a program for a target and save it"
@@ -28,12 +31,17 @@ Targets:
 
 The mesh must have as many devices as the target; use --mesh if the file's has not. Prints the
 memory that the program needs on each device, its collectives, and times.
+
+A file FILE.mlir holds a module instead, of any producer: in body form, with Shardy's manual
+computations, or with GSPMD's custom calls. --mesh names and sizes the axes of its mesh, if it does
+not. A module whose devices could deadlock is refused.
 """
 EPILOG = """\
 examples:
   shmap compile examples/matmul.py:matmul_basic --target tpu:v5e:2x4
   shmap compile examples/matmul.py:matmul_basic --target tpu:v5p:4x4x4 --mesh i=16,j=4 \\
       --arg 'bf16[8192,1024]' --arg 'bf16[1024,4096]' -o matmul.bin
+  shmap compile module.mlir --mesh data=2,model=4 --target tpu:v5e:2x4 -o module.bin
 
 With -o, shmap_compiler.load reads the compiled program where such devices are.
 """
@@ -41,6 +49,7 @@ With -o, shmap_compiler.load reads the compiled program where such devices are.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared_options.add_arguments(parser)
+    parser.set_defaults(partitioner=None)
     parser.add_argument(
         "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
     )
@@ -51,25 +60,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from shmap_compiler import Target
+    from shmap_compiler.base.text_tables import show_seconds
 
     compiler_options = shared_options.compiler_options(options)
     output.require_writable("-o", options.output)
     target = Target.parse(options.compile_for)
-    work = program.load_any(options)
-    overlap = program.overlap_options(options, work)
-    started = time.perf_counter()
-    lowered = program.lower_for(work, options.partitioner, target, **overlap)
-    between = time.perf_counter()
-    with Progress(f"compiling for {target}") as progress:
-        compiled = lowered.compile(target, progress.phase, compiler_options=compiler_options)
-    ended = time.perf_counter()
+    times: dict[str, float] = {}
+    if module_files.names_module(options.target):
+        module = _without_hangs(module_files.load(options))
+        overlap = {"overlap": options.overlap, "overlap_rounding": options.overlap_rounding}
+        compile_program, partitioner = partial(module.compile, **overlap), module.partitioner
+    else:
+        work = program.load_any(options)
+        overlap = program.overlap_options(options, work)
+        with _timed(times, "lower"):
+            lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
+        compile_program, partitioner = lowered.compile, lowered.partitioner
+    with _timed(times, "compile"), Progress(f"compiling for {target}") as progress:
+        compiled = compile_program(target, progress.phase, compiler_options=compiler_options)
     if options.output is not None:
         output.save("-o", options.output, lambda: compiled.save(options.output))
-    _print_summary(compiled, target, lowered.partitioner)
-    _print_times(between - started, ended - between)
+    _print_summary(compiled, target, partitioner)
+    print_table(("time", ""), [(name, show_seconds(spent)) for name, spent in times.items()])
     if options.output is not None:
         print(f"\nsaved: {options.output}")
     return 0
+
+
+def _without_hangs(module: ImportedModule) -> ImportedModule:
+    """Raises `HangError` for a module whose devices could deadlock."""
+    from shmap_compiler import HangError
+    from shmap_compiler.base.errors import Problem
+
+    needed = "a collective that all of its devices reach"
+    fix = "shmap simulate FILE.mlir shows where each device waits"
+    if module.hangs:
+        found = "could deadlock"
+        raise HangError(
+            module.signature.who, [Problem(h, found, needed, fix) for h in module.hangs]
+        )
+    return module
+
+
+@contextlib.contextmanager
+def _timed(times: dict[str, float], name: str) -> Generator[None]:
+    started = time.perf_counter()
+    yield
+    times[name] = time.perf_counter() - started
 
 
 def _print_summary(compiled: Compiled, target: Target, partitioner: str) -> None:
@@ -95,10 +132,3 @@ def _print_summary(compiled: Compiled, target: Target, partitioner: str) -> None
         ("collectives", "count", "bytes on each device"),
         [(c.kind, str(c.count), str(c.bytes)) for c in kinds] or [("none", "", "")],
     )
-
-
-def _print_times(lowering_s: float, compiling_s: float) -> None:
-    from shmap_compiler.base.text_tables import show_seconds
-
-    rows = [("lower", show_seconds(lowering_s)), ("compile", show_seconds(compiling_s))]
-    print_table(("time", ""), rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..usage import Mistake, UsageError, read_all
@@ -13,7 +12,7 @@ from . import module_files, output, program, shared_options
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from shmap_compiler import ImportedModule, Target
+    from shmap_compiler import ImportedModule, OverlapReport, Target
     from shmap_compiler.explain import Explanation, SideBySide
     from shmap_compiler.explain.conditions import Condition
 
@@ -105,11 +104,9 @@ def execute(options: argparse.Namespace) -> int:
         print(shown.to_json())
     else:
         print(explanation)
-        if isinstance(work, program.Program):
-            overlap = program.overlap_options(options, work)
-            lowered = work.lower(options.partitioner or "gspmd", **overlap)
-            if lowered.overlap.mode != "off":
-                print(f"\n{lowered.overlap_report(target)}")
+        report = _overlap_report(options, work, target)
+        if report is not None:
+            print(f"\n{report}")
         if other is not None:
             print(f"\n{shown}")
     if options.html is not None:
@@ -122,16 +119,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _load(options: argparse.Namespace) -> _Work:
-    from shmap_compiler import import_module
-
-    if not module_files.names_module(options.target):
-        return program.load_any(options)
-    return import_module(
-        module_files.read(options.target, {"--arg": options.args}),
-        axes=module_files.axes(options),
-        partitioner=options.partitioner,
-        who=Path(options.target).name,
-    )
+    if module_files.names_module(options.target):
+        return module_files.load(options)
+    return program.load_any(options)
 
 
 def _target_text(options: argparse.Namespace, work: _Work) -> str:
@@ -172,6 +162,20 @@ def _explained(options: argparse.Namespace, work: _Work, target: Target) -> Expl
     lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
     with Progress(f"compiling for {target}") as progress:
         return lowered.compile(target, progress.phase, compiler_options=given).explain()
+
+
+def _overlap_report(
+    options: argparse.Namespace, work: _Work, target: Target
+) -> OverlapReport | None:
+    """What was chosen at each site; None if nothing was to be chosen."""
+    from shmap_compiler.lowering.overlap import read_setting
+
+    given = {"overlap": options.overlap, "overlap_rounding": options.overlap_rounding}
+    if isinstance(work, program.AnyProgram) or read_setting(*given.values()).mode == "off":
+        return None
+    if isinstance(work, program.Program):
+        return work.lower(options.partitioner or "gspmd", **given).overlap_report(target)
+    return work.overlap_report(target, **given)
 
 
 def _condition(text: str) -> Condition:

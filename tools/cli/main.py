@@ -32,7 +32,7 @@ from . import (
 )
 
 COMMANDS = (lower, run, simulate, validate, compile, explain, unjit, shardings, demo)
-APART = (unjit, shardings)
+APART = (unjit, shardings, compile)
 
 _DESCRIPTION = """\
 A compiler for shard_map: per-device JAX functions to XLA's partitioner.
@@ -86,7 +86,7 @@ def _death(options: argparse.Namespace, death: apart.Died) -> Exception:
         "the process that ran it",
         f"ended by {death.name}; what it wrote last is above",
         "a program that XLA compiles and runs",
-        "run the function by itself, with jax.jit, and reduce it to find what fails",
+        "reduce the program until XLA compiles it, to find what it fails on",
     )
     return TargetError(ProgramName(options.target), [problem])
 

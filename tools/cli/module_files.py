@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..usage import Mistake, UsageError
+
+if TYPE_CHECKING:
+    from shmap_compiler import ImportedModule
 
 
 def names_module(target: str) -> bool:
@@ -35,6 +39,22 @@ def read(target: str, others: Mapping[str, object]) -> str:
         found = getattr(error, "strerror", None) or "no text"
         mistake = Mistake(f"target {target!r}", found, "a module as text", "check the path")
         raise UsageError(mistake) from None
+
+
+def load(options: argparse.Namespace) -> ImportedModule:
+    """The module that a command line names.
+
+    Raises:
+      UsageError: it cannot be read, or an option is given that is for Python functions only.
+    """
+    from shmap_compiler import import_module
+
+    return import_module(
+        read(options.target, {"--arg": options.args}),
+        axes=axes(options),
+        partitioner=options.partitioner,
+        who=Path(options.target).name,
+    )
 
 
 def axes(options: argparse.Namespace) -> dict[str, int] | None:
