@@ -73,3 +73,24 @@ def keeps_product(machine: Machine, size: int) -> bool:
     Those of up to 64 MiB took at most 1.3 times what the memory needs on v5e and v6e, and 4 on v5p.
     """
     return machine.chip.name in ("TPU v5e", "TPU v6e") and size <= 64 << 20
+
+
+def holds_in_vmem(machine: Machine, size: int, *, is_computed: bool = False) -> bool:
+    """Whether an operand that all pieces of a product read is read from memory only once.
+
+    Args:
+      is_computed: whether the program may compute it. An argument of 64 MiB stayed in the VMEM of
+        v5e and v6e, and what a gradient computes did not.
+    """
+    is_small = is_computed or machine.chip.name not in ("TPU v5e", "TPU v6e")
+    return size < (64 << 20 if is_small else 128 << 20)
+
+
+def joins_products(work: Work, machine: Machine) -> bool:
+    """Whether a product is computed in one kernel with the one before it, which is not stored.
+
+    libtpu for v6e does so where the result has up to 512 columns. Beside the activation of an MLP
+    block the second product then takes no time.
+    """
+    narrowest = min(product.n for product in work.products)
+    return machine.chip.name == "TPU v6e" and work.source == "product" and narrowest <= 512

@@ -43,7 +43,7 @@ class ProductShape:
 
     `m` are the free dimensions of the operand whose free, or batch, dimension is gathered or
     scattered, and `n` those of the other one. If a contracted dimension is gathered, `n` are those
-    of the gathered operand.
+    of the gathered operand; if the product is summed, of the operand that is cut.
     """
 
     batch: int
@@ -79,6 +79,8 @@ class Work:
       reduced: how much of `received` is of reduce-scatters, for a loop.
       copied: bytes that a step of a loop copies, and that an unrolled one does not.
       kept: bytes of a gathered array that is put together from pieces, because others read it.
+      source: where the rows of a product that is summed come from: an "argument", a "product", from
+        which they are computed element by element, and which nothing else reads, or "other".
     """
 
     pattern: str
@@ -97,6 +99,7 @@ class Work:
     reduced: int = 0
     copied: int = 0
     kept: int = 0
+    source: str = "other"
 
     @property
     def count(self) -> int:

@@ -6,39 +6,27 @@ errors see docs/overlap.md. All times are the compiler's own estimates and `coll
 
 from __future__ import annotations
 
-from . import libtpu
+from . import libtpu, libtpu_times
+from .libtpu_times import block, copy, products
 from .machine import Machine
 from .overlap import (
     FEWEST_ROWS,
     Plan,
-    ProductShape,
     Work,
     divisors,
-    is_halved,
     pipelined,
-    speed,
     wire_seconds,
 )
 from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 
-# How much of the published speed large products reach by libtpu's own estimates.
-_SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
-# How far its estimates are above the published bandwidth for pieces of products that wait for
-# memory, those that add f32 on v5e, products of wide operands, copies, and copies into an array.
-_PIECE_FACTOR = 4.0
-_SUM_FACTOR = 3.0
-_CHUNK_FACTOR = 1.3
-_COPY_FACTOR = 1.6
-_PUT_FACTOR = 2.7
-_WIDE_FACTOR = 1.2
-# For how many bytes of memory a whole product waits with each number that it stores, of any type.
-_STORED_BYTES = 8
 # Seconds between two pieces whose sums are on the way; before the sum of a chunk, and after it.
 _BETWEEN = 1e-6
 _AROUND_SUM = (2e-6, 1e-6)
 _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
+# How far copies of sums to their place are above what the memory needs.
+_PUT_FACTOR = 2.7
 WIDENED = ("bf16", "f16")
 """Types whose sums go round as f32 if they must not be rounded on their way."""
 
@@ -58,12 +46,12 @@ def _ring(work: Work, machine: Machine) -> Plan:
         return _few("columns", narrowest)
     order = ring_order(work.groups, machine.places, machine.network)
     # What others read is sent as it is.
-    block = work.received // (work.count - 1) if work.kept else _block(work, machine)
-    hop = hop_seconds(block // 2, order, work.groups, machine.places, machine.network)
-    piece = sum(_piece(work, machine, p, pieces) for p in work.products)
-    cut = _copy(block, machine)
+    sent = work.received // (work.count - 1) if work.kept else block(work, machine)
+    hop = hop_seconds(sent // 2, order, work.groups, machine.places, machine.network)
+    piece = sum(libtpu_times.piece(work, machine, p, pieces) for p in work.products)
+    cut = copy(sent, machine)
     wire = (work.count - 1) * hop
-    expected = max(pieces * piece + cut + _copy(work.kept, machine), wire + cut + 2 * piece)
+    expected = max(pieces * piece + cut + copy(work.kept, machine), wire + cut + 2 * piece)
     # Without the options the scheduler starts permutes between the two products of a step, except
     # on v5e.
     is_stacked = machine.chip.name != libtpu.GATHERS_BY_ITSELF and not machine.compiler_options
@@ -82,8 +70,8 @@ def _columns(work: Work, machine: Machine) -> Plan:
     if not parts:
         return _few("columns", work.cut // 4)
     wire = wire_seconds(work, machine, parts)
-    chunk = max(_compute(work, machine) / parts, _chunk_in_memory(work, machine, parts))
-    expected = pipelined(wire, chunk, parts) + _copy(work.kept, machine)
+    chunk = libtpu_times.chunk(work, machine, parts)
+    expected = pipelined(wire, chunk, parts) + copy(work.kept, machine)
     return Plan("columns", parts, (), False, _plain(work, machine), expected)
 
 
@@ -104,14 +92,14 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
         return _few("columns", work.columns)
     order = ring_order(work.groups, machine.places, machine.network)
     wire_bytes = 4 if is_wide else work.element_bytes
-    block = _block(work, machine) // work.element_bytes * wire_bytes
+    sent = block(work, machine) // work.element_bytes * wire_bytes
     places, network = machine.places, machine.network
-    hop = hop_seconds(block // 2, order, work.groups, places, network)
-    last = hop_seconds(block // _CHAINS, order, work.groups, places, network)
+    hop = hop_seconds(sent // 2, order, work.groups, places, network)
+    last = hop_seconds(sent // _CHAINS, order, work.groups, places, network)
     if is_wide:
-        piece = sum(_wide_piece(work, machine, p, pieces) for p in work.products)
+        piece = sum(libtpu_times.wide_piece(work, machine, p, pieces) for p in work.products)
     else:
-        piece = sum(_piece(work, machine, p, pieces, adds=True) for p in work.products)
+        piece = sum(libtpu_times.piece(work, machine, p, pieces, adds=True) for p in work.products)
     expected = max(pieces * (piece + _BETWEEN), (work.count - 1) * hop) + last
     if work.count > MOST_UNROLLED:
         # The last sums that a step of the loop sends are not sent beside its products.
@@ -145,13 +133,12 @@ def _summed(work: Work, machine: Machine) -> Plan:
 
     def seconds(parts: int) -> float:
         wire = wire_seconds(work, machine, parts, rings=rings)
-        chunk = max(_compute(work, machine) / parts, _chunk_in_memory(work, machine, parts))
-        chunk += _AROUND_SUM[0]
-        copy = _PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth + _AROUND_SUM[1]
-        return chunk + (parts - 1) * max(wire, chunk + copy) + wire + copy
+        chunk = libtpu_times.chunk(work, machine, parts) + _AROUND_SUM[0]
+        place = _PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth + _AROUND_SUM[1]
+        return chunk + (parts - 1) * max(wire, chunk + place) + wire + place
 
     parts = min(choices, key=seconds)
-    plain = _plain_scatter(work, machine) if is_scatter else _plain(work, machine)
+    plain = (_plain_scatter if is_scatter else _plain)(work, machine)
     return Plan("columns", parts, (), False, plain, seconds(parts))
 
 
@@ -163,7 +150,7 @@ def _exchange(work: Work, machine: Machine) -> Plan:
         return _few("rows", work.rows // _CHUNKS)
     wire = wire_seconds(work, machine, _CHUNKS)
     array = work.received // 2 * work.count // (work.count - 1)
-    compute = _compute(work, machine) + 2 * _copy(array, machine)
+    compute = products(work, machine) + 2 * copy(array, machine)
     expected = max(compute, _CHUNKS * wire) + wire / 2
     return Plan("chunks", _CHUNKS, (), False, _plain(work, machine), expected)
 
@@ -178,8 +165,8 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
     exposed = 0.0 if libtpu.adds_meanwhile(machine) else reduced
     if libtpu.gathers_alone(work, machine):
         exposed += wire - reduced
-    copies = _copy(work.copied, machine)
-    return unrolled(work, wire - exposed, _compute(work, machine), exposed, copies)
+    copies = copy(work.copied, machine)
+    return unrolled(work, wire - exposed, products(work, machine), exposed, copies)
 
 
 def unrolled(
@@ -219,64 +206,9 @@ _RULES = {
 # ----------------------------------------------------------------------------------------- terms
 
 
-def _piece(
-    work: Work, machine: Machine, product: ProductShape, pieces: int, adds: bool = False
-) -> float:
-    """One of so many pieces of a product; `adds` if it also reads a sum that it adds to."""
-    rows = product.batch * product.m / pieces
-    moved = rows * product.k + rows * product.n * (2 if adds else 1)
-    is_kept = adds and libtpu.stays_in_vmem(machine, int(work.element_bytes * rows * product.n))
-    is_wide = adds and work.element_bytes == 4 and machine.chip.name == libtpu.GATHERS_BY_ITSELF
-    factor = 1.0 if is_kept else _SUM_FACTOR if is_wide else _PIECE_FACTOR
-    in_memory = factor * work.element_bytes * moved / machine.chip.hbm_bandwidth
-    return max(product.flops / pieces / _peak(work, machine), in_memory)
-
-
-def _stored(work: Work, machine: Machine) -> float:
-    """What whole products wait for memory: for what they store, and for as much that they read."""
-    each = work.element_bytes
-    stored = sum(p.batch * p.m * p.n for p in work.products)
-    read = sum(p.batch * p.m * min(p.k, p.n) for p in work.products)
-    slow = each if libtpu.keeps_product(machine, each * stored) else _STORED_BYTES
-    return (slow * stored + each * read) / machine.chip.hbm_bandwidth
-
-
-def _wide_piece(work: Work, machine: Machine, product: ProductShape, pieces: int) -> float:
-    """A piece whose sum is f32: libtpu does not fuse the addition with the product.
-
-    The product is written, and read with the sum that has come, and their sum is written.
-    """
-    moved = 4 * 4 * product.batch * product.m / pieces * product.n
-    added = _WIDE_FACTOR * moved / machine.chip.hbm_bandwidth
-    return product.flops / pieces / _peak(work, machine) + added
-
-
-def _chunk_in_memory(work: Work, machine: Machine, parts: int) -> float:
-    """What one of so many chunks of columns takes to move: it reads the other operand whole."""
-    moved = sum(p.batch * (p.m * p.k + (p.m + p.k) * p.n / parts) for p in work.products)
-    return _CHUNK_FACTOR * work.element_bytes * moved / machine.chip.hbm_bandwidth
-
-
-def _compute(work: Work, machine: Machine) -> float:
-    return work.flops / _peak(work, machine)
-
-
-def _peak(work: Work, machine: Machine) -> float:
-    return speed(work, machine) * _SHARE.get(machine.chip.name, 0.8)
-
-
-def _copy(size: float, machine: Machine) -> float:
-    return _COPY_FACTOR * 2 * size / machine.chip.hbm_bandwidth
-
-
-def _block(work: Work, machine: Machine) -> int:
-    """Bytes of what one device contributes to a gather, or has of a scatter."""
-    sent = work.received // 2 if is_halved(work, machine) else work.received
-    return sent // (work.count - 1)
-
-
 def _plain(work: Work, machine: Machine) -> float:
-    return _compute(work, machine) + wire_seconds(work, machine)
+    compute = 0.0 if libtpu.joins_products(work, machine) else products(work, machine)
+    return compute + wire_seconds(work, machine)
 
 
 def _plain_scatter(work: Work, machine: Machine) -> float:
@@ -286,7 +218,9 @@ def _plain_scatter(work: Work, machine: Machine) -> float:
     all-reduce and a slice.
     """
     kind = "all-reduce" if libtpu.is_all_reduced(work, machine) else None
-    compute = max(_compute(work, machine), _stored(work, machine))
+    compute = max(products(work, machine), libtpu_times.stored(work, machine))
+    if libtpu.joins_products(work, machine):
+        compute = 0.0
     return compute + wire_seconds(work, machine, kind=kind)
 
 

@@ -222,6 +222,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         reduced=site.reduced,
         kept=site.kept,
         copied=site.copied,
+        source=site.source,
     )
 
 

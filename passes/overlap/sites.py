@@ -28,6 +28,7 @@ from .gather_sites import rewritable
 from .gathers import gathers
 from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from .products import Product
+from .row_sources import Source, source_of
 from .scatter_chunks import free_dimensions
 from .scatters import scattered_products, summed_products
 
@@ -68,6 +69,7 @@ class Site:
       copied: the bytes that a step of a loop computes for the next one, or for another loop.
       kept: the bytes of a gathered array that is put together from pieces, because other operations
         than the products read it; else 0.
+      source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled.
       readers: the loops that read what the steps of a loop store for them.
     """
@@ -88,6 +90,7 @@ class Site:
     reduced: int = 0
     copied: int = 0
     kept: int = 0
+    source: Source = "other"
     collectives: tuple[ir.Operation, ...] = ()
     readers: tuple[ir.Operation, ...] = ()
 
@@ -152,13 +155,15 @@ def _scatters(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
         side = next(iter(each.product.operand_dimensions(each.cut.dimension)))
         columns = _columns(each.product, 1 - side)
         products = [_shaped(each.product, side)]
-        yield _site("product-scatter", each, products, each.cut.size, columns=columns)
+        source, size = source_of(each.product, side), each.cut.size
+        yield _site("product-scatter", each, products, size, columns=columns, source=source)
 
 
 def _sums(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
     for each in summed_products(ops, form):
         size, side, _ = next(iter(free_dimensions(each, (1, 0))), (1, 0, 0))
-        yield _site("product-sum", each, [_shaped(each.product, side)], size)
+        products = [_shaped(each.product, 1 - side)]
+        yield _site("product-sum", each, products, size, source=source_of(each.product, 1 - side))
 
 
 def _exchanges(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
@@ -223,6 +228,7 @@ def _site(
     *,
     collectives: tuple[ir.Operation, ...] = (),
     readers: tuple[ir.Operation, ...] = (),
+    source: Source = "other",
     **sizes: int,
 ) -> Site:
     """A site; `sizes` are other fields of it, of which one has no default: `received`."""
@@ -242,6 +248,7 @@ def _site(
         cut=cut,
         collectives=collectives,
         readers=readers,
+        source=source,
         **sizes,
     )
 

@@ -89,6 +89,35 @@ def facts(site):
 WIRE = 3 * 4 * 8 * 4  # bytes of the blocks of three other devices
 
 
+SCATTER = BODIES["scatter"].replace(
+    "%p = stablehlo.dot_general %x", "%p = stablehlo.dot_general %h"
+)
+PRODUCT = """%s = stablehlo.constant dense<1.0> : tensor<8x8xf32>
+    %b = stablehlo.dot_general %x, %s, contracting_dims = [1] x [0]
+        : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    %t = stablehlo.tanh %b : tensor<4x8xf32>
+    %h = stablehlo.multiply %t, %b : tensor<4x8xf32>
+    """
+
+
+@pytest.mark.parametrize(
+    ("body", "source"),
+    [
+        (BODIES["scatter"], "argument"),
+        (BODIES["sum"], "argument"),
+        (PRODUCT + SCATTER, "product"),
+        (PRODUCT + BODIES["sum"].replace("dot_general %x", "dot_general %h"), "product"),
+        (f"{PRODUCT}{SCATTER}\n    {USE.replace('%y', '%t')} : (tensor<4x8xf32>) -> ()", "other"),
+        (f"{PRODUCT.replace('tanh %b', 'reverse %b, dims = [0]')}{SCATTER}", "other"),
+        (f"%h = stablehlo.tanh %x : tensor<4x8xf32>\n    {SCATTER}", "other"),
+    ],
+)
+def test_where_the_rows_of_a_product_come_from(body, source):
+    with shmap_passes.make_context():
+        (site,) = find_sites(module(body))
+        assert site.source == source
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [
@@ -105,7 +134,7 @@ WIRE = 3 * 4 * 8 * 4  # bytes of the blocks of three other devices
             [("gather-contraction", (ProductShape(1, 6, 8, 16),), WIRE, 8, 1)],
         ),
         ("scatter", [("product-scatter", (ProductShape(1, 4, 6, 8),), 3 * 6 * 4, 1, 1)]),
-        ("sum", [("product-sum", (ProductShape(1, 6, 4, 8),), 3 * 6 * 4, 6, 1)]),
+        ("sum", [("product-sum", (ProductShape(1, 4, 6, 8),), 3 * 6 * 4, 6, 1)]),
         ("exchange", [("all-to-all", (ProductShape(1, 8, 4, 4),), 2 * 3 * 8 * 4, 2, 1)]),
         (
             "loop",
