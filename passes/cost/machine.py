@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass
@@ -37,8 +36,8 @@ class Machine:
     def text(self) -> str:
         """One line of JSON, as an option of a pass has it."""
         kind = "torus" if self.is_tpu else "nodes"
-        network = dataclasses.asdict(self.network)
-        network = {k: v if v != math.inf else None for k, v in network.items()}
+        fields = vars(self.network).items()
+        network = {k: v if v != math.inf else None for k, v in fields}
         contents = {
             "chip": self.chip.name,
             "network": {kind: network},

@@ -29,11 +29,11 @@ OptionField: TypeAlias = "Field[Any]"
 
 
 def shape_of(value: Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)
+    return list(value.type.shape)
 
 
 def element_of(value: Value) -> ir.Type:
-    return ir.RankedTensorType(value.type).element_type
+    return value.type.element_type
 
 
 def tensor(shape: Sequence[int], element: ir.Type) -> ir.RankedTensorType:

@@ -74,10 +74,11 @@ def choices(
       may_round: whether sums may be rounded on their way, which changes results.
     """
     # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
-    sites = find_sites(module, blocks=machine is not None and not machine.is_tpu)
+    form = read_body_form(module)
+    sites = find_sites(module, form, blocks=machine is not None and not machine.is_tpu)
     if not sites:
         return ()
-    mesh = read_body_form(module).mesh
+    mesh = form.mesh
     if machine is not None and len(machine.places) != mesh.size:
         machine = None
     decide = _Decision(mesh, machine, effort, may_round)

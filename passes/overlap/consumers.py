@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
-from .cuts import Cut, cut_of_operand, cut_through
+from .cuts import Cut
 
 _MOST = 64
 """More operations are not looked at."""
@@ -71,15 +71,13 @@ def _reachable(
 
 
 def _result(op: ir.Operation, known: dict[Value, Cut]) -> Cut | None:
-    """The cut of the result of an op some of whose operands are cut, if they are cut alike."""
-    operands = list(op.operands)
-    numbers = [k for k, operand in enumerate(operands) if operand in known]
-    result = cut_through(op, numbers[0], known[operands[numbers[0]]])
-    if result is None or any(cut_of_operand(op, k, result) != known[operands[k]] for k in numbers):
+    """The cut of the result of an elementwise op, some of whose operands are cut, all alike."""
+    if len(op.results) != 1:
         return None
-    sizes = [shape_of(operand) for operand in operands]
-    whole = shape_of(op.results[0])
-    return result if all(size in ([], whole) for size in sizes) else None
+    operands, whole = list(op.operands), shape_of(op.results[0])
+    cuts = {known[operand] for operand in operands if operand in known}
+    alike = len(cuts) == 1 and all(shape_of(operand) in (whole, []) for operand in operands)
+    return cuts.pop() if alike else None
 
 
 def _users(value: Value) -> set[ir.Operation]:

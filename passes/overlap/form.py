@@ -7,6 +7,7 @@ The pass that chooses writes it, and the passes that rewrite read it:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -72,13 +73,16 @@ def write(op: ir.Operation, form: Form) -> None:
         )
 
 
-def read(op: ir.Operation) -> Form | None:
-    """The form that is written on an operation; None if there is none, or one that is unknown."""
+def read(op: ir.Operation, names: Collection[FormName] = get_args(FormName)) -> Form | None:
+    """The form that is written on an operation, if it has one of some names."""
     attribute = op.attributes.get(FORM)
     if not isinstance(attribute, ir.DictAttr):
         return None
-    name, empty = _text(attribute, "name"), _text(attribute, "empty") or "zeros"
-    if name not in get_args(FormName) or empty not in get_args(Empty):
+    name = _text(attribute, "name")
+    if name not in names:
+        return None
+    empty = _text(attribute, "empty") or "zeros"
+    if empty not in get_args(Empty):
         return None
     parts, order = _entry(attribute, "parts"), _entry(attribute, "order")
     return Form(
@@ -107,8 +111,7 @@ def erase_all(root: ir.Operation, op_name: str, *names: FormName) -> None:
     passes of this room takes the attribute.
     """
     for op in find_ops(root, [op_name]):
-        form = read(op)
-        if form is not None and form.name in names:
+        if read(op, names) is not None:
             erase(op)
 
 

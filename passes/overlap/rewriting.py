@@ -62,14 +62,16 @@ class RewritingPass(Pass, Generic[SiteT]):
         ops = [op for op in find_ops(module.operation, [self.op_name]) if self._form_of(op)]
         if not ops:
             return
-        body = read_body_form(module)
+        body, rewritten = read_body_form(module), 0
         if not body.is_partly_manual:
             for site in self.sites(ops, body):
                 form = self._form_of(site.op)
                 assert form is not None, "the site is one of the operations"
                 erase(site.op)
                 self.rewrite(site, body, form)
-        erase_all(module.operation, self.op_name, *self.forms)
+                rewritten += 1
+        if rewritten < len(ops):
+            erase_all(module.operation, self.op_name, *self.forms)
 
     @property
     def is_chosen(self) -> bool:
@@ -79,8 +81,7 @@ class RewritingPass(Pass, Generic[SiteT]):
     def _form_of(self, op: ir.Operation) -> Form | None:
         """The form of an operation, if it is one that this pass knows."""
         if self.is_chosen:
-            form = read(op)
-            return form if form is not None and form.name in self.forms else None
+            return read(op, self.forms)
         options = _options(self)
         return Form(options.pop("form"), **options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
@@ -125,7 +125,7 @@ class _Steps:
                 for place in places
             ]
         return [
-            self._sum[number % 2](sent, place)[0]
+            self._sum(self._received(number, sent), place)[0]
             for number, (sent, place) in enumerate(zip(sums, places, strict=True))
         ]
 
@@ -136,11 +136,16 @@ class _Steps:
         """
         for number, sent in enumerate(sums):
             before = [buffer] if number else []
-            computed, *put = self._sum[number % 2](sent, self._place(start, number), *before)
+            place = self._place(start, number)
+            computed, *put = self._sum(self._received(number, sent), place, *before)
             rounded = build.convert(computed, self.sent_as)
-            place = scalar(number * (self.size // self.parts))
-            buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, place)
+            index = scalar(number * (self.size // self.parts))
+            buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, index)
         return buffer
+
+    def _received(self, number: int, sent: Value) -> Value:
+        """What comes in place of a sum when all devices have sent theirs on."""
+        return self.around.shift(sent, -1 if number % 2 else 1)
 
     def _place(self, start: Value, number: int) -> Value:
         """Where the rows of a sum begin in the block that begins at `start`."""
@@ -156,14 +161,13 @@ class _Steps:
         return self._added_as if self.form.wide else self.sent_as
 
     @cached_property
-    def _sum(self) -> tuple[Called, Called]:
-        """What adds to a sum that goes forward, and backward, the rows that begin at a place."""
-        forward, backward = (partial(self._added, way) for way in (0, 1))
-        return Called("shmap_add", forward), Called("shmap_add", backward)
+    def _sum(self) -> Called:
+        """What adds the rows that begin at a place to a sum that has come."""
+        return Called("shmap_add", self._added)
 
-    def _added(self, way: int, sent: Value, place: Value, *before: Value) -> list[Value]:
+    def _added(self, received: Value, place: Value, *before: Value) -> list[Value]:
         """A sum with its piece of the product, and the values that must be there before."""
-        received, operands = self.around.shift(sent, -1 if way else 1), self._operands
+        operands = self._operands
         if self.form.barriers:
             received, *values = barrier(received, *operands, *before)
             operands, before = values[: len(operands)], tuple(values[len(operands) :])

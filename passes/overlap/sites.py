@@ -110,16 +110,19 @@ class Site:
         return self.op.location
 
 
-def find_sites(module: ModuleOp, *, blocks: bool = True) -> tuple[Site, ...]:
+def find_sites(
+    module: ModuleOp, form: BodyForm | None = None, *, blocks: bool = True
+) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
 
     A gather or a reduce_scatter in a loop can be a site, and its loop another; so can those of a
     block, and the block. Nothing is found in a program with automatic axes.
 
     Args:
+      form: of the module, if it has been read.
       blocks: whether to look for those of the pattern "gather-scatter".
     """
-    form = read_body_form(module)
+    form = form or read_body_form(module)
     if form.is_partly_manual:
         return ()
     by_name: dict[str, list[ir.Operation]] = {}

@@ -12,26 +12,28 @@ module @all_axes_are_manual {
     // CHECK-NOT: reduce_scatter
     // CHECK-COUNT-2: call @[[PRODUCT:shmap_product]](%{{.*}}, %arg0, %arg1)
     // CHECK-COUNT-2: call @[[STEP:shmap_step]](
-    // CHECK: %[[SUM:.*]] = call @[[AHEAD:shmap_add]](
+    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%{{.*}}) <{source_target_pairs = dense<{{\[\[}}0, 6], [1, 7], [2, 0], [3, 1], [4, 2], [5, 3], [6, 4], [7, 5]]>
+    // CHECK: %[[SUM:.*]] = call @[[ADD:shmap_add]](%[[R]], %{{.*}}, %arg0, %arg1)
     // CHECK: %[[PUT:.*]] = stablehlo.dynamic_update_slice %{{.*}}, %[[SUM]]
-    // CHECK: %[[LAST:.*]]:2 = call @[[BEHIND:shmap_add_1]](%{{.*}}, %{{.*}}, %[[PUT]], %arg0, %arg1)
+    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%{{.*}}) <{source_target_pairs = dense<{{\[\[}}0, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7], [6, 0], [7, 1]]>
+    // CHECK: %[[LAST:.*]]:2 = call @[[ORDERED:shmap_add_0]](%[[R]], %{{.*}}, %[[PUT]], %arg0, %arg1)
     // CHECK: stablehlo.dynamic_update_slice %[[LAST]]#1, %[[LAST]]#0
     // CHECK-NEXT: return
 
-    // CHECK: func.func private @[[BEHIND]](
-    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%arg0) <{source_target_pairs = dense<{{\[\[}}0, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7], [6, 0], [7, 1]]>
-    // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %[[R]], %arg3, %arg2
+    // CHECK: func.func private @[[ORDERED]](
+    // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg3, %arg2
     // CHECK: call @[[PRODUCT]](%arg1, %[[B]]#1, %arg4)
     // CHECK: stablehlo.add %[[B]]#0
     // CHECK: return %{{.*}}, %[[B]]#2
 
     // CHECK: func.func private @[[STEP]](
-    // CHECK: call @[[AHEAD]](
-    // CHECK: call @shmap_add_0(
+    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%arg0) <{source_target_pairs = dense<{{\[\[}}0, 6]
+    // CHECK: call @[[ADD]](%[[R]],
+    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%arg1) <{source_target_pairs = dense<{{\[\[}}0, 2]
+    // CHECK: call @[[ADD]](%[[R]],
 
-    // CHECK: func.func private @[[AHEAD]](
-    // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%arg0) <{source_target_pairs = dense<{{\[\[}}0, 6], [1, 7], [2, 0], [3, 1], [4, 2], [5, 3], [6, 4], [7, 5]]>
-    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %[[R]], %arg2
+    // CHECK: func.func private @[[ADD]](
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg0, %arg2
     // CHECK: call @[[PRODUCT]](%arg1, %[[B]]#1, %arg3)
     // CHECK: stablehlo.add %[[B]]#0
 
