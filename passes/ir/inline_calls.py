@@ -9,11 +9,22 @@ from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import PassRefused, Violation
+from .elementwise import ELEMENTWISE
 from .find_ops import find_ops
 from .ops import terminator, walk
 
 # A module calls its functions a few times; more is a recursion.
 _MOST_INLINED = 1000
+_WITHOUT_SYMBOLS = ELEMENTWISE | {
+    "stablehlo.broadcast_in_dim",
+    "stablehlo.constant",
+    "stablehlo.dot_general",
+    "stablehlo.dynamic_slice",
+    "stablehlo.dynamic_update_slice",
+    "stablehlo.reshape",
+    "stablehlo.slice",
+    "stablehlo.transpose",
+}
 
 
 def functions_of(module: ModuleOp) -> dict[str, func.FuncOp]:
@@ -90,25 +101,31 @@ def reaches(module: ModuleOp, names: set[str]) -> set[str]:
 def erase_uncalled(module: ModuleOp, before: set[str]) -> None:
     """Erases the private functions of `before` that nothing refers to any more."""
     while True:
-        used = {
-            symbol
-            for op in walk(module.operation)
-            # The bindings end the process if they are asked for the attribute of a complex one.
-            if op.name != "stablehlo.constant"
-            for named in (op.attributes[k] for k in range(len(op.attributes)))
-            for symbol in _symbols_in(named.attr)
-        }
-        dead = [
-            function
+        uncalled = before - {callee(call) for call in find_ops(module.operation, ["func.call"])}
+        private = {
+            name: function
             for name, function in functions_of(module).items()
-            if name in before - used
+            if name in uncalled
             and "sym_visibility" in function.attributes
             and ir.StringAttr(function.attributes["sym_visibility"]).value == "private"
-        ]
+        }
+        dead = private.keys() - (_symbols_used(module) if private else set())
         if not dead:
             return
-        for function in dead:
-            function.operation.erase()
+        for name in dead:
+            private[name].operation.erase()
+
+
+def _symbols_used(module: ModuleOp) -> set[str]:
+    """What the attributes of a module's operations refer to."""
+    return {
+        symbol
+        for op in walk(module.operation)
+        # The bindings end the process if they are asked for the attribute of a complex constant.
+        if op.name not in _WITHOUT_SYMBOLS
+        for named in (op.attributes[k] for k in range(len(op.attributes)))
+        for symbol in _symbols_in(named.attr)
+    }
 
 
 def _symbols_in(attribute: ir.Attribute) -> Iterator[str]:

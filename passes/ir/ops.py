@@ -27,6 +27,16 @@ def defining_op(value: Value) -> ir.Operation | None:
     return None if isinstance(value, ir.BlockArgument) else ir.OpResult(value).owner.operation
 
 
+class Position:
+    """Orders the operations of a block by their places."""
+
+    def __init__(self, op: ir.Operation) -> None:
+        self.op = op
+
+    def __lt__(self, other: Position) -> bool:
+        return self.op != other.op and self.op.is_before_in_block(other.op)
+
+
 def terminator(block: ir.Block) -> ir.Operation:
     return block.operations[len(block.operations) - 1].operation
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.ops import defining_op
+from ..ir.ops import Position, defining_op
 from ..ir.types import Value, shape_of
 from .cuts import Cut
 
@@ -51,22 +52,28 @@ def _reachable(
     """The operations, the cuts of what they are computed from and of their results, and users."""
     known = dict(cuts)
     users = {value: _users(value) for value in known}
-    reached = set[ir.Operation]().union(*users.values())
-    ops: list[ir.Operation] = []
     first = defining_op(next(iter(cuts)))
     assert first is not None, "a product is an operation"
-    for each in first.block.operations:
-        op = each.operation
-        if op not in reached or op.name not in ELEMENTWISE:
-            continue
+    block, reached = first.block, set[ir.Operation]()
+    pending: list[Position] = []  # the first in program order is taken first
+
+    def reach(found: set[ir.Operation]) -> None:
+        for op in found - reached:
+            if op.name in ELEMENTWISE and op.block == block:
+                heapq.heappush(pending, Position(op))
+        reached.update(found)
+
+    for found in users.values():
+        reach(found)
+    ops: list[ir.Operation] = []
+    while pending and len(ops) < _MOST:
+        op = heapq.heappop(pending).op
         result = _result(op, known)
         if result is not None:
             value = op.results[0]
             known[value], users[value] = result, _users(value)
-            reached |= users[value]
+            reach(users[value])
             ops.append(op)
-        if len(ops) == _MOST:
-            break
     return ops, known, users
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from ..ir.ops import defining_op
+from ..ir.ops import Position, defining_op
 from ..ir.types import Value
 from .consumers import consumers
 from .cuts import Cut, cut_of_operand, cut_through
@@ -120,8 +120,7 @@ def _first(ops: Sequence[ir.Operation]) -> ir.Operation | None:
 
 
 def _in_order(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
-    chosen = set(ops)
-    return [op.operation for op in ops[0].block.operations if op.operation in chosen]
+    return sorted(dict.fromkeys(ops), key=Position)
 
 
 def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation:

@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import with_whole_axes
 from ..ir.elementwise import ELEMENTWISE
+from ..ir.ops import Position
 from .cuts import Cut, cut_through
 from .products import DOT, Product, Role
 
@@ -79,17 +80,7 @@ def _operands(gather: ir.Operation, dimension: int) -> list[GatheredOperand]:
     count = ir.RankedTensorType(gather.results[0].type).shape[dimension] // max(block_size, 1)
     # The blocks are contiguous: `outer` says how many there are, for what is taken of each.
     found = list(_products(gather, (), Cut(dimension, block_size, outer=count)))
-    return sorted(found, key=_Position)
-
-
-class _Position:
-    """Orders operands by the places of their products in their block."""
-
-    def __init__(self, operand: GatheredOperand):
-        self._op = operand.product.op
-
-    def __lt__(self, other: _Position) -> bool:
-        return self._op != other._op and self._op.is_before_in_block(other._op)
+    return sorted(found, key=lambda operand: Position(operand.product.op))
 
 
 def _products(

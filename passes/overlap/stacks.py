@@ -68,32 +68,36 @@ def forward_stacks(block: ir.Block, how: Empty = "zeros") -> None:
     """
     numbers: dict[Value, int] = {}
     stacks: dict[Value, _Stack] = {}
-    ops = [each.operation for each in block.operations]
-    for op in ops:
-        if op.name == _UPDATE:
+    removable: list[ir.Operation] = []
+    for each in block.operations:
+        op, name = each.operation, each.name
+        if name in _DEAD:
+            removable.append(op)
+        if name == _UPDATE:
             stack = _updated(op, numbers, stacks)
             if stack is not None:
                 stacks[op.results[0]] = stack
-        elif op.name == _SLICE:
+        elif name == _SLICE:
             piece = _taken(op, numbers, stacks)
             if piece is not None:
                 op.results[0].replace_all_uses_with(piece)
-        else:
+        elif name in _COMPUTED:
             number = _number(op, numbers)
             if number is not None:
                 numbers[op.results[0]] = number
     if how != "zeros":
         for value, stack in stacks.items():
             _leave_empty(value, stack, how)
-    _erase_dead(reversed(ops))
+    _erase_dead(reversed(removable))
 
 
 def _leave_empty(value: Value, stack: _Stack, how: Empty) -> None:
     """Lets a stack all of whose indices are written start as an empty buffer, if as zeros."""
+    if len(stack.pieces) < shape_of(value)[stack.dimension]:
+        return
     start = stack.first.operands[0]
     source = defining_op(start)
-    is_splat = source is not None and source.name in ("stablehlo.broadcast_in_dim", _CONSTANT)
-    if not is_splat or len(stack.pieces) < shape_of(value)[stack.dimension]:
+    if source is None or source.name not in ("stablehlo.broadcast_in_dim", _CONSTANT):
         return
     op = defining_op(value)
     while op is not None and op != stack.first:
@@ -148,11 +152,11 @@ def _place(
 
 
 def _number(op: ir.Operation, numbers: Mapping[Value, int]) -> int | None:
-    """The value of an integer that is computed from constants."""
-    if op.name not in _COMPUTED or not isinstance(op.results[0].type, ir.RankedTensorType):
+    """The value of an integer that is computed from constants by an operation of _COMPUTED."""
+    type_: ir.Type = op.result.type
+    if not isinstance(type_, ir.RankedTensorType) or type_.rank:
         return None
-    type_ = ir.RankedTensorType(op.results[0].type)
-    if type_.shape or not isinstance(type_.element_type, ir.IntegerType):
+    if not isinstance(type_.element_type, ir.IntegerType):
         return None
     if op.name == _CONSTANT:
         return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
@@ -175,5 +179,5 @@ def _number(op: ir.Operation, numbers: Mapping[Value, int]) -> int | None:
 def _erase_dead(ops: Iterable[ir.Operation]) -> None:
     """Removes what nothing uses any more, the last one first."""
     for op in ops:
-        if op.name in _DEAD and not any(op.results[0].uses):
+        if not any(op.result.uses):
             op.erase()
