@@ -6,6 +6,7 @@ read from them: they are arrays, or `jax.ShapeDtypeStruct`s with shardings.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import Problem, TargetError
@@ -21,12 +23,15 @@ from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr, Leaf, P
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.lowering.portable_module import portable
+from shmap_compiler.lowering.primitive import LoweringOptions, lowering_with
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.lower_call import calls_back
 from shmap_compiler.stages.portable import Portable
 
 
-def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Portable:
+def lower_function(
+    fun: Function, args: Sequence[PyTree], platform: str, machine: Machine | None = None
+) -> Portable:
     """Lowers `fun(*args)` for devices of a platform.
 
     Args:
@@ -34,6 +39,7 @@ def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Port
         are constants.
       args: Its arguments; of arrays, only types and shardings count.
       platform: "cpu", "tpu" or "cuda".
+      machine: The devices for which its shard_maps are overlapped; None for those of their meshes.
 
     Raises:
       TargetError: Its arrays are on no mesh, and on several devices, or on meshes of different
@@ -55,7 +61,9 @@ def lower_function(fun: Function, args: Sequence[PyTree], platform: str) -> Port
     if lines := callback_lines(traced.jaxpr.jaxpr):
         raise TargetError(_who(fun), [calls_back(line) for line in lines])
     mesh = _mesh(fun, types, traced.jaxpr)
-    lowered = traced.lower(lowering_platforms=(platform,))
+    options = LoweringOptions(machine=machine, compiler_options=True)
+    with lowering_with(options) if machine else contextlib.nullcontext():
+        lowered = traced.lower(lowering_platforms=(platform,))
     out_types = tuple(
         jax.ShapeDtypeStruct(out.shape, out.dtype) for out in jax.tree.leaves(traced.out_info)
     )

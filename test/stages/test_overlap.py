@@ -1,5 +1,6 @@
 """Overlap: its setting, its reports, and what is compiled for a target."""
 
+import itertools
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,18 +11,20 @@ import numpy as np
 import pytest
 from compilers import needs_gpu_compiler, needs_tpu_compiler
 from jax import lax
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shmap_passes.cost.chips import H100_SXM, TPU_V6E
+from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.overlap.chosen_forms import ChosenForm
 from shmap_passes.overlap.form import Form
 
-from shmap_compiler import ShmapError, Target, overlap, shard_map
+from shmap_compiler import ShmapError, Target, TargetError, overlap, shard_map
 from shmap_compiler.lowering import overlap as overlap_module
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS
 from shmap_compiler.lowering.overlap import OverlapSetting, overlap_setting
 from shmap_compiler.stages import compile_overlapped as module
+from shmap_compiler.stages.overlapped_function import OverlappedFunction
 from shmap_compiler.targets.attached import machine_of_devices, machine_of_mesh
 
 MESH = jax.make_mesh((8,), ("i",))
@@ -238,6 +241,53 @@ def test_a_program_is_lowered_once(mode, monkeypatch):
         lower, setting, target, {}, print, lowered.graph, lowered.call.signature
     )
     assert modes == [mode]
+
+
+# ------------------------------------------------------------ functions that are not shard_mapped
+
+
+def jitted(mesh):
+    """A function whose shard_map is one part of it, and its arguments; compiled for a target."""
+    inside = mapped(mesh)
+    types = [
+        jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=NamedSharding(mesh, spec))
+        for t, spec in zip(SIZES, (P("i"), P()), strict=True)
+    ]
+    return jax.jit(lambda x, w: jnp.tanh(inside(x, w))), types
+
+
+@pytest.mark.parametrize(("mode", "found"), [("auto", ["ring"]), ("off", [])])
+def test_a_jitted_function_is_overlapped_for_the_machine_of_its_target(mode, found):
+    fun, types = jitted(AbstractMesh((8,), ("i",)))
+    function = OverlappedFunction.of(fun, types, "tpu", OverlapSetting(mode))
+    places = tuple(itertools.product(range(2), range(4)))
+    machine = Machine(TPU_V6E, Torus((2, 4), (False, False), 100e9), places, True)
+    program, snapshots = function._lowered("tpu", function.setting, machine)
+    assert [each.form.name for each in snapshots.chosen] == found
+    assert (program is function.plain) == (not found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "collective"), [("force", "collective-permute"), ("measure", "all-gather")]
+)
+def test_a_jitted_function_is_compiled_for_a_target(mode, collective):
+    """Nothing is expected of CPUs."""
+    fun = jax.jit(lambda x, w: jnp.tanh(mapped()(x, w)))
+    args = (
+        jax.device_put(X, NamedSharding(MESH, P("i"))),
+        jax.device_put(W, NamedSharding(MESH, P())),
+    )
+    function = OverlappedFunction.of(fun, args, "cpu", OverlapSetting(mode))
+    compiled = function.compile(Target.parse("cpu:8"))
+    assert f"{collective}(" in compiled.as_text()
+    np.testing.assert_allclose(compiled(*args)[0], np.tanh(X @ W), rtol=1e-6)
+
+
+def test_a_jitted_function_for_another_number_of_devices():
+    fun, types = jitted(AbstractMesh((8,), ("i",)))
+    function = OverlappedFunction.of(fun, types, "cpu", OverlapSetting("force"))
+    with pytest.raises(TargetError, match="cpu:4"):
+        function.compile(Target.parse("cpu:4"))
 
 
 def test_an_unrolled_loop_may_need_what_three_steps_gather():

@@ -72,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
         compile_program, partitioner = partial(module.compile, **overlap), module.partitioner
     else:
         work = program.load_any(options)
-        overlap = program.overlap_options(options, work)
+        overlap = program.overlap_options(options)
         with _timed(times, "lower"):
             lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
         compile_program, partitioner = lowered.compile, lowered.partitioner

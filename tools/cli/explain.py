@@ -158,7 +158,7 @@ def _explained(options: argparse.Namespace, work: _Work, target: Target) -> Expl
                 overlap=options.overlap,
                 overlap_rounding=options.overlap_rounding,
             )
-    overlap = program.overlap_options(options, work)
+    overlap = program.overlap_options(options)
     lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
     with Progress(f"compiling for {target}") as progress:
         return lowered.compile(target, progress.phase, compiler_options=given).explain()

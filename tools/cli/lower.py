@@ -85,7 +85,7 @@ def execute(options: argparse.Namespace) -> int:
         graph = work.trace()
         texts = [str(graph)]
     else:
-        overlap = program.overlap_options(options, work)
+        overlap = program.overlap_options(options)
         if options.overlap == "report":
             return _report(work.lower(options.partitioner), options)
         lowered = work.lower(options.partitioner, options.groups, **overlap)

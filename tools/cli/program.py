@@ -14,29 +14,19 @@ from ..usage import Mistake, UsageError, listed, read_all
 if TYPE_CHECKING:
     from shmap_passes import GroupNaming, Partitioner
 
-    from shmap_compiler import Graph, Lowered, Pmapped, Portable, ShardMapped, Target, XMapped
+    from shmap_compiler import Graph, Lowered, Pmapped, ShardMapped, Target, XMapped
     from shmap_compiler.base.untyped import PyTree, Setting, Wrapped
     from shmap_compiler.lowering.overlap import OverlapMode
+    from shmap_compiler.stages.overlapped_function import OverlappedFunction
 
     from .program_files import UserFunction
 
 _T = TypeVar("_T")
 
 
-def overlap_options(options: argparse.Namespace, work: Program | AnyProgram) -> dict[str, Setting]:
-    """The arguments of `ShardMapped.lower` for the options of `shared_options.add_overlap`.
-
-    Raises:
-      UsageError: the program is not shard_mapped.
-    """
-    mode, rounding = options.overlap, options.overlap_rounding
-    if isinstance(work, Program):
-        return {"overlap": mode, "overlap_rounding": rounding}
-    if mode in (None, "off"):
-        return {}
-    found = f"{work.function.name} is not shard_mapped"
-    fix = "name the shard_mapped function, or omit --overlap"
-    raise UsageError(Mistake(f"--overlap {mode}", found, "a shard_mapped function", fix))
+def overlap_options(options: argparse.Namespace) -> dict[str, Setting]:
+    """The arguments of `ShardMapped.lower` for the options of `shared_options.add_overlap`."""
+    return {"overlap": options.overlap, "overlap_rounding": options.overlap_rounding}
 
 
 @dataclass(frozen=True)
@@ -110,20 +100,30 @@ class AnyProgram:
     function: UserFunction
     args: tuple[PyTree, ...]
 
-    def lower(self, partitioner: Partitioner, target: Target) -> Portable:
+    def lower(
+        self,
+        target: Target,
+        *,
+        overlap: OverlapMode | None = None,
+        overlap_rounding: bool | None = None,
+    ) -> OverlappedFunction:
         """Traces and lowers, for the partitioner that JAX is set to use.
+
+        Args:
+          overlap, overlap_rounding: as `overlap_options` returns them.
 
         Raises:
           UserCodeError: the function raises while it is traced.
         """
         from shmap_compiler.base.descriptions import describe
-        from shmap_compiler.stages.any_function import lower_function
+        from shmap_compiler.lowering.overlap import read_setting
+        from shmap_compiler.stages.overlapped_function import OverlappedFunction
 
         from .program_files import guarded
 
-        fun = self.function.mapped
+        fun, setting = self.function.mapped, read_setting(overlap, overlap_rounding)
         return guarded(
-            lambda: lower_function(fun, self.args, target.platform),
+            lambda: OverlappedFunction.of(fun, self.args, target.platform, setting),
             f"tracing {describe(fun)}",
             self.function.file,
         )
@@ -131,14 +131,14 @@ class AnyProgram:
 
 def lower_for(
     work: Program | AnyProgram, partitioner: Partitioner, target: Target, **overlap: Setting
-) -> Lowered | Portable:
+) -> Lowered | OverlappedFunction:
     """Traces and lowers a program for a target.
 
     Args:
       overlap: as `overlap_options` returns it.
     """
     if isinstance(work, AnyProgram):
-        return work.lower(partitioner, target)
+        return work.lower(target, **overlap)
     return work.lower(partitioner, **overlap)
 
 
