@@ -104,13 +104,14 @@ def _capture(block: ir.Block) -> tuple[Value, ...]:
     """Makes arguments of the values from outside that the operations of a block use."""
     inside: set[Value] = {*block.arguments}
     captured: dict[Value, Value] = {}
-    for each in block.operations:
-        op = each.operation
-        for number, operand in enumerate(op.operands):
+    for op in block.operations:
+        operands = list(op.operands)
+        outside = [] if inside.issuperset(operands) else enumerate(operands)
+        for number, operand in outside:
             if operand in inside:
                 continue
             if operand not in captured:
                 captured[operand] = block.add_argument(operand.type, op.location)
-            op.operands[number] = captured[operand]
+            op.operation.operands[number] = captured[operand]
         inside.update(op.results)
     return tuple(captured)
