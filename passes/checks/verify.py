@@ -28,7 +28,6 @@ pass rejects what they accept:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -102,11 +101,12 @@ def _mesh_complaints(form: BodyForm) -> Iterator[str]:
 
 
 def _entry_complaints(form: BodyForm) -> Iterator[str]:
-    for axis in (*form.manual, *form.outer):
+    made_manual = (*form.manual, *form.outer)
+    for axis in made_manual:
         if axis not in form.mesh.sizes:
             yield f'manual axis "{axis}": {no_such_axis(form)}'
-    for axis, count in Counter((*form.manual, *form.outer)).items():
-        if count > 1:
+    for axis in dict.fromkeys(made_manual):
+        if (count := made_manual.count(axis)) > 1:
             yield f'axis "{axis}" is made manual {count} times; name it once'
     good: set[tuple[ir.Type, Dims | None]] = set()  # of hundreds few differ
     for boundary in (*form.inputs, *form.outputs):

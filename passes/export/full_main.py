@@ -33,11 +33,13 @@ def new_main(form: BodyForm) -> func.FuncOp:
 
 def _full_types(boundaries: Sequence[Boundary], mesh: Mesh) -> list[ir.Type]:
     made: dict[tuple[ir.Type, Dims | None], ir.Type] = {}  # of hundreds few differ
+    types = []
     for boundary in boundaries:
         kind = boundary.type, boundary.dims
         if kind not in made:
             made[kind] = boundary.full_type(mesh)
-    return [made[boundary.type, boundary.dims] for boundary in boundaries]
+        types.append(made[kind])
+    return types
 
 
 def without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr:
@@ -46,20 +48,20 @@ def without_sharding(main: func.FuncOp, which: str, count: int) -> ir.ArrayAttr:
     rest = {each: each for each in attributes}  # of hundreds few differ
     for each in rest:
         if SHARDING in each:
-            others = {named.name: named.attr for named in each if named.name != SHARDING}
-            rest[each] = ir.DictAttr.get(others)
+            is_all = len(each) == 1  # as it nearly always is
+            others = () if is_all else (named for named in each if named.name != SHARDING)
+            rest[each] = ir.DictAttr.get({named.name: named.attr for named in others})
     return ir.ArrayAttr.get([rest[each] for each in attributes])
 
 
 def replace_empty_arguments(form: BodyForm, block: ir.Block) -> None:
     """By constants: without elements there is one value of each type."""
-    for number, boundary in reversed(list(enumerate(form.inputs))):
-        if not boundary.has_elements:
-            argument = block.arguments[number]
-            if list(argument.uses):
-                at = ir.InsertionPoint.at_block_begin(block)
-                argument.replace_all_uses_with(empty_constant(argument.type, at))
-            block.erase_argument(number)
+    for number in reversed(form.empty_inputs):
+        argument = block.arguments[number]
+        if list(argument.uses):
+            at = ir.InsertionPoint.at_block_begin(block)
+            argument.replace_all_uses_with(empty_constant(argument.type, at))
+        block.erase_argument(number)
 
 
 def empty_constant(type_: ir.Type, at: ir.InsertionPoint) -> Value:

@@ -49,14 +49,16 @@ class InlineMeshes(Pass):
         manager.add("sdy-inline-meshes")
 
     def run(self, module: ModuleOp) -> None:
-        ops = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
-        meshes = {ir.StringAttr(op.sym_name).value: _stablehlo_mesh(op.mesh) for op in ops}
-        axes_of = {mesh.symbol: mesh.names for mesh in map(read_mesh, ops)}
         grouped = [
             (op, symbol)
             for op in find_ops(module.operation, GROUPED)
             if (symbol := _symbol(op.attributes[GROUPS]))
         ]
+        if not grouped:
+            return
+        ops = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+        meshes = {ir.StringAttr(op.sym_name).value: _stablehlo_mesh(op.mesh) for op in ops}
+        axes_of = {mesh.symbol: mesh.names for mesh in map(read_mesh, ops)}
         violations = [
             Violation(
                 op.location,

@@ -10,16 +10,17 @@ func.func public @main(%arg0: tensor<8x8xf32>) -> tensor<8x8xf32> {
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
 
 from ..ir.body_form import BodyForm
-from ..ir.boundary import Boundary, Dims, Unreduced
-from ..ir.memoize import memoized
+from ..ir.boundary import Boundary, Dims, Unreduced, sharding_attribute
 from ..ir.types import Value
 from .full_main import new_main, replace_empty_arguments
+
+_T = TypeVar("_T")
 
 
 def wrap_in_manual_computation(form: BodyForm) -> None:
@@ -29,11 +30,11 @@ def wrap_in_manual_computation(form: BodyForm) -> None:
     where no argument is left.
     """
     main = new_main(form)
-    passed = [boundary for boundary in form.inputs if boundary.has_elements]
+    passed = _with_elements(form, form.inputs)
     block = form.main.entry_block
     replace_empty_arguments(form, block)
     with ir.InsertionPoint(main.entry_block) as at, main.location:
-        operands = [v for v, b in zip(main.arguments, form.inputs, strict=True) if b.has_elements]
+        operands = _with_elements(form, list(main.arguments))
         types, count = list(main.type.results), len(form.outputs)
         in_shardings, out_shardings = _shardings(form, passed), _shardings(form, form.outputs)
         if not types:
@@ -59,6 +60,11 @@ def wrap_in_manual_computation(form: BodyForm) -> None:
     form.main.operation.erase()
 
 
+def _with_elements(form: BodyForm, each_input: Sequence[_T]) -> list[_T]:
+    """Those of the inputs that have elements."""
+    return [value for k, value in enumerate(each_input) if k not in form.empty_inputs]
+
+
 def _passed_through(block: ir.Block, at: ir.InsertionPoint) -> Value:
     """A number for a body that returns nothing, and was run for a call of the host.
 
@@ -74,11 +80,15 @@ def _passed_through(block: ir.Block, at: ir.InsertionPoint) -> Value:
 
 def _shardings(form: BodyForm, boundaries: Sequence[Boundary], extra: int = 0) -> ir.Attribute:
     """Those of the boundaries, and of `extra` numbers that all devices have."""
-    # Of hundreds of boundaries few are split differently.
-    keys = [(boundary.dims, boundary.unreduced) for boundary in boundaries]
-    made = {key: _sharding(form, *key) for key in set(keys)}
-    whole = [_sharding(form, (), Unreduced())] * extra
-    return sdy.TensorShardingPerValueAttr.get([*[made[key] for key in keys], *whole])
+    made: dict[tuple[Dims | None, Unreduced], ir.Attribute] = {}  # of hundreds few differ
+    shardings = []
+    for boundary in boundaries:
+        key = boundary.dims, boundary.unreduced
+        if key not in made:
+            made[key] = _sharding(form, *key)
+        shardings.append(made[key])
+    shardings += [_sharding(form, (), Unreduced())] * extra
+    return sdy.TensorShardingPerValueAttr.get(shardings)
 
 
 def _sharding(form: BodyForm, dims: Dims | None, unreduced: Unreduced) -> ir.Attribute:
@@ -87,19 +97,4 @@ def _sharding(form: BodyForm, dims: Dims | None, unreduced: Unreduced) -> ir.Att
     It must not split them over an axis over which the array is unreduced.
     """
     is_closed = not form.automatic or any(axis in form.automatic for axis in unreduced.axes)
-    kind: dict[str, Any] = {}
-    if unreduced.reduction is not None:
-        kind = {"reduction_op": unreduced.reduction}
-    return sdy.TensorShardingAttr.get(
-        form.mesh.symbol,
-        [_dimension_sharding(axes, is_closed) for axes in dims or ()],
-        unreduced_axes=[sdy.AxisRefAttr.get(axis) for axis in unreduced.axes],
-        **kind,
-    )
-
-
-@memoized
-def _dimension_sharding(axes: tuple[str, ...], is_closed: bool) -> ir.Attribute:
-    return sdy.DimensionShardingAttr.get(
-        [sdy.AxisRefAttr.get(axis) for axis in axes], is_closed=is_closed
-    )
+    return sharding_attribute(form.mesh.symbol, dims or (), unreduced, is_closed)

@@ -66,6 +66,11 @@ class BodyForm:
         return inputs, outputs
 
     @cached_property
+    def empty_inputs(self) -> tuple[int, ...]:
+        """The positions of arguments without elements."""
+        return tuple(k for k, boundary in enumerate(self.inputs) if not boundary.has_elements)
+
+    @cached_property
     def region(self) -> tuple[str, ...]:
         """All axes that are manual in the body, in mesh order."""
         here = {*self.manual, *self.outer}
@@ -96,26 +101,27 @@ def read_body_form(module: ModuleOp) -> BodyForm:
     ops = list(module.body.operations)
     main = _only_main(module, ops)
     mesh = read_mesh(_only_mesh(module, ops))
-    if MANUAL_AXES not in main.attributes:
+    attributes = main.attributes
+    if MANUAL_AXES not in attributes:
         raise _refusal(
             main,
             f"@main has no {MANUAL_AXES}, so it is not in body form; say which axes its types are "
             f"per-device over, as in attributes {{{MANUAL_AXES} = #sdy<manual_axes{{...}}>}}",
         )
-    manual = manual_axes(main.attributes[MANUAL_AXES])
+    manual = manual_axes(attributes[MANUAL_AXES])
     if manual is None:
         raise _refusal(
             main,
-            f"{MANUAL_AXES} of @main is {main.attributes[MANUAL_AXES]}, and must be "
+            f"{MANUAL_AXES} of @main is {attributes[MANUAL_AXES]}, and must be "
             "#sdy<manual_axes{...}> with the axes that its types are per-device over",
         )
     outer: tuple[str, ...] | None = ()
-    if OUTER_MANUAL_AXES in main.attributes:
-        outer = strings(main.attributes[OUTER_MANUAL_AXES])
+    if OUTER_MANUAL_AXES in attributes:
+        outer = strings(attributes[OUTER_MANUAL_AXES])
     if outer is None:
         raise _refusal(
             main,
-            f"{OUTER_MANUAL_AXES} of @main is {main.attributes[OUTER_MANUAL_AXES]}, and must be a "
+            f"{OUTER_MANUAL_AXES} of @main is {attributes[OUTER_MANUAL_AXES]}, and must be a "
             'list of the names of axes, as in ["j"]; leave it out if no region is around @main',
         )
     return BodyForm(main, mesh, manual, outer)

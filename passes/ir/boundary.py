@@ -1,4 +1,4 @@
-"""How the arguments and results of @main are split: their types and shardings, read once.
+"""How the arguments and results of @main are split: their types and shardings, written and read.
 
 A boundary is an argument or result of @main in body form: its type on one device, and how the
 blocks of all devices are placed in the full array.
@@ -7,14 +7,15 @@ blocks of all devices are placed in the full array.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
 
-from .memoize import memoized
+from .memoize import memoized, remember
 from .mesh import Mesh
 from .ops import is_token
+from .types import Reduction
 
 SHARDING = "sdy.sharding"
 
@@ -22,23 +23,21 @@ Dims = tuple[tuple[str, ...], ...]
 """Per dimension the mesh axes that split it, major axis first."""
 
 
-@dataclass(frozen=True)
-class Unreduced:
+class Unreduced(NamedTuple):
     """The axes along which each device holds a summand of an array, and what combines these.
 
     `reduction` is the `sdy.ReductionOp` of a `#sdy.sharding`; None where Shardy knows sums only.
     """
 
     axes: tuple[str, ...] = ()
-    reduction: object = None
+    reduction: Reduction = None
 
     @property
     def is_sum(self) -> bool:
         return getattr(self.reduction, "value", 0) == 0
 
 
-@dataclass(frozen=True)
-class Boundary:
+class Boundary(NamedTuple):
     """An argument or result of @main: its per-device type, and how the full array is cut."""
 
     name: str
@@ -65,6 +64,71 @@ class Boundary:
             size * mesh.product(axes) for size, axes in zip(block.shape, self.dims, strict=True)
         ]
         return ir.RankedTensorType.get(shape, block.element_type, block.encoding)
+
+
+class Placed(NamedTuple):
+    """A boundary without its name: see `Boundary`."""
+
+    type: ir.Type
+    dims: Dims | None
+    unreduced: Unreduced = Unreduced()
+
+
+def write_boundaries(
+    main: func.FuncOp, inputs: Sequence[Placed], outputs: Sequence[Placed], mesh: Mesh
+) -> None:
+    """Writes how the arguments and results of @main are placed to its attributes.
+
+    Inside `memoizing`, no pass has to read these attributes.
+    """
+    arguments, results = (_written(each, mesh) for each in (inputs, outputs))
+    main.attributes["arg_attrs"], main.attributes["res_attrs"] = arguments, results
+    if any(each.unreduced.axes for each in (*inputs, *outputs)):
+        return  # some versions of Shardy's attribute also name the operation that reduces them
+    written = (
+        tuple(Boundary(f"{kind} {k}", *each) for k, each in enumerate(placed))
+        for kind, placed in (("argument", inputs), ("result", outputs))
+    )
+    remember(read_boundaries, (main.type, arguments, results, mesh), (*written, ()))
+
+
+def _written(placed: Sequence[Placed], mesh: Mesh) -> ir.ArrayAttr:
+    made: dict[tuple[Dims | None, Unreduced], ir.DictAttr] = {}  # of hundreds few differ
+    attributes = []
+    for _, dims, unreduced in placed:
+        key = dims, unreduced
+        if key not in made:
+            named = (
+                {} if dims is None else {SHARDING: sharding_attribute(mesh.symbol, dims, unreduced)}
+            )
+            made[key] = ir.DictAttr.get(named)
+        attributes.append(made[key])
+    return ir.ArrayAttr.get(attributes)
+
+
+@memoized
+def sharding_attribute(
+    symbol: str, dims: Dims, unreduced: Unreduced, is_closed: bool = True
+) -> ir.Attribute:
+    """The `#sdy.sharding` of an array on the mesh of a symbol.
+
+    Args:
+      is_closed: whether the partitioner must not split dimensions further.
+    """
+    kind = {} if unreduced.reduction is None else {"reduction_op": unreduced.reduction}
+    unreduced_axes = [sdy.AxisRefAttr.get(axis) for axis in unreduced.axes]
+    return sdy.TensorShardingAttr.get(
+        symbol,
+        [_dimension_sharding(axes, is_closed) for axes in dims],
+        unreduced_axes=unreduced_axes,
+        **kind,
+    )
+
+
+@memoized
+def _dimension_sharding(axes: tuple[str, ...], is_closed: bool) -> ir.Attribute:
+    refs = [sdy.AxisRefAttr.get(axis) for axis in axes]
+    return sdy.DimensionShardingAttr.get(refs, is_closed=is_closed)
 
 
 def value_attributes(main: func.FuncOp, which: str, count: int) -> list[ir.DictAttr]:

@@ -2,7 +2,8 @@
 
 Attributes and types are immutable, and equal ones are one object in their context. Each pass reads
 the module itself, but a gradient has hundreds of shardings, and reading each once is enough. Since
-attributes keep their context alive, the memory is cleared at the end of the run.
+attributes keep their context alive, the memory is cleared at the end of the run. Emission knows
+what passes would read, and can leave it in the memory of the run that follows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _memory: ContextVar[dict[Hashable, Any] | None] = ContextVar("memory", default=N
 
 @contextlib.contextmanager
 def memoizing() -> Generator[None]:
-    """What `memoized` functions return is kept inside this context."""
+    """What `memoized` functions return is kept inside this context, and the contexts inside it."""
+    if _memory.get() is not None:
+        yield
+        return
     token = _memory.set({})
     try:
         yield
@@ -46,3 +50,14 @@ def memoized(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, 
         return memory[key]
 
     return read
+
+
+def remember(function: Callable[..., object], args: tuple[Hashable, ...], result: object) -> None:
+    """Lets a memoized function return a result that is known, inside `memoizing`.
+
+    Args:
+      args: all arguments of the function, in order.
+    """
+    memory = _memory.get()
+    if memory is not None:
+        memory[getattr(function, "__wrapped__"), args] = result  # noqa: B009

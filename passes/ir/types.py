@@ -18,6 +18,9 @@ BlockArgument: TypeAlias = "ir.BlockArgument[Any]"
 PassHandle: TypeAlias = Any
 """What MLIR hands to a pass that is a Python function. Its class has no stub."""
 
+Reduction: TypeAlias = Any
+"""An `sdy.ReductionOp`, which Shardy has from JAX 0.12 on, or None."""
+
 Option: TypeAlias = Any
 """The value of an option of a pass."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from .memoize import memoized
+
 
 def strings(attribute: ir.Attribute) -> tuple[str, ...] | None:
     """The texts of a list of strings; None if the attribute is not one."""
@@ -14,6 +16,7 @@ def strings(attribute: ir.Attribute) -> tuple[str, ...] | None:
         return None
 
 
+@memoized
 def manual_axes(attribute: ir.Attribute) -> tuple[str, ...] | None:
     """The axes of `#sdy<manual_axes{...}>`; None if the attribute is not one."""
     try:

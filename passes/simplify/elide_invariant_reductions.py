@@ -23,7 +23,7 @@ argument whose sharding does not mention an axis is replicated along it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -32,7 +32,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..analysis.replication import Varying, infer, passes_on
 from ..base import Pass
-from ..ir.body_form import read_body_form
+from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_REDUCE, name_group_axes, over_whole_axes, reduction
 from ..ir.mesh import Mesh
 from ..ir.types import Value
@@ -54,11 +54,7 @@ class ElideInvariantReductions(Pass):
         if not reductions:
             return
         form = read_body_form(module)
-        arguments = {
-            value: frozenset(boundary.varying)
-            for value, boundary in zip(form.main.arguments, form.inputs, strict=True)
-        }
-        if all(_plainly_varies(op.operands[0], axes, arguments) for op, axes in reductions):
+        if all(_plainly_varies(op.operands[0], axes, form) for op, axes in reductions):
             return
         varying = infer(form, module)
         work = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
@@ -68,9 +64,7 @@ class ElideInvariantReductions(Pass):
                 _replace(op, rest, form.mesh.product(equal))
 
 
-def _plainly_varies(
-    value: Value, axes: Sequence[str], arguments: Mapping[Value, frozenset[str]]
-) -> bool:
+def _plainly_varies(value: Value, axes: Sequence[str], form: BodyForm) -> bool:
     """Returns whether `value` varies along all of `axes` by a quick search, without inference.
 
     In most programs a few elementwise ops lead from a reduction back to an argument that is split
@@ -83,7 +77,8 @@ def _plainly_varies(
             continue
         seen.add(value)
         if isinstance(value, ir.BlockArgument):
-            missing -= arguments.get(value, frozenset())
+            if value.owner == form.main.entry_block:
+                missing.difference_update(form.inputs[value.arg_number].varying)
         elif passes_on(op := ir.OpResult(value).owner.operation):
             found.extend(op.operands)
     return not missing

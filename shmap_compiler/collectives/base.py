@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
+from shmap_passes.ir.memoize import memoized
 
 from shmap_compiler.base.jax_compat import AnyMesh, keep_unreduced, lowering_mesh
 from shmap_compiler.base.untyped import Aval, Function, LoweringContext, OpView
@@ -82,16 +83,19 @@ def device_ids(mesh: AnyMesh, axes: Sequence[str]) -> np.ndarray:
 def replica_groups(ctx: LoweringContext, axes: Sequence[str], groups: DeviceGroups) -> ir.Attribute:
     """Groups named by mesh axes; dense ones for `groups`, which StableHLO cannot name."""
     if groups is None:
-        return hlo.ReplicaGroupMeshAxesAttr.get(
-            ir.FlatSymbolRefAttr.get(MESH_SYMBOL),
-            ir.ArrayAttr.get([hlo.AxisRefAttr.get(a) for a in axes]),
-        )
+        return _groups_along(ir.FlatSymbolRefAttr.get(MESH_SYMBOL), tuple(axes))
     rows, largest = device_ids(lowering_mesh(ctx), axes), max(map(len, groups))
     padded = [  # StableHLO fills smaller groups up with -1
         np.pad(rows[:, list(g)], ((0, 0), (0, largest - len(g))), constant_values=-1)
         for g in groups
     ]
     return dense_ids(np.concatenate(padded))
+
+
+@memoized
+def _groups_along(mesh: ir.Attribute, axes: tuple[str, ...]) -> ir.Attribute:
+    refs = ir.ArrayAttr.get([hlo.AxisRefAttr.get(a) for a in axes])
+    return hlo.ReplicaGroupMeshAxesAttr.get(mesh, refs)
 
 
 def dense_ids(rows: np.ndarray) -> ir.Attribute:

@@ -56,6 +56,8 @@ def _problems(use: Use) -> Iterator[Problem]:
 
 def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
     """What is wrong with an equation that JAX traced, but XLA would reject, abort or hang on."""
+    if _is_plain(eqn):
+        return []  # the usual case
     named = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
     named = named if isinstance(named, (tuple, list)) else (named,)
     use = Use(
@@ -73,6 +75,17 @@ def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
     if not refusals(use, dtypes):
         return []  # the usual case: looking up the line takes longer than all checks
     return refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
+
+
+def _is_plain(eqn: Eqn) -> bool:
+    """Whether an equation names different axes, and has nothing else that could be wrong."""
+    record = record_in_jax_form(eqn.primitive.name)
+    axes, rest = eqn.params.get("axes"), eqn.params.keys() - {"axes"}
+    if record is None or record.refused_types or rest - {"axis_index_groups"}:
+        return False
+    if not isinstance(axes, tuple) or any(type(axis) is not str for axis in axes):
+        return False
+    return len(set(axes)) == len(axes) and eqn.params.get("axis_index_groups") is None
 
 
 def _no_names(use: Use, dimensions: Sequence[int]) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Number
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -42,8 +42,7 @@ class Infer:
 INFER = Infer()
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """An argument that is an array.
 
     Attributes:
@@ -247,11 +246,11 @@ def _not_as_typed(
             f"jax.sharding.reshard(x, {specs.show(spec)})",
         )
         return
+    relevant = [a for a in explicit_axes(region.mesh) if a in region.manual_axes]
     sharding = getattr(aval, "sharding", None)
-    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+    if not relevant or not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
         return
     split = type_split(aval)
-    relevant = [a for a in explicit_axes(region.mesh) if a in region.manual_axes]
     if setting("jax_remove_size_one_mesh_axis_from_type"):  # types do not name such axes
         relevant = [a for a in relevant if region.mesh.shape[a] > 1]
     said = specs.dim_axes(spec, len(aval.shape))
@@ -272,10 +271,11 @@ def _reduces_otherwise(aval: object, spec: PartitionSpec, region: ManualRegion) 
 
     A `ShapeDtypeStruct` without sharding stands for an argument as the spec has it.
     """
-    if getattr(aval, "sharding", None) is None:
+    typed, said = type_reductions(aval), reductions(spec)
+    if getattr(aval, "sharding", None) is None or not (typed or said):
         return False
     axes = [a for a in region.manual_axes if region.mesh.shape[a] > 1]
-    return type_reductions(aval).over(axes) != reductions(spec).over(axes)
+    return typed.over(axes) != said.over(axes)
 
 
 def reduces(leaf: object) -> bool:
@@ -288,8 +288,11 @@ def _reduces_elsewhere(aval: object, region: ManualRegion) -> bool:
 
     With JAX 0.12 it can, if no such axis splits it.
     """
+    found = type_reductions(aval)
+    if not found:
+        return False
     elsewhere = {a for a in region.mesh.axis_names if a not in region.manual_axes}
-    found = type_reductions(aval).over(elsewhere)
+    found = found.over(elsewhere)
     if PARTLY_MANUAL_REDUCTIONS:
         return bool(found.unreduced) and any(elsewhere.intersection(d) for d in type_split(aval))
     return bool(found)

@@ -57,7 +57,11 @@ def _contents(program: Jaxpr) -> _Contents:
     """Reads an open jaxpr. Programs that were read before are not walked again."""
     contents = _known.get(program)
     if contents is None:
-        held = {k: found for k, eqn in enumerate(program.eqns) if (found := jaxprs_in(eqn.params))}
+        held = {
+            position: found
+            for position, eqn in enumerate(program.eqns)
+            if eqn.params and (found := jaxprs_in(eqn.params))
+        }
         return remember(program, held)
     return contents
 

@@ -48,20 +48,19 @@ class Rewriter:
         """Rewrites a program that was not rewritten before."""
         inner = open_jaxpr(jaxpr)
         held = holders(inner)
-        concerned = held.keys() | self.concerned(inner.eqns)
         names: Names = {}
         eqns: list[Eqn] = []
         still_held: dict[int, Sequence[Jaxpr]] = {}
-        for position, eqn in enumerate(inner.eqns):
-            if names:
-                eqn = renamed(eqn, names)
-            if position not in concerned:
-                eqns.append(eqn)
-                continue
+        done = 0
+        for position in sorted(held.keys() | self.concerned(inner.eqns)):
+            eqns += all_renamed(inner.eqns[done:position], names)
+            (eqn,) = all_renamed([inner.eqns[position]], names)
             for new in self.equation(eqn, names):
                 if programs := jaxprs_in(new.params):
                     still_held[len(eqns)] = programs
                 eqns.append(new)
+            done = position + 1
+        eqns += all_renamed(inner.eqns[done:], names)
         effects = self.effects(inner.effects)
         unchanged = len(eqns) == len(inner.eqns) and all(map(operator.is_, eqns, inner.eqns))
         if unchanged and effects == inner.effects:
@@ -94,6 +93,11 @@ class Rewriter:
 def named(atom: Atom, names: Mapping[Atom, Atom]) -> Atom:
     """The atom that takes the place of `atom`."""
     return atom if isinstance(atom, jex_core.Literal) else names.get(atom, atom)
+
+
+def all_renamed(eqns: list[Eqn], names: Mapping[Atom, Atom]) -> list[Eqn]:
+    """The equations on the atoms that take the place of their operands."""
+    return [renamed(eqn, names) for eqn in eqns] if names else eqns
 
 
 def renamed(eqn: Eqn, names: Mapping[Atom, Atom]) -> Eqn:

@@ -8,10 +8,9 @@ collectives are lowered by JAX's own rules.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
 
 from jax.core import eval_context
 from jax.extend import core as jex_core
@@ -20,19 +19,19 @@ from jax.interpreters.mlir import ir
 from jax.sharding import PartitionSpec
 from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import sdy
+from shmap_passes.ir.boundary import Placed, Unreduced, write_boundaries
+from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import (
-    AnyMesh,
-    Reductions,
     fresh_module_context,
     keep_unreduced,
     lower_program,
     reductions,
     run_with_axes,
     shardy_is_on,
-    tensor_sharding,
     type_reductions,
+    unreduced_axes,
     without_high_primitives,
 )
 from shmap_compiler.base.jax_compat.name_stacks import within_scope
@@ -77,19 +76,15 @@ def _empty_main(
     graph: Graph, ctx: LoweringContext, tokens: int, location: ir.Location
 ) -> func_dialect.FuncOp:
     """`@main` without a body, with the attributes that say how blocks are placed."""
-    of_tokens = [mlir.token_type()] * tokens
-    sizes = [value.type for value in ctx.dim_var_values]
-    in_types, out_types = (
-        [mlir.aval_to_ir_type(ctx.module_context, t) for t in types]
-        for types in (graph.body_in_types, graph.body_out_types)
-    )
-    type_ = ([*sizes, *of_tokens, *in_types], [*of_tokens, *out_types])
+    of_tokens = [Placed(mlir.token_type(), None)] * tokens
+    of_sizes = [Placed(value.type, ()) for value in ctx.dim_var_values]
+    inputs = [*of_sizes, *of_tokens, *_placed(graph.in_specs, graph.body_in_types, graph, ctx)]
+    outputs = [*of_tokens, *_placed(graph.out_specs, graph.body_out_types, graph, ctx)]
+    type_ = ([each.type for each in inputs], [each.type for each in outputs])
     main = func_dialect.FuncOp("main", type_, visibility="public", loc=location)
-    inputs = zip(graph.in_specs, graph.body_in_types, in_types, strict=True)
-    outputs = zip(graph.out_specs, graph.body_out_types, out_types, strict=True)
+    mesh = Mesh(MESH_SYMBOL, tuple(graph.mesh.shape.items()))
+    write_boundaries(main, inputs, outputs, mesh)
     attributes = main.attributes
-    attributes["arg_attrs"] = _sharding_attributes(graph.mesh, inputs, tokens, len(sizes))
-    attributes["res_attrs"] = _sharding_attributes(graph.mesh, outputs, tokens)
     attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
         [ir.StringAttr.get(a) for a in graph.manual_axes]
     )
@@ -165,35 +160,21 @@ def _named(jaxpr: Jaxpr, graph: Graph, ctx: LoweringContext) -> Jaxpr:
     return jaxpr
 
 
-def _sharding_attributes(
-    mesh: AnyMesh,
-    arrays: Iterable[tuple[PartitionSpec, Aval, ir.Type]],
-    tokens: int,
-    sizes: int = 0,
-) -> ir.ArrayAttr:
-    @functools.cache
-    def dimension(axes: tuple[str, ...]) -> ir.Attribute:
-        return sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], is_closed=True)
-
-    made: dict[Any, ir.DictAttr] = {}  # few of the hundreds of them differ
-    attributes = [_sharding_attribute(mesh, (), Reductions())] * sizes
-    attributes += [ir.DictAttr.get({})] * tokens
-    for spec, block, type_ in arrays:
-        # The rank is that of the MLIR type: random keys have dimensions there that JAX does not
-        # show. An array may also be unreduced over axes that are not manual here.
-        key = spec, block
+def _placed(
+    array_specs: Sequence[PartitionSpec], blocks: Sequence[Aval], graph: Graph, ctx: LoweringContext
+) -> Iterator[Placed]:
+    """How arrays are placed, given their specs and the types of their blocks."""
+    made: dict[tuple[int, int], Placed] = {}  # few of the hundreds of them differ
+    for spec, block in zip(array_specs, blocks, strict=True):
+        key = id(spec), id(block)
         if key not in made:
-            dims = [*map(dimension, specs.dim_axes(spec, ir.RankedTensorType(type_).rank))]
-            made[key] = _sharding_attribute(mesh, dims, reductions(spec) | type_reductions(block))
-        attributes.append(made[key])
-    return ir.ArrayAttr.get(attributes)
-
-
-def _sharding_attribute(
-    mesh: AnyMesh, dims: Sequence[ir.Attribute], reduces: Reductions
-) -> ir.DictAttr:
-    sharding = tensor_sharding(MESH_SYMBOL, dims, reduces, mesh)
-    return ir.DictAttr.get({"sdy.sharding": sharding})
+            type_ = mlir.aval_to_ir_type(ctx.module_context, block)
+            # The rank is that of the MLIR type: random keys have dimensions there that JAX does
+            # not show. An array may also be unreduced over axes that are not manual here.
+            dims = specs.dim_axes(spec, ir.RankedTensorType(type_).rank)
+            unreduced = unreduced_axes(reductions(spec) | type_reductions(block), graph.mesh)
+            made[key] = Placed(type_, dims, Unreduced(*unreduced))
+        yield made[key]
 
 
 def _mesh_attribute(graph: Graph) -> ir.Attribute:

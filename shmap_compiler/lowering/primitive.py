@@ -18,6 +18,7 @@ from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
 from shmap_passes import ChooseOverlap, GroupNaming, Pass, PassFailure, PipelineError
 from shmap_passes.cost.machine import Machine
+from shmap_passes.ir.memoize import memoizing
 
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.frames import with_room
@@ -171,9 +172,10 @@ def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequ
     refuse_symbolic_dimensions(graph, ctx)
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # Programs that are shown, saved or compiled ahead of time are never watched.
-    module = emit(graph, ctx, effects, watch=is_watching() and _options.get() is _DEFAULT)
-    chooser = _chooser(graph, ctx)
-    _run_passes(module, lambda: emit(graph, ctx, effects), chooser)
+    watch = is_watching() and _options.get() is _DEFAULT
+    with memoizing():  # emission knows what the passes would read of @main
+        module = emit(graph, ctx, effects, watch)
+        _run_passes(module, lambda: emit(graph, ctx, effects), _chooser(graph, ctx))
     tokens = [ctx.tokens_in.get(e) for e in effects]
     results = merge(module, ctx, [*ctx.dim_var_values, *tokens, *args])
     if effects:

@@ -53,7 +53,7 @@ class _Canonicalizer(Rewriter):
         return [
             position
             for position, eqn in enumerate(eqns)
-            if not _PLAIN[eqn.primitive] or eqn.effects or _names_axes(eqn)
+            if not _PLAIN[eqn.primitive] or eqn.effects or (eqn.params and _names_axes(eqn))
         ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:

@@ -838,6 +838,14 @@ def test_tensor_sharding():
         assert str(made) == '#sdy.sharding<@mesh, [{"i"}], unreduced={"j"}>'
 
 
+def test_unreduced_axes():
+    """Shardy has names of what combines summands where JAX has several."""
+    reduces = jax_compat.reductions(SUMMED)
+    kind = None if reduces.kind is None else sdy.ReductionOp.SUM
+    assert jax_compat.unreduced_axes(reduces, SUMS) == (("j",), kind)
+    assert jax_compat.unreduced_axes(jax_compat.reductions(P("i")), SUMS) == ((), None)
+
+
 def test_groups_among_other_meshes():
     """What goes wrong with "axes" where this answers "ids" is in test_other_meshes.py."""
     assert jax_compat.groups_among_other_meshes() == (

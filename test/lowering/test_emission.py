@@ -1,5 +1,6 @@
 """The body form: the module emitted for a Graph, before any pass."""
 
+import contextlib
 import itertools
 import re
 
@@ -7,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 import shmap_passes
-from jax import lax
+from jax import export, lax
 from jax.experimental import io_callback
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
+from shmap_passes.ir import boundary
 
 from shmap_compiler import shard_map
 from shmap_compiler.base.jax_compat import groups_among_other_meshes
@@ -317,3 +319,43 @@ def test_body_form_passes_the_verifier(partitioner):
     with shmap_passes.make_context():
         module = ir.Module.parse(emitted(body))
         shmap_passes.run(module, shmap_passes.pipeline(partitioner))
+
+
+def ordered():
+    io_callback(lambda: None, None, ordered=True)
+
+
+KEYS = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 8))
+
+BOUNDARIES = {
+    "two axes at a dimension": (lambda x: x, P(("j", "i")), P(None, ("i", "j")), X),
+    "a scalar": (lambda x: x, P(), P(), jax.ShapeDtypeStruct((), jnp.int8)),
+    "random keys": (lambda x: x, P("i"), P("i"), KEYS),
+    "no elements": (lambda x: x, P("i"), P("i"), jax.ShapeDtypeStruct((8, 0), jnp.float32)),
+    "tokens": (lambda x: ordered() or x, P("i"), P("i"), X),
+    "no result": (lambda x: ordered() or (), P("i"), (), X),
+}
+
+
+@pytest.mark.parametrize("sizes", ["no sizes", "sizes"])
+@pytest.mark.parametrize("name", BOUNDARIES)
+def test_the_passes_get_the_boundary_that_they_would_read(name, sizes, monkeypatch):
+    """Emission knows it, so they do not read it from the attributes of @main."""
+    fun, in_specs, out_specs, *args = BOUNDARIES[name]
+    left, remember = [], boundary.remember
+
+    def compare(function, args, result):
+        left.append(function.__wrapped__(*args) == result)
+        monkeypatch.setattr(boundary, "_read", None)
+        remember(function, args, result)
+
+    monkeypatch.setattr(boundary, "remember", compare)
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    f = shard_map(fun, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    if sizes == "no sizes":
+        jax.jit(f).lower(*args)
+    else:
+        symbolic = jax.ShapeDtypeStruct(export.symbolic_shape("n"), jnp.float32)
+        with contextlib.suppress(NotImplementedError):  # of callbacks, after lowering
+            export.export(jax.jit(lambda n, *args: (n, f(*args))))(symbolic, *args)
+    assert left == [True]

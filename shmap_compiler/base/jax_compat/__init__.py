@@ -15,6 +15,7 @@ from shmap_compiler.base.jax_compat.lowering import (
     lower_program,
     lowering_mesh,
     tensor_sharding,
+    unreduced_axes,
 )
 from shmap_compiler.base.jax_compat.memory import in_memory_space, offload_spaces, policy_saves
 from shmap_compiler.base.jax_compat.meshes import (
@@ -175,6 +176,7 @@ __all__ = [
     "type_reductions",
     "type_split",
     "unchecked_backward_rules",
+    "unreduced_axes",
     "value_type",
     "varies_along",
     "varying_type",

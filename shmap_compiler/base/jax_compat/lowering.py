@@ -33,6 +33,7 @@ from shmap_compiler.base.untyped import (
     Jaxpr,
     LoweringContext,
     OpView,
+    Setting,
     Unchecked,
     Wrapped,
 )
@@ -130,12 +131,19 @@ def tensor_sharding(
     mesh_symbol: OpView, dims: Sequence[Unchecked], reduces: Reductions, mesh: AnyMesh
 ) -> OpView:
     """A `#sdy.sharding` that splits dimensions by `dims` and has unreduced axes, in mesh order."""
-    unreduced = [sdy.AxisRefAttr.get(a) for a in mesh.axis_names if a in reduces.unreduced]
-    kind: dict[str, Any] = {}
-    if reduces.kind is not None:  # from JAX 0.12 on
-        kinds: Any = getattr(sdy, "ReductionOp")  # noqa: B009, not there in JAX 0.10
-        kind = {"reduction_op": getattr(kinds, reduces.kind.name.upper())}
+    axes, reduction = unreduced_axes(reduces, mesh)
+    unreduced = [sdy.AxisRefAttr.get(a) for a in axes]
+    kind: dict[str, Any] = {} if reduction is None else {"reduction_op": reduction}
     return sdy.TensorShardingAttr.get(mesh_symbol, dims, unreduced_axes=unreduced, **kind)
+
+
+def unreduced_axes(reduces: Reductions, mesh: AnyMesh) -> tuple[tuple[str, ...], Setting]:
+    """(the unreduced axes in mesh order, Shardy's name of what combines the summands)."""
+    axes = tuple(a for a in mesh.axis_names if a in reduces.unreduced)
+    if reduces.kind is None:  # for all sums up to JAX 0.12
+        return axes, None
+    kinds: Any = getattr(sdy, "ReductionOp")  # noqa: B009, not there in JAX 0.10
+    return axes, getattr(kinds, reduces.kind.name.upper())
 
 
 def groups_among_other_meshes() -> Literal["axes", "ids"]:

@@ -89,10 +89,14 @@ class Reductions:
         return Reductions(unreduced, self.reduced.intersection(axes), kind)
 
     def __or__(self, other: Reductions) -> Reductions:
+        if not other:
+            return self
         return Reductions(
             self.unreduced | other.unreduced, self.reduced | other.reduced, self.kind or other.kind
         )
 
+
+_NO_REDUCTIONS = Reductions()
 
 PARTLY_MANUAL_REDUCTIONS = hasattr(jax.sharding, "UnreducedKind")
 """Whether XLA takes arrays that are unreduced over one axis where another is manual."""
@@ -100,6 +104,8 @@ PARTLY_MANUAL_REDUCTIONS = hasattr(jax.sharding, "UnreducedKind")
 
 def reductions(spec: PartitionSpec) -> Reductions:
     """The unreduced and reduced axes of a spec."""
+    if not (spec.unreduced or spec.reduced):
+        return _NO_REDUCTIONS
     return Reductions(spec.unreduced, spec.reduced, getattr(spec, "unreduced_kind", None))
 
 
@@ -122,7 +128,7 @@ def with_reductions(spec: PartitionSpec, found: Reductions) -> PartitionSpec:
 def type_reductions(aval: Aval) -> Reductions:
     """The unreduced and reduced axes of the type of an array."""
     sharding = getattr(aval, "sharding", None)
-    return reductions(sharding.spec) if isinstance(sharding, NamedSharding) else Reductions()
+    return reductions(sharding.spec) if isinstance(sharding, NamedSharding) else _NO_REDUCTIONS
 
 
 def manual_type_reductions(aval: Aval) -> Reductions:

@@ -408,3 +408,29 @@ module @summands_are_not_equal {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+// CHECK-LABEL: module @arguments_of_other_functions_are_not_those_of_main
+module @arguments_of_other_functions_are_not_those_of_main {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(
+      %x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>},
+      %y: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>},
+          tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %0 = func.call @largest(%y) : (tensor<4xf32>) -> tensor<4xf32>
+    return %x, %0 : tensor<4xf32>, tensor<4xf32>
+  }
+  // CHECK: func.func private @largest(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+  // CHECK-NEXT: return %arg0
+  func.func private @largest(%z: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = "stablehlo.all_reduce"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
