@@ -28,6 +28,7 @@ from .overlap.overlap_gather_product import OverlapGatherProduct
 from .overlap.overlap_gather_scatter import OverlapGatherScatter
 from .overlap.overlap_product_scatter import OverlapProductScatter
 from .overlap.overlap_product_sum import OverlapProductSum
+from .overlap.overlap_row_block import OverlapRowBlock
 from .overlap.unroll_gathering_loops import UnrollGatheringLoops
 from .simplify.combine_all_reduces import CombineAllReduces
 from .simplify.elide_gathered_slices import ElideGatheredSlices
@@ -58,6 +59,7 @@ PASSES: tuple[type[Pass], ...] = (
     ChooseOverlap,
     UnrollGatheringLoops,
     OverlapAllToAll,
+    OverlapRowBlock,
     OverlapGatherScatter,
     OverlapGatherProduct,
     OverlapGatherContraction,
@@ -117,6 +119,8 @@ def overlap_passes() -> tuple[Pass, ...]:
         # First: the others may rewrite the steps of a loop, each by itself.
         UnrollGatheringLoops(),
         OverlapAllToAll(),
+        # Before the passes that rewrite gathers and reduce-scatters by themselves.
+        OverlapRowBlock(),
         # Before the passes that rewrite its gather and its reduce-scatter by themselves.
         OverlapGatherScatter(),
         # Before product-scatter: what it computes from a product in pieces stays an operand.

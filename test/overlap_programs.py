@@ -124,6 +124,17 @@ def blocks(x, v, w, u):
     )
 
 
+def gradients(x, v, w, u):
+    """Of an MLP, and of a gated one whose weights have a gradient that others need."""
+
+    def loss(x, v, w, u):
+        h = gather(x * 2)
+        y = scatter(jnp.tanh(gather(x) @ v) @ w)
+        return ((y * scatter((jnp.tanh(h @ v) * (h @ u)) @ w)).astype(jnp.float32)).sum()
+
+    return jax.grad(loss, (0, 1, 2, 3))(x, v, w, u)
+
+
 def experts(x, w, v):
     y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
     z = jnp.einsum("ech,ehd->ecd", jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w)), v)
@@ -200,6 +211,18 @@ PROGRAMS = {
         (P("i"), P(None, "i"), P("i")),
         (normal(0, 32, 16), normal(1, 16, 24), normal(2, 24, 16), normal(3, 16, 24)),
     ),
+    "gradients": (
+        gradients,
+        LINE,
+        (P("i"), P(None, "i"), P("i"), P(None, "i")),
+        (P("i"), P(None, "i"), P("i"), P(None, "i")),
+        (
+            normal(0, 64, 12) / 4,
+            normal(1, 12, 16) / 4,
+            normal(2, 16, 12) / 4,
+            normal(3, 12, 16) / 4,
+        ),
+    ),
     "experts": (
         experts,
         LINE,
@@ -248,6 +271,11 @@ LOOPS = {
     "1 step of 2": {"parts": 2},
     "1 step of 3, two before": {"parts": 3},
 }
+ROWS = {
+    "2 chunks of rows": {"parts": 2},
+    "4 chunks of rows, backward": {"parts": 4, "backward": True},
+    "4 chunks of rows without barriers": {"parts": 4, "barriers": False},
+}
 _GATHER, _SCATTER, _SUM = "all_gather", "reduce_scatter", "all_reduce"
 FORMS = [
     (name, program, pass_, op_name, {"form_name": form_name, **options})
@@ -275,6 +303,7 @@ FORMS = [
         ),
         ("summed", "overlap-product-sum", _SUM, "columns", CHUNKS),
         ("blocks", "overlap-gather-scatter", _GATHER, "stages", CHUNKS),
+        ("gradients", "overlap-row-block", _GATHER, "row-chunks", ROWS),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         ("layers", "unroll-gathering-loops", "while", "unroll", LOOPS),
     )

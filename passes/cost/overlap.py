@@ -63,7 +63,7 @@ class Work:
 
     Attributes:
       pattern: "gather-product", "gather-contraction", "product-scatter", "product-sum",
-        "gather-scatter", "all-to-all" or "gathering-loop".
+        "gather-scatter", "all-to-all", "gathering-loop" or "row-block".
       products: of one step, for a loop.
       groups: the devices that communicate, by position in the mesh.
       element, element_bytes: the type of what is sent.

@@ -26,7 +26,7 @@ _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
 # How far copies of sums to their place are above what the memory needs.
-_PUT_FACTOR = 2.7
+PUT_FACTOR = 2.7
 WIDENED = ("bf16", "f16")
 """Types whose sums go round as f32 if they must not be rounded on their way."""
 
@@ -104,7 +104,7 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
     if work.count > MOST_UNROLLED:
         # The last sums that a step of the loop sends are not sent beside its products.
         expected += (work.count - 1) // STEPS_OF_SUMS * hop
-    plain = _plain_scatter(work, machine)
+    plain = plain_scatter(work, machine)
     return Plan("partial-sums", _CHAINS, order, False, plain, expected, is_wide=is_wide)
 
 
@@ -134,11 +134,11 @@ def _summed(work: Work, machine: Machine) -> Plan:
     def seconds(parts: int) -> float:
         wire = wire_seconds(work, machine, parts, rings=rings)
         chunk = libtpu_times.chunk(work, machine, parts) + _AROUND_SUM[0]
-        place = _PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth + _AROUND_SUM[1]
+        place = PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth + _AROUND_SUM[1]
         return chunk + (parts - 1) * max(wire, chunk + place) + wire + place
 
     parts = min(choices, key=seconds)
-    plain = (_plain_scatter if is_scatter else _plain)(work, machine)
+    plain = (plain_scatter if is_scatter else _plain)(work, machine)
     return Plan("columns", parts, (), False, plain, seconds(parts))
 
 
@@ -211,7 +211,7 @@ def _plain(work: Work, machine: Machine) -> float:
     return compute + wire_seconds(work, machine)
 
 
-def _plain_scatter(work: Work, machine: Machine) -> float:
+def plain_scatter(work: Work, machine: Machine) -> float:
     """The product is stored, and waits for memory if it is wide, before its sums are scattered.
 
     It is one product, which waits less than its pieces do. In some groups a scatter becomes an

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, Plan, Work, plan_of
+from ..cost.overlap_of_rows import plan_of_rows
 from ..cost.overlap_on_gpu import plan_on_gpu
 from ..cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ..cost.rings import ring_order
@@ -35,6 +36,7 @@ _USUAL_FORMS: dict[str, FormName] = {
     "gather-scatter": "stages",
     "all-to-all": "chunks",
     "gathering-loop": "unroll",
+    "row-block": "row-chunks",
 }
 _USUAL_ON_GPUS: dict[str, FormName] = {
     **_USUAL_FORMS,
@@ -42,7 +44,7 @@ _USUAL_ON_GPUS: dict[str, FormName] = {
     "product-scatter": "columns",
 }
 # On any device; libtpu needs none elsewhere.
-_WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages")
+_WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages", "row-chunks")
 # Patterns whose collectives XLA combines on any device.
 _SUMS = ("product-scatter", "product-sum")
 # Patterns whose f32 operands a compiler may send as bf16.
@@ -75,7 +77,9 @@ def choices(
     """
     # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
     form = read_body_form(module)
-    sites = find_sites(module, form, blocks=machine is not None and not machine.is_tpu)
+    is_tpu = machine is not None and machine.is_tpu
+    rows = is_tpu and may_round and effort != "force"
+    sites = find_sites(module, form, blocks=machine is not None and not is_tpu, rows=rows)
     if not sites:
         return ()
     mesh = form.mesh
@@ -91,14 +95,19 @@ def choices(
         reason = _part_of([s for s, choice in chosen.items() if choice.form is not None], site)
         if reason:
             chosen[site] = Choice(site, None, Plan(None, reason=reason))
-        elif site not in chosen:
+        elif site not in chosen and site.pattern != "row-block":
             chosen[site] = decide.alone(site)
     if effort != "force":
         forms = {site: choice.form for site, choice in chosen.items() if choice.form is not None}
         for site, reason in too_large(forms).items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)
-    return tuple(chosen[site] for site in sites)
+    for site in sites:
+        if site.pattern == "row-block" and not _part_of(
+            [s for s, choice in chosen.items() if choice.form is not None], site
+        ):
+            chosen |= decide.with_rows(site, chosen)
+    return tuple(chosen[site] for site in sites if site in chosen)
 
 
 def _is_part(site: Site) -> int:
@@ -130,6 +139,27 @@ class _Decision:
 
     def alone(self, site: Site) -> Choice:
         return self._choice(site, self._plan(site, _MARGINS[self.effort]))
+
+    def with_rows(self, site: Site, chosen: Mapping[Site, Choice]) -> dict[Site, Choice]:
+        """The choice for a block of rows and, if it has a form, those for what is in it."""
+        if self.machine is None:
+            return {site: Choice(site, None, Plan(None, reason="its devices are not known"))}
+        inside = [each for each in chosen if each.op in site.collectives]
+        plans = [chosen[each].plan for each in inside if chosen[each].form is not None]
+        saved = sum(p.plain - p.expected for p in plans if p.plain and p.expected)
+        scatters = [
+            _work(each, self.mesh, self.may_round)
+            for each in inside
+            if each.pattern == "product-scatter"
+        ]
+        work = _work(site, self.mesh, self.may_round)
+        margin = _MARGINS[self.effort] or MARGIN
+        plan = plan_of_rows(work, scatters, self.machine, saved, margin)
+        found = {site: self._choice(site, plan)}
+        if plan.name is not None:
+            reason = "it is in a block that is computed in chunks of rows"
+            found |= {each: Choice(each, None, Plan(None, reason=reason)) for each in inside}
+        return found
 
     def together(self, family: Sequence[Site]) -> Iterator[Choice]:
         """The choices for loops that share stacks: all are unrolled, whole, or none."""

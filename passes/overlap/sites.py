@@ -28,6 +28,7 @@ from .gather_sites import rewritable
 from .gathers import gathers
 from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from .products import Product
+from .row_blocks import row_blocks
 from .row_sources import Source, source_of
 from .scatter_chunks import free_dimensions
 from .scatters import scattered_products, summed_products
@@ -40,6 +41,7 @@ Pattern = Literal[
     "gather-scatter",
     "all-to-all",
     "gathering-loop",
+    "row-block",
 ]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
@@ -70,7 +72,7 @@ class Site:
       kept: the bytes of a gathered array that is put together from pieces, because other operations
         than the products read it; else 0.
       source: where the rows of a product that is summed come from; see `source_of`.
-      collectives: those of a loop that run beside other steps if it is unrolled.
+      collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
     """
 
@@ -111,7 +113,7 @@ class Site:
 
 
 def find_sites(
-    module: ModuleOp, form: BodyForm | None = None, *, blocks: bool = True
+    module: ModuleOp, form: BodyForm | None = None, *, blocks: bool = True, rows: bool = False
 ) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
 
@@ -121,6 +123,7 @@ def find_sites(
     Args:
       form: of the module, if it has been read.
       blocks: whether to look for those of the pattern "gather-scatter".
+      rows: whether to look for those of the pattern "row-block".
     """
     form = form or read_body_form(module)
     if form.is_partly_manual:
@@ -131,7 +134,7 @@ def find_sites(
     found = [
         site
         for name, find in _FINDERS
-        if name in by_name and (blocks or find is not _blocks)
+        if name in by_name and (blocks or find is not _blocks) and (rows or find is not _rows)
         for site in find(by_name[name], form)
     ]
     if len(found) < 2:
@@ -183,6 +186,18 @@ def _blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
         yield _site("gather-scatter", each, products, each.size, scattered=scattered)
 
 
+def _rows(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in row_blocks(ops, form):
+        yield _site(
+            "row-block",
+            each,
+            [_shaped(product) for product in each.products],
+            each.size,
+            collectives=(*each.gathers, *(scattered.op for scattered in each.scatters)),
+            received=sum(received(op, each.count) for op in each.gathers),
+        )
+
+
 def _loops(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
     for each in gathering_loops(ops, form):
         moved = [(op.name, received(op, form.mesh.product(axes))) for op, axes in each.collectives]
@@ -207,6 +222,7 @@ _FINDERS: tuple[tuple[str, Callable[[Sequence[ir.Operation], BodyForm], Iterator
     (ALL_REDUCE, _sums),
     (ALL_TO_ALL, _exchanges),
     (ALL_GATHER, _blocks),
+    (ALL_GATHER, _rows),
     (WHILE, _loops),
 )
 """The operations on which forms are written, and what finds the sites of a pattern among them."""

@@ -269,13 +269,26 @@ def test_the_pipeline_has_the_pass_if_asked_for():
 
 def test_a_ring_beside_which_the_gathered_array_is_kept_needs_more_memory():
     """libtpu needs 724 MiB for this gradient with rings, and 320 for the plain one."""
-    forms = {"try": [None, "partial-sums"] * 2, "force": ["ring", "partial-sums"] * 2}
+    forms = {"try": [None, "columns"] * 2, "force": ["ring", "partial-sums"] * 2}
     for effort, names in forms.items():
-        choices = chosen(mlp_gradient, V5P, effort=effort, may_round=True)
+        choices = chosen(mlp_gradient, V5P, effort=effort, may_round=effort == "force")
         assert [form and form.name for _, form, _ in choices] == names
         if effort == "try":
             reason = choices[0][2].reason
             assert reason == "ring would need 32 MiB of memory more than the plain program"
+
+
+@pytest.mark.parametrize("machine", [V5E, V6E, V5P])
+def test_a_gradient_whose_sums_may_be_rounded_is_computed_in_chunks_of_rows(machine):
+    first, (pattern, form, plan), *others = chosen(mlp_gradient, machine, may_round=True)
+    assert (pattern, form.name, form.parts) == ("row-block", "row-chunks", 4)
+    assert 0.7 < plan.expected / plan.plain < 0.85
+    assert [choice[1] for choice in (first, *others)] == [None] * 4
+    small = ((2048, 512), (512, 2048), (2048, 512))
+    large = ((65536, 1024), (1024, 16384), (16384, 1024))
+    for sizes, dtype in ((small, "bfloat16"), (large, "bfloat16"), (None, "float32")):
+        patterns = chosen(mlp_gradient, machine, dtype, sizes, may_round=True)
+        assert [form for pattern, form, _ in patterns if pattern == "row-block"] == [None]
 
 
 @pytest.mark.parametrize(("columns", "has_ring"), [(4096, False), (1024, True)])

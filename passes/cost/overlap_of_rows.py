@@ -1,0 +1,67 @@
+"""When gradients of blocks of layers are computed in chunks of rows on TPUs, and in what time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from . import libtpu
+from .libtpu_times import products
+from .machine import Machine
+from .overlap import MARGIN, Plan, Work, wire_seconds
+from .overlap_on_tpu import PUT_FACTOR, partial_sums, plain_scatter
+
+_CHUNKS = 4
+"""As many as the partial sums that are on the way at a time: each is of the rows of one chunk."""
+
+
+def plan_of_rows(
+    work: Work,
+    scatters: Sequence[Work],
+    machine: Machine,
+    saved: float,
+    margin: float = MARGIN,
+) -> Plan:
+    """The plan for a block whose gathers and scatters are all in `work`.
+
+    Args:
+      work: `received` is of all gathers together, and `products` are all but those that are
+        scattered.
+      scatters: each with its product.
+      saved: the seconds that the forms save that its collectives have by themselves.
+    """
+    if not libtpu.starts_gathers(machine) or libtpu.gathers_alone(work, machine):
+        return Plan(None, reason="libtpu computes nothing beside these gathers")
+    if work.element_bytes > 2:
+        # The plain program sends f32 as bf16. Chunks were not measured.
+        return Plan(None, reason=f"chunks of rows of {work.element} were not measured")
+    rows = work.cut * work.count
+    if any(product.m == rows and product.n > product.k for product in work.products):
+        # Compiled so, 65536 rows of 1024 columns, and 2048 between, took 604 MiB for 512 on v5p.
+        return Plan(None, reason="chunks of rows would need more memory than the plain program")
+    if not scatters or work.cut % _CHUNKS:
+        return Plan(None, reason=f"rows cannot be cut into {_CHUNKS} chunks")
+    sums = [partial_sums(each, machine) for each in scatters]
+    last = [each.expected for each in sums if each.name is not None]
+    if len(last) < len(sums):
+        return next(each for each in sums if each.name is None)
+    gathers = replace(work, pattern="gather-product")
+    wire, compute = wire_seconds(gathers, machine), products(work, machine)
+    plain = compute + wire + sum(plain_scatter(each, machine) for each in scatters)
+    chunks = wire / _CHUNKS + max(wire, compute) + _adding(work, machine)
+    expected = chunks + sum(each for each in last if each)
+    order = sums[0].order
+    plan = Plan("row-chunks", _CHUNKS, order, False, plain, expected)
+    if expected <= margin * plain and expected < plain - saved:
+        return plan
+    share = f"{100 * expected / plain:.0f}% of the plain time"
+    return replace(plan, name=None, reason=f"chunks of rows would take {share}")
+
+
+def _adding(work: Work, machine: Machine) -> float:
+    """What products over the rows wait for memory to add one for each chunk, which v5e does not."""
+    if machine.chip.name == libtpu.GATHERS_BY_ITSELF:
+        return 0.0
+    rows = work.cut * work.count
+    added = sum(p.batch * p.m * p.n for p in work.products if p.k == rows)
+    return (_CHUNKS - 1) * PUT_FACTOR * 2 * 4 * added / machine.chip.hbm_bandwidth

@@ -1,0 +1,70 @@
+"""Computes gradients of blocks of layers in chunks of rows.
+
+In the gradient of a block that begins with a gather and ends with a reduce-scatter, rows and their
+cotangents are gathered, and products sum over the rows of both. This pass gathers chunks of rows
+and never joins them: each product is computed chunk by chunk beside the gather of the next chunk,
+products over the rows add up one product for each chunk, and the partial sums over devices, one
+for each chunk, go round as in shmap-overlap-product-scatter.
+
+Before:  %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0, ... axes = ["i"]}>
+         %h = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0]
+         %y = "stablehlo.reduce_scatter"(stablehlo.dot_general %h, %w)     // its gradient below
+         %e = "stablehlo.all_gather"(%dy) <{all_gather_dim = 0, ... axes = ["i"]}>
+         %dw = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0]
+After, parts=2:
+         %g0 = "stablehlo.all_gather"(the first half of the rows of %x)
+         %g1 = "stablehlo.all_gather"(the other half)
+         %h0 = stablehlo.dot_general %g0, %v           // beside the second gather
+         %h1 = stablehlo.dot_general %g1, %v
+         // two partial sums, one of %h0, one of %h1, go round the ring in opposite directions
+         // %e0, %e1: as %g0, %g1
+         %dw0 = stablehlo.dot_general %h0, %e0 : f32
+         %dw = stablehlo.convert (stablehlo.add %dw0, (stablehlo.dot_general %h1, %e1 : f32))
+Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the first
+         gather of each block that is to be rewritten.
+Leaves:  gathers without a product that sums over their rows, or without a reduce_scatter of a
+         product of them; those whose rows anything else reads; devices whose rows cannot be cut
+         into `parts` equal chunks.
+
+What is computed element by element from one product is computed again where it is needed, so that
+it is not stored. Both kinds of sums are added in another order, those over devices are rounded
+before they are sent. If some axes are automatic, nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxlib.mlir import ir
+
+from ..ir.body_form import BodyForm
+from ..ir.collective_ops import ALL_GATHER
+from .form import Empty, Form
+from .rewriting import RewritingPass
+from .rings import can_go_round
+from .row_blocks import RowBlock, row_blocks
+from .row_chunks import compute_in_chunks
+
+
+@dataclass(frozen=True)
+class OverlapRowBlock(RewritingPass[RowBlock]):
+    """Computes gradients of blocks of layers in chunks of rows."""
+
+    name = "shmap-overlap-row-block"
+    code = "SHM-P25"
+    needs_body_form = True
+    forms = ("row-chunks",)
+    op_name = ALL_GATHER
+
+    form: Literal["chosen", "row-chunks"] = "chosen"
+    parts: int = 0
+    empty: Empty = "zeros"
+
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[RowBlock]:
+        return row_blocks(ops, body)
+
+    def rewrite(self, site: RowBlock, body: BodyForm, form: Form) -> None:
+        if can_go_round(site.op, body, site.count):
+            compute_in_chunks(site, body, form)

@@ -1,0 +1,299 @@
+"""Computes with gathered rows chunk by chunk: a gather beside the products of the chunk before.
+
+A chunk has some rows of each device. Chunks are never joined: products that sum over the rows add
+one product for each chunk, and each partial sum over devices is of the rows of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from ..ir.body_form import BodyForm
+from ..ir.elementwise import ELEMENTWISE
+from ..ir.ops import defining_op
+from ..ir.slices import put_at, scalar, take_at
+from ..ir.types import Value
+from .cuts import Cut
+from .form import Form
+from .pieces import barrier, compute, element_of, empty, piece_type, take, tensor
+from .products import DOT
+from .rings import Ring, place_in, ring
+from .row_blocks import RowBlock
+from .scatters import ScatteredProduct
+
+_CHUNKS = 4
+
+
+def compute_in_chunks(block: RowBlock, body: BodyForm, form: Form) -> None:
+    """Rewrites a block, if chunks have as many rows of each device."""
+    parts = form.parts or _CHUNKS
+    if parts < 2 or block.size % parts:
+        return
+    around = ring(body, block.axes, form.order)
+    _Chunks(block, around, form, parts).rewrite()
+
+
+@dataclass
+class _Chunks:
+    """The values of a block by chunk, as they are built.
+
+    What is computed element by element is built where it is needed. Between two gathers, or sums
+    over devices, only what cannot be computed from one array with rows is kept.
+    """
+
+    block: RowBlock
+    around: Ring
+    form: Form
+    parts: int
+    known: list[dict[Value, Value]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """The rows that a chunk has of each device."""
+        return self.block.size // self.parts
+
+    def rewrite(self) -> None:
+        self.known = [{} for _ in range(self.parts)]
+        for head, ops, end in list(_segments(self.block)):
+            if isinstance(head, ScatteredProduct):
+                with ir.InsertionPoint(head.op), head.op.location:
+                    head.op.results[0].replace_all_uses_with(self._scattered(head))
+                with ir.InsertionPoint(end), head.op.location:
+                    self._compute_and_sum(ops)
+            else:
+                with ir.InsertionPoint(end), head.location:
+                    self._gathered(head, ops)
+            for op in self.block.late:
+                if op.is_before_in_block(end):
+                    op.move_before(end)
+        scattered = {op for each in self.block.scatters for op in (each.op, each.product.op)}
+        inside = {*self.block.ops, *scattered}
+        for each in reversed(list(self.block.op.block.operations)):
+            if each.operation in inside:
+                each.operation.erase()
+
+    def _gathered(self, gather: ir.Operation, ops: Sequence[ir.Operation]) -> None:
+        """Gathers chunk by chunk, with what comes before the next gather or scatter."""
+        whole, block = gather.results[0], gather.operands[0]
+        own = Cut(self.block.cuts[whole].dimension, self.block.size)
+        here = [op for op in ops if op in self.block.sums and whole in op.operands]
+        kept = self._kept(ops)
+        sums: list[Value] = []
+        following = self._gather(gather, take(block, own, 0, self.size))
+        for part, known in enumerate(self.known):
+            current, is_last = following, part + 1 == self.parts
+            if not is_last:
+                chunk = take(block, own, (part + 1) * self.size, self.size)
+                chunk, current = self._order(chunk, current)
+                following = self._gather(gather, chunk)
+            known[whole] = current
+            self._compute(part, ops)
+            sums = [self._add(part, op, sums[k : k + 1]) for k, op in enumerate(here)]
+            if not is_last:
+                values = [*sums, *(self._piece(part, value) for value in kept), following]
+                *values, following = self._order(*values)
+                sums = values[: len(here)]
+                self._keep(part, ops, dict(zip(kept, values[len(here) :], strict=True)))
+        pieces = [self._piece(part, value) for part in range(self.parts) for value in kept]
+        pieces = self._order(*pieces) if pieces else []
+        for part in range(self.parts):
+            mine = pieces[part * len(kept) : (part + 1) * len(kept)]
+            self._keep(part, ops, dict(zip(kept, mine, strict=True)))
+        for op, total in zip(here, sums, strict=True):
+            op.results[0].replace_all_uses_with(_convert(total, element_of(op.results[0])))
+        self._sum([op for op in ops if op in self.block.sums and op not in here])
+
+    def _compute_and_sum(self, ops: Sequence[ir.Operation]) -> None:
+        for part in range(self.parts):
+            self._compute(part, ops)
+        self._sum([op for op in ops if op in self.block.sums])
+
+    def _compute(self, part: int, ops: Sequence[ir.Operation]) -> None:
+        """The products for a chunk that keep its rows."""
+        for op in ops:
+            if op.name == DOT and op not in self.block.sums:
+                self._piece(part, op.results[0])
+
+    def _sum(self, ops: Sequence[ir.Operation]) -> None:
+        """Products that sum over the rows of all chunks."""
+        for op in ops:
+            total: list[Value] = []
+            for part in range(self.parts):
+                total = [self._add(part, op, total)]
+            op.results[0].replace_all_uses_with(_convert(total[0], element_of(op.results[0])))
+
+    def _add(self, part: int, op: ir.Operation, before: Sequence[Value]) -> Value:
+        """A product that sums over the rows of a chunk, added to that of the chunks before."""
+        element = _adding_type(element_of(op.results[0]))
+        product = ir.Operation.create(
+            op.name,
+            results=[tensor(ir.RankedTensorType(op.results[0].type).shape, element)],
+            operands=[self._piece(part, value) for value in op.operands],
+            attributes={name: op.attributes[name] for name in op.attributes},
+            loc=op.location,
+        ).results[0]
+        return stablehlo.add(before[0], product) if before else product
+
+    def _piece(self, part: int, value: Value) -> Value:
+        """The rows of a chunk of a value that has rows."""
+        known = self.known[part]
+        if value not in known:
+            op = defining_op(value)
+            assert op is not None, "what has rows is computed from what is gathered"
+            for operand in op.operands:
+                if operand in self.block.cuts:
+                    self._piece(part, operand)
+            known[value] = compute([op], known, self.block.cuts, self.size, _no_rows)[value]
+        return known[value]
+
+    def _kept(self, ops: Sequence[ir.Operation]) -> list[Value]:
+        """What is kept of some operations for those after them."""
+        inside = {*ops}
+        values = [op.results[0] for op in ops if op not in self.block.sums]
+        found: dict[Value, None] = {}
+        for value in values:
+            if any(use.owner.operation not in inside for use in value.uses):
+                sources = _sources(value, self.block)
+                alone = sources.pop() if len(sources) == 1 else value
+                if alone in values:
+                    found[alone] = None
+        return list(found)
+
+    def _keep(self, part: int, ops: Sequence[ir.Operation], kept: dict[Value, Value]) -> None:
+        """Forgets what some operations computed but for what is kept."""
+        results = {op.results[0] for op in ops}
+        others = {value: piece for value, piece in self.known[part].items() if value not in results}
+        self.known[part] = {**others, **kept}
+
+    def _gather(self, gather: ir.Operation, chunk: Value) -> Value:
+        whole = gather.results[0]
+        op = ir.Operation.create(
+            gather.name,
+            results=[piece_type(whole, self.block.cuts[whole], self.size)],
+            operands=[chunk],
+            attributes={name: gather.attributes[name] for name in gather.attributes},
+        )
+        return op.results[0]
+
+    def _order(self, *values: Value) -> list[Value]:
+        """The values, none of which is used before all are there."""
+        return barrier(*values) if self.form.barriers else list(values)
+
+    def _scattered(self, scattered: ScatteredProduct) -> Value:
+        """Partial sums, one for each chunk, that go round; every other one goes backward."""
+        product = scattered.product
+        side = next(iter(product.operand_dimensions(scattered.cut.dimension)))
+        ops, sources = self._before(product.op.operands[side])
+        result = scattered.op.results[0]
+        sent_as, count = element_of(result), self.around.count
+        starts = self.around.starts(self.size)
+        cuts = {value: _of_one(cut, self.block.count) for value, cut in self.block.cuts.items()}
+
+        def computed(start: Value, arrays: Sequence[Value]) -> Value:
+            place = place_in(self.size * count, start)
+            pieces = {
+                value: take_at(array, cuts[value].dimension, place, self.size)
+                for value, array in zip(sources, arrays, strict=True)
+            }
+            known = compute(ops, pieces, cuts, self.size, _no_rows)
+            element = _adding_type(sent_as)
+            return compute([product.op], known, cuts, self.size, _no_rows, element)[product.result]
+
+        chunks = [[known[value] for value in sources] for known in self.known]
+        ways = [-1 if part % 2 else 1 for part in range(self.parts)]
+        sums = [
+            _convert(computed(starts[way], arrays), sent_as)
+            for way, arrays in zip(ways, chunks, strict=True)
+        ]
+        for step in range(2, count):
+            for part, way in enumerate(ways):
+                received, *arrays = self._order(self.around.shift(sums[part], way), *chunks[part])
+                sums[part] = _added(received, computed(starts[way * step], arrays))
+        buffer = empty(result.type, self.form.empty)
+        for part, way in enumerate(ways):
+            received = self.around.shift(sums[part], way)
+            received, *arrays, buffer = self._order(received, *chunks[part], buffer)
+            rounded = _added(received, computed(starts[0], arrays))
+            buffer = put_at(buffer, rounded, scattered.dimension, scalar(part * self.size))
+        return buffer
+
+    def _before(self, value: Value) -> tuple[list[ir.Operation], list[Value]]:
+        """What is computed element by element for a value, and the known values it needs."""
+        ops: list[ir.Operation] = []
+        sources: dict[Value, None] = {}
+
+        def visit(value: Value) -> None:
+            op = defining_op(value)
+            if value in self.known[0] or op is None or op.name not in ELEMENTWISE:
+                sources[value] = None
+            elif op not in ops:
+                for operand in op.operands:
+                    if operand in self.block.cuts:
+                        visit(operand)
+                ops.append(op)
+
+        visit(value)
+        return ops, list(sources)
+
+
+def _segments(
+    block: RowBlock,
+) -> Iterator[tuple[ir.Operation | ScatteredProduct, list[ir.Operation], ir.Operation]]:
+    """Each gather and scatter, the operations up to the next one, and where these end."""
+    scatters = {each.op: each for each in block.scatters}
+    inside = {*block.ops, *scatters}
+    head: ir.Operation | ScatteredProduct = block.op
+    ops: list[ir.Operation] = []
+    left = len(inside)
+    for each in block.op.block.operations:
+        op = each.operation
+        if not left:
+            yield head, ops, op
+            return
+        if op not in inside:
+            continue
+        left -= 1
+        if op in scatters or op in block.gathers:
+            if op != block.op:
+                yield head, ops, op
+            head, ops = scatters.get(op, op), []
+        else:
+            ops.append(op)
+
+
+def _sources(value: Value, block: RowBlock) -> set[Value]:
+    """The values with rows that are not computed element by element, from which one is."""
+    op = defining_op(value)
+    if op is None or op.name not in ELEMENTWISE:
+        return {value}
+    operands = [operand for operand in op.operands if operand in block.cuts]
+    return set[Value]().union(*(_sources(operand, block) for operand in operands))
+
+
+def _no_rows(value: Value, cut: Cut) -> Value:
+    raise AssertionError(f"{value} has no rows in chunks along dimension {cut.dimension}")
+
+
+def _of_one(cut: Cut, count: int) -> Cut:
+    """That of the rows of one device, if `cut` is that of the rows of all."""
+    return Cut(cut.dimension, cut.size * count)
+
+
+def _added(received: Value, product: Value) -> Value:
+    element = element_of(received)
+    return _convert(stablehlo.add(_convert(received, element_of(product)), product), element)
+
+
+def _adding_type(element: ir.Type) -> ir.Type:
+    is_short = isinstance(element, ir.BF16Type | ir.F16Type)
+    return ir.F32Type.get() if is_short else element
+
+
+def _convert(value: Value, element: ir.Type) -> Value:
+    if element_of(value) == element:
+        return value
+    return stablehlo.convert(tensor(ir.RankedTensorType(value.type).shape, element), value)

@@ -1,0 +1,153 @@
+// RUN: shmap-opt %s --shmap-overlap-row-block | FileCheck %s
+
+// CHECK-LABEL: module @all_axes_are_manual
+module @all_axes_are_manual {
+  sdy.mesh @mesh = <["i"=2, "j"=2]>
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    return
+  }
+
+  // CHECK-LABEL: func.func private @an_mlp_and_the_gradient_of_its_last_weights
+  func.func private @an_mlp_and_the_gradient_of_its_last_weights(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>) {
+    // CHECK: %[[X0:.*]] = stablehlo.slice %arg0 [0:2, 0:8]
+    // CHECK: %[[G0:.*]] = "stablehlo.all_gather"(%[[X0]]){{.*}} -> tensor<4x8xf32>
+    // CHECK: %[[X1:.*]] = stablehlo.slice %arg0 [2:4, 0:8]
+    // CHECK: %[[B0:.*]]:2 = stablehlo.optimization_barrier %[[X1]], %[[G0]]
+    // CHECK: %[[G1:.*]] = "stablehlo.all_gather"(%[[B0]]#0)
+    // CHECK: %[[A0:.*]] = stablehlo.dot_general %[[B0]]#1, %arg1
+    // CHECK: %[[B1:.*]]:2 = stablehlo.optimization_barrier %[[A0]], %[[G1]]
+    // CHECK: %[[A1:.*]] = stablehlo.dot_general %[[B1]]#1, %arg1
+    // CHECK: %[[A:.*]]:2 = stablehlo.optimization_barrier %[[B1]]#0, %[[A1]]
+    // A partial sum of the first chunk, and one of the second; what a product needs is computed again.
+    // CHECK: %[[P0:.*]] = stablehlo.dynamic_slice %[[A]]#0, {{.*}} -> tensor<2x6xf32>
+    // CHECK: %[[H0:.*]] = stablehlo.tanh %[[P0]]
+    // CHECK: %[[Z0:.*]] = stablehlo.dot_general %[[H0]], %arg2
+    // CHECK: stablehlo.dynamic_slice %[[A]]#1, {{.*}} -> tensor<2x6xf32>
+    // CHECK: %[[Z1:.*]] = stablehlo.dot_general
+    // CHECK: "stablehlo.collective_permute"(%[[Z0]])
+    // CHECK: "stablehlo.collective_permute"(%[[Z1]])
+    // CHECK: %[[Y:.*]] = stablehlo.dynamic_update_slice
+    // CHECK: stablehlo.slice %[[Y]] [0:2, 0:8]
+    // CHECK: "stablehlo.all_gather"
+    // CHECK: "stablehlo.all_gather"
+    // CHECK: %[[H:.*]] = stablehlo.tanh %[[A]]#0 : tensor<4x6xf32>
+    // CHECK: %[[D0:.*]] = stablehlo.dot_general %[[H]], {{.*}} contracting_dims = [0] x [0]
+    // CHECK: %[[D1:.*]] = stablehlo.dot_general {{.*}} contracting_dims = [0] x [0]
+    // CHECK: %[[D:.*]] = stablehlo.add {{.*}}, %[[D1]] : tensor<6x8xf32>
+    // CHECK-NOT: "stablehlo.reduce_scatter"
+    // CHECK: return %[[Y]], %[[D]]
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    return %y, %d : tensor<4x8xf32>, tensor<6x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_block_without_a_form
+  func.func private @a_block_without_a_form(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    return %y, %d : tensor<4x8xf32>, tensor<6x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @rows_that_cannot_be_cut
+  func.func private @rows_that_cannot_be_cut(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 3 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    return %y, %d : tensor<4x8xf32>, tensor<6x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @rows_that_others_read
+  func.func private @rows_that_others_read(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>, tensor<8x6xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    return %y, %d, %h : tensor<4x8xf32>, tensor<6x8xf32>, tensor<8x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_sum_over_rows_of_what_is_not_gathered
+  func.func private @a_sum_over_rows_of_what_is_not_gathered(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %c = stablehlo.iota dim = 0 : tensor<8x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %c, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    return %y, %d : tensor<4x8xf32>, tensor<6x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @no_sum_over_rows
+  func.func private @no_sum_over_rows(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %f = stablehlo.negate %e : tensor<8x8xf32>
+    return %y, %w : tensor<4x8xf32>, tensor<6x8xf32>
+  }
+}
