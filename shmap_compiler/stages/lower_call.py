@@ -19,6 +19,7 @@ from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_wi
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.traced_call import TracedCall
+from shmap_compiler.transforms.partial_eval import without_dead_code
 
 PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
 """The partitioners a program can be lowered for: see `ShardMapped.lower`."""
@@ -43,6 +44,8 @@ def lower_for(
       machine: see `LoweringOptions`.
     """
     graph, signature = call.graph, call.signature
+    if keep_unused:
+        graph = without_dead_code(graph)
     snapshots = Snapshots()
 
     def program(*inputs):

@@ -46,6 +46,21 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: AnyValue):
     )
 
 
+def without_dead_code(graph: Graph) -> Graph:
+    """The Graph without the equations that no result needs. It has the same inputs.
+
+    jit removes them, but not with `keep_unused=True`.
+    """
+    if is_all_alive(graph.jaxpr):
+        return graph
+    program = graph.jaxpr.jaxpr
+    with jax.sharding.use_abstract_mesh(graph.body_mesh):
+        jaxpr, _ = pe.dce_jaxpr(program, [True] * len(program.outvars), instantiate=True)
+    if len(jaxpr.eqns) == len(program.eqns):
+        return graph  # what is known of it stays known
+    return dataclasses.replace(graph, jaxpr=close_jaxpr(jaxpr))
+
+
 # ------------------------------------------------------------------- checkpoint with a policy
 
 

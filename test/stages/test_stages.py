@@ -230,3 +230,18 @@ def test_callbacks_still_run_after_the_function_that_lowered_is_gone():
     jax.effects_barrier()
     blocks = A.reshape(4, -1).sum(1)
     assert sorted(seen) == sorted(float(b) for b in blocks for _ in range(2))
+
+
+def test_a_program_for_a_target_has_no_dead_code_and_all_inputs():
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
+
+    def gradient(x, unused):
+        return jax.grad(lambda x: jnp.square(lax.all_gather(x, "i", tiled=True)).sum())(x)
+
+    mapped = shard_map(gradient, mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i"))
+    portable = mapped.lower(jnp.ones(8), jnp.ones(3)).portable("cpu")
+    text = portable.lower(mesh).as_text()
+    assert "all_gather" in text
+    assert "stablehlo.reduce(" not in text  # the loss, which nothing reads
+    assert len(portable.signature.in_types) == 2
+    np.testing.assert_array_equal(portable.compile("cpu:8")(jnp.ones(8), jnp.ones(3)), 16.0)
