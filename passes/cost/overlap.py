@@ -79,8 +79,9 @@ class Work:
       reduced: how much of `received` is of reduce-scatters, for a loop.
       copied: bytes that a step of a loop copies, and that an unrolled one does not.
       kept: bytes of a gathered array that is put together from pieces, because others read it.
-      source: where the rows of a product that is summed come from: an "argument", a "product", from
-        which they are computed element by element, and which nothing else reads, or "other".
+      source: where the rows of a product that is summed come from: an "argument", or computed
+        element by element from a "product" that nothing else reads, or from what is "shared", as
+        others read it, or "other".
     """
 
     pattern: str

@@ -110,6 +110,8 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
 
 def _scatter(work: Work, machine: Machine) -> Plan:
     """Partial sums on a ring, or chunks of columns, which are not rounded at each hop."""
+    if libtpu.stores_rows(work, machine):
+        return Plan(None, reason="what its pieces read would need more memory than they save")
     ring, columns = partial_sums(work, machine), _summed(work, machine)
     if columns.expected is None or (ring.expected and ring.expected <= columns.expected):
         return ring

@@ -198,7 +198,19 @@ class ImportedModule:
         overlap: OverlapMode | None = None,
         overlap_rounding: bool | None = None,
     ) -> OverlapReport:
-        """Returns where transfers could run beside products; see `Lowered.overlap_report`."""
+        """Returns where transfers could run beside products; see `Lowered.overlap_report`.
+
+        Args:
+          target: A `Target` or its text.
+          overlap: As for `Lowered.compile`.
+          overlap_rounding: As for `Lowered.compile`.
+
+        Returns:
+          An `OverlapReport`.
+
+        Raises:
+          TargetError: The program does not fit the target.
+        """
         setting = read_setting(overlap, overlap_rounding, self.signature.who)
         _, snapshots = self._portable("cpu", OverlapSetting("off"), None)
         return report_of(snapshots, setting, machine_for(self.signature, self._target(target)))
