@@ -25,6 +25,7 @@ _AROUND_SUM = (2e-6, 1e-6)
 _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
+_STORED_ROWS = "what a gradient reads of its rows would need more memory than the form saves"
 # How far copies of sums to their place are above what the memory needs.
 PUT_FACTOR = 2.7
 WIDENED = ("bf16", "f16")
@@ -38,6 +39,8 @@ def plan_on_tpu(work: Work, machine: Machine) -> Plan:
 
 def _ring(work: Work, machine: Machine) -> Plan:
     """Blocks go round in halves, both ways; a device multiplies what has arrived."""
+    if libtpu.stores_rows(work, machine):
+        return Plan(None, reason=_STORED_ROWS)
     pieces = 2 * work.count
     if work.cut < 2 or work.rows // pieces < FEWEST_ROWS:
         return _few("rows", work.rows // pieces)
@@ -111,7 +114,7 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
 def _scatter(work: Work, machine: Machine) -> Plan:
     """Partial sums on a ring, or chunks of columns, which are not rounded at each hop."""
     if libtpu.stores_rows(work, machine):
-        return Plan(None, reason="what its pieces read would need more memory than they save")
+        return Plan(None, reason=_STORED_ROWS)
     ring, columns = partial_sums(work, machine), _summed(work, machine)
     if columns.expected is None or (ring.expected and ring.expected <= columns.expected):
         return ring

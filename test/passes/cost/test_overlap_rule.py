@@ -587,11 +587,19 @@ def test_a_product_that_is_computed_with_the_one_before_it_takes_no_time_in_the_
 
 @pytest.mark.parametrize(("chip", "name"), [("v5e", "partial-sums"), ("v6e", None), ("v5p", None)])
 def test_wide_rows_that_a_gradient_also_reads_are_not_stored_for_pieces(chip, name):
-    """The gradient of e with rows of 4096, and 4096 between, took 196 MiB for 128 on v6e."""
-    work = dataclasses.replace(scattered(16384, 4096, 4096), source="shared")
+    """The gradient of e with rows of 4096, and 16384 between, took 4066 MiB for 1536 on v6e."""
+    work = dataclasses.replace(scattered(16384, 4096, 2048), source="shared")
     assert plan(work, chip).name == name
     assert plan(dataclasses.replace(work, source="product"), chip).name is not None
     assert plan(dataclasses.replace(scattered(16384, 2048, 4096), source="shared"), chip).name
+
+
+@pytest.mark.parametrize(("chip", "name"), [("v5e", "ring"), ("v6e", None), ("v5p", None)])
+def test_gathered_rows_that_a_gradient_keeps_do_not_become_wider_in_pieces(chip, name):
+    """The gradient of e with rows of 1024, and 2048 between, took 139 MiB for 64 on v5p."""
+    work = gathered(65536, 2048, 4096, kept=2**20)
+    assert plan(work, chip).name == name
+    assert plan(dataclasses.replace(work, kept=0), chip).name == "ring"
 
 
 def test_small_sums_do_not_wait_for_memory_on_v5e():
