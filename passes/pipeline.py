@@ -196,7 +196,7 @@ def run(
         if timing:
             manager.enable_timing()
         try:
-            with memoizing():
+            with memoizing(context):
                 manager.run(module.operation)
         except ir.MLIRError as error:
             ours = [Diagnostic.of_violation(violation) for violation in refused]

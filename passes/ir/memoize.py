@@ -14,19 +14,29 @@ from collections.abc import Callable, Generator, Hashable
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from jaxlib.mlir import ir
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-_memory: ContextVar[dict[Hashable, Any] | None] = ContextVar("memory", default=None)
+_memory: ContextVar[tuple[ir.Context, dict[Hashable, Any]] | None] = ContextVar(
+    "memory", default=None
+)
 
 
 @contextlib.contextmanager
-def memoizing() -> Generator[None]:
-    """What `memoized` functions return is kept inside this context, and the contexts inside it."""
-    if _memory.get() is not None:
+def memoizing(context: ir.Context) -> Generator[None]:
+    """What `memoized` functions return is kept inside this, and inside what it surrounds.
+
+    Args:
+      context: where all attributes are. In another one, such as that of a program which is lowered
+        while this one is, nothing that is kept for this one is returned.
+    """
+    before = _memory.get()
+    if before is not None and before[0] == context:
         yield
         return
-    token = _memory.set({})
+    token = _memory.set((context, {}))
     try:
         yield
     finally:
@@ -41,10 +51,10 @@ def memoized(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, 
 
     @functools.wraps(function)
     def read(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        memory = _memory.get()
-        if memory is None or kwargs:
+        found = _memory.get()
+        if found is None or kwargs:
             return function(*args, **kwargs)
-        key = function, args
+        memory, key = found[1], (function, args)
         if key not in memory:
             memory[key] = function(*args, **kwargs)
         return memory[key]
@@ -58,6 +68,6 @@ def remember(function: Callable[..., object], args: tuple[Hashable, ...], result
     Args:
       args: all arguments of the function, in order.
     """
-    memory = _memory.get()
-    if memory is not None:
-        memory[getattr(function, "__wrapped__"), args] = result  # noqa: B009
+    found = _memory.get()
+    if found is not None:
+        found[1][getattr(function, "__wrapped__"), args] = result  # noqa: B009

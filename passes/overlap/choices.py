@@ -103,11 +103,9 @@ def choices(
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)
     for site in sites:
-        if site.pattern == "row-block" and not _part_of(
-            [s for s, choice in chosen.items() if choice.form is not None], site
-        ):
+        if site not in chosen:
             chosen |= decide.with_rows(site, chosen)
-    return tuple(chosen[site] for site in sites if site in chosen)
+    return tuple(chosen[site] for site in sites)
 
 
 def _is_part(site: Site) -> int:

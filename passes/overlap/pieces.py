@@ -27,6 +27,12 @@ def piece_type(value: Value, cut: Cut, size: int) -> ir.RankedTensorType:
     return tensor(shape, element_of(value))
 
 
+def adding_type(element: ir.Type) -> ir.Type:
+    """The type in which numbers of a type are added up: f32 for shorter ones."""
+    is_short = isinstance(element, ir.BF16Type | ir.F16Type)
+    return ir.F32Type.get() if is_short else element
+
+
 def constant_like(value: Value, number: int) -> Value:
     """An integer of the type of a value."""
     type_ = ir.RankedTensorType(value.type)

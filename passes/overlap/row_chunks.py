@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
+from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.slices import put_at, scalar, take_at
-from ..ir.types import Value
+from ..ir.types import Value, element_of, tensor
 from .cuts import Cut
 from .form import Form
-from .pieces import barrier, compute, element_of, empty, piece_type, take, tensor
+from .pieces import adding_type, barrier, compute, empty, piece_type, take
 from .products import DOT
 from .rings import Ring, place_in, ring
 from .row_blocks import RowBlock
@@ -104,7 +104,7 @@ class _Chunks:
             mine = pieces[part * len(kept) : (part + 1) * len(kept)]
             self._keep(part, ops, dict(zip(kept, mine, strict=True)))
         for op, total in zip(here, sums, strict=True):
-            op.results[0].replace_all_uses_with(_convert(total, element_of(op.results[0])))
+            op.results[0].replace_all_uses_with(build.convert(total, element_of(op.results[0])))
         self._sum([op for op in ops if op in self.block.sums and op not in here])
 
     def _compute_and_sum(self, ops: Sequence[ir.Operation]) -> None:
@@ -124,11 +124,11 @@ class _Chunks:
             total: list[Value] = []
             for part in range(self.parts):
                 total = [self._add(part, op, total)]
-            op.results[0].replace_all_uses_with(_convert(total[0], element_of(op.results[0])))
+            op.results[0].replace_all_uses_with(build.convert(total[0], element_of(op.results[0])))
 
     def _add(self, part: int, op: ir.Operation, before: Sequence[Value]) -> Value:
         """A product that sums over the rows of a chunk, added to that of the chunks before."""
-        element = _adding_type(element_of(op.results[0]))
+        element = adding_type(element_of(op.results[0]))
         product = ir.Operation.create(
             op.name,
             results=[tensor(ir.RankedTensorType(op.results[0].type).shape, element)],
@@ -136,7 +136,7 @@ class _Chunks:
             attributes={name: op.attributes[name] for name in op.attributes},
             loc=op.location,
         ).results[0]
-        return stablehlo.add(before[0], product) if before else product
+        return build.add(before[0], product) if before else product
 
     def _piece(self, part: int, value: Value) -> Value:
         """The rows of a chunk of a value that has rows."""
@@ -200,13 +200,13 @@ class _Chunks:
                 for value, array in zip(sources, arrays, strict=True)
             }
             known = compute(ops, pieces, cuts, self.size, _no_rows)
-            element = _adding_type(sent_as)
+            element = adding_type(sent_as)
             return compute([product.op], known, cuts, self.size, _no_rows, element)[product.result]
 
         chunks = [[known[value] for value in sources] for known in self.known]
         ways = [-1 if part % 2 else 1 for part in range(self.parts)]
         sums = [
-            _convert(computed(starts[way], arrays), sent_as)
+            build.convert(computed(starts[way], arrays), sent_as)
             for way, arrays in zip(ways, chunks, strict=True)
         ]
         for step in range(2, count):
@@ -285,15 +285,4 @@ def _of_one(cut: Cut, count: int) -> Cut:
 
 def _added(received: Value, product: Value) -> Value:
     element = element_of(received)
-    return _convert(stablehlo.add(_convert(received, element_of(product)), product), element)
-
-
-def _adding_type(element: ir.Type) -> ir.Type:
-    is_short = isinstance(element, ir.BF16Type | ir.F16Type)
-    return ir.F32Type.get() if is_short else element
-
-
-def _convert(value: Value, element: ir.Type) -> Value:
-    if element_of(value) == element:
-        return value
-    return stablehlo.convert(tensor(ir.RankedTensorType(value.type).shape, element), value)
+    return build.convert(build.add(build.convert(received, element_of(product)), product), element)

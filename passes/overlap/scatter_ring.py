@@ -16,7 +16,7 @@ from ..ir.types import Value, element_of
 from .called import Called
 from .cuts import Cut
 from .form import Form
-from .pieces import barrier, compute, empty, join
+from .pieces import adding_type, barrier, compute, empty, join
 from .repeated import repeated
 from .rings import Ring, can_go_round, place_in, ring
 from .scatters import ScatteredProduct
@@ -154,7 +154,7 @@ class _Steps:
 
     @property
     def _added_as(self) -> ir.Type:
-        return _adding_type(self.sent_as)
+        return adding_type(self.sent_as)
 
     @property
     def _kept_as(self) -> ir.Type:
@@ -231,8 +231,3 @@ def _is_only_moved(scattered: ScatteredProduct) -> bool:
     return all(op.name in moving for op in scattered.chain) and all(
         isinstance(element_of(value), ir.BF16Type | ir.F16Type | ir.F32Type) for value in values
     )
-
-
-def _adding_type(element: ir.Type) -> ir.Type:
-    is_short = isinstance(element, ir.BF16Type | ir.F16Type)
-    return ir.F32Type.get() if is_short else element

@@ -66,13 +66,12 @@ def execute(options: argparse.Namespace) -> int:
     output.require_writable("-o", options.output)
     target = Target.parse(options.compile_for)
     times: dict[str, float] = {}
+    overlap = program.overlap_options(options)
     if module_files.names_module(options.target):
         module = _without_hangs(module_files.load(options))
-        overlap = {"overlap": options.overlap, "overlap_rounding": options.overlap_rounding}
         compile_program, partitioner = partial(module.compile, **overlap), module.partitioner
     else:
         work = program.load_any(options)
-        overlap = program.overlap_options(options)
         with _timed(times, "lower"):
             lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
         compile_program, partitioner = lowered.compile, lowered.partitioner

@@ -149,16 +149,15 @@ def _other(options: argparse.Namespace, target: Target) -> tuple[argparse.Namesp
 
 def _explained(options: argparse.Namespace, work: _Work, target: Target) -> Explanation:
     given = shared_options.compiler_options(options)
+    overlap = program.overlap_options(options)
     if not isinstance(work, program.Program | program.AnyProgram):
         with Progress(f"compiling for {target}") as progress:
             return work.explain(
                 target,
                 progress.phase,
                 compiler_options=given,
-                overlap=options.overlap,
-                overlap_rounding=options.overlap_rounding,
+                **overlap,
             )
-    overlap = program.overlap_options(options)
     lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
     with Progress(f"compiling for {target}") as progress:
         return lowered.compile(target, progress.phase, compiler_options=given).explain()
@@ -170,12 +169,13 @@ def _overlap_report(
     """What was chosen at each site; None if nothing was to be chosen."""
     from shmap_compiler.lowering.overlap import read_setting
 
-    given = {"overlap": options.overlap, "overlap_rounding": options.overlap_rounding}
-    if isinstance(work, program.AnyProgram) or read_setting(*given.values()).mode == "off":
+    mode = read_setting(options.overlap, options.overlap_rounding).mode
+    if isinstance(work, program.AnyProgram) or mode == "off":
         return None
+    overlap = program.overlap_options(options)
     if isinstance(work, program.Program):
-        return work.lower(options.partitioner or "gspmd", **given).overlap_report(target)
-    return work.overlap_report(target, **given)
+        return work.lower(options.partitioner or "gspmd", **overlap).overlap_report(target)
+    return work.overlap_report(target, **overlap)
 
 
 def _condition(text: str) -> Condition:
