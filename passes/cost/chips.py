@@ -16,7 +16,7 @@ Sources, as they stand in the comments below:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Chip:
 
     name: str
     device_kind: str
-    flops: Mapping[str, float]
+    flops: Mapping[str, float] = field(hash=False)
     hbm_bytes: int
     hbm_bandwidth: float
     clock: float | None = None

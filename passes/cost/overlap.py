@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from .collective_time import cost_of_groups
 from .machine import Machine
@@ -144,6 +145,7 @@ class Plan:
 Rule = Callable[[Work, Machine], Plan]
 
 
+@lru_cache(maxsize=1024)  # equal layers have equal sites
 def plan_of(work: Work, machine: Machine, rule: Rule, margin: float | None = None) -> Plan:
     """The plan of a rule, or to leave the program as it is for a reason that holds for any form.
 

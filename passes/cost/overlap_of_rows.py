@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from . import libtpu
 from .libtpu_times import products
@@ -15,9 +15,10 @@ _CHUNKS = 4
 """As many as the partial sums that are on the way at a time: each is of the rows of one chunk."""
 
 
+@lru_cache(maxsize=256)  # equal layers have equal blocks
 def plan_of_rows(
     work: Work,
-    scatters: Sequence[Work],
+    scatters: tuple[Work, ...],
     machine: Machine,
     saved: float,
     margin: float = MARGIN,

@@ -145,11 +145,11 @@ class _Decision:
         inside = [each for each in chosen if each.op in site.collectives]
         plans = [chosen[each].plan for each in inside if chosen[each].form is not None]
         saved = sum(p.plain - p.expected for p in plans if p.plain and p.expected)
-        scatters = [
+        scatters = tuple(
             _work(each, self.mesh, self.may_round)
             for each in inside
             if each.pattern == "product-scatter"
-        ]
+        )
         work = _work(site, self.mesh, self.may_round)
         margin = _MARGINS[self.effort] or MARGIN
         plan = plan_of_rows(work, scatters, self.machine, saved, margin)

@@ -60,32 +60,67 @@ def row_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[RowBlock
     They have a gathered array that is summed over its rows, and a sum that is scattered. Each is
     looked for when it is asked for, so those before may be rewritten.
     """
-    todo = with_whole_axes(ops)
-    while todo:
-        op, axes = todo[0]
-        gathers = _together(op, axes)
-        todo = [each for each in todo if each[0] not in gathers]  # rewriting erases them
-        count = form.mesh.product(axes)
-        found = _found(gathers, axes, count, form) if gathers[0] == op and count > 1 else None
-        if found is not None:
-            yield found
+    firsts = [op for op, _ in with_whole_axes(ops)]
+    for block in dict.fromkeys(op.block for op in firsts):
+        for gathers, axes in _together(block):
+            count = form.mesh.product(axes)
+            if count > 1 and gathers[0] in firsts and any(map(_is_summed, gathers)):
+                found = _found(gathers, axes, count, form)
+                if found is not None:
+                    yield found
 
 
-def _together(op: ir.Operation, axes: tuple[str, ...]) -> list[ir.Operation]:
-    """The gathers of as many rows whose rows some operation reads together with those of `op`."""
-    block = [each.operation for each in op.block.operations]
-    gathers = [
-        each
-        for each, others in with_whole_axes(each for each in block if each.name == ALL_GATHER)
-        if others == axes and _rows(each) == _rows(op)
-    ]
-    reached = {each: _reached(each, block) for each in gathers}
-    found, before = {op}, 0
-    while len(found) > before:
-        before = len(found)
-        ops = set[ir.Operation]().union(*(reached[each] for each in found))
-        found |= {each for each in gathers if reached[each] & ops}
-    return [each for each in gathers if each in found]
+def _together(block: ir.Block) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:
+    """The gathers of a block and their axes; those are together whose rows an operation reads.
+
+    Only gathers over the same axes of as many rows are. There are none in a block without what
+    each `RowBlock` has.
+    """
+    ops = [each.operation for each in block.operations]
+    gathers = with_whole_axes(op for op in ops if op.name == ALL_GATHER)
+    if not any(_is_summed(op) for op, _ in gathers):
+        return []
+    if not any(op.name == REDUCE_SCATTER for op in ops):
+        return []
+    families: list[tuple[list[ir.Operation], tuple[str, ...]]] = []
+    for axes, rows in dict.fromkeys((axes, _rows(op)) for op, axes in gathers):
+        alike = [op for op, others in gathers if others == axes and _rows(op) == rows]
+        families += [(family, axes) for family in _joined(alike, ops)]
+    return families
+
+
+def _joined(
+    gathers: Sequence[ir.Operation], ops: Sequence[ir.Operation]
+) -> list[list[ir.Operation]]:
+    """The gathers by family: those whose rows an operation reads are in one."""
+    families = {gather.results[0]: [gather] for gather in gathers}
+    cuts = {gather.results[0]: Cut(_dimension(gather), _rows(gather)) for gather in gathers}
+    for op in ops:
+        read = [(k, value) for k, value in enumerate(op.operands) if value in cuts]
+        if not read:
+            continue
+        family = families[read[0][1]]
+        for _, value in read[1:]:
+            other = families[value]
+            if other is not family:
+                family += other
+                families.update((each, family) for each in families if families[each] is other)
+        through = next(filter(None, (cut_through(op, k, cuts[value]) for k, value in read)), None)
+        if through is not None:
+            cuts[op.results[0]], families[op.results[0]] = through, family
+    joined = [families[gather.results[0]] for gather in gathers]
+    distinct = {id(family): family for family in joined}.values()
+    return [[gather for gather in gathers if gather in family] for family in distinct]
+
+
+def _is_summed(gather: ir.Operation) -> bool:
+    """Whether a product sums over the rows of a gather."""
+    dimension = _dimension(gather)
+    return any(
+        use.owner.name == DOT
+        and Product.of(use.owner.operation).role(use.operand_number, dimension) == "contracted"
+        for use in gather.results[0].uses
+    )
 
 
 def _rows(gather: ir.Operation) -> int:
@@ -100,49 +135,39 @@ def _own(gather: ir.Operation, count: int) -> Cut:
     return Cut(_dimension(gather), _rows(gather) // count, outer=count)
 
 
-def _reached(gather: ir.Operation, block: Sequence[ir.Operation]) -> set[ir.Operation]:
-    """The operations that read rows of a gather."""
-    cuts = {gather.results[0]: Cut(_dimension(gather), _rows(gather))}
-    found: set[ir.Operation] = set()
-    for op in block:
-        number = next((k for k, value in enumerate(op.operands) if value in cuts), None)
-        if number is not None:
-            found.add(op)
-            through = cut_through(op, number, cuts[op.operands[number]])
-            if through is not None:
-                cuts[op.results[0]] = through
-    return found
-
-
 def _found(
     gathers: list[ir.Operation], axes: tuple[str, ...], count: int, form: BodyForm
 ) -> RowBlock | None:
     cuts = {each.results[0]: _own(each, count) for each in gathers}
+    gathered = set(cuts)
     ops: list[ir.Operation] = []
     sums: list[ir.Operation] = []
     scatters: list[ScatteredProduct] = []
     late: list[ir.Operation] = []
     needing: set[Value] = set()
     pending: list[ir.Operation] = []
+    unread = sum(map(_uses, gathered))
     for each in gathers[0].block.operations:
-        op = each.operation
-        if any(value in needing for inner in walk(op) for value in inner.operands):
+        op, operands = each.operation, list(each.operands)
+        if needing and _reads(op, operands, needing):
             needing.update(op.results)
             pending.append(op)
-        if op in gathers or any(value in cuts for value in op.operands):
+        read = sum(value in cuts for value in operands)
+        unread -= read
+        if op in gathers or read:
             if op in pending:
                 return None
             late += pending
             pending = []
         if op in gathers:
             ops.append(op)
-        elif not any(value in cuts for value in op.operands):
+        elif not read:
             continue
         elif op.name == REDUCE_SCATTER:
             scattered = next(scattered_products([op], form), None)
             if scattered is None or scattered.chain or scattered.axes != axes:
                 return None
-            if cuts[op.operands[0]] != scattered.cut:
+            if cuts[operands[0]] != scattered.cut:
                 return None
             scatters.append(scattered)
         elif _sums_rows(op, cuts):
@@ -155,12 +180,13 @@ def _found(
                 return None
             ops.append(op)
             cuts[op.results[0]] = result
-    scattered_ops = {each.product.op for each in scatters}
-    used = [use.owner.operation for value in cuts for use in value.uses]
-    gathered = {each.results[0] for each in gathers}
-    if not scatters or not any(value in gathered for op in sums for value in op.operands):
+            unread += _uses(op.results[0])
+        if not unread:
+            break
+    if unread:  # by operations inside of others
         return None
-    if any(user.block != gathers[0].block for user in used):
+    scattered_ops = {each.product.op for each in scatters}
+    if not scatters or not any(value in gathered for op in sums for value in op.operands):
         return None
     return RowBlock(
         gathers[0],
@@ -174,6 +200,18 @@ def _found(
         cuts,
         tuple(late),
     )
+
+
+def _uses(value: Value) -> int:
+    return sum(1 for _ in value.uses)
+
+
+def _reads(op: ir.Operation, operands: Sequence[Value], values: set[Value]) -> bool:
+    """Whether an operation, or one inside of it, has one of some values as an operand."""
+    if any(value in values for value in operands):
+        return True
+    inside = walk(op)[1:] if len(op.regions) else []
+    return any(value in values for each in inside for value in each.operands)
 
 
 def _sums_rows(op: ir.Operation, cuts: dict[Value, Cut]) -> bool:
