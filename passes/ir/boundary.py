@@ -99,7 +99,9 @@ def _written(placed: Sequence[Placed], mesh: Mesh) -> ir.ArrayAttr:
         key = dims, unreduced
         if key not in made:
             named = (
-                {} if dims is None else {SHARDING: sharding_attribute(mesh.symbol, dims, unreduced)}
+                {}
+                if dims is None
+                else {SHARDING: sharding_attribute(mesh.symbol, dims, unreduced, True)}
             )
             made[key] = ir.DictAttr.get(named)
         attributes.append(made[key])
@@ -108,7 +110,7 @@ def _written(placed: Sequence[Placed], mesh: Mesh) -> ir.ArrayAttr:
 
 @memoized
 def sharding_attribute(
-    symbol: str, dims: Dims, unreduced: Unreduced, is_closed: bool = True
+    symbol: str, dims: Dims, unreduced: Unreduced, is_closed: bool
 ) -> ir.Attribute:
     """The `#sdy.sharding` of an array on the mesh of a symbol.
 

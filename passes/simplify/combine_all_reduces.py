@@ -74,13 +74,16 @@ class CombineAllReduces(Pass):
     limit: int = 1024
 
     def run(self, module: ModuleOp) -> None:
+        reductions = [_end(op, self.limit) for op in find_ops(module.operation, [ALL_REDUCE])]
+        if sum(each.kind is not None for each in reductions) < 2:
+            return
+        if read_body_form(module).is_partly_manual:
+            return
         ends = [
             _end(op, self.limit)
             for op in find_ops(module.operation, _END_OF_RUN)
             if not is_axis_index(op)
         ]
-        if sum(e.kind is not None for e in ends) < 2 or read_body_form(module).is_partly_manual:
-            return
         by_block: dict[ir.Block, list[_End]] = {}
         for end in ends:
             by_block.setdefault(end.op.block, []).append(end)

@@ -71,13 +71,14 @@ def _plainly_varies(value: Value, axes: Sequence[str], form: BodyForm) -> bool:
     along its axes. This search finds a subset of what inference finds.
     """
     missing, seen, found = set(axes), set(), [value]
+    entry = form.main.entry_block
     while missing and found:
         value = found.pop()
         if value in seen:
             continue
         seen.add(value)
         if isinstance(value, ir.BlockArgument):
-            if value.owner == form.main.entry_block:
+            if value.owner == entry:
                 missing.difference_update(form.inputs[value.arg_number].varying)
         elif passes_on(op := ir.OpResult(value).owner.operation):
             found.extend(op.operands)

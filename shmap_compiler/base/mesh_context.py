@@ -173,8 +173,8 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
             f"use some of {', '.join(map(repr, mesh.axis_names))}",
         )
     devices = list(mesh.devices.flat) if isinstance(mesh, Mesh) else []
-    repeated = sorted((d for d, count in Counter(devices).items() if count > 1), key=str)
-    if repeated:
+    if len(set(devices)) < len(devices):
+        repeated = sorted((d for d, count in Counter(devices).items() if count > 1), key=str)
         yield Problem(
             "mesh",
             f"{specs.show_mesh(mesh)} with more than one place for {', '.join(map(str, repeated))}",

@@ -64,7 +64,7 @@ RECORDS: tuple[Collective, ...] = (
 """Every collective. The other rooms make their tables from it, and tracing rejects collectives
 that are not in it: no check would see what devices wait in."""
 
-COLLECTIVES = tuple(record.primitive for record in RECORDS)
+COLLECTIVES = frozenset(record.primitive for record in RECORDS)
 
 POINT_TO_POINT = frozenset({"psend", "precv"})
 """Primitives of JAX's, for GPUs only, that have no form in this family and stay as they are."""

@@ -50,7 +50,7 @@ def trace_call(
     key = _key(mapped, region, in_tree, inputs)
     call = mapped.calls.find(key)
     if call is None:
-        call = traced = _trace(mapped, region, args, inputs)
+        call = traced = _trace(who, mapped, region, args, inputs)
         if key is not None and not traced.constants:
             call = mapped.calls.get(key, lambda: traced)
             trace_cache.keep(mapped)
@@ -79,7 +79,7 @@ def _key(
     distinct = {id(i.type): i.type for i in inputs.dynamic}  # of hundreds few differ
     keys = {each: _type_key(type_) for each, type_ in distinct.items()}
     types = tuple((keys[id(i.type)], i.is_ref) for i in inputs.dynamic)
-    return (
+    return structural_keys.Key(
         program,
         region,
         in_tree,
@@ -100,9 +100,12 @@ def _type_key(type_: Aval) -> Hashable:
 
 
 def _trace(
-    mapped: MappedFunction, region: ManualRegion, args: tuple[PyTree, ...], inputs: Inputs
+    who: str,
+    mapped: MappedFunction,
+    region: ManualRegion,
+    args: tuple[PyTree, ...],
+    inputs: Inputs,
 ) -> TracedCall:
-    who = describe(mapped.fun)
     results = Results(who, region, mapped.out_specs)
 
     refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
@@ -137,7 +140,7 @@ def _trace(
         traced.graph, count, [before + k for k in refs]
     )
     written += traced.written
-    _check_replication(mapped, graph, inputs, results, written)
+    _check_replication(who, mapped, graph, inputs, results, written)
     closed_over = [k for k, x in enumerate(traced.constants) if ref_arguments.is_reference(x)]
     ref_arguments.refuse_aliases(who, [*_arguments(args, inputs), *_closed_over(traced.constants)])
     return TracedCall(
@@ -164,9 +167,14 @@ def _closed_over(constants: Sequence[AnyValue]) -> list[tuple[str, AnyValue]]:
 
 
 def _check_replication(
-    mapped: MappedFunction, graph: Graph, inputs: Inputs, results: Results, written: Sequence[int]
+    who: str,
+    mapped: MappedFunction,
+    graph: Graph,
+    inputs: Inputs,
+    results: Results,
+    written: Sequence[int],
 ) -> None:
-    who, in_paths = describe(mapped.fun), [i.path for i in inputs.dynamic]
+    in_paths = [i.path for i in inputs.dynamic]
     program = lowerable(graph)
     if program is not graph.jaxpr:
         graph = dataclasses.replace(graph, jaxpr=program)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import operator
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -152,25 +150,13 @@ def lowering_config() -> tuple[Setting, ...]:
 _axis_names = jex_core.unsafe_get_axis_names_DO_NOT_USE  # pyright: ignore[reportPrivateImportUsage]
 
 
-@functools.lru_cache(maxsize=4)
-def _readers(
-    names: tuple[str, ...],
-) -> tuple[Callable[[Setting], Setting], Callable[[Setting], Setting]]:
-    """(readers of settings that each thread may override, readers of the others)."""
-    own = [name for name in names if hasattr(jax.config, name)]
-    others = [name for name in names if name not in own]
-    return operator.attrgetter(*own), lambda values: tuple(values[name] for name in others)
-
-
 def tracing_context() -> Hashable:
     """What a traced program may depend on besides its function and the types of its arguments.
 
     These are the settings of JAX in this thread, the values of context managers that equations
     record, and the named axes in scope.
     """
-    of_process = jax.config.values
-    of_thread, others = _readers(tuple(of_process))
-    settings = of_thread(jax.config), others(of_process)
+    settings = tuple(jax.config.values.values())
     equation = jex_core.new_jaxpr_eqn([], [], jex_core.primitives.neg_p, {}, set())
     axes = tuple((axis, lax.axis_size(axis)) for axis in _axis_names())
     return settings, equation.ctx, axes
