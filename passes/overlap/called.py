@@ -17,6 +17,7 @@ from typing import cast
 
 from jaxlib.mlir import ir
 
+from ..ir.ops import free_values, replace_operands
 from ..ir.types import Value
 
 Build = Callable[..., Sequence[Value]]
@@ -24,7 +25,7 @@ Build = Callable[..., Sequence[Value]]
 
 
 @dataclass(frozen=True)
-class _Function:
+class Function:
     """A function of the module.
 
     Attributes:
@@ -45,23 +46,34 @@ class Called:
 
     def __init__(self, name: str, build: Build) -> None:
         self._name, self._build = name, build
-        self._functions: dict[tuple[ir.Type, ...], _Function] = {}
+        self._functions: dict[tuple[ir.Type, ...], Function] = {}
 
     def __call__(self, *values: Value) -> list[Value]:
         types = tuple(value.type for value in values)
         found = self._functions.get(types)
         if found is None:
-            found = self._functions[types] = _defined(self._name, self._build, types)
-        call = ir.Operation.create(
-            "func.call",
-            results=found.results,
-            operands=[*values, *found.captured],
-            attributes={"callee": found.symbol},
-        )
-        return list(call.results)
+            found = self._functions[types] = define(self._name, self._build, types)
+        return call(found, [*values, *found.captured])
 
 
-def _defined(name: str, build: Build, types: Sequence[ir.Type]) -> _Function:
+def call(function: Function, values: Sequence[Value]) -> list[Value]:
+    """Calls a function of the module around the insertion point; captured values come last."""
+    op = ir.Operation.create(
+        "func.call",
+        results=function.results,
+        operands=values,
+        attributes={"callee": function.symbol},
+    )
+    return list(op.results)
+
+
+def define(name: str, build: Build, types: Sequence[ir.Type]) -> Function:
+    """A function of the module around the insertion point, which calls may follow.
+
+    Args:
+      name: without a number that makes it unique.
+      types: of the values that `build` is called with.
+    """
     location = cast("ir.Location", ir.Location.current)
     around, module = _function_around()
     symbol = ir.StringAttr.get(_unused(name, ir.SymbolTable(module)))
@@ -81,7 +93,7 @@ def _defined(name: str, build: Build, types: Sequence[ir.Type]) -> _Function:
     returned = tuple(result.type for result in results)
     type_ = ir.FunctionType.get(inputs, returned)
     function.attributes["function_type"] = ir.TypeAttr.get(type_)
-    return _Function(ir.FlatSymbolRefAttr.get(symbol.value), returned, captured)
+    return Function(ir.FlatSymbolRefAttr.get(symbol.value), returned, captured)
 
 
 def _unused(name: str, symbols: ir.SymbolTable) -> str:
@@ -104,14 +116,13 @@ def _capture(block: ir.Block) -> tuple[Value, ...]:
     """Makes arguments of the values from outside that the operations of a block use."""
     inside: set[Value] = {*block.arguments}
     captured: dict[Value, Value] = {}
-    for op in block.operations:
-        operands = list(op.operands)
-        outside = [] if inside.issuperset(operands) else enumerate(operands)
-        for number, operand in outside:
-            if operand in inside:
-                continue
-            if operand not in captured:
-                captured[operand] = block.add_argument(operand.type, op.location)
-            op.operation.operands[number] = captured[operand]
+    for each in block.operations:
+        op = each.operation
+        operands = free_values([op]) if len(op.regions) else list(op.operands)
+        if not inside.issuperset(operands):
+            for operand in operands:
+                if operand not in inside and operand not in captured:
+                    captured[operand] = block.add_argument(operand.type, op.location)
+            replace_operands(op, captured)
         inside.update(op.results)
     return tuple(captured)

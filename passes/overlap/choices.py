@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -105,7 +106,24 @@ def choices(
     for site in sites:
         if site not in chosen:
             chosen |= decide.with_rows(site, chosen)
-    return tuple(chosen[site] for site in sites)
+    return _shared([chosen[site] for site in sites])
+
+
+def _shared(found: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Choices with the forms of sites that are alike marked as such."""
+    alike = Counter(_kind(choice) for choice in found if choice.form is not None)
+    return tuple(
+        replace(choice, form=replace(choice.form, shared=True))
+        if choice.form is not None and alike[_kind(choice)] > 1
+        else choice
+        for choice in found
+    )
+
+
+def _kind(choice: Choice) -> Hashable:
+    """Equal for sites that probably are."""
+    site = choice.site
+    return (choice.form, site.pattern, site.shapes, site.axes, site.element, site.location.attr)
 
 
 def _is_part(site: Site) -> int:

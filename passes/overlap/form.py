@@ -45,6 +45,7 @@ class Form:
       in_place: whether chunks are put in place in a buffer; else they are concatenated.
       narrow: whether f32 that is multiplied with default precision is sent as bf16.
       wide: whether partial sums are sent as f32, and rounded at the end only.
+      shared: whether other sites are equal, so that a function is called at all of them.
     """
 
     name: FormName
@@ -56,13 +57,16 @@ class Form:
     in_place: bool = True
     narrow: bool = False
     wide: bool = False
+    shared: bool = False
 
 
 def write(op: ir.Operation, form: Form) -> None:
     """Writes the form on an operation, in place of one that it had."""
     with op.context:
+        shared = {"shared": ir.BoolAttr.get(True)} if form.shared else {}
         op.attributes[FORM] = ir.DictAttr.get(
             {
+                **shared,
                 "name": ir.StringAttr.get(form.name),
                 "parts": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), form.parts),
                 "order": ir.DenseI64ArrayAttr.get(form.order),
@@ -98,6 +102,7 @@ def read(op: ir.Operation, names: Collection[FormName] = get_args(FormName)) -> 
         _flag(attribute, "in_place", default=True),
         _flag(attribute, "narrow"),
         _flag(attribute, "wide"),
+        _flag(attribute, "shared"),
     )
 
 

@@ -31,7 +31,8 @@ def gather_in_chunks(gather: Gather, dimension: int, form: Form) -> None:
     if found is None:
         return
     with ir.InsertionPoint(found.before), gather.op.location:
-        found.replace(_values(found, gather, Cut(dimension, size), parts, form))
+        own = Cut(dimension, size)
+        found.replace_by("shmap_chunks", form, lambda: _values(found, gather, own, parts, form))
 
 
 def is_cut_by(operand: GatheredOperand, cut: Cut) -> bool:
@@ -44,7 +45,7 @@ def is_cut_by(operand: GatheredOperand, cut: Cut) -> bool:
     )
 
 
-def _values(found: Plan, gather: Gather, own: Cut, parts: int, form: Form) -> dict[Value, Value]:
+def _values(found: Plan, gather: Gather, own: Cut, parts: int, form: Form) -> list[Value]:
     """What takes the place of the plan's outs; `own` is the cut of what a device gathers."""
     size = own.size // parts
     block = gather.op.operands[0]
@@ -63,15 +64,15 @@ def _values(found: Plan, gather: Gather, own: Cut, parts: int, form: Form) -> di
                 *outs, following = barrier(*outs, following)
             gathered = following
         pieces.append(outs)
-    return {
-        out: join(
+    return [
+        join(
             each,
             found.cuts[out],
             out.type,
             empty(out.type, form.empty) if form.in_place else None,
         )
         for out, *each in zip(found.outs, *pieces, strict=True)
-    }
+    ]
 
 
 def _gather(gather: ir.Operation, chunk: Value, found: Plan, size: int) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -11,6 +11,8 @@ from ..ir.ops import Position, defining_op
 from ..ir.types import Value
 from .consumers import consumers
 from .cuts import Cut, cut_of_operand, cut_through
+from .equal_sites import shared
+from .form import Form
 from .gathers import Gather, GatheredOperand
 
 
@@ -31,9 +33,15 @@ class Plan:
     outs: tuple[Value, ...]
     before: ir.Operation
 
-    def replace(self, values: dict[Value, Value]) -> None:
-        """Replaces what others use, and erases what nothing uses any more."""
-        for old, new in values.items():
+    def replace_by(self, name: str, form: Form, build: Callable[[], list[Value]]) -> None:
+        """Replaces what others use, and erases what nothing uses any more.
+
+        Args:
+          name: of a function, if equal sites share one.
+          build: builds, in a form, what takes the place of `outs`.
+        """
+        values = shared(name, (self.gather, *self.ops), self.outs, form, build)
+        for old, new in zip(self.outs, values, strict=True):
             old.replace_all_uses_except(new, _users_in(old, {self.gather, *self.ops}))
         for op in (*reversed(self.ops), self.gather):
             if not any(use for result in op.results for use in result.uses):

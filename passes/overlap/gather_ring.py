@@ -40,15 +40,14 @@ def gather_by_ring(gather: Gather, body: BodyForm, form: Form) -> None:
     if found is None:
         return
     with ir.InsertionPoint(found.before), gather.op.location:
-        found.replace(_values(found, gather, body, form))
+        found.replace_by("shmap_ring", form, lambda: _values(found, gather, body, form))
 
 
-def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> dict[Value, Value]:
+def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> list[Value]:
     """What takes the place of the plan's outs."""
     around = ring(body, gather.axes, form.order)
     steps = _Steps(found, gather, around, form, form.narrow and _can_narrow(found))
-    wholes = (_unrolled if around.count <= MOST_UNROLLED else _in_loop)(steps)
-    return dict(zip(found.outs, wholes, strict=True))
+    return (_unrolled if around.count <= MOST_UNROLLED else _in_loop)(steps)
 
 
 def _unrolled(steps: _Steps) -> list[Value]:

@@ -19,6 +19,7 @@ from ..base import Pass, option_fields
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.find_ops import find_ops
 from ..ir.types import Option
+from .equal_sites import sharing
 from .form import Form, FormName, erase, erase_all, read
 
 
@@ -64,12 +65,13 @@ class RewritingPass(Pass, Generic[SiteT]):
             return
         body, rewritten = read_body_form(module), 0
         if not body.is_partly_manual:
-            for site in self.sites(ops, body):
-                form = self._form_of(site.op)
-                assert form is not None, "the site is one of the operations"
-                erase(site.op)
-                self.rewrite(site, body, form)
-                rewritten += 1
+            with sharing():
+                for site in self.sites(ops, body):
+                    form = self._form_of(site.op)
+                    assert form is not None, "the site is one of the operations"
+                    erase(site.op)
+                    self.rewrite(site, body, form)
+                    rewritten += 1
         if rewritten < len(ops):
             erase_all(module.operation, self.op_name, *self.forms)
 

@@ -148,27 +148,24 @@ def can_go_round(op: ir.Operation, form: BodyForm, count: int) -> bool:
     Modules must not become too large. And all devices of the mesh must execute `op`, equally often:
     a permutation is one among all devices, not one of each group.
     """
-    return count <= LARGEST_RING and form.mesh.size <= MOST_PAIRS and _all_execute(op, _calls(form))
+    return count <= LARGEST_RING and form.mesh.size <= MOST_PAIRS and _all_execute(op, form)
 
 
-def _calls(form: BodyForm) -> dict[str, list[ir.Operation]]:
-    """The calls of a module by the name of the function."""
-    module = form.main.operation.parent
-    assert module is not None, "a function is in a module"
-    calls: dict[str, list[ir.Operation]] = {}
-    for call in find_ops(module.operation, ["func.call"]):
-        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
-        calls.setdefault(name, []).append(call)
-    return calls
-
-
-def _all_execute(op: ir.Operation, calls: dict[str, list[ir.Operation]], depth: int = 0) -> bool:
+def _all_execute(op: ir.Operation, form: BodyForm, depth: int = 0) -> bool:
     parent = op.parent.operation if op.parent is not None else None
-    if parent is None or parent.name == "builtin.module" or depth > 64:
+    if parent is None or parent == form.main.operation or depth > 64:
         return depth <= 64
     if parent.name == "func.func":
         name = ir.StringAttr(parent.attributes["sym_name"]).value
-        return all(_all_execute(call, calls, depth + 1) for call in calls.get(name, []))
+        return all(_all_execute(call, form, depth + 1) for call in _calls(name, form))
     if parent.name == WHILE:
-        return counted_loop(parent) is not None and _all_execute(parent, calls, depth + 1)
+        return counted_loop(parent) is not None and _all_execute(parent, form, depth + 1)
     return False
+
+
+def _calls(name: str, form: BodyForm) -> list[ir.Operation]:
+    """The calls of a function of the module."""
+    module = form.main.operation.parent
+    assert module is not None, "a function is in a module"
+    calls = find_ops(module.operation, ["func.call"])
+    return [op for op in calls if ir.FlatSymbolRefAttr(op.attributes["callee"]).value == name]

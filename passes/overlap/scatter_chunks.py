@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from jaxlib.mlir import ir
@@ -59,8 +60,9 @@ def _in_chunks(summed: SummedProduct, sides: Sequence[int], form: Form) -> None:
     for size, side, dimension in free_dimensions(summed, sides):
         cuts = summed.cuts(Cut(dimension, size))
         if cuts is not None and size % parts == 0:
+            build = functools.partial(_value, summed, cuts, 1 - side, parts, form)
             with ir.InsertionPoint(summed.op), summed.op.location:
-                summed.replace(_value(summed, cuts, 1 - side, parts, form))
+                summed.replace_by("shmap_chunks", form, build)
             return
 
 

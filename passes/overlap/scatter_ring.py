@@ -37,7 +37,7 @@ def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> 
     if cuts is None:
         return
     with ir.InsertionPoint(scattered.op), scattered.op.location:
-        scattered.replace(_value(scattered, body, cuts, parts, form))
+        scattered.replace_by("shmap_sums", form, lambda: _value(scattered, body, cuts, parts, form))
 
 
 def _value(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -13,6 +13,8 @@ from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
+from .equal_sites import shared
+from .form import Form
 from .products import DOT, Product
 
 
@@ -34,10 +36,17 @@ class SummedProduct:
     product: Product
     chain: tuple[ir.Operation, ...]
 
-    def replace(self, value: Value) -> None:
-        """Replaces the sum, and erases it with what it is computed from."""
+    def replace_by(self, name: str, form: Form, build: Callable[[], Value]) -> None:
+        """Replaces the sum, and erases it with what it is computed from.
+
+        Args:
+          name: of a function, if equal sites share one.
+          build: builds, in a form, what takes its place.
+        """
+        ops = (self.product.op, *self.chain, self.op)
+        (value,) = shared(name, ops, self.op.results, form, lambda: [build()])
         self.op.results[0].replace_all_uses_with(value)
-        for op in (self.op, *reversed(self.chain), self.product.op):
+        for op in reversed(ops):
             op.erase()
 
     def cuts(self, cut: Cut) -> dict[Value, Cut] | None:

@@ -1,0 +1,93 @@
+"""Equal layers of a program share the functions that their sites become; others have their own."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+from overlap_programs import PROGRAMS, mesh
+
+from shmap_compiler import shard_map
+
+
+def by_rows(x, w, scales):
+    for scale in scales:
+        h = jnp.tanh(scale * (lax.all_gather(x, "i", axis=0, tiled=True) @ w))
+        x = lax.psum_scatter(h @ w.T, "i", scatter_dimension=0, tiled=True)
+    return x
+
+
+def by_weights(x, w, scales):
+    for scale in scales:
+        w = w[::-1]
+        h = jnp.tanh(scale * (x @ lax.all_gather(w, "i", axis=0, tiled=True)))
+        x = lax.psum(h @ jnp.tile(w, (4, 1)), "i")
+    return x
+
+
+def lowered(layers, specs, *args):
+    def body(x, w):
+        return layers(x, w, (2.0, 2.0, 3.0))
+
+    mapped = shard_map(body, mesh=mesh(i=4), in_specs=specs, out_specs=specs[0], check_vma=False)
+    program = mapped.lower(*args, overlap="force")
+    expected = mapped.lower(*args).compile()(*args)
+    tolerance = 2e-6 * np.abs(expected).max()
+    np.testing.assert_allclose(program.compile()(*args), expected, rtol=0, atol=tolerance)
+    states = {state.name: state.text for state in program.snapshots.stages}
+    return states["shmap-overlap-product-sum"]
+
+
+def functions_and_calls(text, name):
+    """How many functions have a name, but for its number, and how many calls."""
+    return (
+        len(re.findall(rf"func\.func private @{name}(_\d+)?\(", text)),
+        len(re.findall(rf"call @{name}(_\d+)?\(", text)),
+    )
+
+
+def test_equal_rings_and_sums_are_functions_that_layers_call():
+    x, w, *_ = PROGRAMS["gathered"][-1]
+    text = lowered(by_rows, (P("i"), P()), jnp.asarray(x[:, :16]), 0.1 * jnp.asarray(w[:16, :16]))
+    # The third layer multiplies by another constant, before a scatter like those of the others.
+    assert functions_and_calls(text, "shmap_ring") == (2, 3)
+    assert functions_and_calls(text, "shmap_sums") == (1, 3)
+    assert '"stablehlo.all_gather"' not in text
+    assert '"stablehlo.reduce_scatter"' not in text
+
+
+def test_equal_chunks_are_functions_that_layers_call():
+    x = jnp.asarray(PROGRAMS["gathered"][-1][0])[:16, :16]
+    text = lowered(by_weights, (P("i"), P("i")), x, 0.1 * x)
+    assert functions_and_calls(text, "shmap_chunks") == (3, 6)
+
+
+def test_equal_rings_whose_steps_are_loops_are_functions():
+    x = jnp.asarray(PROGRAMS["gathered"][-1][0])[:, :16]
+
+    def body(x, w):
+        return by_rows(x, w, (2.0, 2.0))
+
+    mesh_of_18 = AbstractMesh((18,), ("i",))
+    specs = {"in_specs": (P("i"), P()), "out_specs": P("i"), "check_vma": False}
+    args = jnp.tile(x, (2, 1))[:72], 0.1 * x[:16]
+    program = shard_map(body, mesh=mesh_of_18, **specs).lower(*args, overlap="force")
+    states = {state.name: state.text for state in program.snapshots.stages}
+    text = states["shmap-overlap-product-scatter"]
+    assert text.count("stablehlo.while") == 2
+    assert functions_and_calls(text, "shmap_ring") == (1, 2)
+    assert functions_and_calls(text, "shmap_sums") == (1, 2)
+
+
+def one(x, w):
+    return lax.all_gather(x, "i", axis=0, tiled=True) @ w
+
+
+def test_what_is_there_once_is_not_a_function():
+    x, w, *_ = PROGRAMS["gathered"][-1]
+    mapped = shard_map(one, mesh=mesh(i=4), in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
+    program = mapped.lower(jnp.asarray(x), jnp.asarray(w), overlap="force")
+    text = program.snapshots.stages[-1].text
+    assert functions_and_calls(text, "shmap_ring") == (0, 0)
