@@ -17,6 +17,7 @@ from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, element_of, tensor
+from .called import Called
 from .cuts import Cut
 from .form import Form
 from .pieces import adding_type, barrier, compute, empty, piece_type, take
@@ -193,7 +194,7 @@ class _Chunks:
         starts = self.around.starts(self.size)
         cuts = {value: _of_one(cut, self.block.count) for value, cut in self.block.cuts.items()}
 
-        def computed(start: Value, arrays: Sequence[Value]) -> Value:
+        def computed(start: Value, *arrays: Value) -> list[Value]:
             place = place_in(self.size * count, start)
             pieces = {
                 value: take_at(array, cuts[value].dimension, place, self.size)
@@ -201,23 +202,30 @@ class _Chunks:
             }
             known = compute(ops, pieces, cuts, self.size, _no_rows)
             element = adding_type(sent_as)
-            return compute([product.op], known, cuts, self.size, _no_rows, element)[product.result]
+            added = compute([product.op], known, cuts, self.size, _no_rows, element)
+            return [added[product.result]]
 
+        def added(received: Value, start: Value, *others: Value) -> list[Value]:
+            """A sum with its piece of the product, and what must be there before but `arrays`."""
+            received, *values = self._order(received, *others)
+            (product,) = piece(start, *values[: len(sources)])
+            return [_added(received, product), *values[len(sources) :]]
+
+        piece, add = Called("shmap_product", computed), Called("shmap_add", added)
         chunks = [[known[value] for value in sources] for known in self.known]
         ways = [-1 if part % 2 else 1 for part in range(self.parts)]
         sums = [
-            build.convert(computed(starts[way], arrays), sent_as)
+            build.convert(piece(starts[way], *arrays)[0], sent_as)
             for way, arrays in zip(ways, chunks, strict=True)
         ]
         for step in range(2, count):
             for part, way in enumerate(ways):
-                received, *arrays = self._order(self.around.shift(sums[part], way), *chunks[part])
-                sums[part] = _added(received, computed(starts[way * step], arrays))
+                received = self.around.shift(sums[part], way)
+                (sums[part],) = add(received, starts[way * step], *chunks[part])
         buffer = empty(result.type, self.form.empty)
         for part, way in enumerate(ways):
             received = self.around.shift(sums[part], way)
-            received, *arrays, buffer = self._order(received, *chunks[part], buffer)
-            rounded = _added(received, computed(starts[0], arrays))
+            rounded, buffer = add(received, starts[0], *chunks[part], buffer)
             buffer = put_at(buffer, rounded, scattered.dimension, scalar(part * self.size))
         return buffer
 
