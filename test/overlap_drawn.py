@@ -299,6 +299,20 @@ def _product(drawn: Drawn, n: int) -> Step | None:
     return Step(spec, tuple(sizes[d] for d in spec.partition(">")[2]), (n, other), compute)
 
 
+def _similarities(drawn: Drawn, n: int) -> Step | None:
+    """Of gathered rows with each other, and with what is computed from them."""
+    shape, (axes, count) = drawn.shapes[n], drawn.group()
+    if len(shape) != 2:
+        return None
+    rows, text = shape[0] * count, drawn.draw.choice(("rows", "rows and tanh"))
+
+    def compute(x, weights):
+        g = lax.all_gather(x, axes, axis=0, tiled=True)
+        return g @ (g if text == "rows" else jnp.tanh(g)).T / 8
+
+    return Step(f"similarities of {text} along {axes}", (rows, rows), (n,), compute)
+
+
 def _elementwise(drawn: Drawn, n: int) -> Step:
     text, compute = drawn.draw.choice(
         (
@@ -436,5 +450,5 @@ def _experts(drawn: Drawn, n: int) -> Step | None:
 STEPS: Sequence[Callable[[Drawn, int], Step | None]] = (
     *(3 * (_gather, _scatter, _times_weight)),
     *(2 * (_product, _elementwise, _of_two, _experts, _mlp)),
-    *(_sum, _exchange, _bias, _along, _transpose, _slice, _joined, _layers),
+    *(_sum, _similarities, _exchange, _bias, _along, _transpose, _slice, _joined, _layers),
 )

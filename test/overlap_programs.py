@@ -66,7 +66,8 @@ def scatter(x, axis="i", dimension=0):
 
 def gathered(x, w, v, batch):
     """Products of gathered blocks: several, of either operand, with batches, what comes after."""
-    g = gather(x)
+    g, more, other = gather(x), gather(x + 3), gather(x + 4)
+    wide = jnp.concatenate([w, v, w, v], axis=1)
     return (
         jax.nn.gelu(g @ w) * (g @ v),
         jnp.tanh(g @ w + v[0]) + g[:, :16],
@@ -75,6 +76,8 @@ def gathered(x, w, v, batch):
         (gather(x + 2).T @ gather(x + 2), gather(x + 2) @ v),
         jnp.einsum("bmk,bkf->bmf", gather(batch, dimension=1), jnp.stack([w, v])),
         jnp.einsum("mbk,mfk->mbf", gather(x[:, None]), gather(x[:, None] + 1)),
+        more @ more.T,
+        other @ wide + wide.T @ other.T,
     )
 
 
@@ -99,12 +102,13 @@ def scattered(x, w, batch):
 
 
 def summed(x, w, batch):
-    """One cut along columns, one along rows, one transposed, and one with batches."""
+    """One cut along columns, one along rows, one transposed, one with batches, and a square."""
     return (
         lax.psum(x @ w, "i"),
         lax.psum(w.T @ x.T[:, :8], "i"),
         lax.psum(jnp.einsum("mk,kf->fm", x, w), "i"),
         lax.psum(jnp.einsum("bmk,kf->bmf", batch, w), "i"),
+        lax.psum(w @ w, "i"),
     )
 
 

@@ -35,7 +35,7 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     if len(op.results) != 1:
         return None
     if op.name in ELEMENTWISE:
-        return cut if shape_of(op.operands[number]) == shape_of(op.results[0]) else None
+        return cut  # other operands are scalars, which have no cut
     if op.name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return replace(cut, dimension=order.index(cut.dimension))

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from jaxlib.mlir import ir
 
 from ..ir.collective_ops import ALL_GATHER
-from ..ir.ops import defining_op, terminator
+from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
 from .loops import CountedLoop, GatheringLoop
 from .pieces import barrier
@@ -51,7 +51,6 @@ def first_alone(
 def _read(loop: CountedLoop, gathers: Sequence[ir.Operation]) -> list[int]:
     """The arrays that all steps are given alike, and from which they take what they gather."""
     body = loop.body
-    arguments, returned = list(body.arguments), list(terminator(body).operands)
     seen: set[Value] = set()
     pending = [op.operands[0] for op in gathers]
     while pending:
@@ -64,6 +63,6 @@ def _read(loop: CountedLoop, gathers: Sequence[ir.Operation]) -> list[int]:
             pending += source.operands
     return [
         number
-        for number, argument in enumerate(arguments)
-        if argument in seen and returned[number] == argument and shape_of(argument)
+        for number, argument in enumerate(body.arguments)
+        if argument in seen and shape_of(argument)
     ]

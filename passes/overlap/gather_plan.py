@@ -77,12 +77,14 @@ def _plan(
                 continue
             number = next(k for k, value in enumerate(op.operands) if value in cuts)
             result = cut_through(op, number, cuts[op.operands[number]])
-            if result is None or not _agree(op, result, cuts):
+            if result is None:
                 return None
             cuts[op.results[0]] = result
             chain.append(op)
         result = operand.product.result
         products[result] = cuts[result]
+    if not all(_agree(op, cuts) for op in chain):
+        return None
     after = consumers(products) if with_consumers else None
     ops = [*chain, *(after.ops if after else ())]
     cuts |= after.cuts if after else {}
@@ -101,10 +103,10 @@ def _plan(
     return Plan(gather.op, tuple(_in_order(ops)), cuts, outs, before)
 
 
-def _agree(op: ir.Operation, result: Cut, cuts: dict[Value, Cut]) -> bool:
+def _agree(op: ir.Operation, cuts: dict[Value, Cut]) -> bool:
     """Whether operands that are in pieces are the pieces that the piece of the result needs."""
     return all(
-        cut_of_operand(op, k, result) == cuts[operand]
+        cut_of_operand(op, k, cuts[op.results[0]]) == cuts[operand]
         for k, operand in enumerate(op.operands)
         if operand in cuts
     )

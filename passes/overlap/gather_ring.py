@@ -217,7 +217,6 @@ def _can_narrow(found: Plan) -> bool:
     products = [op for op in found.ops if op.name == DOT]
     return (
         isinstance(element_of(gathered), ir.F32Type)
-        and gathered not in found.outs
         and all(use.owner.operation in products for use in gathered.uses)
         and all(has_default_precision(op) for op in products)
     )

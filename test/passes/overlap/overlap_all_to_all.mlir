@@ -47,7 +47,7 @@ module @all_axes_are_manual {
   // CHECK-LABEL: func.func private @tokens_are_summed_up
   func.func private @tokens_are_summed_up(%x: tensor<4x6x8xf32>, %w: tensor<1x24x24xf32>) -> tensor<4x6x8xf32> {
     // CHECK-NEXT: "stablehlo.all_to_all"(%arg0){{.*}} : (tensor<4x6x8xf32>)
-    %a = "stablehlo.all_to_all"(%x) <{concat_dimension = 1 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x6x8xf32>) -> tensor<1x24x8xf32>
+    %a = "stablehlo.all_to_all"(%x) <{concat_dimension = 1 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> {shmap.overlap = {name = "chunks", parts = 2 : i64, barriers = false}} : (tensor<4x6x8xf32>) -> tensor<1x24x8xf32>
     %b = stablehlo.dot_general %w, %a, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<1x24x24xf32>, tensor<1x24x8xf32>) -> tensor<1x24x8xf32>
     %z = stablehlo.dot_general %b, %b, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<1x24x8xf32>, tensor<1x24x8xf32>) -> tensor<1x24x24xf32>
     %v = stablehlo.slice %z [0:1, 0:24, 0:8] : (tensor<1x24x24xf32>) -> tensor<1x24x8xf32>

@@ -147,6 +147,113 @@ module @all_axes_are_manual {
     }) : (tensor<i1>) -> tensor<16x6xf32>
     return %z : tensor<16x6xf32>
   }
+
+  // CHECK-LABEL: func.func private @a_product_in_a_loop
+  func.func private @a_product_in_a_loop(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %z: tensor<16x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK: stablehlo.while
+    // CHECK: stablehlo.dot_general %0, %arg1
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %last:2 = stablehlo.while(%k = %zero, %c = %z) : tensor<i32>, tensor<16x6xf32>
+    cond {
+      %limit = stablehlo.constant dense<4> : tensor<i32>
+      %more = stablehlo.compare LT, %k, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %next = stablehlo.add %k, %one : tensor<i32>
+      %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+      %s = stablehlo.add %c, %y : tensor<16x6xf32>
+      stablehlo.return %next, %s : tensor<i32>, tensor<16x6xf32>
+    }
+    return %last#1 : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @what_a_branch_computes_from_a_product
+  func.func private @what_a_branch_computes_from_a_product(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %z: tensor<16x6xf32>, %p: tensor<i1>) -> tensor<16x6xf32> {
+    // CHECK-NOT: all_gather
+    // CHECK: "stablehlo.if"(%arg3)
+    // CHECK-NEXT: stablehlo.tanh %{{[0-9]+}} : tensor<16x6xf32>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %r = "stablehlo.if"(%p) ({
+      %t = stablehlo.tanh %y : tensor<16x6xf32>
+      stablehlo.return %t : tensor<16x6xf32>
+    }, {
+      stablehlo.return %z : tensor<16x6xf32>
+    }) : (tensor<i1>) -> tensor<16x6xf32>
+    return %r : tensor<16x6xf32>
+  }
+
+  // A permutation is one among all devices, and not all of them may be in the loop as often.
+  // CHECK-LABEL: func.func private @in_a_loop_of_unknown_length
+  func.func private @in_a_loop_of_unknown_length(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %z: tensor<16x6xf32>, %limit: tensor<i32>) -> tensor<16x6xf32> {
+    // CHECK: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: collective_permute
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %last:2 = stablehlo.while(%k = %zero, %c = %z) : tensor<i32>, tensor<16x6xf32>
+    cond {
+      %more = stablehlo.compare LT, %k, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %next = stablehlo.add %k, %one : tensor<i32>
+      %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+      stablehlo.return %next, %y : tensor<i32>, tensor<16x6xf32>
+    }
+    return %last#1 : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_branch_calls_the_next_one
+  func.func private @a_branch_calls_the_next_one(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %z: tensor<16x6xf32>, %p: tensor<i1>) -> tensor<16x6xf32> {
+    %r = "stablehlo.if"(%p) ({
+      %t = func.call @called_in_a_branch(%x, %w) : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+      stablehlo.return %t : tensor<16x6xf32>
+    }, {
+      stablehlo.return %z : tensor<16x6xf32>
+    }) : (tensor<i1>) -> tensor<16x6xf32>
+    return %r : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @called_in_a_branch
+  func.func private @called_in_a_branch(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NEXT: "stablehlo.all_gather"(%arg0)
+    // CHECK-NOT: collective_permute
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @sent_as_bf16
+  func.func private @sent_as_bf16(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: "stablehlo.collective_permute"{{.*}} -> tensor<2x8xbf16>
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring", narrow = true}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @not_sent_as_bf16_for_products_of_the_highest_precision
+  func.func private @not_sent_as_bf16_for_products_of_the_highest_precision(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK-NOT: bf16
+    // CHECK: "stablehlo.collective_permute"{{.*}} -> tensor<2x8xf32>
+    // CHECK-NOT: bf16
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring", narrow = true}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @not_sent_as_bf16_if_others_read_it
+  func.func private @not_sent_as_bf16_if_others_read_it(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> (tensor<16x6xf32>, tensor<16x8xf32>) {
+    // CHECK-NOT: bf16
+    // CHECK: "stablehlo.collective_permute"{{.*}} -> tensor<2x8xf32>
+    // CHECK-NOT: bf16
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring", narrow = true}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %n = stablehlo.negate %g : tensor<16x8xf32>
+    return %y, %n : tensor<16x6xf32>, tensor<16x8xf32>
+  }
 }
 
 // -----

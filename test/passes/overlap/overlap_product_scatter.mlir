@@ -66,6 +66,20 @@ module @all_axes_are_manual {
     return %y : tensor<4x6xbf16>
   }
 
+  // CHECK-LABEL: func.func private @what_is_computed_from_products_is_rounded_as_before
+  func.func private @what_is_computed_from_products_is_rounded_as_before(%x: tensor<16x8xbf16>, %w: tensor<8x6xbf16>) -> tensor<4x6xbf16> {
+    // CHECK: stablehlo.dot_general {{.*}} -> tensor<2x6xbf16>
+    // CHECK-NEXT: stablehlo.tanh %{{.*}} : tensor<2x6xbf16>
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xbf16>, tensor<8x6xbf16>) -> tensor<16x6xbf16>
+    %h = stablehlo.tanh %p : tensor<16x6xbf16>
+    %y = "stablehlo.reduce_scatter"(%h) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xbf16>) -> tensor<4x6xbf16>
+    return %y : tensor<4x6xbf16>
+  }
+
   // CHECK-LABEL: func.func private @columns_in_two_chunks
   func.func private @columns_in_two_chunks(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
     // CHECK: stablehlo.slice %arg1 [0:8, 0:3]

@@ -195,6 +195,21 @@ def test_what_needs_the_step_before_has_a_form_of_its_own_in_an_unrolled_loop():
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
+@pytest.mark.parametrize(
+    ("name", "pass_name", "form"),
+    [
+        ("scattered", "overlap-product-scatter", "partial-sums"),
+        ("gradients", "overlap-row-block", "row-chunks"),
+    ],
+)
+def test_sums_go_both_ways(name, pass_name, form):
+    program, _ = lowered(name, "float32", BY_NAME[pass_name](form=form, parts=2))
+    states = {state.name: state.text for state in program.snapshots.stages}
+    pairs = re.findall(r"source_target_pairs = (dense<[^>]*>)", states[f"shmap-{pass_name}"])
+    assert len(set(pairs)) == 2
+    assert pairs.count(pairs[0]) * 2 == len(pairs)
+
+
 def test_sums_are_as_exact_as_their_wire():
     """Errors of four partial sums in bf16, and in f32 on the wire, against sums in f64."""
     x, w, _ = PROGRAMS["scattered"][-1]
