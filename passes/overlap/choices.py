@@ -235,6 +235,8 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
     if plan.name is None:
         return None
     name = cast("FormName", plan.name)
+    is_scatter = site.pattern == "product-scatter"
+    is_sum = site.pattern in _SUMS and name == "columns"
     return Form(
         name,
         plan.parts,
@@ -244,7 +246,9 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         barriers=name in _WITH_BARRIERS
         or site.pattern in _SUMS
         or (machine is not None and not machine.is_tpu),
-        in_place=machine is None or machine.is_tpu,
+        # Chunks that are scattered are small, and concatenated as fast as they are put in place.
+        in_place=machine is None or (machine.is_tpu and not (is_sum and is_scatter)),
+        ordered=is_sum and machine is not None and machine.is_tpu,
         stacked=plan.is_stacked,
         wide=plan.is_wide,
         narrow=name == "ring" and machine is not None and machine.is_tpu and _is_narrowed(site),

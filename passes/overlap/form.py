@@ -46,6 +46,7 @@ class Form:
       narrow: whether f32 that is multiplied with default precision is sent as bf16.
       wide: whether partial sums are sent as f32, and rounded at the end only.
       shared: whether other sites are equal, so that a function is called at all of them.
+      ordered: whether products that are the last to read large arrays come before chunks.
     """
 
     name: FormName
@@ -58,6 +59,7 @@ class Form:
     narrow: bool = False
     wide: bool = False
     shared: bool = False
+    ordered: bool = False
 
 
 def write(op: ir.Operation, form: Form) -> None:
@@ -76,6 +78,7 @@ def write(op: ir.Operation, form: Form) -> None:
                 "in_place": ir.BoolAttr.get(form.in_place),
                 "narrow": ir.BoolAttr.get(form.narrow),
                 "wide": ir.BoolAttr.get(form.wide),
+                "ordered": ir.BoolAttr.get(form.ordered),
             }
         )
 
@@ -103,6 +106,7 @@ def read(op: ir.Operation, names: Collection[FormName] = get_args(FormName)) -> 
         _flag(attribute, "narrow"),
         _flag(attribute, "wide"),
         _flag(attribute, "shared"),
+        _flag(attribute, "ordered"),
     )
 
 

@@ -10,7 +10,7 @@ another use for such a place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
 
@@ -19,19 +19,15 @@ from ..ir.ops import is_token
 from ..ir.types import Value, array_bytes
 from .form import Form
 from .sites import Site
+from .stored import FEW_BYTES, is_fused
 
 SHARE = 0.02
 """A form may need this share of the arrays of the plain program more. `measure` allows the same."""
-FEW_BYTES = 8 * 2**20
-"""So much more is not counted."""
-
-_MOVES = {
-    f"stablehlo.{name}"
-    for name in ("broadcast_in_dim", "constant", "iota", "reshape", "slice", "transpose")
-}
 _BLOCKS_OF_A_RING = 2
 """What a ring holds: halves that are multiplied, and halves that are sent and received."""
 _BLOCKS_OF_SUMS = 2
+_CHUNKS_OF_SUMS = 3
+"""One that is computed, and what another is summed from and to."""
 
 
 def too_large(sites: Mapping[Site, Form]) -> dict[Site, str]:
@@ -43,12 +39,59 @@ def too_large(sites: Mapping[Site, Form]) -> dict[Site, str]:
       sites: those of a module that have a form.
     """
     refused: dict[Site, str] = {}
+    sums = [site for site in sites if site.pattern == "product-sum"]
+    for block in dict.fromkeys(site.op.block for site in sums):
+        inside = {site: sites[site] for site in sums if site.op.block == block}
+        refused |= _too_large_sums(block, inside)
     gathers = [site for site, form in sites.items() if form.name in ("ring", "rows", "columns")]
     gathers = [site for site in gathers if site.op.name == "stablehlo.all_gather"]
     for block in dict.fromkeys(site.op.block for site in gathers):
         inside = {site: form for site, form in sites.items() if site.op.block == block}
         refused |= _too_large_in(block, inside, [s for s in gathers if s in inside])
     return refused
+
+
+def _too_large_sums(block: ir.Block, forms: Mapping[Site, Form]) -> dict[Site, str]:
+    """The sums of a block that are not to be computed in chunks, and why.
+
+    As it is, a sum takes the place of the product. Chunks are put in place in an array that is
+    there from the start, beside one that is computed, and what another is summed from and to.
+    Results of the program have their places all the time.
+    """
+    inner = {site: form for site, form in forms.items() if not _is_returned(site.op.results[0])}
+    if max((array_bytes(site.op.results[0]) for site in inner), default=0) <= FEW_BYTES:
+        return {}
+    in_place = {site.op.results[0] for site in inner}
+    lives = [
+        replace(life, is_fused=life.is_fused or life.value in in_place)
+        for life in _lives(block)
+        if not _is_returned(life.value)
+    ]
+    plain = _peak(lives, {})
+    allowed = _allowed(block, plain)
+    refused: dict[Site, str] = {}
+    for site, form in inner.items():
+        whole = array_bytes(site.op.results[0])
+        chunks = whole + _CHUNKS_OF_SUMS * whole // max(2, form.parts)
+        more = _peak(lives, {site.op.operands[0]: chunks}) - plain
+        if more > allowed:
+            refused[site] = _reason(form, more)
+    return refused
+
+
+def _is_returned(value: Value) -> bool:
+    """Whether a value is a result, and nothing reads it."""
+    return {use.owner.operation.name for use in value.uses} == {"func.return"}
+
+
+def _allowed(block: ir.Block, plain: int) -> float:
+    """How much more than the plain program a program with forms may need."""
+    given = sum(array_bytes(each) for each in block.arguments if _is_array(each))
+    return max(SHARE * (plain + given), FEW_BYTES)
+
+
+def _reason(form: Form, more: int) -> str:
+    return f"{form.name} would need {more / 2**20:.0f} MiB of memory more than the plain program"
 
 
 def _too_large_in(
@@ -59,8 +102,7 @@ def _too_large_in(
     refused: dict[Site, str] = {}
     lives = _lives(block)
     plain = _peak(lives, {})
-    given = sum(array_bytes(each) for each in block.arguments if _is_array(each))
-    allowed = max(SHARE * (plain + given), FEW_BYTES)
+    allowed = _allowed(block, plain)
     kept = dict(forms)
     while gathers:
         more = _needed(lives, kept) - plain
@@ -68,10 +110,7 @@ def _too_large_in(
             break
         without = {s: _needed(lives, {k: f for k, f in kept.items() if k != s}) for s in gathers}
         worst = min(gathers, key=lambda site: without[site])
-        refused[worst] = (
-            f"{kept.pop(worst).name} would need {more / 2**20:.0f} MiB of memory more than the "
-            f"plain program"
-        )
+        refused[worst] = _reason(kept.pop(worst), more)
         gathers = [site for site in gathers if site != worst]
     return refused
 
@@ -124,24 +163,24 @@ def _lives(block: ir.Block) -> list[_Life]:
     lives: list[_Life] = []
     for number in range(len(ops) - 1, -1, -1):
         op = ops[number]
-        is_fused = op.name in ELEMENTWISE or op.name in _MOVES
+        fused = is_fused(op)
         for value in op.results:
             users = [numbers.get(use.owner.operation, len(ops)) for use in value.uses]
-            is_stored = not is_fused or (
+            is_stored = not fused or (
                 op.name in ELEMENTWISE and any(n >= len(ops) or _reads(ops[n]) for n in users)
             )
             # What is not stored is computed where it is read, from what it is computed from.
             last = max([number, *users, *(through.get(n, 0) for n in users)])
             if is_stored and _is_array(value):
-                lives.append(_Life(value, array_bytes(value), number, last, is_fused))
-            elif is_fused:
+                lives.append(_Life(value, array_bytes(value), number, last, fused))
+            elif fused:
                 through[number] = max(through.get(number, 0), last)
     return lives
 
 
 def _reads(op: ir.Operation) -> bool:
     """Whether an operation reads what is in memory."""
-    return op.name not in ELEMENTWISE and op.name not in _MOVES
+    return not is_fused(op)
 
 
 def _is_array(value: Value) -> bool:

@@ -19,8 +19,10 @@ Leaves:  all_reduces of several values, and of anything but a product that nothi
          whose product has no free dimension that `parts` divides.
 
 The largest free dimension of the second operand is cut, or else of the first: libtpu would
-transpose chunks of rows. The same elements are summed by the same collective, so results do not
-depend on the cut. If some axes are automatic, nothing is rewritten.
+transpose chunks of rows. With `ordered`, products that are the last to read large arrays come
+before the chunks, and what chunks and other products read is stored once. The same elements are
+summed by the same collective, so results do not depend on the cut. If some axes are automatic,
+nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class OverlapProductSum(RewritingPass[SummedProduct]):
     form: Literal["chosen", "columns"] = "chosen"
     parts: int = 0
     empty: Empty = "zeros"
+    ordered: bool = False
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[SummedProduct]:
         return summed_products(ops, body)

@@ -12,6 +12,7 @@ from ..ir.types import Value, shape_of
 from .cuts import Cut
 from .form import Form
 from .pieces import barrier, compute, empty, join, piece_type, take
+from .released import release, store_once
 from .scatters import ScatteredProduct, SummedProduct
 
 _USUAL = 4
@@ -60,6 +61,9 @@ def _in_chunks(summed: SummedProduct, sides: Sequence[int], form: Form) -> None:
     for size, side, dimension in free_dimensions(summed, sides):
         cuts = summed.cuts(Cut(dimension, size))
         if cuts is not None and size % parts == 0:
+            if form.ordered:
+                store_once(summed.product.op)
+                release(summed.op, summed.product.op, 1 - side)
             build = functools.partial(_value, summed, cuts, 1 - side, parts, form)
             with ir.InsertionPoint(summed.op), summed.op.location:
                 summed.replace_by("shmap_chunks", form, build)

@@ -99,6 +99,80 @@ module @all_axes_are_manual {
     return %y : tensor<4x6xf32>
   }
 
+  // CHECK-LABEL: func.func private @the_last_to_read_a_large_array_comes_first
+  func.func private @the_last_to_read_a_large_array_comes_first(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>, %u: tensor<4096x8xf32>) -> (tensor<4x6xf32>, tensor<8x4096xf32>) {
+    // CHECK: %[[V:.*]] = stablehlo.dot_general {{.*}} -> tensor<4096x4096xf32>
+    // CHECK-NEXT: %[[Q:.*]] = stablehlo.dot_general %[[V]], %arg2, {{.*}} -> tensor<4096x8xf32>
+    // CHECK-NEXT: %[[T:.*]] = stablehlo.transpose %[[Q]]
+    // CHECK-NEXT: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg0, %[[T]]
+    // CHECK: %[[P:.*]] = stablehlo.dot_general %[[B]]#0, {{.*}} -> tensor<16x3xf32>
+    // CHECK: stablehlo.optimization_barrier %[[B]]#0, %[[P]]
+    // CHECK: return %{{.*}}, %[[T]]
+    %v = stablehlo.dot_general %u, %u, contracting_dims = [1] x [1] : (tensor<4096x8xf32>, tensor<4096x8xf32>) -> tensor<4096x4096xf32>
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64, in_place = false, ordered = true}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    %q = stablehlo.dot_general %v, %u, contracting_dims = [1] x [0] : (tensor<4096x4096xf32>, tensor<4096x8xf32>) -> tensor<4096x8xf32>
+    %t = stablehlo.transpose %q, dims = [1, 0] : (tensor<4096x8xf32>) -> tensor<8x4096xf32>
+    return %y, %t : tensor<4x6xf32>, tensor<8x4096xf32>
+  }
+
+  // CHECK-LABEL: func.func private @what_needs_the_sum_stays_after_it
+  func.func private @what_needs_the_sum_stays_after_it(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>, %u: tensor<4096x8xf32>) -> tensor<6x4096xf32> {
+    // CHECK: %[[P:.*]] = stablehlo.dot_general %arg0, {{.*}} -> tensor<16x3xf32>
+    // CHECK: stablehlo.optimization_barrier %arg0, %[[P]]
+    // CHECK: stablehlo.concatenate
+    // CHECK: stablehlo.dot_general {{.*}} -> tensor<6x4096xf32>
+    %v = stablehlo.dot_general %u, %u, contracting_dims = [1] x [1] : (tensor<4096x8xf32>, tensor<4096x8xf32>) -> tensor<4096x4096xf32>
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64, in_place = false, ordered = true}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    %z = stablehlo.slice %v [0:4, 0:4096] : (tensor<4096x4096xf32>) -> tensor<4x4096xf32>
+    %q = stablehlo.dot_general %y, %z, contracting_dims = [0] x [0] : (tensor<4x6xf32>, tensor<4x4096xf32>) -> tensor<6x4096xf32>
+    return %q : tensor<6x4096xf32>
+  }
+
+  // CHECK-LABEL: func.func private @what_chunks_and_others_read_is_stored_once
+  func.func private @what_chunks_and_others_read_is_stored_once(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> (tensor<4x6xf32>, tensor<16x16xf32>) {
+    // CHECK: %[[D:.*]] = stablehlo.multiply
+    // CHECK-NEXT: %[[B:.*]] = stablehlo.optimization_barrier %[[D]]
+    // CHECK: stablehlo.dot_general %[[B]], %{{.*}} -> tensor<16x3xf32>
+    // CHECK: stablehlo.dot_general %[[B]], %[[B]]
+    %m = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x16xf32>
+    %d = stablehlo.multiply %m, %m : tensor<16x16xf32>
+    %v = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %p = stablehlo.dot_general %d, %v, contracting_dims = [1] x [0] : (tensor<16x16xf32>, tensor<16x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64, in_place = false, ordered = true}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    %q = stablehlo.dot_general %d, %d, contracting_dims = [1] x [0] : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+    return %y, %q : tensor<4x6xf32>, tensor<16x16xf32>
+  }
+
+  // CHECK-LABEL: func.func private @what_is_computed_from_an_array_that_others_read
+  func.func private @what_is_computed_from_an_array_that_others_read(%x: tensor<16x8xf32>, %w: tensor<16x6xf32>) -> (tensor<4x6xf32>, tensor<16x16xf32>) {
+    // CHECK: stablehlo.multiply
+    // CHECK-NEXT: stablehlo.slice
+    %m = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x16xf32>
+    %d = stablehlo.multiply %m, %m : tensor<16x16xf32>
+    %p = stablehlo.dot_general %d, %w, contracting_dims = [1] x [0] : (tensor<16x16xf32>, tensor<16x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64, in_place = false, ordered = true}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
+    %q = stablehlo.dot_general %d, %m, contracting_dims = [1] x [0] : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+    return %y, %q : tensor<4x6xf32>, tensor<16x16xf32>
+  }
+
   // CHECK-LABEL: func.func private @a_transposed_product
   func.func private @a_transposed_product(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<6x4xf32> {
     // CHECK-NOT: reduce_scatter

@@ -66,13 +66,20 @@ def mlp_gradient(*args):
     return jax.grad(lambda *args: (mlp(*args).astype("float32") ** 2).sum(), (0, 1, 2))(*args)
 
 
+def summed_gradient(x, w):
+    y = 2 * summed(x, w)
+    return y @ w.T, x.T @ y
+
+
 MLP = (P("i"), P(None, "i"), P("i"))
+SUMMED = (P(None, "i"), P("i"))
 PROGRAMS = {
+    summed_gradient: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
     mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
-    summed: ((P(None, "i"), P("i")), P(), ((8192, 16384), (16384, 8192))),
+    summed: (SUMMED, P(), ((8192, 16384), (16384, 8192))),
     mlp: (
         (P("i"), P(None, "i"), P("i")),
         P("i"),
@@ -190,12 +197,13 @@ def test_sums_of_long_products_are_sent_as_f32():
 
 def test_sums_that_may_not_be_rounded_are_chunks_where_there_are_sparse_cores():
     ((_, form, _),) = chosen(scatter, V5P)
-    assert form == Form("columns", 8, empty="allocate")
+    assert form == Form("columns", 8, empty="allocate", in_place=False, ordered=True)
 
 
 def test_a_product_is_summed_in_chunks_where_there_are_sparse_cores():
     ((pattern, form, _),) = chosen(summed, V6E)
-    assert (pattern, form) == ("product-sum", Form("columns", 8, empty="allocate"))
+    expected = Form("columns", 8, empty="allocate", ordered=True)
+    assert (pattern, form) == ("product-sum", expected)
     ((_, form, plan),) = chosen(summed, V5E)
     assert form is None
     assert plan.reason == "libtpu for a TPU v5e computes nothing beside sums over devices"
@@ -276,6 +284,16 @@ def test_a_ring_beside_which_the_gathered_array_is_kept_needs_more_memory():
         if effort == "try":
             reason = choices[0][2].reason
             assert reason == "ring would need 32 MiB of memory more than the plain program"
+
+
+@pytest.mark.parametrize("machine", [V6E, V5P])
+def test_a_sum_that_is_put_together_needs_more_memory_unless_it_is_a_result(machine):
+    """libtpu for v5p needs 193 MiB for this gradient in chunks, and 128 for the plain one."""
+    ((_, form, _),) = chosen(summed, machine)
+    assert (form.name, form.parts, form.ordered, form.in_place) == ("columns", 8, True, True)
+    ((_, form, plan),) = chosen(summed_gradient, machine)
+    assert form is None
+    assert plan.reason == "columns would need 48 MiB of memory more than the plain program"
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E, V5P])

@@ -95,6 +95,20 @@ def test_a_rewritten_program_computes_what_the_plain_one_does(name, pass_name, o
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=limit)
 
 
+def test_products_that_read_large_arrays_last_are_computed_before_chunks(monkeypatch):
+    monkeypatch.setattr("shmap_passes.overlap.released.FEW_BYTES", 0)
+    options = {"form": "columns", "parts": 2}
+    early, late = (
+        BY_NAME["overlap-product-scatter"](**options, ordered=ordered) for ordered in (True, False)
+    )
+    expected = plain("gradients", "float32")
+    for ours, theirs in zip(computed("gradients", "float32", early), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+    stages = [lowered("gradients", "float32", each)[0].snapshots.stages for each in (early, late)]
+    texts = [state.text for found in stages for state in found if state.name == early.name]
+    assert texts[0] != texts[1]
+
+
 @pytest.mark.parametrize(
     ("name", "pass_name", "options"),
     [
