@@ -23,6 +23,7 @@ from .ir.memoize import memoizing
 from .ir.printing import PassPrinting
 from .overlap.choose_overlap import ChooseOverlap
 from .overlap.overlap_all_to_all import OverlapAllToAll
+from .overlap.overlap_exchange_block import OverlapExchangeBlock
 from .overlap.overlap_gather_contraction import OverlapGatherContraction
 from .overlap.overlap_gather_product import OverlapGatherProduct
 from .overlap.overlap_gather_scatter import OverlapGatherScatter
@@ -58,6 +59,7 @@ PASSES: tuple[type[Pass], ...] = (
     NormalizeAllToAll,
     ChooseOverlap,
     UnrollGatheringLoops,
+    OverlapExchangeBlock,
     OverlapAllToAll,
     OverlapRowBlock,
     OverlapGatherScatter,
@@ -118,6 +120,8 @@ def overlap_passes() -> tuple[Pass, ...]:
     return (
         # First: the others may rewrite the steps of a loop, each by itself.
         UnrollGatheringLoops(),
+        # Before the pass that rewrites pairs of all-to-alls by themselves.
+        OverlapExchangeBlock(),
         OverlapAllToAll(),
         # Before the passes that rewrite gathers and reduce-scatters by themselves.
         OverlapRowBlock(),

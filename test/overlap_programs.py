@@ -145,6 +145,38 @@ def experts(x, w, v):
     return lax.all_to_all(z, "i", split_axis=1, concat_axis=0, tiled=True)
 
 
+def trained_experts(x, w, v):
+    """Gradients of experts alone, and before what is not computed element by element."""
+
+    def normalized(x, w, v):
+        y = x + experts(x, w, v)
+        return jnp.tanh(y) - y.mean(-1, keepdims=True)
+
+    return squared(experts, x, w, v), squared(normalized, x, w, v)
+
+
+def squared(fun, *args):
+    def loss(*args):
+        return (fun(*args).astype(jnp.float32) ** 2).sum()
+
+    return jax.grad(loss, (0, 1, 2))(*args)
+
+
+def experts_in_loops(x, w, v):
+    """Gradients of layers that are computed again, and of layers that store what they computed."""
+
+    def recomputed(x, w, v):
+        def layer(x, _):
+            return x + jnp.tanh(jax.checkpoint(experts)(x, w, v)), None
+
+        return lax.scan(layer, x, None, length=2)[0]
+
+    def stored(x, w, v):
+        return lax.scan(lambda x, _: (jnp.sin(experts(x, w, v)), None), x, None, length=2)[0]
+
+    return squared(recomputed, x, w, v), squared(stored, x, w, v)
+
+
 def layers(x, ws):
     def loss(x, ws):
         out = lax.scan(lambda x, w: (jnp.tanh(x @ gather(w)), None), x, ws)[0]
@@ -234,6 +266,20 @@ PROGRAMS = {
         P(None, "i"),
         (normal(0, 16, 64, 16), normal(1, 16, 16, 12), normal(2, 16, 12, 16)),
     ),
+    "trained experts": (
+        trained_experts,
+        LINE,
+        (P(None, "i"), P("i"), P("i")),
+        ((P(None, "i"), P("i"), P("i")),) * 2,
+        (normal(0, 4, 32, 6), normal(1, 4, 6, 5) / 4, normal(2, 4, 5, 6) / 4),
+    ),
+    "experts in loops": (
+        experts_in_loops,
+        LINE,
+        (P(None, "i"), P("i"), P("i")),
+        ((P(None, "i"), P("i"), P("i")),) * 2,
+        (normal(0, 4, 32, 6), normal(1, 4, 6, 5) / 4, normal(2, 4, 5, 6) / 4),
+    ),
     "layers": (
         layers,
         LINE,
@@ -280,6 +326,7 @@ ROWS = {
     "4 chunks of rows, backward": {"parts": 4, "backward": True},
     "4 chunks of rows without barriers": {"parts": 4, "barriers": False},
 }
+EXCHANGES = {"2 summed chunks": {"parts": 2}}
 _GATHER, _SCATTER, _SUM = "all_gather", "reduce_scatter", "all_reduce"
 FORMS = [
     (name, program, pass_, op_name, {"form_name": form_name, **options})
@@ -309,6 +356,13 @@ FORMS = [
         ("blocks", "overlap-gather-scatter", _GATHER, "stages", CHUNKS),
         ("gradients", "overlap-row-block", _GATHER, "row-chunks", ROWS),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
+        (
+            "trained experts",
+            "overlap-exchange-block",
+            "all_to_all",
+            "summed-chunks",
+            EXCHANGES,
+        ),
         ("layers", "unroll-gathering-loops", "while", "unroll", LOOPS),
     )
     for name, options in forms.items()

@@ -64,14 +64,15 @@ class Work:
 
     Attributes:
       pattern: "gather-product", "gather-contraction", "product-scatter", "product-sum",
-        "gather-scatter", "all-to-all", "gathering-loop" or "row-block".
+        "gather-scatter", "all-to-all", "gathering-loop", "row-block" or "exchange-block".
       products: of one step, for a loop.
       groups: the devices that communicate, by position in the mesh.
       element, element_bytes: the type of what is sent.
       received: bytes that a device receives; of one step, for a loop; of two all-to-alls together.
       trips: steps of a loop, else 1.
       cut: the size of the dimension that is cut: of a device's block for a gather or a scatter.
-      columns: the largest free dimension of the other operand, for a scatter.
+      columns: the largest free dimension of the other operand, for a scatter; the numbers of all
+        sums together, for an "exchange-block".
       scattered: bytes that a device receives in the reduce_scatter after the last of the products,
         if there is one beside the gather.
       is_narrowed: f32 of which products with default precision use the upper half only.
@@ -83,6 +84,8 @@ class Work:
       source: where the rows of a product that is summed come from: an "argument", or computed
         element by element from a "product" that nothing else reads, or from what is "shared", as
         others read it, or "other".
+      segments: of an "exchange-block", the bytes received, the operations and the all-to-alls of
+        what is computed without joining an array.
     """
 
     pattern: str
@@ -102,6 +105,7 @@ class Work:
     copied: int = 0
     kept: int = 0
     source: str = "other"
+    segments: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def count(self) -> int:
@@ -202,6 +206,7 @@ _KINDS = {
     "product-scatter": "reduce-scatter",
     "product-sum": "all-reduce",
     "all-to-all": "all-to-all",
+    "exchange-block": "all-to-all",
 }
 
 

@@ -13,6 +13,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, Plan, Work, plan_of
+from ..cost.overlap_of_exchanges import plan_of_exchanges
 from ..cost.overlap_of_rows import plan_of_rows
 from ..cost.overlap_on_gpu import plan_on_gpu
 from ..cost.overlap_on_tpu import WIDENED, plan_on_tpu
@@ -38,6 +39,7 @@ _USUAL_FORMS: dict[str, FormName] = {
     "all-to-all": "chunks",
     "gathering-loop": "unroll",
     "row-block": "row-chunks",
+    "exchange-block": "summed-chunks",
 }
 _USUAL_ON_GPUS: dict[str, FormName] = {
     **_USUAL_FORMS,
@@ -45,7 +47,7 @@ _USUAL_ON_GPUS: dict[str, FormName] = {
     "product-scatter": "columns",
 }
 # On any device; libtpu needs none elsewhere.
-_WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages", "row-chunks")
+_WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages", "row-chunks", "summed-chunks")
 # Patterns whose collectives XLA combines on any device.
 _SUMS = ("product-scatter", "product-sum")
 # Patterns whose f32 operands a compiler may send as bf16.
@@ -79,8 +81,9 @@ def choices(
     # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
     form = read_body_form(module)
     is_tpu = machine is not None and machine.is_tpu
-    rows = is_tpu and may_round and effort != "force"
-    sites = find_sites(module, form, blocks=machine is not None and not is_tpu, rows=rows)
+    exchanged = (machine is None or is_tpu) and effort != "force"
+    rows, blocks = is_tpu and exchanged and may_round, machine is not None and not is_tpu
+    sites = find_sites(module, form, blocks=blocks, rows=rows, exchanged=exchanged)
     if not sites:
         return ()
     mesh = form.mesh
@@ -128,7 +131,8 @@ def _kind(choice: Choice) -> Hashable:
 
 def _is_part(site: Site) -> int:
     """Orders sites: loops, blocks, and what can be in them."""
-    return ["gathering-loop", "gather-scatter", site.pattern].index(site.pattern)
+    wholes = ["gathering-loop", "gather-scatter", "exchange-block", site.pattern]
+    return wholes.index(site.pattern)
 
 
 def _part_of(rewritten: Sequence[Site], site: Site) -> str:
@@ -141,6 +145,9 @@ def _part_of(rewritten: Sequence[Site], site: Site) -> str:
     blocks = (other for other in rewritten if other.pattern == "gather-scatter")
     if any(products & {*other.products} for other in blocks):
         return "it is in a block whose rows are computed in stages"
+    exchanged = (other for other in rewritten if other.pattern == "exchange-block")
+    if any(site.op in other.collectives for other in exchanged):
+        return "it is in a block that is exchanged in chunks"
     return ""
 
 
@@ -211,6 +218,8 @@ class _Decision:
             return Plan(None, reason="the figures of its devices are not known")
         work = _work(site, self.mesh, self.may_round)
         rule = plan_on_tpu if self.machine.is_tpu else plan_on_gpu
+        if site.pattern == "exchange-block":
+            rule = plan_of_exchanges
         return plan_of(work, self.machine, rule, margin)
 
     def _choice(self, site: Site, plan: Plan) -> Choice:
@@ -274,6 +283,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         kept=site.kept,
         copied=site.copied,
         source=site.source,
+        segments=site.segments,
     )
 
 

@@ -16,7 +16,15 @@ from jaxlib.mlir import ir
 from ..ir.find_ops import find_ops
 
 FormName = Literal[
-    "ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll", "row-chunks"
+    "ring",
+    "rows",
+    "columns",
+    "partial-sums",
+    "chunks",
+    "stages",
+    "unroll",
+    "row-chunks",
+    "summed-chunks",
 ]
 Empty = Literal["allocate", "zeros"]
 
@@ -34,6 +42,7 @@ class Form:
         round and grow. "chunks": an exchange and what is computed from it, in chunks. "stages":
         chunks go from a gather through products to a reduce_scatter. "unroll": a loop.
         "row-chunks": chunks of rows go from gathers through products to sums, and are never joined.
+        "summed-chunks": the same with chunks of what is exchanged.
       parts: the number of chunks, or of partial sums that are on the way at a time, or of the
         steps of a loop that become one; 0 for the usual number of the form, or for all steps.
       order: the place on the ring of each member of a group; () if the members are in the order of

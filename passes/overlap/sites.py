@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, Protocol, get_args
 
 from jaxlib.mlir import ir
@@ -23,6 +24,7 @@ from ..ir.find_ops import find_ops
 from ..ir.ops import walk
 from ..ir.types import array_bytes, element_bytes, shape_of
 from .blocks import scattered_blocks
+from .exchange_blocks import exchange_blocks
 from .exchanges import ALL_TO_ALL, exchanges
 from .gather_sites import rewritable
 from .gathers import gathers
@@ -42,6 +44,7 @@ Pattern = Literal[
     "all-to-all",
     "gathering-loop",
     "row-block",
+    "exchange-block",
 ]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
@@ -64,7 +67,8 @@ class Site:
       cut: the size of the dimension that is cut to pieces: the block of a device for a gather or a
         scatter, the free dimension of the gathered operand for a contraction, the largest free one
         for a sum, the dimension beside the exchanged one for all_to_alls; 1 for a loop.
-      columns: the size of the largest free dimension of the other operand, for a scatter.
+      columns: the size of the largest free dimension of the other operand, for a scatter; the
+        numbers of all sums together, for a block of exchanges.
       scattered: the bytes that a device receives in the reduce_scatter at the end of a block that
         begins with a gather; else 0.
       reduced: how much of `received` is of reduce_scatters, for a loop.
@@ -74,6 +78,7 @@ class Site:
       source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
+      segments: see `Work`.
     """
 
     pattern: Pattern
@@ -95,6 +100,7 @@ class Site:
     source: Source = "other"
     collectives: tuple[ir.Operation, ...] = ()
     readers: tuple[ir.Operation, ...] = ()
+    segments: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def product(self) -> ir.Operation | None:
@@ -113,7 +119,12 @@ class Site:
 
 
 def find_sites(
-    module: ModuleOp, form: BodyForm | None = None, *, blocks: bool = True, rows: bool = False
+    module: ModuleOp,
+    form: BodyForm | None = None,
+    *,
+    blocks: bool = True,
+    rows: bool = False,
+    exchanged: bool = False,
 ) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
 
@@ -124,6 +135,7 @@ def find_sites(
       form: of the module, if it has been read.
       blocks: whether to look for those of the pattern "gather-scatter".
       rows: whether to look for those of the pattern "row-block".
+      exchanged: whether to look for those of the pattern "exchange-block".
     """
     form = form or read_body_form(module)
     if form.is_partly_manual:
@@ -131,10 +143,15 @@ def find_sites(
     by_name: dict[str, list[ir.Operation]] = {}
     for op in find_ops(module.operation, {name for name, _ in _FINDERS}):
         by_name.setdefault(op.name, []).append(op)
+    unwanted = [
+        find
+        for find, is_wanted in ((_blocks, blocks), (_rows, rows), (_exchange_blocks, exchanged))
+        if not is_wanted
+    ]
     found = [
         site
         for name, find in _FINDERS
-        if name in by_name and (blocks or find is not _blocks) and (rows or find is not _rows)
+        if name in by_name and find not in unwanted
         for site in find(by_name[name], form)
     ]
     if len(found) < 2:
@@ -198,6 +215,30 @@ def _rows(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
         )
 
 
+def _exchange_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+    for each in exchange_blocks(ops, form):
+        products = [_shaped(one) for segment in each.segments for one in segment.all_products]
+        segments = tuple(
+            (
+                sum(received(op, each.count) for op in segment.exchanges),
+                sum(product.flops for product in segment.all_products),
+                len(segment.exchanges),
+            )
+            for segment in each.segments
+        )
+        sums = [op.results[0] for segment in each.segments for op in segment.sums]
+        yield _site(
+            "exchange-block",
+            each,
+            products,
+            each.size,
+            collectives=each.exchanges,
+            segments=segments,
+            columns=sum(prod(shape_of(value)) for value in sums),
+            received=sum(bytes_ for bytes_, _, _ in segments),
+        )
+
+
 def _loops(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
     for each in gathering_loops(ops, form):
         moved = [(op.name, received(op, form.mesh.product(axes))) for op, axes in each.collectives]
@@ -221,6 +262,7 @@ _FINDERS: tuple[tuple[str, Callable[[Sequence[ir.Operation], BodyForm], Iterator
     (REDUCE_SCATTER, _scatters),
     (ALL_REDUCE, _sums),
     (ALL_TO_ALL, _exchanges),
+    (ALL_TO_ALL, _exchange_blocks),
     (ALL_GATHER, _blocks),
     (ALL_GATHER, _rows),
     (WHILE, _loops),
@@ -248,6 +290,7 @@ def _site(
     collectives: tuple[ir.Operation, ...] = (),
     readers: tuple[ir.Operation, ...] = (),
     source: Source = "other",
+    segments: tuple[tuple[int, int, int], ...] = (),
     **sizes: int,
 ) -> Site:
     """A site; `sizes` are other fields of it, of which one has no default: `received`."""
@@ -268,6 +311,7 @@ def _site(
         collectives=collectives,
         readers=readers,
         source=source,
+        segments=segments,
         **sizes,
     )
 

@@ -21,12 +21,12 @@ class OverlapChoice:
 
     Attributes:
       pattern: "gather-product", "gather-contraction", "product-scatter", "product-sum",
-        "gather-scatter", "all-to-all", "gathering-loop" or "row-block".
+        "gather-scatter", "all-to-all", "gathering-loop", "row-block" or "exchange-block".
       line: The user's line of the communication; "" if unknown.
       axes: The mesh axes along which devices communicate.
       devices: The number of devices in a group.
-      form: "ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll" or "row-chunks";
-        None if the program is left as it is.
+      form: "ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll", "row-chunks" or
+        "summed-chunks"; None if the program is left as it is.
       parts: The number of chunks or steps; 0 for the usual number of the form.
       plain_seconds: The expected time of the plain program; None if no form was considered.
       expected_seconds: That of the form.

@@ -71,11 +71,24 @@ def summed_gradient(x, w):
     return y @ w.T, x.T @ y
 
 
+def experts(x, w, v):
+    y = jax.lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
+    h = jax.nn.gelu(jax.numpy.einsum("ecd,edh->ech", y, w))
+    z = jax.numpy.einsum("ech,ehd->ecd", h, v)
+    return jax.lax.all_to_all(z, "i", split_axis=1, concat_axis=0, tiled=True)
+
+
+def experts_gradient(*args):
+    return jax.grad(lambda *args: (experts(*args).astype("float32") ** 2).sum(), (0, 1, 2))(*args)
+
+
+EXPERTS = (P(None, "i"), P("i"), P("i"))
 MLP = (P("i"), P(None, "i"), P("i"))
 SUMMED = (P(None, "i"), P("i"))
 PROGRAMS = {
     summed_gradient: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
     mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
+    experts_gradient: (EXPERTS, EXPERTS, ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))),
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
@@ -307,6 +320,23 @@ def test_a_gradient_whose_sums_may_be_rounded_is_computed_in_chunks_of_rows(mach
     for sizes, dtype in ((small, "bfloat16"), (large, "bfloat16"), (None, "float32")):
         patterns = chosen(mlp_gradient, machine, dtype, sizes, may_round=True)
         assert [form for pattern, form, _ in patterns if pattern == "row-block"] == [None]
+
+
+@pytest.mark.parametrize("machine", [V5E, V5P])
+def test_a_gradient_of_experts_whose_sums_may_be_rounded_is_exchanged_in_chunks(machine):
+    ((pattern, form, plan),) = chosen(experts_gradient, machine, may_round=True)
+    assert (pattern, form.name, form.parts) == ("exchange-block", "summed-chunks", 4)
+    assert 0.6 < plan.expected / plan.plain < 0.85
+    few = ((8, 512, 4096), (8, 4096, 2048), (8, 2048, 4096))
+    alone = Machine(machine.chip, machine.network, machine.places)
+    for on, sizes, may_round, reason in (
+        (machine, None, False, "overlap_rounding"),
+        (alone, None, True, "shmap_compiler.compiler_options"),
+        (machine, few, True, "would have 128 rows"),
+    ):
+        ((_, form, plan),) = chosen(experts_gradient, on, sizes=sizes, may_round=may_round)
+        assert form is None
+        assert reason in plan.reason
 
 
 @pytest.mark.parametrize(("columns", "has_ring"), [(4096, False), (1024, True)])
