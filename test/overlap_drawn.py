@@ -39,8 +39,11 @@ FORMS: dict[str, tuple[form.FormName, ...]] = {
     "all-to-all": ("chunks",),
     "gathering-loop": ("unroll",),
     "row-block": ("row-chunks",),
+    "exchange-block": ("summed-chunks",),
 }
 """Those that the passes have for a pattern."""
+
+FLAGS = ("barriers", "stacked", "in_place", "wide", "ordered", "shared")
 
 Shape = tuple[int, ...]
 
@@ -59,14 +62,13 @@ class WriteRandomForms(Pass):
         inline_steps(module)
         inline_local(module)
         draw = random.Random(self.seed)
-        sites = list(find_sites(module, read_body_form(module), blocks=True, rows=True))
+        body = read_body_form(module)
+        sites = list(find_sites(module, body, blocks=True, rows=True, exchanged=True))
         draw.shuffle(sites)
         for site in sites[: math.ceil(0.85 * len(sites))]:
             name = draw.choice(FORMS[site.pattern])
             parts = draw.choice((1, 2, 4) if name == "partial-sums" else (0, 2, 3, 4, 8))
-            flags = {
-                key: draw.random() < 0.5 for key in ("barriers", "stacked", "in_place", "wide")
-            }
+            flags = {key: draw.random() < 0.5 for key in FLAGS}
             form.write(site.op, form.Form(name, parts, **flags))
 
 
