@@ -23,7 +23,8 @@ from ..ir.mesh import Mesh
 from .form import Form, FormName
 from .loop_families import families
 from .memory import too_large
-from .sites import Site, find_sites
+from .site import Site
+from .sites import find_sites
 
 Effort = Literal["auto", "try", "force"]
 """Which forms are taken: those that are expected to gain a margin, anything, or all."""

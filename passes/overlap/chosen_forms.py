@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from .form import Form
-from .sites import Pattern, Site
+from .site import Pattern, Site
 
 
 @dataclass(frozen=True)

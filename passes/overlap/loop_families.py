@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .sites import Site
+from .site import Site
 
 
 def families(loops: Sequence[Site]) -> list[list[Site]]:

@@ -18,7 +18,7 @@ from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import is_token
 from ..ir.types import Value, array_bytes
 from .form import Form
-from .sites import Site
+from .site import Site
 from .stored import FEW_BYTES, is_fused
 
 SHARE = 0.02
