@@ -72,7 +72,7 @@ def gathered(x, w, v, batch):
         jax.nn.gelu(g @ w) * (g @ v),
         jnp.tanh(g @ w + v[0]) + g[:, :16],
         jnp.einsum("kf,mk->fm", w, gather(x * 2)),
-        gather(x + 1) @ w,
+        (gather(x + 1) @ w, gather(x[:15]) @ v),
         (gather(x + 2).T @ gather(x + 2), gather(x + 2) @ v),
         jnp.einsum("bmk,bkf->bmf", gather(batch, dimension=1), jnp.stack([w, v])),
         jnp.einsum("mbk,mfk->mbf", gather(x[:, None]), gather(x[:, None] + 1)),
