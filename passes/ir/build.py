@@ -1,7 +1,7 @@
 """Builds operations of StableHLO with one result, at the current insertion point and location.
 
-The functions are named as in `jaxlib.mlir.dialects.stablehlo`. That module has a class for each
-operation and infers the types of results, which takes several times as long.
+The functions, but for `like`, are named as in `jaxlib.mlir.dialects.stablehlo`. That module has a
+class for each operation and infers the types of results, which takes several times as long.
 """
 
 from __future__ import annotations
@@ -88,6 +88,19 @@ def dynamic_slice(value: Value, starts: Sequence[Value], sizes: Sequence[int]) -
 
 def dynamic_update_slice(whole: Value, piece: Value, starts: Sequence[Value]) -> Value:
     return _built("dynamic_update_slice", whole.type, [whole, piece, *starts])
+
+
+def like(op: ir.Operation, type_: ir.Type, operands: Sequence[Value]) -> Value:
+    """What an operation gives for other operands, as a value of another type.
+
+    Its attributes, its region and its location are those of `op`.
+    """
+    copy = op.clone().operation
+    for number, operand in enumerate(operands):
+        copy.operands[number] = operand
+    result = copy.results[0]
+    result.set_type(type_)
+    return result
 
 
 def _built(

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from ..ir import build
 from ..ir.ops import defining_op
-from ..ir.types import Value, element_of, tensor
+from ..ir.types import Value, element_of, shape_of, tensor
 from .cuts import Cut
 from .exchange_blocks import ExchangeBlock
 from .exchange_segments import Segment
@@ -93,7 +93,7 @@ class _Chunks:
 
     def _copy(self, op: ir.Operation, operands: list[Value]) -> Value:
         type_ = piece_type(op.results[0], self.block.cuts[op.results[0]], self.size)
-        return _copied(op, type_, operands)
+        return build.like(op, type_, operands)
 
     def _operand(self, part: int, op: ir.Operation, number: int) -> Value:
         value = op.operands[number]
@@ -124,8 +124,8 @@ class _Chunks:
     def _add(self, part: int, op: ir.Operation) -> None:
         """Adds a product that sums over a chunk to that of the chunks before."""
         result = op.results[0]
-        type_ = tensor(ir.RankedTensorType(result.type).shape, adding_type(element_of(result)))
-        product = _copied(op, type_, [self._operand(part, op, number) for number in (0, 1)])
+        type_ = tensor(shape_of(result), adding_type(element_of(result)))
+        product = build.like(op, type_, [self._operand(part, op, number) for number in (0, 1)])
         before = self.totals.get(result)
         self.totals[result] = product if before is None else build.add(before, product)
 
@@ -153,14 +153,3 @@ class _Chunks:
         for use in list(value.uses):
             if not self._is_inside(use):
                 use.owner.operation.operands[use.operand_number] = by
-
-
-def _copied(op: ir.Operation, type_: ir.Type, operands: list[Value]) -> Value:
-    copy = ir.Operation.create(
-        op.name,
-        results=[type_],
-        operands=operands,
-        attributes={name: op.attributes[name] for name in op.attributes},
-        loc=op.location,
-    )
-    return copy.results[0]

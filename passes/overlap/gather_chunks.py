@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxlib.mlir import ir
 
+from ..ir import build
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_through
 from .form import Form
@@ -77,13 +78,7 @@ def _values(found: Plan, gather: Gather, own: Cut, parts: int, form: Form) -> li
 
 def _gather(gather: ir.Operation, chunk: Value, found: Plan, size: int) -> Value:
     result = gather.results[0]
-    op = ir.Operation.create(
-        gather.name,
-        results=[piece_type(result, found.cuts[result], size)],
-        operands=[chunk],
-        attributes={name: gather.attributes[name] for name in gather.attributes},
-    )
-    return op.results[0]
+    return build.like(gather, piece_type(result, found.cuts[result], size), [chunk])
 
 
 def _computed(found: Plan, gathered: Value, part: int, size: int) -> list[Value]:

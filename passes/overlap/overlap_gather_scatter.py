@@ -38,6 +38,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.types import Value
@@ -46,7 +47,6 @@ from .cuts import Cut
 from .form import Empty, Form
 from .pieces import barrier, compute, empty, join, piece_type, take
 from .rewriting import RewritingPass
-from .scatter_chunks import copy_reduction
 
 _USUAL = 4
 """Chunks, if the form does not say how many."""
@@ -127,7 +127,7 @@ class _Stages:
         return take(operand, self.block.cuts[operand], part * self.size, self.size)
 
     def _gather(self, chunk: Value) -> Value:
-        return self._collective(self.block.op, chunk).results[0]
+        return self._of_piece(self.block.op, chunk)
 
     def _first(self, part: int, gathered: Value) -> list[Value]:
         known = self._compute(part, self.block.first, {self.block.op.results[0]: gathered})
@@ -150,16 +150,9 @@ class _Stages:
         return compute(ops, known, self.block.cuts, self.size, take_piece)
 
     def _scatter(self, summed: Value) -> Value:
-        copy = self._collective(self.block.back, summed, regions=1)
-        copy_reduction(self.block.back, copy)
-        return copy.results[0]
+        return self._of_piece(self.block.back, summed)
 
-    def _collective(self, op: ir.Operation, operand: Value, regions: int = 0) -> ir.Operation:
+    def _of_piece(self, op: ir.Operation, operand: Value) -> Value:
         result = op.results[0]
-        return ir.Operation.create(
-            op.name,
-            results=[piece_type(result, self.block.cuts[result], self.size)],
-            operands=[operand],
-            attributes={name: op.attributes[name] for name in op.attributes},
-            regions=regions,
-        )
+        type_ = piece_type(result, self.block.cuts[result], self.size)
+        return build.like(op, type_, [operand])

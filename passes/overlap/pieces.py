@@ -173,14 +173,9 @@ def compute(
             _operand(op, number, cut, known, size, take_piece) for number in range(len(op.operands))
         ]
         type_ = piece_type(op.results[0], cut, size)
-        copy = ir.Operation.create(
-            op.name,
-            results=[type_ if element is None else tensor(type_.shape, element)],
-            operands=operands,
-            attributes={name: op.attributes[name] for name in op.attributes},
-            loc=op.location,
-        )
-        known[op.results[0]] = copy.results[0]
+        if element is not None:
+            type_ = tensor(type_.shape, element)
+        known[op.results[0]] = build.like(op, type_, operands)
     return known
 
 

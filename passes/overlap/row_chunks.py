@@ -16,7 +16,7 @@ from ..ir.body_form import BodyForm
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.slices import put_at, scalar, take_at
-from ..ir.types import Value, element_of, tensor
+from ..ir.types import Value, element_of, shape_of, tensor
 from .called import Called
 from .cuts import Cut
 from .form import Form
@@ -129,14 +129,8 @@ class _Chunks:
 
     def _add(self, part: int, op: ir.Operation, before: Sequence[Value]) -> Value:
         """A product that sums over the rows of a chunk, added to that of the chunks before."""
-        element = adding_type(element_of(op.results[0]))
-        product = ir.Operation.create(
-            op.name,
-            results=[tensor(ir.RankedTensorType(op.results[0].type).shape, element)],
-            operands=[self._piece(part, value) for value in op.operands],
-            attributes={name: op.attributes[name] for name in op.attributes},
-            loc=op.location,
-        ).results[0]
+        type_ = tensor(shape_of(op.results[0]), adding_type(element_of(op.results[0])))
+        product = build.like(op, type_, [self._piece(part, value) for value in op.operands])
         return build.add(before[0], product) if before else product
 
     def _piece(self, part: int, value: Value) -> Value:
@@ -172,13 +166,7 @@ class _Chunks:
 
     def _gather(self, gather: ir.Operation, chunk: Value) -> Value:
         whole = gather.results[0]
-        op = ir.Operation.create(
-            gather.name,
-            results=[piece_type(whole, self.block.cuts[whole], self.size)],
-            operands=[chunk],
-            attributes={name: gather.attributes[name] for name in gather.attributes},
-        )
-        return op.results[0]
+        return build.like(gather, piece_type(whole, self.block.cuts[whole], self.size), [chunk])
 
     def _order(self, *values: Value) -> list[Value]:
         """The values, none of which is used before all are there."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jaxlib.mlir import ir
 
+from ..ir import build
 from ..ir.slices import put_at, scalar
 from ..ir.types import Value, shape_of
 from .cuts import Cut
@@ -94,7 +95,7 @@ def _value(
         computed = following
         if form.barriers:
             operand, computed = barrier(operand, computed)
-        piece = _summed(found.op, computed, cut, size)
+        piece = build.like(found.op, piece_type(found.op.results[0], cut, size), [computed])
         if part + 1 < parts:
             following = product(part + 1, operand)
             if form.barriers:
@@ -102,32 +103,3 @@ def _value(
         buffer = [put_at(each, piece, cut.dimension, scalar(part * size)) for each in buffer]
         pieces.append(piece)
     return buffer[0] if buffer else join(pieces, cut, type_, None)
-
-
-def _summed(op: ir.Operation, value: Value, cut: Cut, size: int) -> Value:
-    copy = ir.Operation.create(
-        op.name,
-        results=[piece_type(op.results[0], cut, size)],
-        operands=[value],
-        attributes={name: op.attributes[name] for name in op.attributes},
-        regions=1,
-    )
-    copy_reduction(op, copy)
-    return copy.results[0]
-
-
-def copy_reduction(op: ir.Operation, to: ir.Operation) -> None:
-    """Gives a collective the region, of one operation, with which another combines values."""
-    old = op.regions[0].blocks[0]
-    arguments = list(old.arguments)
-    block = ir.Block.create_at_start(
-        to.regions[0], [each.type for each in arguments], [op.location] * len(arguments)
-    )
-    new = dict(zip(arguments, block.arguments, strict=True))
-    with ir.InsertionPoint(block):
-        for each in old.operations:
-            clone = each.operation.clone()
-            for number, operand in enumerate(each.operation.operands):
-                clone.operation.operands[number] = new.get(operand, operand)
-            for result, copied in zip(each.operation.results, clone.operation.results, strict=True):
-                new[result] = copied

@@ -173,9 +173,8 @@ def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequ
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # Programs that are shown, saved or compiled ahead of time are never watched.
     watch = is_watching() and _options.get() is _DEFAULT
-    with memoizing(
-        ctx.module_context.context
-    ):  # emission knows what the passes would read of @main
+    # Emission knows what the passes would read of @main.
+    with memoizing(ctx.module_context.context):
         module = emit(graph, ctx, effects, watch)
         _run_passes(module, lambda: emit(graph, ctx, effects), _chooser(graph, ctx))
     tokens = [ctx.tokens_in.get(e) for e in effects]
