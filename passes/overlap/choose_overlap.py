@@ -28,8 +28,9 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import Pass, PipelineError
 from ..cost.machine import Machine
 from ..ir.find_ops import find_ops
-from .choices import Choice, Effort, choices
+from .choices import choices
 from .chosen_forms import record
+from .decision import Choice, Effort
 from .form import write
 from .inline_local import inline_local
 from .inline_steps import inline_steps

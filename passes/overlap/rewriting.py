@@ -3,7 +3,7 @@
 To add a pattern, write what finds it among operations (as scatters.py does) and a pass that
 rewrites it, a subclass of `RewritingPass` (as in overlap_product_sum.py), in its place in
 pipeline.py. Then add a name in site.py, a finder in sites.py, a rule for its forms in passes/cost/,
-and the form that is forced in choices.py.
+and the form that is forced in decision.py.
 """
 
 from __future__ import annotations
