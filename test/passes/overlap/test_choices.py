@@ -82,13 +82,21 @@ def experts_gradient(*args):
     return jax.grad(lambda *args: (experts(*args).astype("float32") ** 2).sum(), (0, 1, 2))(*args)
 
 
+def recomputed_experts_gradient(*args):
+    return jax.grad(
+        lambda *args: (jax.checkpoint(experts)(*args).astype("float32") ** 2).sum(), (0, 1, 2)
+    )(*args)
+
+
 EXPERTS = (P(None, "i"), P("i"), P("i"))
+EXPERTS_SIZES = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
 MLP = (P("i"), P(None, "i"), P("i"))
 SUMMED = (P(None, "i"), P("i"))
 PROGRAMS = {
     summed_gradient: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
     mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
-    experts_gradient: (EXPERTS, EXPERTS, ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))),
+    recomputed_experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
+    experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
@@ -327,16 +335,30 @@ def test_a_gradient_of_experts_whose_sums_may_be_rounded_is_exchanged_in_chunks(
     ((pattern, form, plan),) = chosen(experts_gradient, machine, may_round=True)
     assert (pattern, form.name, form.parts) == ("exchange-block", "summed-chunks", 4)
     assert 0.6 < plan.expected / plan.plain < 0.85
-    few = ((8, 512, 4096), (8, 4096, 2048), (8, 2048, 4096))
-    alone = Machine(machine.chip, machine.network, machine.places)
-    for on, sizes, may_round, reason in (
-        (machine, None, False, "overlap_rounding"),
-        (alone, None, True, "shmap_compiler.compiler_options"),
-        (machine, few, True, "would have 128 rows"),
-    ):
-        ((_, form, plan),) = chosen(experts_gradient, on, sizes=sizes, may_round=may_round)
-        assert form is None
-        assert reason in plan.reason
+
+
+FEW = ((8, 512, 4096), (8, 4096, 2048), (8, 2048, 4096))
+WIDE = ((8, 8192, 1024), (8, 1024, 4096), (8, 4096, 1024))
+NO_OPTIONS = Machine(V5E.chip, V5E.network, V5E.places)
+
+
+@pytest.mark.parametrize(
+    ("fun", "machine", "options", "reason"),
+    [
+        (experts_gradient, V5E, {"may_round": False}, "overlap_rounding"),
+        (experts_gradient, NO_OPTIONS, {}, "shmap_compiler.compiler_options"),
+        (experts_gradient, V5E, {"sizes": FEW}, "would have 128 rows"),
+        (experts_gradient, V5E, {"sizes": WIDE}, "too wide: not measured"),
+        (experts_gradient, V5E, {"dtype": "float32"}, "exchanged f32 were not measured"),
+        (experts_gradient, V6E, {}, "would need more memory"),
+        (recomputed_experts_gradient, V5E, {}, "not computed together with its forward pass"),
+    ],
+)
+def test_gradients_of_experts_that_are_left(fun, machine, options, reason):
+    found = chosen(fun, machine, **{"may_round": True, **options})
+    ((form, plan),) = [each[1:] for each in found if each[0] == "exchange-block"]
+    assert form is None
+    assert reason in plan.reason
 
 
 @pytest.mark.parametrize(("columns", "has_ring"), [(4096, False), (1024, True)])

@@ -1,13 +1,20 @@
 """Equal layers of a program share the functions that their sites become; others have their own."""
 
 import re
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
+import shmap_passes
 from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
+from jaxlib.mlir import ir
 from overlap_programs import PROGRAMS, mesh
+from shmap_passes.ir import build
+from shmap_passes.overlap.equal_sites import shared, sharing
+from shmap_passes.overlap.form import Form
 
 from shmap_compiler import shard_map
 
@@ -79,6 +86,69 @@ def test_equal_rings_whose_steps_are_loops_are_functions():
     assert text.count("stablehlo.while") == 2
     assert functions_and_calls(text, "shmap_ring") == (1, 2)
     assert functions_and_calls(text, "shmap_sums") == (1, 2)
+
+
+def read_once_more(x, w, scales):
+    read = []
+    for _ in scales:
+        g = lax.all_gather(x, "i", axis=0, tiled=True)
+        x = lax.psum_scatter(jnp.tanh(g @ w) @ w.T, "i", scatter_dimension=0, tiled=True)
+        read.append(g)
+    return x + jnp.flip(read[-1], 0)[: len(x)]
+
+
+def on_two_lines(x, w, scales):
+    for _ in scales:
+        x = lax.all_gather(x, "i", axis=0, tiled=True)[: len(x)] @ w
+    for _ in scales:
+        x = jnp.tanh(lax.all_gather(x, "i", axis=0, tiled=True) @ w)[: len(x)]
+    for _ in scales:
+        x = jnp.tanh(lax.all_gather(x, "i", axis=0, tiled=True) @ w)[: len(x)]
+    return x
+
+
+def of_two_widths(x, w, scales):
+    for width in (8, 8, 16, 16):
+        g = lax.all_gather(x[:, :width], "i", axis=0, tiled=True)
+        x = jnp.tanh(g @ w[:width])[: len(x)]
+    return x
+
+
+@pytest.mark.parametrize(
+    ("layers", "functions", "calls"),
+    [(read_once_more, 2, 3), (on_two_lines, 2, 6), (of_two_widths, 2, 4)],
+)
+def test_sites_that_differ_have_functions_of_their_own(layers, functions, calls):
+    """By what others read, by the line of the program, and by their sizes."""
+    x, w, *_ = PROGRAMS["gathered"][-1]
+    args = jnp.asarray(x[:, :16]), 0.1 * jnp.asarray(w[:16, :16])
+    text = lowered(layers, (P("i"), P()), *args)
+    assert functions_and_calls(text, "shmap_ring") == (functions, calls)
+
+
+FUNCTIONS = """module {
+  func.func public @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+    %a = stablehlo.negate %x : tensor<4xf32>
+    %b = stablehlo.negate %y : tensor<4xf32>
+    %c = stablehlo.add %a, %b : tensor<4xf32>
+    return %c : tensor<4xf32>
+  }
+}"""
+
+
+def test_what_is_built_of_values_that_a_site_does_not_use_is_not_shared():
+    with shmap_passes.make_context(), ir.Location.unknown():
+        module = ir.Module.parse(FUNCTIONS)
+        block = module.body.operations[0].regions[0].blocks[0]
+        first, second, after, _ = (op.operation for op in block.operations)
+        form = Form("ring", shared=True)
+        with ir.InsertionPoint(after), sharing():
+            for op, other in zip((first, second), reversed(block.arguments), strict=True):
+                made = partial(build.add, other, other)
+                (value,) = shared("f", [op], op.results, form, lambda made=made: [made()])
+                op.results[0].replace_all_uses_with(value)
+        module.operation.verify()
+        assert functions_and_calls(str(module), "f") == (2, 2)
 
 
 def one(x, w):

@@ -1,0 +1,122 @@
+"""Blocks of exchanges compute what they did, and are left if they cannot be computed in chunks."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from overlap_programs import BY_NAME, mesh, normal
+
+import shmap_compiler
+from shmap_compiler import shard_map
+
+
+def exchange(x):
+    return lax.all_to_all(x, "i", 0, 0, tiled=True)
+
+
+def rows(x):
+    return x.reshape(32, 8)
+
+
+def tokens(x):
+    return x.reshape(4, 8, 8)
+
+
+def block(x, w, between=jnp.tanh, turned=lambda x: x):
+    """Both ways through a layer; the sum is over tokens of both."""
+    b = rows(exchange(x))
+    g = exchange(between(exchange(tokens(b @ w))))
+    return exchange(tokens(rows(g) @ w)), b.T @ rows(turned(g))
+
+
+def of_two_cuts(x, w):
+    return block(x, w, lambda e: jnp.tanh(e + e.transpose(0, 2, 1)))
+
+
+def whose_product_others_read(x, w):
+    read = []
+
+    def between(e):
+        read.append(e @ w)
+        return jnp.tanh(read[0])
+
+    return *block(x, w, between), jnp.flip(read[0], 2)
+
+
+def summed_in_another_order(x, w):
+    return block(x, w, turned=lambda g: g.transpose(1, 0, 2))
+
+
+def beside_an_exchange_of_another_shape(x, w):
+    line = lax.all_to_all(x[0, 0], "i", 0, 0, tiled=True)
+    return *block(x, w), jnp.outer(line, line)
+
+
+def exchanged_again_after_what_needs_all(x, w):
+    b = rows(exchange(x))
+    g = exchange(jnp.flip(exchange(tokens(b @ w)), 1))
+    return exchange(tokens(rows(g) @ w)), b.T @ rows(g), exchange(tokens(b * 2))
+
+
+def summed_with_what_comes_later(x, w):
+    b = rows(exchange(x))
+    e = exchange(tokens(b @ w))
+    return e, b.T @ jnp.flip(rows(x), 0)
+
+
+# Whether the pass changes them.
+PROGRAMS = {
+    block: True,
+    of_two_cuts: True,
+    whose_product_others_read: False,
+    summed_in_another_order: False,
+    beside_an_exchange_of_another_shape: True,
+    exchanged_again_after_what_needs_all: False,
+    summed_with_what_comes_later: False,
+}
+PASS = "shmap-overlap-exchange-block"
+
+
+def lowered(body, parts=2, dtype="float32"):
+    """The program with the pass, its text before and after it, and arguments."""
+    args = [jnp.asarray(normal(0, 16, 8, 8), dtype), jnp.asarray(normal(1, 8, 8) / 4, dtype)]
+    pass_ = BY_NAME["overlap-exchange-block"](form="summed-chunks", parts=parts)
+    specs = {"in_specs": (P("i"), P()), "out_specs": P("i"), "check_vma": False}
+    with shmap_compiler.passes(pass_):
+        program = shard_map(body, mesh=mesh(i=4), **specs).lower(*args)
+    plain = shard_map(body, mesh=mesh(i=4), **specs).lower(*args)
+    states = {state.name: state.text for state in program.snapshots.stages}
+    return program, plain, states["shmap-normalize-all-to-all"], states[PASS], args
+
+
+@pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.__name__)
+def test_values_are_those_without_chunks(body):
+    program, plain, before, after, args = lowered(body)
+    assert (before != after) == PROGRAMS[body]
+    if before == after:
+        return
+    for ours, theirs in zip(program.compile()(*args), plain.compile()(*args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
+def summed_after_it_returned(x, w):
+    y, z = block(x, w)
+    return y, z, rows(y).T @ rows(y)
+
+
+def test_what_has_returned_is_summed_as_it_was():
+    *_, after, _ = lowered(summed_after_it_returned)
+    assert "(tensor<8x32xf32>, tensor<32x8xf32>) -> tensor<8x8xf32>" in after
+
+
+def test_chunks_of_different_sizes_are_not_made():
+    _, _, before, after, _ = lowered(block, parts=3)
+    assert before == after
+
+
+def test_sums_of_chunks_are_added_in_f32():
+    _, _, _, after, _ = lowered(block, dtype="bfloat16")
+    assert "-> tensor<8x8xf32>" in after
+    assert "stablehlo.add %" in after
+    assert "(tensor<8x8xf32>) -> tensor<8x8xbf16>" in after
