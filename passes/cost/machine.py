@@ -35,16 +35,7 @@ class Machine:
     @property
     def text(self) -> str:
         """One line of JSON, as an option of a pass has it."""
-        kind = "torus" if self.is_tpu else "nodes"
-        fields = vars(self.network).items()
-        network = {k: v if v != math.inf else None for k, v in fields}
-        contents = {
-            "chip": self.chip.name,
-            "network": {kind: network},
-            "places": self.places,
-            "compiler_options": self.compiler_options,
-        }
-        return json.dumps(contents, separators=(",", ":"))
+        return _text(self)
 
     @staticmethod
     @lru_cache(maxsize=64)
@@ -63,6 +54,20 @@ class Machine:
             return Machine(chip, network, places, contents["compiler_options"])
         except (KeyError, TypeError, StopIteration) as error:
             raise ValueError(f"no description of a machine: {text!r}") from error
+
+
+@lru_cache(maxsize=64)  # each lowering for a target asks for it
+def _text(machine: Machine) -> str:
+    kind = "torus" if machine.is_tpu else "nodes"
+    fields = vars(machine.network).items()
+    network = {k: v if v != math.inf else None for k, v in fields}
+    contents = {
+        "chip": machine.chip.name,
+        "network": {kind: network},
+        "places": machine.places,
+        "compiler_options": machine.compiler_options,
+    }
+    return json.dumps(contents, separators=(",", ":"))
 
 
 def _value(name: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ were written out. The module is smaller, and takes less time to build, verify, s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -54,6 +54,29 @@ class Called:
         if found is None:
             found = self._functions[types] = define(self._name, self._build, types)
         return call(found, [*values, *found.captured])
+
+
+class Alike:
+    """What is computed alike of several sets of values, as a function of the module.
+
+    It is built of the values of the first set, by what they are known as. Other values from
+    outside must be there at each call.
+    """
+
+    def __init__(self, name: str, build: Callable[[Mapping[Value, Value]], Sequence[Value]]):
+        self._name, self._build = name, build
+        self._function: Function | None = None
+        self._known_as: dict[Value, Value] = {}
+
+    def __call__(self, known: Mapping[Value, Value]) -> list[Value]:
+        if self._function is None:
+            self._function = define(self._name, lambda: self._build(known), ())
+            self._known_as = {value: key for key, value in known.items()}
+        values = [
+            known[self._known_as[value]] if value in self._known_as else value
+            for value in self._function.captured
+        ]
+        return call(self._function, values)
 
 
 def call(function: Function, values: Sequence[Value]) -> list[Value]:
@@ -118,10 +141,11 @@ def _capture(block: ir.Block) -> tuple[Value, ...]:
     captured: dict[Value, Value] = {}
     for each in block.operations:
         op = each.operation
-        operands = free_values([op]) if len(op.regions) else list(op.operands)
-        if not inside.issuperset(operands):
-            for operand in operands:
-                if operand not in inside and operand not in captured:
+        operands = free_values([op]) if len(op.regions) else op.operands
+        outside = [operand for operand in operands if operand not in inside]
+        if outside:
+            for operand in outside:
+                if operand not in captured:
                     captured[operand] = block.add_argument(operand.type, op.location)
             replace_operands(op, captured)
         inside.update(op.results)

@@ -14,9 +14,9 @@ module @all_axes_are_manual {
     // CHECK: %[[X1:.*]] = stablehlo.slice %arg0 [2:4, 0:8]
     // CHECK: %[[B0:.*]]:2 = stablehlo.optimization_barrier %[[X1]], %[[G0]]
     // CHECK: %[[G1:.*]] = "stablehlo.all_gather"(%[[B0]]#0)
-    // CHECK: %[[A0:.*]] = stablehlo.dot_general %[[B0]]#1, %arg1
+    // CHECK: %[[A0:.*]] = call @shmap_chunk(%[[B0]]#1, %arg1)
     // CHECK: %[[B1:.*]]:2 = stablehlo.optimization_barrier %[[A0]], %[[G1]]
-    // CHECK: %[[A1:.*]] = stablehlo.dot_general %[[B1]]#1, %arg1
+    // CHECK: %[[A1:.*]] = call @shmap_chunk(%[[B1]]#1, %arg1)
     // CHECK: %[[A:.*]]:2 = stablehlo.optimization_barrier %[[B1]]#0, %[[A1]]
     // A partial sum of the first chunk, and one of the second; what a product needs is computed again.
     // CHECK: %[[Z0:.*]] = call @shmap_product({{.*}}, %[[A]]#0, %arg2)
@@ -29,13 +29,17 @@ module @all_axes_are_manual {
     // CHECK: %[[Y:.*]] = stablehlo.dynamic_update_slice
     // CHECK: stablehlo.slice %[[Y]] [0:2, 0:8]
     // CHECK: "stablehlo.all_gather"
+    // CHECK: %[[B2:.*]]:2 = stablehlo.optimization_barrier
     // CHECK: "stablehlo.all_gather"
-    // CHECK: %[[H:.*]] = stablehlo.tanh %[[A]]#0 : tensor<4x6xf32>
-    // CHECK: %[[D0:.*]] = stablehlo.dot_general %[[H]], {{.*}} contracting_dims = [0] x [0]
-    // CHECK: %[[D1:.*]] = stablehlo.dot_general {{.*}} contracting_dims = [0] x [0]
-    // CHECK: %[[D:.*]] = stablehlo.add {{.*}}, %[[D1]] : tensor<6x8xf32>
+    // CHECK: %[[D0:.*]] = call @shmap_chunk_0(%[[A]]#0, %[[B2]]#1)
+    // CHECK: %[[B3:.*]]:2 = stablehlo.optimization_barrier %[[D0]],
+    // CHECK: %[[D1:.*]] = call @shmap_chunk_0(%[[A]]#1, %[[B3]]#1)
+    // CHECK: %[[D:.*]] = stablehlo.add %[[B3]]#0, %[[D1]] : tensor<6x8xf32>
     // CHECK-NOT: "stablehlo.reduce_scatter"
     // CHECK: return %[[Y]], %[[D]]
+    // CHECK: func.func private @shmap_chunk_0
+    // CHECK: %[[H:.*]] = stablehlo.tanh %arg0 : tensor<4x6xf32>
+    // CHECK: stablehlo.dot_general %[[H]], %arg1, contracting_dims = [0] x [0]
     // CHECK: func.func private @shmap_add
     // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg2, %arg3
     // CHECK: %[[P:.*]] = call @shmap_product(%arg1, %[[B]]#1, %arg4)
@@ -44,6 +48,8 @@ module @all_axes_are_manual {
     // CHECK: %[[P:.*]] = stablehlo.dynamic_slice %arg1, {{.*}} -> tensor<2x6xf32>
     // CHECK: %[[H:.*]] = stablehlo.tanh %[[P]]
     // CHECK: stablehlo.dot_general %[[H]], %arg2
+    // CHECK: func.func private @shmap_chunk(
+    // CHECK: stablehlo.dot_general %arg0, %arg1
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
     %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
     %h = stablehlo.tanh %a : tensor<8x6xf32>
