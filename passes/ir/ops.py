@@ -12,6 +12,8 @@ from .types import Value
 
 def walk(root: ir.Operation) -> list[ir.Operation]:
     """`root` and every operation inside, outer before inner, as a list; they may be rewritten."""
+    if not len(root.regions):
+        return [root]
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -64,7 +66,7 @@ def free_values(ops: Iterable[ir.Operation]) -> list[Value]:
 
 def replace_operands(op: ir.Operation, mapping: Mapping[Value, Value]) -> None:
     """Replaces operands of `op` and of the operations in its regions."""
-    for each in walk(op) if len(op.regions) else [op]:
+    for each in walk(op):
         for number, operand in enumerate(each.operands):
             if operand in mapping:
                 each.operands[number] = mapping[operand]

@@ -35,6 +35,10 @@ def shape_of(value: Value) -> list[int]:
     return list(value.type.shape)
 
 
+def have_same_shape(left: Value, right: Value) -> bool:
+    return left.type == right.type or shape_of(left) == shape_of(right)
+
+
 def element_of(value: Value) -> ir.Type:
     return value.type.element_type
 

@@ -70,6 +70,8 @@ def choices(
 
 def _shared(found: Sequence[Choice]) -> tuple[Choice, ...]:
     """Choices with the forms of sites that are alike marked as such."""
+    if len(found) < 2:
+        return tuple(found)
     alike = Counter(_kind(choice) for choice in found if choice.form is not None)
     return tuple(
         replace(choice, form=replace(choice.form, shared=True))

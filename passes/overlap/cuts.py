@@ -13,7 +13,7 @@ from math import prod
 from jaxlib.mlir import ir
 
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.types import shape_of
+from ..ir.types import have_same_shape, shape_of
 from .products import DOT, Product
 
 
@@ -79,4 +79,4 @@ def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     if op.name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return replace(cut, dimension=order[cut.dimension])
-    return cut if shape_of(operand) == shape_of(op.results[0]) else None
+    return cut if have_same_shape(operand, op.results[0]) else None

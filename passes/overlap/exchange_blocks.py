@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -58,27 +59,46 @@ def exchange_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Exc
     Each is looked for when it is asked for, so those before may be rewritten.
     """
     todo = with_whole_axes(ops)
+    known: _Known = {}
     while todo:
         op, axes = todo.pop(0)
         count = form.mesh.product(axes)
-        found = _found(op, axes, count) if count > 1 else None
+        found = _found(op, axes, count, known) if count > 1 else None
         if found is not None:
             inside = found.exchanges
             todo = [each for each in todo if each[0] not in inside]  # rewriting erases them
+            known = {}
             yield found
 
 
-def _found(op: ir.Operation, axes: tuple[str, ...], count: int) -> ExchangeBlock | None:
+_Known: TypeAlias = "dict[tuple[ir.Block, Cut, tuple[str, ...]], _Reached]"
+"""What is reached in a block, by the cut of what is exchanged first and the axes of its group."""
+
+
+def _found(
+    op: ir.Operation, axes: tuple[str, ...], count: int, known: _Known
+) -> ExchangeBlock | None:
     """The block for the largest dimension that can be cut."""
     shape = shape_of(op.operands[0])
     for dimension in sorted(range(len(shape)), key=lambda d: -shape[d]):
-        reached = _Reached({}, {}, {}, {}, set())
-        for each in op.block.operations:
-            reached.add(each.operation, Cut(dimension, shape[dimension]), axes, count)
-        found = _block(op, axes, count, reached.connected(op))
+        cut = Cut(dimension, shape[dimension])
+        if through_all_to_all(op, cut, count) is None:
+            continue
+        key = op.block, cut, axes
+        if key not in known:
+            known[key] = _reached(op.block, cut, axes, count)
+        found = _block(op, axes, count, known[key].connected(op))
         if found is not None:
             return found
     return None
+
+
+def _reached(block: ir.Block, cut: Cut, axes: tuple[str, ...], count: int) -> _Reached:
+    """What can be computed in chunks in a block, if what is exchanged is cut."""
+    reached = _Reached({}, {}, {}, {}, set())
+    for each in block.operations:
+        reached.add(each.operation, cut, axes, count)
+    return reached
 
 
 def _block(
@@ -155,14 +175,15 @@ class _Reached:
         Args:
           cut: of what is exchanged first.
         """
-        numbers = [k for k, value in enumerate(op.operands) if value in self.cuts]
-        is_returned = any(op.operands[k] in self.returned for k in numbers)
+        operands = list(op.operands)
+        numbers = [k for k, value in enumerate(operands) if value in self.cuts]
+        is_returned = any(operands[k] in self.returned for k in numbers)
         if op.name == ALL_TO_ALL:
             if whole_axes(op) != axes:
                 return
-            if not numbers and shape_of(op.operands[0])[cut.dimension :][:1] != [cut.size]:
+            if not numbers and shape_of(operands[0])[cut.dimension :][:1] != [cut.size]:
                 return
-            own = self.cuts[op.operands[0]] if numbers else cut
+            own = self.cuts[operands[0]] if numbers else cut
             result = through_all_to_all(op, own, count)
             if result is None:
                 return
@@ -176,7 +197,7 @@ class _Reached:
             if result is None and not summed:
                 return
             taken = summed or _taken(op, result, self.cuts)
-        parts = [self._part(self.ops[_source(op.operands[k])]) for k in numbers]
+        parts = [self._part(self.ops[_source(operands[k])]) for k in numbers]
         part = min(parts, default=len(self.ops))
         self.joined.update({each: part for each in parts if each != part})
         self.ops[op] = part

@@ -14,6 +14,7 @@ from typing import Literal, cast, get_args
 from jaxlib.mlir import ir
 
 from ..ir.find_ops import find_ops
+from ..ir.memoize import memoized, remember
 
 FormName = Literal[
     "ring",
@@ -75,7 +76,7 @@ def write(op: ir.Operation, form: Form) -> None:
     """Writes the form on an operation, in place of one that it had."""
     with op.context:
         shared = {"shared": ir.BoolAttr.get(True)} if form.shared else {}
-        op.attributes[FORM] = ir.DictAttr.get(
+        attribute = ir.DictAttr.get(
             {
                 **shared,
                 "name": ir.StringAttr.get(form.name),
@@ -90,18 +91,23 @@ def write(op: ir.Operation, form: Form) -> None:
                 "ordered": ir.BoolAttr.get(form.ordered),
             }
         )
+    op.attributes[FORM] = attribute
+    remember(_form, (attribute,), form)
 
 
 def read(op: ir.Operation, names: Collection[FormName] = get_args(FormName)) -> Form | None:
     """The form that is written on an operation, if it has one of some names."""
     attribute = op.attributes.get(FORM)
-    if not isinstance(attribute, ir.DictAttr):
-        return None
+    form = _form(attribute) if isinstance(attribute, ir.DictAttr) else None
+    return form if form is not None and form.name in names else None
+
+
+@memoized  # several passes ask for it
+def _form(attribute: ir.DictAttr) -> Form | None:
+    """The form that an attribute describes; None if it describes none."""
     name = _text(attribute, "name")
-    if name not in names:
-        return None
     empty = _text(attribute, "empty") or "zeros"
-    if empty not in get_args(Empty):
+    if name not in get_args(FormName) or empty not in get_args(Empty):
         return None
     parts, order = _entry(attribute, "parts"), _entry(attribute, "order")
     return Form(

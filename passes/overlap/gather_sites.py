@@ -44,7 +44,8 @@ def rewritable(gather: Gather) -> Rewritable | None:
     size = shape_of(gather.op.operands[0])[gather.dimension]
     cut = Cut(gather.dimension, size * gather.count)
     found = [_computed("gather-product", gather, gather.multiplied, cut)]
-    dimension = columns_of(gather)
+    most = sum(each.product.flops for each in gather.contracted)
+    dimension = columns_of(gather) if found[0] is None or most > found[0].flops else None
     if dimension is not None:
         cut = Cut(dimension, shape_of(gather.op.operands[0])[dimension])
         columns = [each for each in gather.contracted if is_cut_by(each, cut)]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from jaxlib.mlir import ir
 
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.ops import is_token
 from ..ir.types import Value, array_bytes
 from .form import Form
 from .site import Site
@@ -159,32 +158,27 @@ class _Life:
 def _lives(block: ir.Block) -> list[_Life]:
     ops = [op.operation for op in block.operations]
     numbers = {op: number for number, op in enumerate(ops)}
+    fused = [is_fused(op) for op in ops]
     through: dict[int, int] = {}  # when the results of an operation that are not stored are read
     lives: list[_Life] = []
     for number in range(len(ops) - 1, -1, -1):
         op = ops[number]
-        fused = is_fused(op)
         for value in op.results:
             users = [numbers.get(use.owner.operation, len(ops)) for use in value.uses]
-            is_stored = not fused or (
-                op.name in ELEMENTWISE and any(n >= len(ops) or _reads(ops[n]) for n in users)
-            )
+            # What is fused reads nothing in memory.
+            is_read = any(n >= len(ops) or not fused[n] for n in users)
+            is_stored = not fused[number] or (is_read and op.name in ELEMENTWISE)
             # What is not stored is computed where it is read, from what it is computed from.
             last = max([number, *users, *(through.get(n, 0) for n in users)])
             if is_stored and _is_array(value):
-                lives.append(_Life(value, array_bytes(value), number, last, fused))
-            elif fused:
+                lives.append(_Life(value, array_bytes(value), number, last, fused[number]))
+            elif fused[number]:
                 through[number] = max(through.get(number, 0), last)
     return lives
 
 
-def _reads(op: ir.Operation) -> bool:
-    """Whether an operation reads what is in memory."""
-    return not is_fused(op)
-
-
 def _is_array(value: Value) -> bool:
-    return not is_token(value.type) and isinstance(value.type, ir.RankedTensorType)
+    return isinstance(value.type, ir.RankedTensorType)
 
 
 def _peak(lives: Sequence[_Life], sizes: Mapping[Value, int]) -> int:

@@ -168,28 +168,22 @@ def compute(
     """
     known = dict(pieces)
     for op in ops:
-        cut = cuts[op.results[0]]
+        result = op.results[0]
+        cut = cuts[result]
         operands = [
-            _operand(op, number, cut, known, size, take_piece) for number in range(len(op.operands))
+            known[operand] if operand in known else _operand(op, number, cut, size, take_piece)
+            for number, operand in enumerate(op.operands)
         ]
-        type_ = piece_type(op.results[0], cut, size)
+        type_ = piece_type(result, cut, size)
         if element is not None:
             type_ = tensor(type_.shape, element)
-        known[op.results[0]] = build.like(op, type_, operands)
+        known[result] = build.like(op, type_, operands)
     return known
 
 
-def _operand(
-    op: ir.Operation,
-    number: int,
-    result_cut: Cut,
-    known: Mapping[Value, Value],
-    size: int,
-    take_piece: Take,
-) -> Value:
+def _operand(op: ir.Operation, number: int, result_cut: Cut, size: int, take_piece: Take) -> Value:
+    """An operand that is not computed in pieces, or the piece of it that the op needs."""
     operand = op.operands[number]
-    if operand in known:
-        return known[operand]
     cut = cut_of_operand(op, number, result_cut)
     if cut is None:
         return operand

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from jaxlib.mlir import ir
@@ -75,7 +76,7 @@ class RewritingPass(Pass, Generic[SiteT]):
         if rewritten < len(ops):
             erase_all(module.operation, self.op_name, *self.forms)
 
-    @property
+    @cached_property
     def is_chosen(self) -> bool:
         """Whether only sites are rewritten that have a form."""
         return _options(self)["form"] == "chosen"

@@ -53,6 +53,22 @@ class RowBlock:
     def products(self) -> tuple[Product, ...]:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 
+    def sources(self, value: Value) -> set[Value]:
+        """The values with rows that are not computed element by element, from which one is."""
+        found: set[Value] = set()
+        seen = {value}
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            op = defining_op(value)
+            if op is None or op.name not in ELEMENTWISE:
+                found.add(value)
+                continue
+            more = {operand for operand in op.operands if operand in self.cuts} - seen
+            seen |= more
+            pending += more
+        return found
+
 
 def row_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[RowBlock]:
     """The blocks that begin with some all_gathers.

@@ -163,7 +163,7 @@ class _Chunks:
         found: dict[Value, None] = {}
         for value in values:
             if any(use.owner.operation not in inside for use in value.uses):
-                sources = _sources(value, self.block)
+                sources = self.block.sources(value)
                 alone = sources.pop() if len(sources) == 1 else value
                 if alone in values:
                     found[alone] = None
@@ -271,23 +271,6 @@ def _segments(
             head, ops = scatters.get(op, op), []
         else:
             ops.append(op)
-
-
-def _sources(value: Value, block: RowBlock) -> set[Value]:
-    """The values with rows that are not computed element by element, from which one is."""
-    found: set[Value] = set()
-    seen = {value}
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        op = defining_op(value)
-        if op is None or op.name not in ELEMENTWISE:
-            found.add(value)
-            continue
-        more = {operand for operand in op.operands if operand in block.cuts} - seen
-        seen |= more
-        pending += more
-    return found
 
 
 def _no_rows(value: Value, cut: Cut) -> Value:
