@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from shmap_passes.cost.machine import Machine
@@ -15,7 +15,13 @@ from shmap_compiler.targets import Target
 
 @dataclass(frozen=True)
 class MemoryAnalysis:
-    """XLA's memory figures for one device, in bytes; the names are those of XLA."""
+    """XLA's memory figures for one device, in bytes; the names are those of XLA.
+
+    Attributes:
+      temp_size_in_bytes: What is allocated beside arguments and results. The figure of libtpu
+        counts what lies idle between arrays twice; it is corrected where JAX gives the sum of all
+        allocations, which JAX 0.10.2 does not.
+    """
 
     argument_size_in_bytes: int
     output_size_in_bytes: int
@@ -27,7 +33,13 @@ class MemoryAnalysis:
     def of(figures: Analysis) -> MemoryAnalysis:
         """Copies these attributes of an object, which may have others."""
         names = MemoryAnalysis.__dataclass_fields__
-        return MemoryAnalysis(**{name: getattr(figures, name) for name in names})
+        found = MemoryAnalysis(**{name: getattr(figures, name) for name in names})
+        allocated: int | None = getattr(figures, "total_allocation_bytes", None)
+        if not allocated:
+            return found
+        held = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+        temporaries = min(found.temp_size_in_bytes, max(0, allocated - held))
+        return replace(found, temp_size_in_bytes=temporaries)
 
     @property
     def total(self) -> int:
