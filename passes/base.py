@@ -24,6 +24,7 @@ from typing import ClassVar, Literal
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
+from .ir.analyses import forget_analyses
 from .ir.types import OptionField, OptionType, PassHandle
 
 
@@ -76,8 +77,12 @@ class Pass:
                     f"{self.name}: option {option}={found} is not one of {', '.join(values)}"
                 )
 
-    def run(self, module: ModuleOp) -> None:
-        """Rewrites `module` in place, or raises `PassRefused` and leaves it as it was."""
+    def run(self, module: ModuleOp) -> bool | None:
+        """Rewrites `module` in place, or raises `PassRefused` and leaves it as it was.
+
+        Returns:
+          False if it has changed nothing. What was found in the module is kept for the next pass.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no run(module)")
 
     @classmethod
@@ -112,7 +117,8 @@ class Pass:
                     module = _module_of(op)
                     if before is not None:
                         before.run(module)
-                    self.run(module)
+                    if self.run(module) is not False:
+                        forget_analyses()
             except PassRefused as refusal:
                 violations = [_with_code(violation, self.code) for violation in refusal.violations]
                 refused.extend(violations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable
 from typing import Literal
@@ -18,6 +19,7 @@ from .export.legalize_collectives import LegalizeCollectives
 from .export.wrap_manual import WrapManual
 from .import_.import_custom_calls import ImportCustomCalls
 from .import_.import_manual_computation import ImportManualComputation
+from .ir.analyses import keeping_analyses
 from .ir.dialects import make_context, register_mlir_passes
 from .ir.memoize import memoizing
 from .ir.printing import PassPrinting
@@ -180,6 +182,10 @@ def run(
       PipelineError: MLIR does not know a pass or its options.
     """
     printing = printing or PassPrinting()
+    passes = tuple(passes)
+    # Passes of MLIR do not say whether they change the module.
+    all_say = all(isinstance(each, Pass) for each in passes)
+    keeping = keeping_analyses() if all_say else contextlib.nullcontext()
     with module.context as context:
         manager = passmanager.PassManager("builtin.module")
         refused: list[Violation] = []
@@ -200,7 +206,7 @@ def run(
         if timing:
             manager.enable_timing()
         try:
-            with memoizing(context):
+            with memoizing(context), keeping:
                 manager.run(module.operation)
         except ir.MLIRError as error:
             ours = [Diagnostic.of_violation(violation) for violation in refused]

@@ -38,7 +38,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.boundary import Boundary, Dims
-from ..ir.collective_ops import COLLECTIVES, is_axis_index, is_body_collective
+from ..ir.collective_ops import collectives_of, is_axis_index
 from ..ir.find_ops import find_ops
 from ..ir.types import element_bytes
 from .collective_diagnostics import (
@@ -52,7 +52,7 @@ _LARGEST_DIMENSION = 2**63 - 1
 _LARGEST_ARRAY_BYTES = 2**63 - 1
 # XLA counts partitions in 32 bits.
 _LARGEST_MESH = 2**31 - 1
-_CHECKED = ("func.call", "stablehlo.custom_call", *sorted(COLLECTIVES))
+_CALLS = ("func.call", "stablehlo.custom_call")
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,12 @@ class Verify(Pass):
     code = "SHM-P01"
     keeps_bits = True
 
-    def run(self, module: ModuleOp) -> None:
+    def run(self, module: ModuleOp) -> bool:
         form = read_body_form(module)
         violations = [Violation(location, text) for location, text in _complaints(form, module)]
         if violations:
             raise PassRefused(violations)
+        return False
 
 
 def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location, str]]:
@@ -77,7 +78,7 @@ def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location,
         return  # what follows may count its devices
     for text in _entry_complaints(form):
         yield form.main.location, text
-    ops = find_ops(module.operation, _CHECKED)
+    ops = find_ops(module.operation, _CALLS)
     for op in ops:
         if op.name == "func.call" and ir.FlatSymbolRefAttr(op.attributes["callee"]).value == "main":
             text = "calls @main, which is the entry; move its body to a function of its own"
@@ -86,7 +87,7 @@ def _complaints(form: BodyForm, module: ModuleOp) -> Iterator[tuple[ir.Location,
         for text in axis_index_diagnostics(op, form):
             yield op.location, text
     good_groups: set[ir.Attribute] = set()  # few of many differ
-    for op in filter(is_body_collective, ops):
+    for op in collectives_of(module):
         for text in collective_diagnostics(op, form, good_groups):
             yield op.location, text
 

@@ -23,6 +23,7 @@ from jaxlib.mlir.dialects import func, sdy
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import PassRefused, Violation
+from .analyses import analysis
 from .boundary import Boundary, read_boundaries
 from .memoize import memoized
 from .mesh import Mesh
@@ -92,6 +93,7 @@ class BodyForm:
         return self.mesh.product(self.region) > 1 and self.mesh.product(self.automatic) > 1
 
 
+@analysis
 def read_body_form(module: ModuleOp) -> BodyForm:
     """Reads the body form of `module`.
 

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects.builtin import ModuleOp
 
+from .analyses import analysis
 from .find_ops import find_ops
 from .memoize import memoized
 from .unverified import strings
@@ -31,6 +33,12 @@ PAIRS = "source_target_pairs"
 CHANNEL_HANDLE = "channel_handle"
 
 
+@analysis
+def collectives_of(module: ModuleOp) -> tuple[ir.Operation, ...]:
+    """All `body_collectives` of a module."""
+    return tuple(body_collectives(module.operation))
+
+
 def body_collectives(root: ir.Operation) -> list[ir.Operation]:
     """The collectives inside `root` that are still in body form."""
     return [op for op in find_ops(root, sorted(COLLECTIVES)) if is_body_collective(op)]
@@ -41,9 +49,9 @@ def is_body_collective(op: ir.Operation) -> bool:
     return op.name in COLLECTIVES and CHANNEL_HANDLE not in op.attributes
 
 
-def over_whole_axes(root: ir.Operation, name: str) -> list[tuple[ir.Operation, tuple[str, ...]]]:
+def over_whole_axes(module: ModuleOp, name: str) -> list[tuple[ir.Operation, tuple[str, ...]]]:
     """The body-form collectives of a name with groups over mesh axes, each with these."""
-    return with_whole_axes(find_ops(root, [name]))
+    return with_whole_axes(op for op in collectives_of(module) if op.name == name)
 
 
 def with_whole_axes(ops: Iterable[ir.Operation]) -> list[tuple[ir.Operation, tuple[str, ...]]]:

@@ -9,7 +9,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..ir.body_form import BodyForm
-from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, over_whole_axes
+from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
+from ..ir.find_ops import find_ops
 from ..ir.ops import defining_op, terminator
 from ..ir.types import Value, array_bytes
 from .products import DOT, Product
@@ -121,7 +122,7 @@ def _communicate(
 ) -> Iterator[tuple[ir.Operation, tuple[str, ...]]]:
     """The gathers of a step, then the reduce_scatters, with their axes."""
     for name in (ALL_GATHER, REDUCE_SCATTER):
-        for op, axes in over_whole_axes(loop.op, name):
+        for op, axes in with_whole_axes(find_ops(loop.op, [name])):
             if op.block == loop.body and form.mesh.product(axes) > 1:
                 yield op, axes
 

@@ -39,6 +39,7 @@ from ..ir.collective_ops import (
     ALL_REDUCE,
     CHANNEL_HANDLE,
     COLLECTIVES,
+    collectives_of,
     is_axis_index,
     reduction,
     whole_axes,
@@ -73,12 +74,12 @@ class CombineAllReduces(Pass):
 
     limit: int = 1024
 
-    def run(self, module: ModuleOp) -> None:
-        reductions = [_end(op, self.limit) for op in find_ops(module.operation, [ALL_REDUCE])]
-        if sum(each.kind is not None for each in reductions) < 2:
-            return
+    def run(self, module: ModuleOp) -> bool:
+        small = [op for op in collectives_of(module) if _end(op, self.limit).kind is not None]
+        if len(small) < 2:
+            return False
         if read_body_form(module).is_partly_manual:
-            return
+            return False
         ends = [
             _end(op, self.limit)
             for op in find_ops(module.operation, _END_OF_RUN)
@@ -90,6 +91,7 @@ class CombineAllReduces(Pass):
         for ends in by_block.values():
             for run in _runs(ends, self.limit):
                 _combine([end.op for end in run])
+        return True
 
 
 @dataclass(frozen=True)

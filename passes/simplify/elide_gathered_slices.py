@@ -36,16 +36,19 @@ class ElideGatheredSlices(Pass):
     keeps_bits = True
     needs_body_form = True
 
-    def run(self, module: ModuleOp) -> None:
-        gathers = over_whole_axes(module.operation, ALL_GATHER)
+    def run(self, module: ModuleOp) -> bool:
+        gathers = over_whole_axes(module, ALL_GATHER)
         if not gathers:
-            return
+            return False
         form = read_body_form(module)
+        elided = False
         for op, axes in gathers:
             dimension = ir.IntegerAttr(op.attributes["all_gather_dim"]).value
             own = [s for s in slices_of(op) if takes_own_block(s, dimension, axes, form)]
             for slice_ in own:
                 slice_.results[0].replace_all_uses_with(op.operands[0])
                 slice_.erase()
+                elided = True
             if own and not any(op.results[0].uses):
                 op.erase()
+        return elided

@@ -49,19 +49,18 @@ class ElideInvariantReductions(Pass):
     code = "SHM-P04"
     needs_body_form = True
 
-    def run(self, module: ModuleOp) -> None:
-        reductions = over_whole_axes(module.operation, ALL_REDUCE)
-        if not reductions:
-            return
+    def run(self, module: ModuleOp) -> bool:
+        reductions = over_whole_axes(module, ALL_REDUCE)
         form = read_body_form(module)
         if all(_plainly_varies(op.operands[0], axes, form) for op, axes in reductions):
-            return
+            return False
         varying = infer(form, module)
-        work = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
+        found = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
+        work = [(op, axes, equal) for op, axes, equal in found if equal]
         for op, axes, equal in work:
-            if equal:
-                rest = [axis for axis in axes if axis not in equal]
-                _replace(op, rest, form.mesh.product(equal))
+            rest = [axis for axis in axes if axis not in equal]
+            _replace(op, rest, form.mesh.product(equal))
+        return bool(work)
 
 
 def _plainly_varies(value: Value, axes: Sequence[str], form: BodyForm) -> bool:

@@ -19,7 +19,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass
 from ..ir.body_form import read_body_form
-from ..ir.collective_ops import GROUPS, PAIRS, PERMUTE, body_collectives, device_ids, group_axes
+from ..ir.collective_ops import GROUPS, PAIRS, PERMUTE, collectives_of, device_ids, group_axes
 from ..ir.mesh import Mesh
 
 
@@ -32,16 +32,14 @@ class ElideTrivialCollectives(Pass):
     keeps_bits = True
     needs_body_form = True
 
-    def run(self, module: ModuleOp) -> None:
-        collectives = body_collectives(module.operation)
-        if not collectives:
-            return
+    def run(self, module: ModuleOp) -> bool:
         mesh = read_body_form(module).mesh
-        for op in collectives:
-            if _is_identity(op, mesh):
-                for result, operand in zip(op.results, op.operands, strict=True):
-                    result.replace_all_uses_with(operand)
-                op.erase()
+        trivial = [op for op in collectives_of(module) if _is_identity(op, mesh)]
+        for op in trivial:
+            for result, operand in zip(op.results, op.operands, strict=True):
+                result.replace_all_uses_with(operand)
+            op.erase()
+        return bool(trivial)
 
 
 def _is_identity(op: ir.Operation, mesh: Mesh) -> bool:

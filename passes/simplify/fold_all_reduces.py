@@ -21,7 +21,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import Pass
 from ..ir.collective_ops import (
     ALL_REDUCE,
-    body_collectives,
+    collectives_of,
     name_group_axes,
     reduction,
     whole_axes,
@@ -41,12 +41,15 @@ class FoldAllReduces(Pass):
     code = "SHM-P08"
     needs_body_form = True
 
-    def run(self, module: ModuleOp) -> None:
+    def run(self, module: ModuleOp) -> bool:
+        folded = False
         # Inner before outer, so that a chain folds into its last.
-        for outer in body_collectives(module.operation):
+        for outer in collectives_of(module):
             inner = _inner(outer)
             if inner is not None:
                 _fold(inner, outer)
+                folded = True
+        return folded
 
 
 def _fold(inner: ir.Operation, outer: ir.Operation) -> None:

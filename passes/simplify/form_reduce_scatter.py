@@ -45,17 +45,18 @@ class FormReduceScatter(Pass):
     keeps_bits = True
     needs_body_form = True
 
-    def run(self, module: ModuleOp) -> None:
-        reductions = over_whole_axes(module.operation, ALL_REDUCE)
+    def run(self, module: ModuleOp) -> bool:
+        reductions = over_whole_axes(module, ALL_REDUCE)
         sliced = [(op, axes, found) for op, axes in reductions if (found := slices_of(op))]
         if not sliced:
-            return
+            return False
         form = read_body_form(module)
         if form.is_partly_manual:
-            return
+            return False
         for op, axes, slices in sliced:
             if _all_uses_are(op, slices) and form.mesh.product(axes) > 1:
                 _rewrite(op, slices, axes, form)
+        return True
 
 
 def _all_uses_are(op: ir.Operation, slices: Sequence[ir.Operation]) -> bool:

@@ -23,7 +23,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass
-from ..ir.collective_ops import body_collectives, reduction
+from ..ir.collective_ops import collectives_of, reduction
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class MergeEqualCollectives(Pass):
     keeps_bits = True
     needs_body_form = True
 
-    def run(self, module: ModuleOp) -> None:
+    def run(self, module: ModuleOp) -> bool:
         first: dict[Hashable, ir.Operation] = {}
-        for op in body_collectives(module.operation):
+        merged = False
+        for op in collectives_of(module):
             other = first.setdefault(tuple(op.operands), op)
             if other is op:  # the first on these operands, as most are
                 continue
@@ -50,6 +51,8 @@ class MergeEqualCollectives(Pass):
                 for result, same in zip(op.results, earlier.results, strict=True):
                     result.replace_all_uses_with(same)
                 op.erase()
+                merged = True
+        return merged
 
 
 def _key(op: ir.Operation) -> Hashable | None:

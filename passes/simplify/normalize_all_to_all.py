@@ -44,10 +44,10 @@ class NormalizeAllToAll(Pass):
     keeps_bits = True
     needs_body_form = True
 
-    def run(self, module: ModuleOp) -> None:
-        found = over_whole_axes(module.operation, "stablehlo.all_to_all")
+    def run(self, module: ModuleOp) -> bool:
+        found = over_whole_axes(module, "stablehlo.all_to_all")
         if not found or read_body_form(module).is_partly_manual:
-            return
+            return False
         for op, _ in found:
             split, concat, count = (
                 _integer(op, name)
@@ -63,6 +63,7 @@ class NormalizeAllToAll(Pass):
                 shape = list(operand)
                 shape[concat], shape[split] = count, operand[split] // count
                 _exchange(op, concat, shape)
+        return True
 
 
 def _integer(op: ir.Operation, name: str) -> int:
