@@ -1,10 +1,11 @@
 """Time to lower a 4-layer tensor-parallel transformer and its gradient, ours against JAX's.
 
-    python benchmarks/lowering.py [--layers 4] [--repeat 20] [--cold]
+    python benchmarks/lowering.py [--layers 4] [--repeat 60] [--cold]
 
 Both are timed in turns in one process, from a function never seen before to StableHLO
-(`jax.jit(...).lower(...)`), in CPU time of the thread; the minimum of the repetitions counts, as
-the rest is noise of the machine. It prints a ratio: below 1 we are faster. "lower()" is
+(`jax.jit(...).lower(...)`), in CPU time of the thread. What counts is the median of the ratios of
+neighboring runs, which slow phases of the machine change equally; every other pair begins with
+JAX's. Below 1 we are faster. "lower()" is
 `shard_map(f).lower(...)` beside `jax.jit(jax.shard_map(f)).lower(...)`. With --cold all caches of
 JAX are cleared before each run.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import statistics
 import time
 from functools import partial
 
@@ -105,31 +107,33 @@ def lower_product(shard_map, mesh):
     return time.thread_time() - start, len(lowered.as_text())
 
 
-def fastest(runs, repeat, cold=False):
-    """For each of the named runs the least time and the size of its module, run in turns.
+def in_turns(first, second, repeat, cold=False):
+    """The median times of two runs, the median of their ratios, and the sizes of their modules.
 
     Without garbage collection, as in `timeit`: in turns it may always fall into the same run.
     """
-    best = {name: (float("inf"), 0) for name in runs}
+    times, sizes = ([], []), [0, 0]
     gc.collect()
     gc.disable()
-    for _ in range(repeat):
-        for name, run in runs.items():
+    for turn in range(repeat):
+        for which in (0, 1) if turn % 2 else (1, 0):
             if cold:
                 jax.clear_caches()
-            best[name] = min(best[name], run())
+            seconds, sizes[which] = (first, second)[which]()
+            times[which].append(seconds)
     gc.enable()
-    return best
+    ratio = statistics.median(a / b for a, b in zip(*times, strict=True))
+    return *map(statistics.median, times), ratio, *sizes
 
 
 def compare(name, run, repeat, cold):
     """`run(shard_map)` with JAX's and with ours."""
-    shard_maps = {"jax": jax.shard_map, "ours": shmap_compiler.shard_map}
-    best = fastest({who: partial(run, each) for who, each in shard_maps.items()}, repeat, cold)
-    (ours, our_size), (theirs, their_size) = best["ours"], best["jax"]
+    ours, theirs, ratio, our_size, their_size = in_turns(
+        partial(run, shmap_compiler.shard_map), partial(run, jax.shard_map), repeat, cold
+    )
     print(
         f"{name:32} ours {ours * 1e3:6.1f} ms   jax {theirs * 1e3:6.1f} ms   "
-        f"ratio {ours / theirs:.2f}   modules {our_size}, {their_size} bytes"
+        f"ratio {ratio:.3f}   modules {our_size}, {their_size} bytes"
     )
 
 
@@ -144,18 +148,17 @@ def compare_sizes(who, shard_map, repeat):
         "a product": lambda mesh: lower_product(shard_map, mesh),
     }
     for name, run in programs.items():
-        runs = {"few": partial(run, few), "many": partial(run, many)}
-        (least, small), (most, large) = fastest(runs, repeat).values()
+        most, least, ratio, large, small = in_turns(partial(run, many), partial(run, few), repeat)
         print(
             f"{f'{name}, {who}':32} 8 devices {least * 1e3:6.1f} ms   65536 devices "
-            f"{most * 1e3:6.1f} ms   ratio {most / least:.2f}   modules {small}, {large} bytes"
+            f"{most * 1e3:6.1f} ms   ratio {ratio:.2f}   modules {small}, {large} bytes"
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--repeat", type=int, default=60)
     parser.add_argument("--cold", action="store_true")
     options = parser.parse_args()
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
