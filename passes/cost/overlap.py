@@ -22,7 +22,7 @@ from .rings import Order
 MARGIN = 0.85
 """A form must be expected to take at most this share of the time of the plain program."""
 
-MARGINS = {"all-to-all": 0.92}
+MARGINS = {"all-to-all": 0.92, "exchange-block": 0.92}
 """Those of patterns whose times are expected more exactly: on v5e and v6e within 5%."""
 
 SHORTEST = 20e-6

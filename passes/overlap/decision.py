@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+from ..cost.libtpu import adds_last
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, Plan, Work, plan_of
 from ..cost.overlap_of_exchanges import plan_of_exchanges
@@ -167,7 +168,8 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         or (machine is not None and not machine.is_tpu),
         # Chunks that are scattered are small, and concatenated as fast as they are put in place.
         in_place=machine is None or (machine.is_tpu and not (is_sum and is_scatter)),
-        ordered=is_sum and machine is not None and machine.is_tpu,
+        ordered=machine is not None
+        and ((is_sum and machine.is_tpu) or (name == "summed-chunks" and adds_last(machine))),
         stacked=plan.is_stacked,
         wide=plan.is_wide,
         narrow=name == "ring" and machine is not None and machine.is_tpu and _is_narrowed(site),

@@ -127,7 +127,10 @@ class _Chunks:
         type_ = tensor(shape_of(result), adding_type(element_of(result)))
         product = build.like(op, type_, [self._operand(part, op, number) for number in (0, 1)])
         before = self.totals.get(result)
-        self.totals[result] = product if before is None else build.add(before, product)
+        total = product if before is None else build.add(before, product)
+        is_last = part == self.parts - 1
+        # Otherwise a compiler may keep all products, and add them up together with the last one.
+        self.totals[result] = barrier(total)[0] if self.form.ordered and not is_last else total
 
     def _finish(self, segment: Segment) -> None:
         """Gives others the sums, and the results of exchanges that they read, as whole arrays."""

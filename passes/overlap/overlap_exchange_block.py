@@ -23,8 +23,9 @@ Leaves:  all_to_alls without a product that sums over what they exchange; those 
          else reads products, or what arrives first; those without a dimension that can be cut into
          `parts` equal chunks.
 
-What others read of results that are exchanged back is joined. Sums are added in another order. If
-some axes are automatic, nothing is rewritten.
+What others read of results that are exchanged back is joined. Sums are added in another order; with
+`ordered`, each is stored before the product of the next chunk. If some axes are automatic, nothing
+is rewritten.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class OverlapExchangeBlock(RewritingPass[ExchangeBlock]):
     parts: int = 0
     empty: Empty = "zeros"
     barriers: bool = True
+    ordered: bool = False
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ExchangeBlock]:
         return exchange_blocks(ops, body)

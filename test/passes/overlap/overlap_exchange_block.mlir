@@ -39,6 +39,25 @@ module @all_axes_are_manual {
     return %y, %n : tensor<4x6x8xf32>, tensor<8x8xf32>
   }
 
+  // CHECK-LABEL: func.func private @each_sum_is_stored_before_the_next_product
+  func.func private @each_sum_is_stored_before_the_next_product(%t: tensor<4x6x8xf32>, %h: tensor<24x8xf32>, %w: tensor<8x8xf32>) -> (tensor<4x6x8xf32>, tensor<8x8xf32>) {
+    // CHECK: %[[S0:.*]] = stablehlo.dot_general {{.*}}, contracting_dims = [0] x [0]
+    // CHECK-NEXT: %[[B0:.*]] = stablehlo.optimization_barrier %[[S0]] : tensor<8x8xf32>
+    // CHECK: %[[S1:.*]] = stablehlo.dot_general {{.*}}, contracting_dims = [0] x [0]
+    // CHECK-NEXT: %[[T1:.*]] = stablehlo.add %[[B0]], %[[S1]]
+    // CHECK-NEXT: %[[B1:.*]] = stablehlo.optimization_barrier %[[T1]] : tensor<8x8xf32>
+    // CHECK: %[[S2:.*]] = stablehlo.dot_general {{.*}}, contracting_dims = [0] x [0]
+    // CHECK-NEXT: %[[T2:.*]] = stablehlo.add %[[B1]], %[[S2]]
+    // CHECK: return %{{.*}}, %[[T2]]
+    %e = "stablehlo.all_to_all"(%t) <{concat_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> {shmap.overlap = {name = "summed-chunks", parts = 3 : i64, ordered = true}} : (tensor<4x6x8xf32>) -> tensor<4x6x8xf32>
+    %f = stablehlo.reshape %e : (tensor<4x6x8xf32>) -> tensor<24x8xf32>
+    %s = stablehlo.dot_general %h, %f, contracting_dims = [0] x [0] : (tensor<24x8xf32>, tensor<24x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %f, %w, contracting_dims = [1] x [0] : (tensor<24x8xf32>, tensor<8x8xf32>) -> tensor<24x8xf32>
+    %r = stablehlo.reshape %d : (tensor<24x8xf32>) -> tensor<4x6x8xf32>
+    %y = "stablehlo.all_to_all"(%r) <{concat_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, split_count = 4 : i64, split_dimension = 0 : i64}> : (tensor<4x6x8xf32>) -> tensor<4x6x8xf32>
+    return %y, %s : tensor<4x6x8xf32>, tensor<8x8xf32>
+  }
+
   // CHECK-LABEL: func.func private @nothing_is_joined_between_a_layer_and_its_gradient
   func.func private @nothing_is_joined_between_a_layer_and_its_gradient(%x: tensor<4x6x8xf32>, %w: tensor<8x8xf32>) -> (tensor<4x6x8xf32>, tensor<8x8xf32>) {
     // CHECK-COUNT-3: {{.*}}"stablehlo.all_to_all"{{.*}} -> tensor<4x3x8xf32>

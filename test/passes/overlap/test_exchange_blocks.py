@@ -78,10 +78,10 @@ PROGRAMS = {
 PASS = "shmap-overlap-exchange-block"
 
 
-def lowered(body, parts=2, dtype="float32"):
+def lowered(body, parts=2, dtype="float32", **options):
     """The program with the pass, its text before and after it, and arguments."""
     args = [jnp.asarray(normal(0, 16, 8, 8), dtype), jnp.asarray(normal(1, 8, 8) / 4, dtype)]
-    pass_ = BY_NAME["overlap-exchange-block"](form="summed-chunks", parts=parts)
+    pass_ = BY_NAME["overlap-exchange-block"](form="summed-chunks", parts=parts, **options)
     specs = {"in_specs": (P("i"), P()), "out_specs": P("i"), "check_vma": False}
     with shmap_compiler.passes(pass_):
         program = shard_map(body, mesh=mesh(i=4), **specs).lower(*args)
@@ -120,3 +120,11 @@ def test_sums_of_chunks_are_added_in_f32():
     assert "-> tensor<8x8xf32>" in after
     assert "stablehlo.add %" in after
     assert "(tensor<8x8xf32>) -> tensor<8x8xbf16>" in after
+
+
+def test_a_sum_is_stored_before_the_next_product():
+    program, plain, _, after, args = lowered(block, parts=4, ordered=True)
+    for ours, theirs in zip(program.compile()(*args), plain.compile()(*args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+    unordered = lowered(block, parts=4)[3]
+    assert after.count("optimization_barrier %") == unordered.count("optimization_barrier %") + 3
