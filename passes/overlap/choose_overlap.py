@@ -58,15 +58,16 @@ class ChooseOverlap(Pass):
 
     def choices(self, module: ModuleOp) -> tuple[Choice, ...]:
         """What the pass chooses in a module; inlines the steps of loops, and small functions."""
-        inline_steps(module)
-        inline_local(module)
+        if _has_calls(module):
+            inline_steps(module)
+            inline_local(module)
         machine = Machine.parse(self.machine) if self.machine else None
         return choices(module, machine, self.effort, self.may_round)
 
     def run(self, module: ModuleOp) -> None:
         if not self.machine and self.effort != "force":
             return  # Nothing can be expected of a machine that is not known.
-        has_calls = bool(find_ops(module.operation, ["func.call"]))
+        has_calls = _has_calls(module)
         trial = _copy(module) if has_calls else module
         is_chosen = False
         for choice in self.choices(trial):
@@ -76,6 +77,10 @@ class ChooseOverlap(Pass):
                 is_chosen = True
         if is_chosen and has_calls:
             _move(trial, module)
+
+
+def _has_calls(module: ModuleOp) -> bool:
+    return bool(find_ops(module.operation, ["func.call"]))
 
 
 def _copy(module: ModuleOp) -> ModuleOp:
