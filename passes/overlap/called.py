@@ -11,9 +11,9 @@ were written out. The module is smaller, and takes less time to build, verify, s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 from jaxlib.mlir import ir
 
@@ -22,6 +22,9 @@ from ..ir.types import Value
 
 Build = Callable[..., Sequence[Value]]
 """Computes results from values, at the current insertion point."""
+
+
+KeyT = TypeVar("KeyT")
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,19 @@ class Called:
         return call(found, [*values, *found.captured])
 
 
-class Alike:
+class Alike(Generic[KeyT]):
     """What is computed alike of several sets of values, as a function of the module.
 
-    It is built of the values of the first set, by what they are known as. Other values from
-    outside must be there at each call.
+    It is built of the values of the first set, by what they are known as; `build` may add some that
+    it needs of other sets, too. Other values from outside must be there at each call.
     """
 
-    def __init__(self, name: str, build: Callable[[Mapping[Value, Value]], Sequence[Value]]):
+    def __init__(self, name: str, build: Callable[[dict[KeyT, Value]], Sequence[Value]]):
         self._name, self._build = name, build
         self._function: Function | None = None
-        self._known_as: dict[Value, Value] = {}
+        self._known_as: dict[Value, KeyT] = {}
 
-    def __call__(self, known: Mapping[Value, Value]) -> list[Value]:
+    def __call__(self, known: dict[KeyT, Value]) -> list[Value]:
         if self._function is None:
             self._function = define(self._name, lambda: self._build(known), ())
             self._known_as = {value: key for key, value in known.items()}

@@ -8,7 +8,7 @@ Before:  %1 = "stablehlo.all_to_all"(%x) <{split_dimension = 0, concat_dimension
          %2 = stablehlo.dot_general (stablehlo.reshape %1), %w
          %y = "stablehlo.all_to_all"(stablehlo.reshape %2) <{...}>
 After, parts=2:
-         // for each half of dimension 1 of %x
+         // a function that is called for each half of dimension 1 of %x:
          %a = "stablehlo.all_to_all"(stablehlo.slice %x [0:n, 0:c])
          %b = stablehlo.dot_general (stablehlo.reshape %a), %w
          %c = "stablehlo.all_to_all"(stablehlo.reshape %b)
@@ -32,6 +32,7 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.types import Value
+from .called import Alike
 from .cuts import Cut
 from .exchanges import ALL_TO_ALL, Exchange, exchanges
 from .form import Empty, Form
@@ -81,17 +82,26 @@ def _rewrite(exchange: Exchange, parts: int, form: Form) -> None:
 
 def _pieces(exchange: Exchange, parts: int, form: Form) -> list[Value]:
     sent = exchange.op.operands[0]
+    own = sent, exchange.cuts[sent]
+    result = exchange.back.results[0]
     size = exchange.size // parts
+    ops = (exchange.op, *exchange.ops, exchange.back)
+
+    def computed(known: dict[tuple[Value, Cut], Value]) -> list[Value]:
+        def take_piece(value: Value, cut: Cut) -> Value:
+            if (value, cut) not in known:
+                with ir.InsertionPoint(exchange.back):  # outside of the function of a chunk
+                    known[value, cut] = take(value, cut, 0, size)
+            return known[value, cut]
+
+        return [compute(ops, {sent: known[own]}, exchange.cuts, size, take_piece)[result]]
+
+    compute_chunk = Alike("shmap_chunk", computed)
+    known: dict[tuple[Value, Cut], Value] = {}
     pieces: list[Value] = []
     for part in range(parts):
-
-        def take_piece(value: Value, cut: Cut, part: int = part) -> Value:
-            return take(value, cut, part * size, size)
-
-        chunk = take_piece(sent, exchange.cuts[sent])
+        known = {(value, cut): take(value, cut, part * size, size) for value, cut in known or [own]}
         if form.barriers and pieces:
-            chunk, pieces[-1] = barrier(chunk, pieces[-1])
-        ops = (exchange.op, *exchange.ops, exchange.back)
-        known = compute(ops, {sent: chunk}, exchange.cuts, size, take_piece)
-        pieces.append(known[exchange.back.results[0]])
+            known[own], pieces[-1] = barrier(known[own], pieces[-1])
+        pieces += compute_chunk(known)
     return pieces

@@ -26,6 +26,7 @@ Leaves:  gathers without a product that sums over their rows, or without a reduc
          product of them; those whose rows anything else reads; devices whose rows cannot be cut
          into `parts` equal chunks.
 
+What is computed of a chunk between two gathers is a function that is called for each chunk.
 What is computed element by element from one product is computed again where it is needed, so that
 it is not stored. Both kinds of sums are added in another order, those over devices are rounded
 before they are sent. If some axes are automatic, nothing is rewritten.

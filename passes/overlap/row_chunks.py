@@ -82,7 +82,9 @@ class _Chunks:
         own = Cut(self.block.cuts[whole].dimension, self.block.size)
         here = [op for op in ops if op in self.block.sums and whole in op.operands]
         kept = self._kept(ops)
-        compute_chunk = Alike("shmap_chunk", lambda known: self._chunk(known, ops, here, kept))
+        compute_chunk = Alike[Value](
+            "shmap_chunk", lambda known: self._chunk(known, ops, here, kept)
+        )
         sums: list[Value] = []
         pieces: list[Value] = []
         following = self._gather(gather, take(block, own, 0, self.size))
