@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
@@ -47,6 +48,12 @@ class BodyForm:
     mesh: Mesh
     manual: tuple[str, ...]
     outer: tuple[str, ...]
+
+    @property
+    def module(self) -> ModuleOp:
+        module = self.main.operation.parent
+        assert module is not None, "a function is in a module"
+        return cast("ModuleOp", module.operation.opview)
 
     @property
     def inputs(self) -> tuple[Boundary, ...]:

@@ -64,9 +64,9 @@ class ChooseOverlap(Pass):
         machine = Machine.parse(self.machine) if self.machine else None
         return choices(module, machine, self.effort, self.may_round)
 
-    def run(self, module: ModuleOp) -> None:
+    def run(self, module: ModuleOp) -> bool | None:
         if not self.machine and self.effort != "force":
-            return  # Nothing can be expected of a machine that is not known.
+            return False  # Nothing can be expected of a machine that is not known.
         has_calls = _has_calls(module)
         trial = _copy(module) if has_calls else module
         is_chosen = False
@@ -77,6 +77,8 @@ class ChooseOverlap(Pass):
                 is_chosen = True
         if is_chosen and has_calls:
             _move(trial, module)
+            return True
+        return False  # What passes find does not depend on the forms that are written on it.
 
 
 def _has_calls(module: ModuleOp) -> bool:

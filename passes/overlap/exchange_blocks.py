@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..ir.body_form import BodyForm
+from ..ir.analyses import analysis
+from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import whole_axes, with_whole_axes
+from ..ir.find_ops import find_ops
 from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
@@ -69,6 +72,13 @@ def exchange_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Exc
             todo = [each for each in todo if each[0] not in inside]  # rewriting erases them
             known = {}
             yield found
+
+
+@analysis
+def exchange_blocks_of(module: ModuleOp) -> tuple[ExchangeBlock, ...]:
+    """All of a module in body form."""
+    ops = find_ops(module.operation, [ALL_TO_ALL])
+    return tuple(exchange_blocks(ops, read_body_form(module)))
 
 
 _Known: TypeAlias = "dict[tuple[ir.Block, Cut, tuple[str, ...]], _Reached]"

@@ -45,7 +45,7 @@ from ..ir.collective_ops import ALL_GATHER
 from .form import Empty, Form
 from .rewriting import RewritingPass
 from .rings import can_go_round
-from .row_blocks import RowBlock, row_blocks
+from .row_blocks import RowBlock, row_blocks, row_blocks_of
 from .row_chunks import compute_in_chunks
 
 
@@ -64,6 +64,9 @@ class OverlapRowBlock(RewritingPass[RowBlock]):
     empty: Empty = "zeros"
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[RowBlock]:
+        # One alone is as shmap-choose-overlap has found it; others change when one is rewritten.
+        if len(ops) == 1:
+            return (each for each in row_blocks_of(body.module) if each.op in ops)
         return row_blocks(ops, body)
 
     def rewrite(self, site: RowBlock, body: BodyForm, form: Form) -> None:

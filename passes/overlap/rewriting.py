@@ -60,10 +60,10 @@ class RewritingPass(Pass, Generic[SiteT]):
         """Rewrites a site, or leaves it as it is if the form is not possible."""
         raise NotImplementedError(f"{type(self).__name__} defines no rewrite(site, body, form)")
 
-    def run(self, module: ModuleOp) -> None:
+    def run(self, module: ModuleOp) -> bool | None:
         ops = [op for op in find_ops(module.operation, [self.op_name]) if self._form_of(op)]
         if not ops:
-            return
+            return False
         body, rewritten = read_body_form(module), 0
         if not body.is_partly_manual:
             with sharing():
@@ -75,6 +75,7 @@ class RewritingPass(Pass, Generic[SiteT]):
                     rewritten += 1
         if rewritten < len(ops):
             erase_all(module.operation, self.op_name, *self.forms)
+        return True
 
     @cached_property
     def is_chosen(self) -> bool:

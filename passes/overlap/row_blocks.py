@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..ir.body_form import BodyForm
+from ..ir.analyses import analysis
+from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
 from ..ir.elementwise import ELEMENTWISE
+from ..ir.find_ops import find_ops
 from ..ir.ops import defining_op, walk
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
@@ -84,6 +87,13 @@ def row_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[RowBlock
                 found = _found(gathers, axes, count, form)
                 if found is not None:
                     yield found
+
+
+@analysis
+def row_blocks_of(module: ModuleOp) -> tuple[RowBlock, ...]:
+    """All of a module in body form."""
+    gathers = find_ops(module.operation, [ALL_GATHER])
+    return tuple(row_blocks(gathers, read_body_form(module)))
 
 
 def _together(block: ir.Block) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:

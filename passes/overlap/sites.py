@@ -23,13 +23,13 @@ from ..ir.find_ops import find_ops
 from ..ir.ops import walk
 from ..ir.types import array_bytes, element_bytes, shape_of
 from .blocks import scattered_blocks
-from .exchange_blocks import exchange_blocks
+from .exchange_blocks import exchange_blocks_of
 from .exchanges import ALL_TO_ALL, exchanges
 from .gather_sites import rewritable
 from .gathers import gathers
 from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from .products import Product
-from .row_blocks import row_blocks
+from .row_blocks import row_blocks_of
 from .row_sources import Source, source_of
 from .scatter_chunks import free_dimensions
 from .scatters import scattered_products, summed_products
@@ -122,7 +122,7 @@ def _blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
 
 
 def _rows(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
-    for each in row_blocks(ops, form):
+    for each in row_blocks_of(form.module):
         yield _site(
             "row-block",
             each,
@@ -134,7 +134,7 @@ def _rows(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
 
 
 def _exchange_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
-    for each in exchange_blocks(ops, form):
+    for each in exchange_blocks_of(form.module):
         products = [_shaped(one) for segment in each.segments for one in segment.all_products]
         segments = tuple(
             (

@@ -72,10 +72,12 @@ class UnrollGatheringLoops(RewritingPass[GatheringLoop]):
     barriers: bool = False
     empty: Empty = "zeros"
 
-    def run(self, module: ModuleOp) -> None:
-        if not self.is_chosen:
-            inline_steps(module)
+    def run(self, module: ModuleOp) -> bool | None:
+        if self.is_chosen:
+            return super().run(module)
+        inline_steps(module)
         super().run(module)
+        return True
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[GatheringLoop]:
         return gathering_loops(ops, body)
