@@ -437,16 +437,18 @@ def _experts(drawn: Drawn, n: int) -> Step | None:
     shape, (axes, count) = drawn.shapes[n], drawn.group()
     if len(shape) != 3 or shape[0] % count or math.prod(shape) * count > LARGEST:
         return None
-    into = drawn.weight(shape[0] // count, shape[2], 16)
-    back = drawn.weight(shape[0] // count, 16, shape[2])
+    width, is_kept = drawn.draw.choice((16, 64)), drawn.draw.random() < 0.7
+    into = drawn.weight(shape[0] // count, shape[2], width)
+    back = drawn.weight(shape[0] // count, width, shape[2])
 
-    def compute(x, weights):
+    def layer(x, weights):
         weights = [w.astype(x.dtype) for w in weights]
         y = lax.all_to_all(x, axes, 0, 1, tiled=True)
         y = jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, weights[into]))
         return lax.all_to_all(jnp.einsum("ech,ehd->ecd", y, weights[back]), axes, 1, 0, tiled=True)
 
-    return Step(f"experts w{into}, w{back} along {axes}", shape, (n,), compute)
+    compute = layer if is_kept else jax.checkpoint(layer)
+    return Step(f"experts w{into}, w{back} along {axes}, kept: {is_kept},", shape, (n,), compute)
 
 
 STEPS: Sequence[Callable[[Drawn, int], Step | None]] = (

@@ -15,6 +15,7 @@ from ..ir.body_form import read_body_form
 from .decision import Choice, Decision, Effort
 from .loop_families import families
 from .memory import too_large
+from .recomputed import too_large_beside
 from .site import Site
 from .sites import find_sites
 
@@ -59,7 +60,9 @@ def choices(
             chosen[site] = decide.alone(site)
     if not is_forced:
         forms = {site: choice.form for site, choice in chosen.items() if choice.form is not None}
-        for site, reason in too_large(forms).items():
+        kept = {site: choice.form for site, choice in chosen.items()}
+        refused = too_large(forms) | too_large_beside(kept, machine)
+        for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)
     for site in sites:
