@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from ..cost.libtpu import adds_last
+from ..cost.libtpu import adds_last, keeps_beside_sums
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, Plan, Work, plan_of
 from ..cost.overlap_of_exchanges import plan_of_exchanges
@@ -157,6 +157,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
     name = cast("FormName", plan.name)
     is_scatter = site.pattern == "product-scatter"
     is_sum = site.pattern in _SUMS and name == "columns"
+    is_tpu = machine is not None and machine.is_tpu
     return Form(
         name,
         plan.parts,
@@ -167,12 +168,16 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         or site.pattern in _SUMS
         or (machine is not None and not machine.is_tpu),
         # Chunks that are scattered are small, and concatenated as fast as they are put in place.
-        in_place=machine is None or (machine.is_tpu and not (is_sum and is_scatter)),
+        in_place=machine is None or (is_tpu and not (is_sum and is_scatter)),
         ordered=machine is not None
-        and ((is_sum and machine.is_tpu) or (name == "summed-chunks" and adds_last(machine))),
+        and (
+            (is_sum and is_tpu)
+            or (name == "partial-sums" and keeps_beside_sums(machine))
+            or (name == "summed-chunks" and adds_last(machine))
+        ),
         stacked=plan.is_stacked,
         wide=plan.is_wide,
-        narrow=name == "ring" and machine is not None and machine.is_tpu and _is_narrowed(site),
+        narrow=name == "ring" and is_tpu and _is_narrowed(site),
     )
 
 

@@ -56,8 +56,8 @@ class Form:
       narrow: whether f32 that is multiplied with default precision is sent as bf16.
       wide: whether partial sums are sent as f32, and rounded at the end only.
       shared: whether other sites are equal, so that a function is called at all of them.
-      ordered: whether products that are the last to read large arrays come before chunks; of
-        "summed-chunks", whether a sum is stored after each chunk.
+      ordered: whether products that are the last to read large arrays come before chunks, or before
+        partial sums; of "summed-chunks", whether a sum is stored after each chunk.
     """
 
     name: FormName

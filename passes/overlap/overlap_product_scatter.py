@@ -30,10 +30,11 @@ Leaves:  reduce_scatters of anything but a product that nothing else uses and th
 Chunks of columns are summed by the same reduce_scatter, so results do not depend on the cut. A ring
 adds in another order. Sums of 16-bit floats are added in 32 bits and rounded before they are sent;
 `wide` sends 32 bits. With `ordered`, products that are the last to read large arrays come before
-chunks of columns, and what chunks and other products read is stored once. On a ring of more than 16
-devices the steps are a loop, eight per iteration. The reduce_scatter is kept where groups have more
-than 256 devices or the mesh has more than 4096, because permutations list all of them, and where
-only some devices may reach it, as in a branch. If some axes are automatic, nothing is rewritten.
+chunks and partial sums, and what chunks and other products read is stored once. On a ring of more
+than 16 devices the steps are a loop, eight per iteration. The reduce_scatter is kept where groups
+have more than 256 devices or the mesh has more than 4096, because permutations list all of them,
+and where only some devices may reach it, as in a branch. If some axes are automatic, nothing is
+rewritten.
 """
 
 from __future__ import annotations

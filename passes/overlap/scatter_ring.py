@@ -17,6 +17,7 @@ from .called import Called
 from .cuts import Cut
 from .form import Form
 from .pieces import adding_type, barrier, compute, empty, join
+from .released import release
 from .repeated import repeated
 from .rings import Ring, can_go_round, place_in, ring
 from .scatters import ScatteredProduct
@@ -36,6 +37,9 @@ def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> 
     cuts = scattered.cuts(Cut(scattered.cut.dimension, size * scattered.count))
     if cuts is None:
         return
+    if form.ordered:
+        sides = scattered.product.operand_dimensions(scattered.cut.dimension)
+        release(scattered.op, scattered.product.op, next(iter(sides)))
     with ir.InsertionPoint(scattered.op), scattered.op.location:
         scattered.replace_by("shmap_sums", form, lambda: _value(scattered, body, cuts, parts, form))
 

@@ -594,6 +594,13 @@ def test_wide_rows_that_a_gradient_also_reads_are_not_stored_for_pieces(chip, na
     assert plan(dataclasses.replace(scattered(16384, 2048, 4096), source="shared"), chip).name
 
 
+@pytest.mark.parametrize(("rows", "is_left"), [(32768, True), (16384, False)])
+def test_rows_that_a_gradient_also_reads_stay_in_vmem_if_they_are_small(rows, is_left):
+    """The gradient of e with 32768 rows of 1024, and 1024 between, took 258 MiB for 192 on v5p."""
+    work = dataclasses.replace(scattered(rows, 1024, 1024), source="shared")
+    assert (plan(work, "v5p").name is None) == is_left
+
+
 @pytest.mark.parametrize(("chip", "name"), [("v5e", "ring"), ("v6e", None), ("v5p", None)])
 def test_gathered_rows_that_a_gradient_keeps_do_not_become_wider_in_pieces(chip, name):
     """The gradient of e with rows of 1024, and 2048 between, took 139 MiB for 64 on v5p."""

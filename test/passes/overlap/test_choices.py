@@ -219,6 +219,13 @@ def test_sums_are_rounded_only_if_they_may_be():
     assert form == Form("partial-sums", 4, SNAKE, "allocate")
 
 
+@pytest.mark.parametrize(("machine", "ordered"), [(V5E, False), (V5P, True)])
+def test_products_come_before_partial_sums_where_arrays_would_stay_beside_them(machine, ordered):
+    """On v5p libtpu needs 663 MiB for a gradient of an MLP block without it, and 642 with it."""
+    ((_, form, _),) = chosen(scatter, machine, may_round=True)
+    assert (form.name, form.ordered) == ("partial-sums", ordered)
+
+
 def test_sums_of_long_products_are_sent_as_f32():
     sizes = ((16384, 32768), (32768, 8192))
     ((_, form, _),) = chosen(scatter, V5E, sizes=sizes, effort="try")

@@ -44,10 +44,10 @@ READ_LATER = f"""%n = {SQUARE.replace("%u, %u", "%v, %u")}
         : (tensor<4x6xf32>, tensor<4x4096xf32>) -> tensor<6x4096xf32>"""
 
 
-def operations(operand=DIFFERENCE, last=TIMES, type_=SMALL):
+def operations(operand=DIFFERENCE, last=TIMES, type_=SMALL, form="columns"):
     """The products and barriers of a program after the pass, each by its result's type."""
     text = MODULE.format(large=SQUARE, operand=operand, last=last, type_=type_)
-    pass_ = BY_NAME["overlap-product-scatter"](form="columns", parts=2, ordered=True)
+    pass_ = BY_NAME["overlap-product-scatter"](form=form, parts=2, ordered=True)
     with shmap_passes.make_context():
         module = ir.Module.parse(text)
         shmap_passes.run(module, [pass_])
@@ -65,6 +65,13 @@ def is_before_chunks(product=SMALL, **program):
 
 def test_the_last_product_that_reads_an_array_comes_before_chunks():
     assert is_before_chunks()
+
+
+def test_the_last_product_that_reads_an_array_comes_before_partial_sums():
+    """The rows that sums read are there when the product is."""
+    found = operations(form="partial-sums")
+    product = found.index(("dot_general", SMALL))
+    assert found[product + 1] == ("optimization_barrier", "tensor<16x8xf32>")
 
 
 def test_a_result_of_the_program_has_its_memory_anyway():
