@@ -81,7 +81,8 @@ class Pass:
         """Rewrites `module` in place, or raises `PassRefused` and leaves it as it was.
 
         Returns:
-          False if it has changed nothing. What was found in the module is kept for the next pass.
+          False if analyses of the module still hold, as they do if it has changed nothing. They are
+          kept for the next pass.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no run(module)")
 

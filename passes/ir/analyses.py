@@ -1,8 +1,8 @@
 """Keeps what passes find in a module, until one of them changes the module.
 
 Most passes leave most modules as they are. What one has found, the next would find again: the body
-form, the collectives. As in MLIR's analysis manager, a pass says when it has changed nothing, and
-only then is anything kept. A pass asks before it changes the module.
+form, the collectives. As in MLIR's analysis manager, a pass says when analyses still hold, and only
+then is anything kept. A pass asks before it changes the module.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class ChooseOverlap(Pass):
         if is_chosen and has_calls:
             _move(trial, module)
             return True
-        return False  # What passes find does not depend on the forms that are written on it.
+        return False  # No analysis reads the forms that are written on operations.
 
 
 def _has_calls(module: ModuleOp) -> bool:
