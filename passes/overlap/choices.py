@@ -59,9 +59,9 @@ def choices(
         elif site not in chosen and site.pattern != "row-block":
             chosen[site] = decide.alone(site)
     if not is_forced:
-        forms = {site: choice.form for site, choice in chosen.items() if choice.form is not None}
-        kept = {site: choice.form for site, choice in chosen.items()}
-        refused = too_large(forms) | too_large_beside(kept, machine)
+        found = {site: choice.form for site, choice in chosen.items()}
+        forms = {site: form for site, form in found.items() if form is not None}
+        refused = too_large(forms) | too_large_beside(found, machine)
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)

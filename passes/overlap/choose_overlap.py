@@ -64,7 +64,7 @@ class ChooseOverlap(Pass):
         machine = Machine.parse(self.machine) if self.machine else None
         return choices(module, machine, self.effort, self.may_round)
 
-    def run(self, module: ModuleOp) -> bool | None:
+    def run(self, module: ModuleOp) -> bool:
         if not self.machine and self.effort != "force":
             return False  # Nothing can be expected of a machine that is not known.
         has_calls = _has_calls(module)

@@ -60,7 +60,7 @@ class RewritingPass(Pass, Generic[SiteT]):
         """Rewrites a site, or leaves it as it is if the form is not possible."""
         raise NotImplementedError(f"{type(self).__name__} defines no rewrite(site, body, form)")
 
-    def run(self, module: ModuleOp) -> bool | None:
+    def run(self, module: ModuleOp) -> bool:
         ops = [op for op in find_ops(module.operation, [self.op_name]) if self._form_of(op)]
         if not ops:
             return False

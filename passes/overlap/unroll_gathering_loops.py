@@ -72,7 +72,7 @@ class UnrollGatheringLoops(RewritingPass[GatheringLoop]):
     barriers: bool = False
     empty: Empty = "zeros"
 
-    def run(self, module: ModuleOp) -> bool | None:
+    def run(self, module: ModuleOp) -> bool:
         if self.is_chosen:
             return super().run(module)
         inline_steps(module)
