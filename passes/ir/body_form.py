@@ -94,7 +94,7 @@ class BodyForm:
         """Whether blocks are full arrays; XLA takes no manual sharding over one device."""
         return self.mesh.product(self.region) == 1
 
-    @property
+    @cached_property
     def is_partly_manual(self) -> bool:
         """Whether there are several devices along manual axes and along automatic ones."""
         return self.mesh.product(self.region) > 1 and self.mesh.product(self.automatic) > 1

@@ -7,7 +7,7 @@ summed and scattered, a piece of each device's rows goes through all of it by it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
@@ -75,7 +75,7 @@ def scattered_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Sc
 def _followed(op: ir.Operation, axes: tuple[str, ...], count: int) -> ScatteredBlock | None:
     dimension = ir.IntegerAttr(op.attributes["all_gather_dim"]).value
     own = Cut(dimension, shape_of(op.operands[0])[dimension])
-    cuts = {op.operands[0]: own, op.results[0]: replace(own, outer=count)}
+    cuts = {op.operands[0]: own, op.results[0]: own.of(count)}
     inside: list[ir.Operation] = []
     ops = [each.operation for each in op.block.operations]
     for user in ops[ops.index(op) + 1 :]:
@@ -118,7 +118,7 @@ def _scattered(op: ir.Operation, cut: Cut, count: int) -> Cut | None:
     if cut.dimension != dimension:
         return cut
     # The first indices say which device keeps it, so what is cut must be inside of them.
-    return replace(cut, outer=cut.outer // count) if cut.outer % count == 0 else None
+    return cut.of(cut.outer // count) if cut.outer % count == 0 else None
 
 
 def _block(

@@ -7,8 +7,8 @@ each device's rows, `outer` is the number of devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
@@ -17,14 +17,21 @@ from ..ir.types import have_same_shape, shape_of
 from .products import DOT, Product
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """A dimension of a value, and which of its indices are cut."""
 
     dimension: int
     size: int
     outer: int = 1
     inner: int = 1
+
+    def along(self, dimension: int) -> Cut:
+        """The same indices of another dimension."""
+        return Cut(dimension, self.size, self.outer, self.inner)
+
+    def of(self, outer: int) -> Cut:
+        """The same indices of another number of blocks."""
+        return Cut(self.dimension, self.size, outer, self.inner)
 
 
 def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
@@ -38,19 +45,19 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
         return cut  # other operands are scalars, which have no cut
     if op.name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-        return replace(cut, dimension=order.index(cut.dimension))
+        return cut.along(order.index(cut.dimension))
     if op.name == "stablehlo.broadcast_in_dim":
         dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
         to = dimensions[cut.dimension]
         same = shape_of(op.operands[0])[cut.dimension] == shape_of(op.results[0])[to]
-        return replace(cut, dimension=to) if same else None
+        return cut.along(to) if same else None
     if op.name == "stablehlo.reshape":
         return _through_reshape(shape_of(op.operands[0]), shape_of(op.results[0]), cut)
     if op.name == DOT:
         product = Product.of(op)
         if product.role(number, cut.dimension) == "contracted":
             return None
-        return replace(cut, dimension=product.result_dimension(number, cut.dimension))
+        return cut.along(product.result_dimension(number, cut.dimension))
     return None
 
 
@@ -75,8 +82,8 @@ def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     operand = op.operands[number]
     if op.name == DOT:
         dimension = Product.of(op).operand_dimensions(cut.dimension).get(number)
-        return None if dimension is None else replace(cut, dimension=dimension)
+        return None if dimension is None else cut.along(dimension)
     if op.name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-        return replace(cut, dimension=order[cut.dimension])
+        return cut.along(order[cut.dimension])
     return cut if have_same_shape(operand, op.results[0]) else None

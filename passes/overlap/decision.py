@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+from jaxlib.mlir import ir
+
 from ..cost.libtpu import adds_last, keeps_beside_sums
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, Plan, Work, plan_of
@@ -15,6 +17,7 @@ from ..cost.overlap_of_rows import plan_of_rows
 from ..cost.overlap_on_gpu import plan_on_gpu
 from ..cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ..cost.rings import ring_order
+from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
 from .form import Form, FormName
 from .site import Site
@@ -147,7 +150,7 @@ def _forced(site: Site, mesh: Mesh, machine: Machine | None, may_round: bool) ->
     if is_wide and site.element not in WIDENED:
         return None
     if machine is not None and name in ("ring", "partial-sums"):
-        order = ring_order(_groups(site, mesh), machine.places, machine.network)
+        order = ring_order(_groups(site.axes, mesh), machine.places, machine.network)
     return Plan(name, order=order, is_wide=is_wide)
 
 
@@ -185,7 +188,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
     return Work(
         pattern=site.pattern,
         products=site.shapes,
-        groups=_groups(site, mesh),
+        groups=_groups(site.axes, mesh),
         element=site.element,
         element_bytes=site.element_bytes,
         received=site.received,
@@ -204,8 +207,9 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
     )
 
 
-def _groups(site: Site, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, mesh.groups(site.axes)))
+@memoized
+def _groups(axes: tuple[str, ...], mesh: Mesh) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, mesh.groups(axes)))
 
 
 def _is_narrowed(site: Site) -> bool:
@@ -215,8 +219,14 @@ def _is_narrowed(site: Site) -> bool:
 
 def _is_precise(site: Site) -> bool:
     """Whether a product asks for more than the default precision."""
-    precisions = [op.attributes.get("precision_config") for op in site.products]
-    return any(p is not None and not set(_words(str(p))) <= {"DEFAULT"} for p in precisions)
+    precisions = {op.attributes.get("precision_config") for op in site.products}
+    return any(each is not None and _is_higher(each) for each in precisions)
+
+
+@memoized  # the products of a program mostly have the same
+def _is_higher(precision_config: ir.Attribute) -> bool:
+    """Whether it asks for more than the default precision."""
+    return not set(_words(str(precision_config))) <= {"DEFAULT"}
 
 
 def _words(precision_config: str) -> Sequence[str]:

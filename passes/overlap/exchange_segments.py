@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from ..ir.ops import defining_op, walk
+from ..ir.dataflow import Dataflow, Node
 from ..ir.types import Value
 from .cuts import Cut
 from .exchanges import ALL_TO_ALL
@@ -43,7 +43,7 @@ class Segment:
 
 
 def segments(
-    ops: Sequence[ir.Operation], kept: Sequence[ir.Operation], cuts: Mapping[Value, Cut]
+    ops: Sequence[Node], kept: Sequence[Node], cuts: Mapping[Value, Cut], flow: Dataflow
 ) -> tuple[Segment, ...] | None:
     """The segments of a block; None if it cannot be computed in their order.
 
@@ -51,79 +51,81 @@ def segments(
       ops: what is computed in chunks, in program order, with all_to_alls and sums.
       kept: those of them that are also computed whole.
     """
-    block = [each.operation for each in ops[0].block.operations]
-    places = {op: place for place, op in enumerate(block)}
-    numbers, needing = _numbers(block, {*ops}, {*kept}, cuts)
+    in_chunks = [node for node in ops if node.result in cuts]
+    numbers, needing = _numbers(flow.nodes, {*ops}, {*kept}, cuts)
     found: list[Segment] = []
+    before = -1
     for number in range(max(numbers.values()) + 1):
-        inside = [op for op in ops if numbers[op] == number]
-        exchanges = [op for op in inside if op.name == ALL_TO_ALL]
-        sums = [op for op in inside if op.results[0] not in cuts]
+        inside = [node for node in ops if numbers[node] == number]
+        exchanges = [node for node in inside if node.name == ALL_TO_ALL]
+        sums = [node for node in inside if node.result not in cuts]
         if not exchanges:
             if sums:
                 return None
             continue
-        end = places[exchanges[-1]]
-        if found and end < places[found[-1].end]:
+        end = exchanges[-1].number
+        if end < before:
             return None
-        sources = [defining_op(value) for op in sums for value in op.operands]
-        if any(op not in numbers and places.get(op, 0) > end for op in sources if op is not None):
+        sources = [flow.source(value) for node in sums for value in node.operands]
+        if any(each is not None and each not in numbers and each.number > end for each in sources):
             return None
-        late = [op for op, at in needing.items() if at == number and places[op] < end]
-        products = [Product.of(op) for op in inside if op.name == DOT and op not in sums]
-        lags = _lags(exchanges, [op for op in ops if op.results[0] in cuts])
-        found.append(Segment(tuple(exchanges), lags, tuple(sums), tuple(products), tuple(late)))
+        late = [node.op for node, at in needing.items() if at == number and node.number < end]
+        products = [Product.of(node.op) for node in inside if node.name == DOT and node not in sums]
+        found.append(
+            Segment(
+                tuple(node.op for node in exchanges),
+                _lags(exchanges, in_chunks),
+                tuple(node.op for node in sums),
+                tuple(products),
+                tuple(late),
+            )
+        )
+        before = end
     # What is exchanged must be computed in chunks, too.
     return tuple(found) if any(any(segment.lags) for segment in found) else None
 
 
 def _numbers(
-    block: Sequence[ir.Operation],
-    inside: set[ir.Operation],
-    kept: set[ir.Operation],
-    cuts: Mapping[Value, Cut],
-) -> tuple[dict[ir.Operation, int], dict[ir.Operation, int]]:
+    block: Sequence[Node], inside: set[Node], kept: set[Node], cuts: Mapping[Value, Cut]
+) -> tuple[dict[Node, int], dict[Node, int]]:
     """The segment of each operation inside, and that after which others have their operands."""
-    numbers: dict[ir.Operation, int] = {}
+    numbers: dict[Node, int] = {}
     after: dict[Value, int] = {}  # the segment that must be computed before a whole array
-    needing: dict[ir.Operation, int] = {}
+    needing: dict[Node, int] = {}
     chunks: dict[Value, int] = {}
-    for op in block:
-        if op in inside:
-            known = [chunks[value] for value in op.operands if value in chunks]
-            known += [after.get(value, -1) + 1 for value in op.operands if value not in chunks]
-            numbers[op] = max(known)
-            result = op.results[0]
-            if result in cuts:
-                chunks[result] = numbers[op]
-            if op not in kept:
-                after[result] = numbers[op]
-        if op not in inside or op in kept:
-            needed = [
-                after[value] for each in walk(op) for value in each.operands if value in after
+    for node in block:
+        is_inside = node in inside
+        if is_inside:
+            known = [
+                chunks[value] if value in chunks else after.get(value, -1) + 1
+                for value in node.operands
             ]
+            numbers[node] = max(known)
+            if node.result in cuts:
+                chunks[node.result] = numbers[node]
+            if node not in kept:
+                after[node.result] = numbers[node]
+        if not is_inside or node in kept:
+            needed = [after[value] for value in (*node.operands, *node.inner) if value in after]
             if needed:
-                needing[op] = max(needed)
-                after.update((result, needing[op]) for result in op.results)
+                needing[node] = max(needed)
+                after.update((result, needing[node]) for result in node.results)
     return numbers, needing
 
 
-def _lags(exchanges: Sequence[ir.Operation], ops: Sequence[ir.Operation]) -> tuple[int, ...]:
+def _lags(exchanges: Sequence[Node], ops: Sequence[Node]) -> tuple[int, ...]:
     """One chunk for each exchange of what products have computed from another.
 
     What is exchanged only element by element is not behind.
     """
     lags: dict[Value, int] = {}
     behind: dict[Value, int] = {}
-    found: list[int] = []
-    for op in ops:
-        result = op.results[0]
-        lags[result] = max((lags.get(value, 0) for value in op.operands), default=0)
-        behind[result] = max((behind.get(value, 0) for value in op.operands), default=0)
-        if op.name == DOT:
-            behind[result] = 1
-        if op in exchanges:
-            lags[result] += behind[result]
-            behind[result] = 0
-            found.append(lags[result])
-    return tuple(found)
+    for node in ops:
+        lag = max([lags[value] for value in node.operands if value in lags], default=0)
+        products = max([behind[value] for value in node.operands if value in behind], default=0)
+        if node.name == DOT:
+            products = 1
+        if node in exchanges:
+            lag, products = lag + products, 0
+        lags[node.result], behind[node.result] = lag, products
+    return tuple(lags[node.result] for node in exchanges)

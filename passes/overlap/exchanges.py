@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..ir.body_form import BodyForm
+from ..ir.analyses import analysis
+from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import whole_axes, with_whole_axes
+from ..ir.dataflow import Dataflow, Dataflows, Node, dataflows
+from ..ir.find_ops import find_ops
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
 from .products import DOT, Product
@@ -44,31 +48,46 @@ class Exchange:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 
 
-def exchanges(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Exchange]:
+def exchanges(
+    ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows | None = None
+) -> Iterator[Exchange]:
     """The pairs of all_to_alls, over several devices, with products between them.
 
     Each is looked for when it is asked for, so those before may be rewritten.
 
     Args:
       ops: all_to_alls, in program order; no pair begins with another.
+      flows: if nothing is rewritten.
     """
     found = with_whole_axes(ops)
     numbers = {op: number for number, (op, _) in enumerate(found)}
     taken: set[int] = set()
     for number, (op, axes) in enumerate(found):
         count = form.mesh.product(axes)
-        pair = next(_pairs(op, axes, count), None) if number not in taken and count > 1 else None
+        if number in taken or count == 1:
+            continue
+        flow = (flows or Dataflows()).of(op.block)
+        pair = next(_pairs(op, axes, count, flow), None)
         if pair is not None:
             taken.update(numbers[each] for each in [pair.back] if each in numbers)
             yield pair
 
 
-def _pairs(op: ir.Operation, axes: tuple[str, ...], count: int) -> Iterator[Exchange]:
+@analysis
+def exchanges_of(module: ModuleOp) -> tuple[Exchange, ...]:
+    """All of a module in body form."""
+    ops = find_ops(module.operation, [ALL_TO_ALL])
+    return tuple(exchanges(ops, read_body_form(module), dataflows(module)))
+
+
+def _pairs(
+    op: ir.Operation, axes: tuple[str, ...], count: int, flow: Dataflow
+) -> Iterator[Exchange]:
     """One for each dimension that can be cut, that with the largest size first."""
     shape = shape_of(op.operands[0])
     for dimension in sorted(range(len(shape)), key=lambda d: -shape[d]):
         cut = Cut(dimension, shape[dimension])
-        exchange = _followed(op, cut, axes, count)
+        exchange = _followed(op, cut, axes, count, flow)
         if exchange is not None and exchange.products:
             yield exchange
 
@@ -83,45 +102,43 @@ def through_all_to_all(op: ir.Operation, cut: Cut, count: int) -> Cut | None:
         return None if cut.dimension == split else cut
     if cut.dimension == split:
         # The first indices say to which device, so what is cut must be inside of them.
-        return replace(cut, outer=cut.outer // count) if cut.outer % count == 0 else None
-    return replace(cut, outer=cut.outer * count) if cut.dimension == concat else cut
+        return cut.of(cut.outer // count) if cut.outer % count == 0 else None
+    return cut.of(cut.outer * count) if cut.dimension == concat else cut
 
 
-def _followed(op: ir.Operation, cut: Cut, axes: tuple[str, ...], count: int) -> Exchange | None:
+def _followed(
+    op: ir.Operation, cut: Cut, axes: tuple[str, ...], count: int, flow: Dataflow
+) -> Exchange | None:
     received = through_all_to_all(op, cut, count)
     if received is None:
         return None
-    cuts = {op.operands[0]: cut, op.results[0]: received}
-    inside: list[ir.Operation] = []
-    for user in _after(op):
-        numbers = [k for k, operand in enumerate(user.operands) if operand in cuts]
-        if not numbers or user.operands[numbers[0]] == op.operands[0]:
+    sent, first = op.operands[0], op.results[0]
+    cuts = {sent: cut, first: received}
+    inside: list[Node] = []
+    for node in flow.nodes[flow.node(op).number + 1 :]:
+        numbers = [k for k, operand in enumerate(node.operands) if operand in cuts]
+        if not numbers or node.operands[numbers[0]] == sent:
             continue
-        operand_cut = cuts[user.operands[numbers[0]]]
-        if user.name == ALL_TO_ALL:
-            returned = through_all_to_all(user, operand_cut, count)
-            if returned is None or whole_axes(user) != axes:
+        operand_cut = cuts[node.operands[numbers[0]]]
+        if node.name == ALL_TO_ALL:
+            returned = through_all_to_all(node.op, operand_cut, count)
+            if returned is None or whole_axes(node.op) != axes:
                 return None
-            cuts[user.results[0]] = returned
-            found = Exchange(op, user, axes, count, tuple(inside), cuts)
-            return found if _is_closed(found) else None
-        result = cut_through(user, numbers[0], operand_cut)
+            cuts[node.result] = returned
+            if not _is_closed(first, inside, node, flow):
+                return None
+            return Exchange(op, node.op, axes, count, tuple(each.op for each in inside), cuts)
+        result = cut_through(node.op, numbers[0], operand_cut)
         if result is None or any(
-            cut_of_operand(user, k, result) != cuts[user.operands[k]] for k in numbers[1:]
+            cut_of_operand(node.op, k, result) != cuts[node.operands[k]] for k in numbers[1:]
         ):
             return None
-        cuts[user.results[0]] = result
-        inside.append(user)
+        cuts[node.result] = result
+        inside.append(node)
     return None
 
 
-def _after(op: ir.Operation) -> Iterator[ir.Operation]:
-    ops = [each.operation for each in op.block.operations]
-    yield from ops[ops.index(op) + 1 :]
-
-
-def _is_closed(exchange: Exchange) -> bool:
+def _is_closed(first: Value, inside: Sequence[Node], back: Node, flow: Dataflow) -> bool:
     """Whether nothing outside uses what is computed in pieces, but the last result."""
-    inside = {exchange.back, *exchange.ops}
-    results = [exchange.op.results[0], *(op.results[0] for op in exchange.ops)]
-    return all(use.owner.operation in inside for result in results for use in result.uses)
+    results = [first, *(node.result for node in inside)]
+    return all(user is back or user in inside for value in results for user in flow.users(value))

@@ -59,15 +59,16 @@ def plan(gather: Gather, operands: Sequence[GatheredOperand], cut: Cut) -> Plan 
     """
     for count in range(len(operands), 0, -1):
         for with_consumers in (True, False):
-            found = _plan(gather, operands[:count], cut, with_consumers)
+            found = plan_of_all(gather, operands[:count], cut, with_consumers)
             if found is not None:
                 return found
     return None
 
 
-def _plan(
+def plan_of_all(
     gather: Gather, operands: Sequence[GatheredOperand], cut: Cut, with_consumers: bool
 ) -> Plan | None:
+    """The plan for all of some products, with or without what is computed from them."""
     cuts = {gather.op.results[0]: cut}
     chain: list[ir.Operation] = []
     products: dict[Value, Cut] = {}
@@ -75,8 +76,8 @@ def _plan(
         for op in (*operand.chain, operand.product.op):
             if op.results[0] in cuts:
                 continue
-            number = next(k for k, value in enumerate(op.operands) if value in cuts)
-            result = cut_through(op, number, cuts[op.operands[number]])
+            number, value = next((k, v) for k, v in enumerate(op.operands) if v in cuts)
+            result = cut_through(op, number, cuts[value])
             if result is None:
                 return None
             cuts[op.results[0]] = result

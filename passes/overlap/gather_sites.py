@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir.types import array_bytes, shape_of
+from ..ir.elementwise import ELEMENTWISE
+from ..ir.types import Value, array_bytes, shape_of
 from .cuts import Cut
 from .gather_chunks import is_cut_by
-from .gather_plan import plan
+from .gather_plan import Plan, plan, plan_of_all
 from .gathers import Gather, GatheredOperand
 
 Pattern = Literal["gather-product", "gather-contraction"]
@@ -41,13 +42,13 @@ class Rewritable:
 
 def rewritable(gather: Gather) -> Rewritable | None:
     """The products of one pattern, the one with more operations if both are possible."""
-    size = shape_of(gather.op.operands[0])[gather.dimension]
-    cut = Cut(gather.dimension, size * gather.count)
+    shape = shape_of(gather.op.operands[0])
+    cut = Cut(gather.dimension, shape[gather.dimension] * gather.count)
     found = [_computed("gather-product", gather, gather.multiplied, cut)]
     most = sum(each.product.flops for each in gather.contracted)
     dimension = columns_of(gather) if found[0] is None or most > found[0].flops else None
     if dimension is not None:
-        cut = Cut(dimension, shape_of(gather.op.operands[0])[dimension])
+        cut = Cut(dimension, shape[dimension])
         columns = [each for each in gather.contracted if is_cut_by(each, cut)]
         found.append(_computed("gather-contraction", gather, columns, cut))
     possible = [each for each in found if each is not None]
@@ -69,10 +70,22 @@ def _computed(
     pattern: Pattern, gather: Gather, operands: Sequence[GatheredOperand], cut: Cut
 ) -> Rewritable | None:
     """What a plan computes in pieces."""
-    found = plan(gather, operands, cut) if operands else None
+    if not operands:
+        return None
+    gathered = [gather.op.results[0], *(op.results[0] for each in operands for op in each.chain)]
+    found = plan_of_all(gather, operands, cut, with_consumers=False)
+    # With what is computed from the products, it is the same plan here, unless that reads what is
+    # gathered, or comes before what a product needs.
+    if found is None or any(_may_consume(found, value) for value in gathered):
+        found = plan(gather, operands, cut)
     if found is None:
         return None
     computed = tuple(each for each in operands if each.product.op in found.ops)
-    gathered = {gather.op.results[0], *(op.results[0] for each in operands for op in each.chain)}
-    kept = sum(array_bytes(out) for out in found.outs if out in gathered)
+    kept = sum(array_bytes(out) for out in {*gathered}.intersection(found.outs))
     return Rewritable(pattern, computed, kept)
+
+
+def _may_consume(found: Plan, value: Value) -> bool:
+    """Whether an elementwise operation that a plan does not have reads a value."""
+    users = [use.owner.operation for use in value.uses] if value in found.outs else []
+    return any(user.name in ELEMENTWISE and user not in found.ops for user in users)

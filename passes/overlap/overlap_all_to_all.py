@@ -34,7 +34,7 @@ from ..ir.body_form import BodyForm
 from ..ir.types import Value
 from .called import Alike
 from .cuts import Cut
-from .exchanges import ALL_TO_ALL, Exchange, exchanges
+from .exchanges import ALL_TO_ALL, Exchange, exchanges, exchanges_of
 from .form import Empty, Form
 from .pieces import barrier, compute, empty, join, take
 from .rewriting import RewritingPass
@@ -60,6 +60,9 @@ class OverlapAllToAll(RewritingPass[Exchange]):
     barriers: bool = False
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[Exchange]:
+        # One alone is as shmap-choose-overlap has found it; others change when one is rewritten.
+        if len(ops) == 1:
+            return (each for each in exchanges_of(body.module) if each.op in ops)
         return exchanges(ops, body)
 
     def rewrite(self, site: Exchange, body: BodyForm, form: Form) -> None:

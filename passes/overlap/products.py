@@ -6,10 +6,8 @@ operand, and the free ones of the right operand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -22,27 +20,26 @@ DOT = "stablehlo.dot_general"
 Role = Literal["batch", "free", "contracted"]
 
 
-@dataclass(frozen=True)
-class Product:
-    """A dot_general, and the dimensions of its two operands by role."""
+_Pair: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
+
+
+class Product(NamedTuple):
+    """A dot_general, and the dimensions of its left and of its right operand by role, in order."""
 
     op: ir.Operation
-    batch: tuple[tuple[int, ...], tuple[int, ...]]
-    contracted: tuple[tuple[int, ...], tuple[int, ...]]
+    batch: _Pair
+    contracted: _Pair
+    free: _Pair
 
     @classmethod
     def of(cls, op: ir.Operation) -> Product:
-        return cls(op, *_dimensions(op.attributes["dot_dimension_numbers"]))
+        left, right = op.operands
+        numbers = op.attributes["dot_dimension_numbers"]
+        return cls(op, *_dimensions(numbers, left.type, right.type))
 
     @property
     def result(self) -> Value:
         return self.op.results[0]
-
-    @cached_property
-    def free(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The free dimensions of the left and of the right operand, in order."""
-        ranks = tuple(ir.RankedTensorType(operand.type).rank for operand in self.op.operands)
-        return _free(self.batch, self.contracted, ranks)
 
     def role(self, side: int, dimension: int) -> Role:
         """What a dimension of the left (side 0) or right (side 1) operand is."""
@@ -78,27 +75,20 @@ class Product:
         return 2 * left * self.size(1, self.free[1])
 
 
-_Pair = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-@memoized  # the pieces of a product have the same
-def _dimensions(attribute: ir.Attribute) -> tuple[_Pair, _Pair]:
-    """The batch and the contracted dimensions of the operands."""
+@memoized  # several finders read the same product
+def _dimensions(
+    attribute: ir.Attribute, left: ir.RankedTensorType, right: ir.RankedTensorType
+) -> tuple[_Pair, _Pair, _Pair]:
+    """The batch, the contracted and the free dimensions of operands of these types."""
     numbers = stablehlo.DotDimensionNumbers(attribute)
-    return (
-        (tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)),
-        (tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)),
+    batch = tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)
+    contracted = (
+        tuple(numbers.lhs_contracting_dimensions),
+        tuple(numbers.rhs_contracting_dimensions),
     )
-
-
-@memoized
-def _free(batch: _Pair, contracted: _Pair, ranks: tuple[int, ...]) -> _Pair:
-    """The other dimensions of the operands."""
-    left, right = (
-        tuple(d for d in range(rank) if d not in batch[side] and d not in contracted[side])
-        for side, rank in enumerate(ranks)
-    )
-    return left, right
+    lefts = tuple(d for d in range(left.rank) if d not in (*batch[0], *contracted[0]))
+    rights = tuple(d for d in range(right.rank) if d not in (*batch[1], *contracted[1]))
+    return batch, contracted, (lefts, rights)
 
 
 def has_default_precision(op: ir.Operation) -> bool:

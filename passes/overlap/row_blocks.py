@@ -15,9 +15,10 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..ir.analyses import analysis
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
+from ..ir.dataflow import Dataflow, Dataflows, Node, dataflows
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.find_ops import find_ops
-from ..ir.ops import defining_op, walk
+from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
 from .products import DOT, Product
@@ -73,18 +74,25 @@ class RowBlock:
         return found
 
 
-def row_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[RowBlock]:
+def row_blocks(
+    ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows | None = None
+) -> Iterator[RowBlock]:
     """The blocks that begin with some all_gathers.
 
     They have a gathered array that is summed over its rows, and a sum that is scattered. Each is
     looked for when it is asked for, so those before may be rewritten.
+
+    Args:
+      flows: if nothing is rewritten.
     """
     firsts = [op for op, _ in with_whole_axes(ops)]
     for block in dict.fromkeys(op.block for op in firsts):
-        for gathers, axes in _together(block):
+        flow = (flows or Dataflows()).of(block)
+        for gathers, axes in _together(flow):
             count = form.mesh.product(axes)
-            if count > 1 and gathers[0] in firsts and any(map(_is_summed, gathers)):
-                found = _found(gathers, axes, count, form)
+            if count > 1 and gathers[0] in firsts:
+                flow = (flows or Dataflows()).of(block)
+                found = _found(gathers, axes, count, flow, form)
                 if found is not None:
                     yield found
 
@@ -93,36 +101,34 @@ def row_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[RowBlock
 def row_blocks_of(module: ModuleOp) -> tuple[RowBlock, ...]:
     """All of a module in body form."""
     gathers = find_ops(module.operation, [ALL_GATHER])
-    return tuple(row_blocks(gathers, read_body_form(module)))
+    return tuple(row_blocks(gathers, read_body_form(module), dataflows(module)))
 
 
-def _together(block: ir.Block) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:
+def _together(flow: Dataflow) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:
     """The gathers of a block and their axes; those are together whose rows an operation reads.
 
     Only gathers over the same axes of as many rows are. There are none in a block without what
     each `RowBlock` has.
     """
-    ops = [each.operation for each in block.operations]
-    gathers = with_whole_axes(op for op in ops if op.name == ALL_GATHER)
-    if not any(_is_summed(op) for op, _ in gathers):
+    if not any(node.name == REDUCE_SCATTER for node in flow.nodes):
         return []
-    if not any(op.name == REDUCE_SCATTER for op in ops):
+    gathers = with_whole_axes(node.op for node in flow.nodes if node.name == ALL_GATHER)
+    if not any(_is_summed(op, flow) for op, _ in gathers):
         return []
     families: list[tuple[list[ir.Operation], tuple[str, ...]]] = []
     for axes, rows in dict.fromkeys((axes, _rows(op)) for op, axes in gathers):
         alike = [op for op, others in gathers if others == axes and _rows(op) == rows]
-        families += [(family, axes) for family in _joined(alike, ops)]
+        joined = _joined(alike, flow) if len(alike) > 1 else [alike]
+        families += [(each, axes) for each in joined if any(_is_summed(op, flow) for op in each)]
     return families
 
 
-def _joined(
-    gathers: Sequence[ir.Operation], ops: Sequence[ir.Operation]
-) -> list[list[ir.Operation]]:
+def _joined(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[list[ir.Operation]]:
     """The gathers by family: those whose rows an operation reads are in one."""
     families = {gather.results[0]: [gather] for gather in gathers}
     cuts = {gather.results[0]: Cut(_dimension(gather), _rows(gather)) for gather in gathers}
-    for op in ops:
-        read = [(k, value) for k, value in enumerate(op.operands) if value in cuts]
+    for node in flow.nodes:
+        read = [(k, value) for k, value in enumerate(node.operands) if value in cuts]
         if not read:
             continue
         family = families[read[0][1]]
@@ -131,21 +137,23 @@ def _joined(
             if other is not family:
                 family += other
                 families.update((each, family) for each in families if families[each] is other)
-        through = next(filter(None, (cut_through(op, k, cuts[value]) for k, value in read)), None)
+        found = (cut_through(node.op, k, cuts[value]) for k, value in read)
+        through = next((each for each in found if each is not None), None)
         if through is not None:
-            cuts[op.results[0]], families[op.results[0]] = through, family
+            cuts[node.result], families[node.result] = through, family
     joined = [families[gather.results[0]] for gather in gathers]
     distinct = {id(family): family for family in joined}.values()
     return [[gather for gather in gathers if gather in family] for family in distinct]
 
 
-def _is_summed(gather: ir.Operation) -> bool:
+def _is_summed(gather: ir.Operation, flow: Dataflow) -> bool:
     """Whether a product sums over the rows of a gather."""
-    dimension = _dimension(gather)
+    dimension, result = _dimension(gather), gather.results[0]
     return any(
-        use.owner.name == DOT
-        and Product.of(use.owner.operation).role(use.operand_number, dimension) == "contracted"
-        for use in gather.results[0].uses
+        node.operands[side] == result and dimension in Product.of(node.op).contracted[side]
+        for node in flow.users(result)
+        if node.name == DOT
+        for side in (0, 1)
     )
 
 
@@ -162,7 +170,11 @@ def _own(gather: ir.Operation, count: int) -> Cut:
 
 
 def _found(
-    gathers: list[ir.Operation], axes: tuple[str, ...], count: int, form: BodyForm
+    gathers: list[ir.Operation],
+    axes: tuple[str, ...],
+    count: int,
+    flow: Dataflow,
+    form: BodyForm,
 ) -> RowBlock | None:
     cuts = {each.results[0]: _own(each, count) for each in gathers}
     gathered = set(cuts)
@@ -172,41 +184,42 @@ def _found(
     late: list[ir.Operation] = []
     needing: set[Value] = set()
     pending: list[ir.Operation] = []
-    unread = sum(map(_uses, gathered))
-    for each in gathers[0].block.operations:
-        op, operands = each.operation, list(each.operands)
-        if needing and _reads(op, operands, needing):
-            needing.update(op.results)
+    unread = sum(len(flow.users(value)) for value in gathered)
+    for node in flow.nodes:
+        op, operands = node.op, node.operands
+        if needing and _reads(node, needing):
+            needing.update(node.results)
             pending.append(op)
-        read = sum(value in cuts for value in operands)
-        unread -= read
-        if op in gathers or read:
+        read = [number for number, value in enumerate(operands) if value in cuts]
+        unread -= len(read)
+        is_gather = node.name == ALL_GATHER and op in gathers
+        if is_gather or read:
             if op in pending:
                 return None
             late += pending
             pending = []
-        if op in gathers:
+        if is_gather:
             ops.append(op)
         elif not read:
             continue
-        elif op.name == REDUCE_SCATTER:
+        elif node.name == REDUCE_SCATTER:
             scattered = next(scattered_products([op], form), None)
             if scattered is None or scattered.chain or scattered.axes != axes:
                 return None
             if cuts[operands[0]] != scattered.cut:
                 return None
             scatters.append(scattered)
-        elif _sums_rows(op, cuts):
+        elif _sums_rows(node, cuts):
             sums.append(op)
             ops.append(op)
-            needing.update(op.results)
+            needing.update(node.results)
         else:
-            result = _result(op, cuts)
+            result = _result(node, read[0], cuts, flow)
             if result is None:
                 return None
             ops.append(op)
-            cuts[op.results[0]] = result
-            unread += _uses(op.results[0])
+            cuts[node.result] = result
+            unread += len(flow.users(node.result))
         if not unread:
             break
     if unread:  # by operations inside of others
@@ -228,48 +241,44 @@ def _found(
     )
 
 
-def _uses(value: Value) -> int:
-    return sum(1 for _ in value.uses)
-
-
-def _reads(op: ir.Operation, operands: Sequence[Value], values: set[Value]) -> bool:
+def _reads(node: Node, values: set[Value]) -> bool:
     """Whether an operation, or one inside of it, has one of some values as an operand."""
-    if any(value in values for value in operands):
-        return True
-    inside = walk(op)[1:] if len(op.regions) else []
-    return any(value in values for each in inside for value in each.operands)
+    return not (values.isdisjoint(node.operands) and values.isdisjoint(node.inner))
 
 
-def _sums_rows(op: ir.Operation, cuts: dict[Value, Cut]) -> bool:
+def _sums_rows(node: Node, cuts: dict[Value, Cut]) -> bool:
     """Whether a product sums over the rows of both of its operands."""
-    if op.name != DOT or not all(value in cuts for value in op.operands):
+    if node.name != DOT or not all(value in cuts for value in node.operands):
         return False
-    left, right = Product.of(op).contracted
-    first, second = (cuts[value].dimension for value in op.operands)
+    left, right = Product.of(node.op).contracted
+    first, second = (cuts[value].dimension for value in node.operands)
     return (first, second) in [*zip(left, right, strict=True)]
 
 
-def _result(op: ir.Operation, cuts: dict[Value, Cut]) -> Cut | None:
-    """The cut of what is computed row by row; None if it is not."""
-    if op.name != DOT and op.name not in ELEMENTWISE:
+def _result(node: Node, number: int, cuts: dict[Value, Cut], flow: Dataflow) -> Cut | None:
+    """The cut of what is computed row by row; None if it is not.
+
+    Args:
+      number: of an operand that has rows.
+    """
+    if node.name != DOT and node.name not in ELEMENTWISE:
         return None
-    number = next(k for k, value in enumerate(op.operands) if value in cuts)
-    result = cut_through(op, number, cuts[op.operands[number]])
+    result = cut_through(node.op, number, cuts[node.operands[number]])
     if result is None:
         return None
-    for k, value in enumerate(op.operands):
-        cut = cut_of_operand(op, k, result)
+    for k, value in enumerate(node.operands):
         if value in cuts:
-            if cuts[value] != cut:
+            if cuts[value] != cut_of_operand(node.op, k, result):
                 return None
-        elif cut is not None and not _is_alike(value):
+        elif not _is_alike(value, flow) and cut_of_operand(node.op, k, result) is not None:
             return None
     return result
 
 
-def _is_alike(value: Value) -> bool:
+def _is_alike(value: Value, flow: Dataflow) -> bool:
     """Whether all elements of a value are known to be the same."""
-    op = defining_op(value)
+    node = flow.source(value)
+    op = defining_op(value) if node is None else node.op
     if op is not None and op.name == "stablehlo.constant":
         attribute = op.attributes["value"]
         return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxlib.mlir import ir
-
+from ..ir.dataflow import Dataflow, Node
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import defining_op
 from ..ir.types import Value
@@ -18,8 +17,11 @@ _MOST = 64
 """More operations are not looked at."""
 
 
-def source_of(product: Product, side: int) -> Source:
+def source_of(product: Product, side: int, flow: Dataflow) -> Source:
     """Where an operand of a product comes from.
+
+    Args:
+      flow: of the block of the product.
 
     Returns:
       "argument" for one of the function or of the loop. If it is computed element by element, as an
@@ -27,34 +29,41 @@ def source_of(product: Product, side: int) -> Source:
       "shared" if others read it or what it is computed from, as a gradient does. Else "other".
     """
     operand = product.op.operands[side]
-    op = defining_op(operand)
-    if op is None:
-        return "argument"
-    if op.name != DOT and op.name not in ELEMENTWISE:
+    source = flow.source(operand)
+    if source is None:
+        return "argument" if defining_op(operand) is None else "other"
+    if source.name != DOT and source.name not in ELEMENTWISE:
         return "other"
-    between, before = _computed(operand)
+    found = _computed(operand, flow)
+    if found is None:
+        return "other"
+    between, before = found
     made = [*before, *between]
-    inside = {product.op, *made}
-    if any(each.block != product.op.block for each in made):
-        return "other"
-    uses = (use for each in made for value in each.results for use in value.uses)
-    if not all(use.owner.operation in inside for use in uses):
+    inside = {flow.node(product.op), *made}
+    if not all(inside.issuperset(flow.users(value)) for each in made for value in each.results):
         return "shared" if between else "other"
     return "product" if [each.name for each in before] == [DOT] else "other"
 
 
-def _computed(operand: Value) -> tuple[list[ir.Operation], list[ir.Operation]]:
-    """What computes an operand element by element, and the operations whose results that reads."""
-    between: dict[ir.Operation, None] = {}
-    before: dict[ir.Operation, None] = {}
+def _computed(operand: Value, flow: Dataflow) -> tuple[list[Node], list[Node]] | None:
+    """What computes an operand element by element, and the operations whose results that reads.
+
+    None if some of it is computed outside of the block.
+    """
+    between: dict[Node, None] = {}
+    before: dict[Node, None] = {}
     values = [operand]
     while values and len(between) < _MOST:
-        op = defining_op(values.pop())
-        if op is None or op in between or op.name in _ALIKE:
-            continue
-        if op.name in ELEMENTWISE:
-            between[op] = None
-            values += op.operands
-        else:
-            before[op] = None
+        value = values.pop()
+        node = flow.source(value)
+        if node is None:
+            outside = defining_op(value)
+            if outside is not None and outside.name not in _ALIKE:
+                return None
+        elif node.name in ELEMENTWISE:
+            if node not in between:
+                between[node] = None
+                values += node.operands
+        elif node.name not in _ALIKE:
+            before[node] = None
     return list(between), list(before)

@@ -23,7 +23,7 @@ Pattern = Literal[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Site:
     """A collective, or a loop of collectives, and the products beside which it can run.
 

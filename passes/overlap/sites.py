@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
@@ -19,12 +19,13 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..cost.overlap import ProductShape
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from ..ir.dataflow import Dataflows, dataflows
 from ..ir.find_ops import find_ops
-from ..ir.ops import walk
+from ..ir.ops import Position, walk
 from ..ir.types import array_bytes, element_bytes, shape_of
 from .blocks import scattered_blocks
 from .exchange_blocks import exchange_blocks_of
-from .exchanges import ALL_TO_ALL, exchanges
+from .exchanges import ALL_TO_ALL, exchanges_of
 from .gather_sites import rewritable
 from .gathers import gathers
 from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
@@ -66,19 +67,22 @@ def find_sites(
         for find, is_wanted in ((_blocks, blocks), (_rows, rows), (_exchange_blocks, exchanged))
         if not is_wanted
     ]
+    flows = dataflows(module)
     found = [
         site
         for name, find in _FINDERS
         if name in by_name and find not in unwanted
-        for site in find(by_name[name], form)
+        for site in find(by_name[name], form, flows)
     ]
     if len(found) < 2:
         return tuple(found)
+    if len({site.op.block for site in found}) == 1:
+        return tuple(sorted(found, key=lambda site: Position(site.op)))
     places = {op: place for place, op in enumerate(walk(module.operation))}
     return tuple(sorted(found, key=lambda site: places[site.op]))
 
 
-def _gathers(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+def _gathers(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in gathers(ops, form):
         found = rewritable(each)
         if found is None:
@@ -91,37 +95,39 @@ def _gathers(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
         yield _site(found.pattern, each, products, cut, kept=found.kept)
 
 
-def _scatters(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+def _scatters(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in scattered_products(ops, form):
         side = next(iter(each.product.operand_dimensions(each.cut.dimension)))
         columns = _columns(each.product, 1 - side)
         products = [_shaped(each.product, side)]
-        source, size = source_of(each.product, side), each.cut.size
+        source = source_of(each.product, side, flows.of(each.op.block))
+        size = each.cut.size
         yield _site("product-scatter", each, products, size, columns=columns, source=source)
 
 
-def _sums(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+def _sums(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in summed_products(ops, form):
         size, side, _ = next(iter(free_dimensions(each, (1, 0))), (1, 0, 0))
         products = [_shaped(each.product, 1 - side)]
-        yield _site("product-sum", each, products, size, source=source_of(each.product, 1 - side))
+        source = source_of(each.product, 1 - side, flows.of(each.op.block))
+        yield _site("product-sum", each, products, size, source=source)
 
 
-def _exchanges(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
-    for each in exchanges(ops, form):
+def _exchanges(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
+    for each in exchanges_of(form.module):
         products = [_shaped(product) for product in each.products]
         both = received(each.op, each.count) + received(each.back, each.count)
         yield _site("all-to-all", each, products, each.size, received=both)
 
 
-def _blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+def _blocks(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in scattered_blocks(ops, form):
         products = [_shaped(product) for product in each.products]
         scattered = received(each.back, each.count)
         yield _site("gather-scatter", each, products, each.size, scattered=scattered)
 
 
-def _rows(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+def _rows(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in row_blocks_of(form.module):
         yield _site(
             "row-block",
@@ -133,7 +139,9 @@ def _rows(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
         )
 
 
-def _exchange_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+def _exchange_blocks(
+    ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows
+) -> Iterator[Site]:
     for each in exchange_blocks_of(form.module):
         products = [_shaped(one) for segment in each.segments for one in segment.all_products]
         segments = tuple(
@@ -157,7 +165,7 @@ def _exchange_blocks(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Si
         )
 
 
-def _loops(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
+def _loops(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in gathering_loops(ops, form):
         moved = [(op.name, received(op, form.mesh.product(axes))) for op, axes in each.collectives]
         filled = stacks(each.loop)
@@ -175,7 +183,9 @@ def _loops(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Site]:
         )
 
 
-_FINDERS: tuple[tuple[str, Callable[[Sequence[ir.Operation], BodyForm], Iterator[Site]]], ...] = (
+_Finder: TypeAlias = "Callable[[Sequence[ir.Operation], BodyForm, Dataflows], Iterator[Site]]"
+
+_FINDERS: tuple[tuple[str, _Finder], ...] = (
     (ALL_GATHER, _gathers),
     (REDUCE_SCATTER, _scatters),
     (ALL_REDUCE, _sums),

@@ -14,6 +14,7 @@ from shmap_passes.ir.analyses import analysis, keeping_analyses
 from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.ir.collective_ops import collectives_of
 from shmap_passes.overlap.exchange_blocks import exchange_blocks_of
+from shmap_passes.overlap.exchanges import exchanges_of
 from shmap_passes.overlap.row_blocks import row_blocks_of
 
 LIT = Path(__file__).parents[1]
@@ -128,7 +129,7 @@ def test_no_simplification_says_that_it_changed_nothing_when_it_did():
 def test_what_is_kept_while_overlap_is_chosen_still_holds():
     """The pass that chooses forms writes them on operations, and says that analyses hold."""
     kept_with_forms = 0
-    analyses = (read_body_form, collectives_of, row_blocks_of, exchange_blocks_of)
+    analyses = (read_body_form, collectives_of, row_blocks_of, exchange_blocks_of, exchanges_of)
     for path in sorted((LIT / "overlap").glob("*.mlir")):
         for text in re.split(r"(?m)^// -----", path.read_text()):
             with shmap_passes.make_context(), ir.Location.unknown(), keeping_analyses():

@@ -65,6 +65,11 @@ def summed_with_what_comes_later(x, w):
     return e, b.T @ jnp.flip(rows(x), 0)
 
 
+def exchanged_without_a_product_between(x, w):
+    y, b = rows(x), exchange(x)
+    return exchange(jnp.tanh(b)), rows(b).T @ y + w
+
+
 # Whether the pass changes them.
 PROGRAMS = {
     block: True,
@@ -74,6 +79,7 @@ PROGRAMS = {
     beside_an_exchange_of_another_shape: True,
     exchanged_again_after_what_needs_all: False,
     summed_with_what_comes_later: False,
+    exchanged_without_a_product_between: False,
 }
 PASS = "shmap-overlap-exchange-block"
 

@@ -16,6 +16,25 @@ BODIES = {
     %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
         : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
     {USE} : (tensor<16x6xf32>) -> ()""",
+    "gather, added to the product": f"""{GATHER}
+    %v = stablehlo.constant dense<1.0> : tensor<8x8xf32>
+    %p = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0]
+        : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.add %p, %g : tensor<16x8xf32>
+    {USE} : (tensor<16x8xf32>) -> ()""",
+    "gather, multiplied by what needs a product": f"""{GATHER}
+    %p = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
+        : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %v = stablehlo.slice %p [0:8, 0:6] : (tensor<16x6xf32>) -> tensor<8x6xf32>
+    %y = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0]
+        : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    {USE} : (tensor<16x6xf32>) -> ()""",
+    "gather, negated": f"""{GATHER}
+    %p = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0]
+        : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = stablehlo.negate %g : tensor<16x8xf32>
+    {USE} : (tensor<16x8xf32>) -> ()
+    {USE.replace("%y", "%p")} : (tensor<16x6xf32>) -> ()""",
     "gather, transposed, as right operand": f"""{GATHER}
     %t = stablehlo.transpose %g, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
     %y = stablehlo.dot_general %w, %t, contracting_dims = [0] x [0]
@@ -163,10 +182,21 @@ def test_the_sites_of_a_module(name, found):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"), [("gather, free dimension", 0), ("loop", 8 * 6 * 4)], ids=str
+    ("name", "kept"),
+    [
+        ("gather, free dimension", 0),
+        ("gather, added to the product", 0),
+        ("gather, negated", 16 * 8 * 4),
+        ("gather, multiplied by what needs a product", 16 * 8 * 4),
+        ("loop", 8 * 6 * 4),
+    ],
+    ids=str,
 )
 def test_what_else_reads_a_gathered_array(name, kept):
-    """In the loop, a product that needs the result of the one that is computed in pieces."""
+    """In the loop, a product that needs the result of the one that is computed in pieces.
+
+    What is computed element by element from such a product can read pieces of the array, too.
+    """
     with shmap_passes.make_context():
         *_, site = find_sites(module(BODIES[name]))
         assert site.kept == kept
