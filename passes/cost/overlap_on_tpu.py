@@ -6,6 +6,8 @@ errors see docs/overlap.md. All times are the compiler's own estimates and `coll
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from . import libtpu, libtpu_times
 from .libtpu_times import block, copy, products
 from .machine import Machine
@@ -26,6 +28,7 @@ _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
 _STORED_ROWS = "what a gradient reads of its rows would need more memory than the form saves"
+_JOINED_ROWS = "its rows, which the plain program does not store, would need more memory than it"
 # How far copies of sums to their place are above what the memory needs.
 PUT_FACTOR = 2.7
 WIDENED = ("bf16", "f16")
@@ -116,9 +119,12 @@ def _scatter(work: Work, machine: Machine) -> Plan:
     if libtpu.stores_rows(work, machine):
         return Plan(None, reason=_STORED_ROWS)
     ring, columns = partial_sums(work, machine), _summed(work, machine)
+    best = columns
     if columns.expected is None or (ring.expected and ring.expected <= columns.expected):
-        return ring
-    return columns
+        best = ring
+    if best.name is not None and libtpu.separates_products(work, machine):
+        return replace(best, name=None, reason=_JOINED_ROWS)
+    return best
 
 
 def _summed(work: Work, machine: Machine) -> Plan:
