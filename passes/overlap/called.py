@@ -52,7 +52,7 @@ class Called:
         self._functions: dict[tuple[ir.Type, ...], Function] = {}
 
     def __call__(self, *values: Value) -> list[Value]:
-        types = tuple(value.type for value in values)
+        types = tuple([value.type for value in values])
         found = self._functions.get(types)
         if found is None:
             found = self._functions[types] = define(self._name, self._build, types)
@@ -115,8 +115,8 @@ def define(name: str, build: Build, types: Sequence[ir.Type]) -> Function:
         results = build(*block.arguments)
         captured = _capture(block)
         ir.Operation.create("func.return", operands=results)
-    inputs = [*types, *(value.type for value in captured)]
-    returned = tuple(result.type for result in results)
+    inputs = [*types, *[value.type for value in captured]]
+    returned = tuple([result.type for result in results])
     type_ = ir.FunctionType.get(inputs, returned)
     function.attributes["function_type"] = ir.TypeAttr.get(type_)
     return Function(ir.FlatSymbolRefAttr.get(symbol.value), returned, captured)
@@ -144,11 +144,10 @@ def _capture(block: ir.Block) -> tuple[Value, ...]:
     captured: dict[Value, Value] = {}
     for each in block.operations:
         op = each.operation
-        operands = free_values([op]) if len(op.regions) else op.operands
-        outside = [operand for operand in operands if operand not in inside]
-        if outside:
-            for operand in outside:
-                if operand not in captured:
+        operands = free_values([op]) if len(op.regions) else list(op.operands)
+        if not inside.issuperset(operands):
+            for operand in operands:
+                if operand not in inside and operand not in captured:
                     captured[operand] = block.add_argument(operand.type, op.location)
             replace_operands(op, captured)
         inside.update(op.results)

@@ -46,17 +46,17 @@ def gather_by_ring(gather: Gather, body: BodyForm, form: Form) -> None:
 def _values(found: Plan, gather: Gather, body: BodyForm, form: Form) -> list[Value]:
     """What takes the place of the plan's outs."""
     around = ring(body, gather.axes, form.order)
-    steps = _Steps(found, gather, around, form, form.narrow and _can_narrow(found))
+    narrow = form.narrow and _can_narrow(found)
+    steps = _Steps(found, gather, around, around.table(), form, narrow)
     return (_unrolled if around.count <= MOST_UNROLLED else _in_loop)(steps)
 
 
 def _unrolled(steps: _Steps) -> list[Value]:
     count = steps.around.count
-    starts = steps.around.starts(steps.size)
+    numbers = [scalar(number) for number in range(count)]
     wholes = steps.buffers()
-    halves = steps.halves()
-    sent = steps.sent(halves)
-    wholes = steps.put_own(wholes, starts[0])
+    sent = steps.sent(steps.halves())
+    wholes = steps.put_own(wholes, numbers[0])
     wholes, halves = steps.order(wholes, sent)
     many = len(wholes)
 
@@ -68,9 +68,9 @@ def _unrolled(steps: _Steps) -> list[Value]:
 
     step = Called("shmap_step", send_on)
     for number in range(1, count - 1):
-        values = step(*wholes, *halves, starts[number], starts[-number])
+        values = step(*wholes, *halves, numbers[number], numbers[-number])
         wholes, halves = values[:many], values[many:]
-    return steps.put(wholes, halves, starts[-1], starts[1])
+    return steps.put(wholes, halves, numbers[-1], numbers[1])
 
 
 def _in_loop(steps: _Steps) -> list[Value]:
@@ -79,15 +79,13 @@ def _in_loop(steps: _Steps) -> list[Value]:
     A step of the loop is two of the ring, so that what it carries need not be copied.
     """
     around = steps.around
-    table = around.table()
     wholes = steps.buffers()
     sent = steps.sent(steps.halves())
-    wholes = steps.put_own(wholes, around.start(table, scalar(around.count), steps.size))
+    wholes = steps.put_own(wholes, scalar(0))
     wholes, halves = steps.order(wholes, sent)
 
     def step(number: Value, wholes: list[Value], halves: Sequence[Value]) -> list[Value]:
-        places = [around.start(table, number, steps.size, way) for way in (1, -1)]
-        return steps.put(wholes, halves, *places)
+        return steps.put(wholes, halves, around.number(number), around.number(number, -1))
 
     def twice(number: Value, values: list[Value]) -> list[Value]:
         wholes, halves = values[:-2], values[-2:]
@@ -110,15 +108,20 @@ def _in_loop(steps: _Steps) -> list[Value]:
 
 @dataclass(frozen=True)
 class _Steps:
-    """What the steps of a ring do."""
+    """What the steps of a ring do.
+
+    Attributes:
+      table: of the members, which are known by their numbers in it.
+    """
 
     found: Plan
     gather: Gather
     around: Ring
+    table: Value
     form: Form
     narrow: bool
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The rows of a block."""
         return shape_of(self._block)[self.gather.dimension]
@@ -144,36 +147,46 @@ class _Steps:
         """What comes when all devices have sent their halves on."""
         return [self.around.shift(half, by) for half, by in zip(halves, (1, -1), strict=True)]
 
-    def put_own(self, wholes: list[Value], start: Value) -> list[Value]:
+    def put_own(self, wholes: list[Value], number: Value) -> list[Value]:
         """Computes with the own block, which is one product."""
-        return self._put(wholes, self._block, [(start, self.size)])
+        return self._put(wholes, self._block, [(self._start(number), self.size)])
 
     def put(
         self, wholes: Sequence[Value], halves: Sequence[Value], ahead: Value, behind: Value
     ) -> list[Value]:
-        """Computes with the halves of the blocks that begin at `ahead` and at `behind`."""
+        """Computes with the halves of the blocks of two members."""
         if self.narrow:
             halves = [build.convert(each, element_of(self._block)) for each in halves]
-        behind = build.add(behind, scalar(self.size // 2))
+        first, second = (ahead, scalar(0)), (behind, scalar(self.size // 2))
         if self.form.stacked:
             both = build.concatenate(halves, self.gather.dimension)
-            return self._put_called(*wholes, both, ahead, behind)
-        for half, start in zip(halves, (ahead, behind), strict=True):
-            wholes = self._put_called(*wholes, half, start)
-        return list(wholes)
+            return self._put_called(*wholes, both, *first, *second)
+        wholes = self._put_called(*wholes, halves[0], *first)
+        return self._put_called(*wholes, halves[1], *second)
 
     @cached_property
     def _put_called(self) -> Called:
-        """Computes with a half, or with two that are stacked, from the starts of their places."""
+        """Computes with a half, or with two that are stacked.
+
+        For each half, the last arguments are the number of a member and the first row of its block.
+        """
         many, half = len(self.found.outs), self.size // 2
 
         def put(*values: Value) -> list[Value]:
-            wholes, piece, *starts = values[:many], *values[many:]
+            wholes, piece, *places = values[:many], *values[many:]
             size = shape_of(piece)[self.gather.dimension]
-            sizes = [size] if len(starts) == 1 else [half, size - half]
+            sizes = [size] if len(places) == 2 else [half, size - half]
+            starts = [
+                build.add(self._start(number), first)
+                for number, first in zip(places[::2], places[1::2], strict=True)
+            ]
             return self._put(wholes, piece, list(zip(starts, sizes, strict=True)))
 
         return Called("shmap_put", put)
+
+    def _start(self, number: Value) -> Value:
+        """Where the block of a member begins."""
+        return self.around.start(self.table, number, self.size)
 
     def _put(self, wholes: Sequence[Value], piece: Value, where: Places) -> list[Value]:
         whole = self.size * self.around.count

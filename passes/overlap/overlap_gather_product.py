@@ -15,7 +15,7 @@ After, form=ring:
          %p = stablehlo.tanh (stablehlo.dot_general %x, %w)
          %z1 = stablehlo.dynamic_update_slice %buffer, %p, the start of the own block
          %z2, %u2, %l2 = stablehlo.optimization_barrier %z1, %u1, %l1
-         %z3, %u3, %l3 = call @shmap_step(%z2, %u2, %l2, the starts of two blocks, %w)
+         %z3, %u3, %l3 = call @shmap_step(%z2, %u2, %l2, the numbers of two members, %w)
          // and 5 more steps, each of which sends the halves on, multiplies them and puts the
          // results in place; in the last one, nothing is sent
 After, form=rows parts=2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -12,7 +13,6 @@ from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import AXIS_INDEX, PERMUTE
 from ..ir.find_ops import find_ops
-from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
 from ..ir.slices import scalar
 from ..ir.types import Value, element_of, tensor
@@ -36,37 +36,30 @@ class Ring:
     axes: tuple[str, ...]
     members: tuple[int, ...]
 
-    @property
+    @cached_property
     def count(self) -> int:
         return len(self.members)
 
     def shift(self, value: Value, by: int) -> Value:
         """What the device `by` places further along the ring has; `by` is 1 or -1."""
-        op = ir.Operation.create(
-            PERMUTE,
-            results=[value.type],
-            operands=[value],
-            attributes={"source_target_pairs": _pairs(self, by)},
-        )
-        return op.results[0]
+        pairs = self._forward if by > 0 else self._backward
+        attributes = {"source_target_pairs": pairs}
+        return ir.Operation.create(PERMUTE, [value.type], [value], attributes).result
 
-    def starts(self, size: int) -> list[Value]:
-        """Where the block of the member `k` places further begins, if blocks have `size` indices.
+    @cached_property
+    def _forward(self) -> ir.Attribute:
+        return _pairs(self, 1)
 
-        `k` is the position in the list, from 0, the device itself; negative ones count backwards.
-        The members are looked up in a table, before communication begins: computed beside a
-        product, they keep libtpu from starting both permutations of a step at once. They are
-        multiplied by the size outside of the table, so that libtpu sees that blocks are aligned:
-        otherwise it does not fuse a product with the update that puts it in place, and starts
-        permutations between the two products of a step.
-        """
-        mine = self.table()
-        members = [_element(build.slice_(mine, [k], [k + 1])) for k in range(self.count)]
-        times = scalar(size)
-        return [build.multiply(member, times) for member in members]
+    @cached_property
+    def _backward(self) -> ir.Attribute:
+        return _pairs(self, -1)
 
     def table(self) -> Value:
-        """The members from the device on, in the order of the ring: `count` numbers."""
+        """The members from the device on, in the order of the ring: `count` numbers.
+
+        They are looked up before communication begins: computed beside a product, they keep libtpu
+        from starting both permutations of a step at once.
+        """
         places = [self.members.index(member) for member in range(self.count)]
         me = axis_index(self.axes)
         if places != list(range(self.count)):
@@ -74,31 +67,41 @@ class Ring:
         twice = [*self.members, *self.members]
         return build.dynamic_slice(_table(twice), [me], [self.count])
 
-    def start(self, table: Value, step: Value, size: int, way: int = 1) -> Value:
-        """Like `starts`, for a step that is known when the program runs.
+    def number(self, step: Value, way: int = 1) -> Value:
+        """That of a member in the table, for a step that is known when the program runs.
 
         Args:
-          table: that of the ring.
           step: from 1 to `count`.
-          way: 1 for the block of the member `step` places further, -1 for that so many before.
+          way: 1 for the member `step` places further, -1 for that so many before.
         """
         count = scalar(self.count)
         if way < 0:
             step = build.subtract(count, step)
-        step = build.remainder(step, count)
-        return build.multiply(_element(build.dynamic_slice(table, [step], [1])), scalar(size))
+        return build.remainder(step, count)
+
+    def start(self, table: Value, number: Value, size: int) -> Value:
+        """Where the block of a member begins, if blocks have `size` indices.
+
+        Members are multiplied by the size outside of the table, so that libtpu sees that blocks are
+        aligned: otherwise it does not fuse a product with the update that puts it in place, and
+        starts permutations between the two products of a step.
+
+        Args:
+          number: of the member in the table.
+        """
+        return build.multiply(_element(build.dynamic_slice(table, [number], [1])), scalar(size))
 
 
-@memoized  # all steps of a ring have the same two
 def _pairs(ring: Ring, by: int) -> ir.Attribute:
     """From which device to which each value is moved, as positions in the mesh."""
-    pairs = sorted(
-        (group[ring.members[(place + by) % ring.count]], group[ring.members[place]])
+    members = ring.members
+    further = [*members[by:], *members[:by]]
+    pairs = [
+        (group[source], group[target])
         for group in ring.mesh.groups(ring.axes)
-        for place in range(ring.count)
-    )
-    listed = np.array(pairs, np.int64)
-    return ir.DenseElementsAttr.get(listed.data)
+        for source, target in zip(further, members, strict=True)
+    ]
+    return ir.DenseElementsAttr.get(np.array(sorted(pairs), np.int64).data)
 
 
 def ring(form: BodyForm, axes: tuple[str, ...], order: Sequence[int]) -> Ring:

@@ -186,10 +186,11 @@ class _Chunks:
         ops, sources = self._before(product.op.operands[side])
         result = scattered.op.results[0]
         sent_as, count = element_of(result), self.around.count
-        starts = self._starts
-        cuts = {value: _of_one(cut, self.block.count) for value, cut in self.block.cuts.items()}
+        table, numbers = self._table, self._numbers
+        cuts = self._cuts_of_one
 
-        def computed(start: Value, *arrays: Value) -> list[Value]:
+        def computed(number: Value, *arrays: Value) -> list[Value]:
+            start = self.around.start(table, number, self.size)
             place = place_in(self.size * count, start)
             pieces = {
                 value: take_at(array, cuts[value].dimension, place, self.size)
@@ -200,17 +201,17 @@ class _Chunks:
             added = compute([product.op], known, cuts, self.size, _no_rows, element)
             return [added[product.result]]
 
-        def added(received: Value, start: Value, *others: Value) -> list[Value]:
+        def added(received: Value, number: Value, *others: Value) -> list[Value]:
             """A sum with its piece of the product, and what must be there before but `arrays`."""
             received, *values = self._order(received, *others)
-            (product,) = piece(start, *values[: len(sources)])
+            (product,) = piece(number, *values[: len(sources)])
             return [_added(received, product), *values[len(sources) :]]
 
         piece, add = Called("shmap_product", computed), Called("shmap_add", added)
         chunks = [[known[value] for value in sources] for known in self.known]
         ways = [-1 if part % 2 else 1 for part in range(self.parts)]
         sums = [
-            build.convert(piece(starts[way], *arrays)[0], sent_as)
+            build.convert(piece(numbers[way], *arrays)[0], sent_as)
             for way, arrays in zip(ways, chunks, strict=True)
         ]
         # Written out: with a function for each step, libtpu starts transfers in another order, and
@@ -218,18 +219,31 @@ class _Chunks:
         for step in range(2, count):
             for part, way in enumerate(ways):
                 received = self.around.shift(sums[part], way)
-                (sums[part],) = add(received, starts[way * step], *chunks[part])
+                (sums[part],) = add(received, numbers[way * step], *chunks[part])
         buffer = empty(result.type, self.form.empty)
         for part, way in enumerate(ways):
             received = self.around.shift(sums[part], way)
-            rounded, buffer = add(received, starts[0], *chunks[part], buffer)
+            rounded, buffer = add(received, numbers[0], *chunks[part], buffer)
             buffer = put_at(buffer, rounded, scattered.dimension, scalar(part * self.size))
         return buffer
 
     @cached_property
-    def _starts(self) -> list[Value]:
-        """Where the blocks of partial sums begin; built before the first of all."""
-        return self.around.starts(self.size)
+    def _table(self) -> Value:
+        """The table of the ring on which partial sums go; built before the first of all."""
+        return self.around.table()
+
+    @cached_property
+    def _cuts_of_one(self) -> dict[Value, Cut]:
+        """The rows of one device in each value that has those of all."""
+        count = self.block.count
+        return {
+            value: Cut(cut.dimension, cut.size * count) for value, cut in self.block.cuts.items()
+        }
+
+    @cached_property
+    def _numbers(self) -> list[Value]:
+        """Of the members in the table."""
+        return [scalar(number) for number in range(self.around.count)]
 
     def _before(self, value: Value) -> tuple[list[ir.Operation], list[Value]]:
         """What is computed element by element for a value, and the known values it needs."""
@@ -277,11 +291,6 @@ def _segments(
 
 def _no_rows(value: Value, cut: Cut) -> Value:
     raise AssertionError(f"{value} has no rows in chunks along dimension {cut.dimension}")
-
-
-def _of_one(cut: Cut, count: int) -> Cut:
-    """That of the rows of one device, if `cut` is that of the rows of all."""
-    return Cut(cut.dimension, cut.size * count)
 
 
 def _added(received: Value, product: Value) -> Value:

@@ -51,36 +51,34 @@ def _value(
     parts: int,
     form: Form,
 ) -> Value:
-    steps = _Steps(scattered, ring(body, scattered.axes, form.order), cuts, parts, form)
-    sums, last = (_unrolled if steps.around.count <= MOST_UNROLLED else _in_loop)(steps)
+    around = ring(body, scattered.axes, form.order)
+    steps = _Steps(scattered, around, around.table(), cuts, parts, form)
+    sums = (_unrolled if steps.around.count <= MOST_UNROLLED else _in_loop)(steps)
     type_ = scattered.op.results[0].type
     if form.in_place:
-        return steps.put(sums, last, empty(type_, form.empty))
-    rounded = [build.convert(each, steps.sent_as) for each in steps.add(sums, last, last)]
+        return steps.put(sums, empty(type_, form.empty))
+    own = scalar(0)
+    rounded = [build.convert(each, steps.sent_as) for each in steps.add(sums, own, own)]
     return join(rounded, Cut(scattered.dimension, steps.size), type_, None)
 
 
-def _unrolled(steps: _Steps) -> tuple[list[Value], Value]:
-    """The sums before the last step, and where the block of the device begins."""
-    starts = steps.around.starts(steps.size)
-    sums = steps.add([], starts[1], starts[-1])
+def _unrolled(steps: _Steps) -> list[Value]:
+    """The sums before the last step."""
+    numbers = [scalar(number) for number in range(1, steps.around.count)]
+    sums = steps.add([], numbers[0], numbers[-1])
     step = Called("shmap_step", lambda *values: steps.add(values[:-2], *values[-2:]))
-    for number in range(2, steps.around.count):
-        sums = step(*sums, starts[number], starts[-number])
-    return sums, starts[0]
+    for ahead, behind in zip(numbers[1:], reversed(numbers[:-1]), strict=True):
+        sums = step(*sums, ahead, behind)
+    return sums
 
 
-def _in_loop(steps: _Steps) -> tuple[list[Value], Value]:
+def _in_loop(steps: _Steps) -> list[Value]:
     """The same, by a loop; a step of the loop is some of the ring, as its last transfer waits."""
     around = steps.around
-    table = around.table()
-
-    def start(step: Value, way: int = 1) -> Value:
-        return around.start(table, step, steps.size, way)
 
     def add(sums: Sequence[Value], step: Value) -> list[Value]:
         after = build.add(step, scalar(1))
-        return steps.add(sums, start(after), start(after, -1))
+        return steps.add(sums, around.number(after), around.number(after, -1))
 
     def several(number: Value, sums: list[Value]) -> list[Value]:
         first = build.add(build.multiply(number, scalar(STEPS_OF_SUMS)), scalar(1))
@@ -92,15 +90,20 @@ def _in_loop(steps: _Steps) -> tuple[list[Value], Value]:
     sums = repeated(trips, add([], scalar(0)), several)
     for number in range(1 + STEPS_OF_SUMS * trips, around.count - 1):
         sums = add(sums, scalar(number))
-    return sums, start(scalar(around.count))
+    return sums
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """What the steps of a ring do."""
+    """What the steps of a ring do.
+
+    Attributes:
+      table: of the members, which are known by their numbers in it.
+    """
 
     scattered: ScatteredProduct
     around: Ring
+    table: Value
     cuts: dict[Value, Cut]
     parts: int
     form: Form
@@ -118,43 +121,42 @@ class _Steps:
         """Sends sums on, and adds to each its piece of the product; without sums, the first ones.
 
         Args:
-          ahead, behind: where the blocks begin that belong to sums which go forward and backward.
+          ahead, behind: the members whose blocks belong to sums that go forward and backward.
         """
         places = [
-            self._place(behind if number % 2 else ahead, number) for number in range(self.parts)
+            (behind if number % 2 else ahead, self._first(number)) for number in range(self.parts)
         ]
         if not sums:
             return [
-                build.convert(self._product(place, *self._operands)[0], self._kept_as)
+                build.convert(self._product(*place, *self._operands)[0], self._kept_as)
                 for place in places
             ]
         return [
-            self._sum(self._received(number, sent), place)[0]
+            self._sum(self._received(number, sent), *place)[0]
             for number, (sent, place) in enumerate(zip(sums, places, strict=True))
         ]
 
-    def put(self, sums: Sequence[Value], start: Value, buffer: Value) -> Value:
-        """The last step of all: the block that begins at `start`, with each sum in its place.
+    def put(self, sums: Sequence[Value], buffer: Value) -> Value:
+        """The last step of all: the own block, with each sum in its place.
 
         A sum is used when the one before is in its place. libtpu would wait for all of them first.
         """
+        own = scalar(0)
         for number, sent in enumerate(sums):
             before = [buffer] if number else []
-            place = self._place(start, number)
-            computed, *put = self._sum(self._received(number, sent), place, *before)
+            first = self._first(number)
+            computed, *put = self._sum(self._received(number, sent), own, first, *before)
             rounded = build.convert(computed, self.sent_as)
-            index = scalar(number * (self.size // self.parts))
-            buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, index)
+            buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, first)
         return buffer
 
     def _received(self, number: int, sent: Value) -> Value:
         """What comes in place of a sum when all devices have sent theirs on."""
         return self.around.shift(sent, -1 if number % 2 else 1)
 
-    def _place(self, start: Value, number: int) -> Value:
-        """Where the rows of a sum begin in the block that begins at `start`."""
-        by = number * (self.size // self.parts)
-        return build.add(start, scalar(by)) if by else start
+    def _first(self, number: int) -> Value:
+        """The first row of a sum in its block."""
+        return scalar(number * (self.size // self.parts))
 
     @property
     def _added_as(self) -> ir.Type:
@@ -166,16 +168,16 @@ class _Steps:
 
     @cached_property
     def _sum(self) -> Called:
-        """What adds the rows that begin at a place to a sum that has come."""
+        """What adds the rows of a block from the first one on to a sum that has come."""
         return Called("shmap_add", self._added)
 
-    def _added(self, received: Value, place: Value, *before: Value) -> list[Value]:
+    def _added(self, received: Value, member: Value, first: Value, *before: Value) -> list[Value]:
         """A sum with its piece of the product, and the values that must be there before."""
         operands = self._operands
         if self.form.barriers:
             received, *values = barrier(received, *operands, *before)
             operands, before = values[: len(operands)], tuple(values[len(operands) :])
-        (computed,) = self._product(place, *operands)
+        (computed,) = self._product(member, first, *operands)
         added = build.add(build.convert(received, self._added_as), computed)
         return [build.convert(added, self._kept_as), *before]
 
@@ -185,13 +187,13 @@ class _Steps:
 
     @cached_property
     def _product(self) -> Called:
-        """The rows of the product that begin at a place, from its operands that have rows."""
+        """The rows of the product from the first one on, from its operands that have rows."""
 
-        def product(start: Value, *operands: Value) -> list[Value]:
+        def product(member: Value, first: Value, *operands: Value) -> list[Value]:
             current = dict(zip(self._operands, operands, strict=True))
-            start = place_in(self.size * self.around.count, start)
-            piece = self.size // self.parts
-            return [_product(self.scattered, self.cuts, current, start, piece, self._added_as)]
+            start = build.add(self.around.start(self.table, member, self.size), first)
+            place, piece = place_in(self.size * self.around.count, start), self.size // self.parts
+            return [_product(self.scattered, self.cuts, current, place, piece, self._added_as)]
 
         return Called("shmap_product", product)
 

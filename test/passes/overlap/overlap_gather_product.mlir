@@ -52,8 +52,13 @@ module @all_axes_are_manual {
   func.func private @the_order_of_the_ring_is_given(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
     // CHECK: stablehlo.constant dense<[0, 1, 3, 2]> : tensor<4xi32>
     // CHECK: stablehlo.constant dense<[0, 1, 3, 2, 0, 1, 3, 2]> : tensor<8xi32>
-    // CHECK-COUNT-4: stablehlo.multiply
-    // CHECK: stablehlo.select
+    // CHECK: %[[TABLE:.*]] = stablehlo.dynamic_slice %{{.*}}, sizes = [4]
+    // CHECK: %[[N:.*]] = stablehlo.constant dense<0>
+    // CHECK: %[[S:.*]] = stablehlo.dynamic_slice %[[TABLE]], %[[N]], sizes = [1]
+    // CHECK: %[[M:.*]] = stablehlo.reshape %[[S]]
+    // CHECK: %[[SIZE:.*]] = stablehlo.constant dense<4>
+    // CHECK: %[[START:.*]] = stablehlo.multiply %[[M]], %[[SIZE]]
+    // CHECK: stablehlo.select %{{.*}}, %{{.*}}, %[[START]]
     // CHECK: collective_permute{{.*}}dense<{{\[\[}}0, 4], [1, 5], [2, 0], [3, 1], [4, 6], [5, 7], [6, 2], [7, 3]]>
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring", order = array<i64: 0, 1, 3, 2>}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
     %y = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>

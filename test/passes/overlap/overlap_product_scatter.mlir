@@ -10,19 +10,20 @@ module @all_axes_are_manual {
   // CHECK-LABEL: func.func private @two_partial_sums_on_the_way
   func.func private @two_partial_sums_on_the_way(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
     // CHECK-NOT: reduce_scatter
-    // CHECK-COUNT-2: call @[[PRODUCT:shmap_product]](%{{.*}}, %arg0, %arg1)
+    // CHECK: %[[T:.*]] = stablehlo.dynamic_slice %{{.*}}, sizes = [4]
+    // CHECK-COUNT-2: call @[[PRODUCT:shmap_product]](%{{.*}}, %arg0, %[[T]], %arg1)
     // CHECK-COUNT-2: call @[[STEP:shmap_step]](
     // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%{{.*}}) <{source_target_pairs = dense<{{\[\[}}0, 6], [1, 7], [2, 0], [3, 1], [4, 2], [5, 3], [6, 4], [7, 5]]>
-    // CHECK: %[[SUM:.*]] = call @[[ADD:shmap_add]](%[[R]], %{{.*}}, %arg0, %arg1)
+    // CHECK: %[[SUM:.*]] = call @[[ADD:shmap_add]](%[[R]], %{{.*}}, %arg0, %[[T]], %arg1)
     // CHECK: %[[PUT:.*]] = stablehlo.dynamic_update_slice %{{.*}}, %[[SUM]]
     // CHECK: %[[R:.*]] = "stablehlo.collective_permute"(%{{.*}}) <{source_target_pairs = dense<{{\[\[}}0, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7], [6, 0], [7, 1]]>
-    // CHECK: %[[LAST:.*]]:2 = call @[[ORDERED:shmap_add_0]](%[[R]], %{{.*}}, %[[PUT]], %arg0, %arg1)
+    // CHECK: %[[LAST:.*]]:2 = call @[[ORDERED:shmap_add_0]](%[[R]], %{{.*}}, %[[PUT]], %arg0, %[[T]], %arg1)
     // CHECK: stablehlo.dynamic_update_slice %[[LAST]]#1, %[[LAST]]#0
     // CHECK-NEXT: return
 
     // CHECK: func.func private @[[ORDERED]](
-    // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg3, %arg2
-    // CHECK: call @[[PRODUCT]](%arg1, %[[B]]#1, %arg4)
+    // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg4, %arg3
+    // CHECK: call @[[PRODUCT]](%arg1, %arg2, %[[B]]#1, %arg5, %arg6)
     // CHECK: stablehlo.add %[[B]]#0
     // CHECK: return %{{.*}}, %[[B]]#2
 
@@ -33,13 +34,18 @@ module @all_axes_are_manual {
     // CHECK: call @[[ADD]](%[[R]],
 
     // CHECK: func.func private @[[ADD]](
-    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg0, %arg2
-    // CHECK: call @[[PRODUCT]](%arg1, %[[B]]#1, %arg3)
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg0, %arg3
+    // CHECK: call @[[PRODUCT]](%arg1, %arg2, %[[B]]#1, %arg4, %arg5)
     // CHECK: stablehlo.add %[[B]]#0
 
     // CHECK: func.func private @[[PRODUCT]](
-    // CHECK: %[[D:.*]] = stablehlo.dynamic_slice %arg1, %{{.*}}, sizes = [2, 8]
-    // CHECK: stablehlo.dot_general %[[D]], %arg2
+    // CHECK: %[[S:.*]] = stablehlo.dynamic_slice %arg3, %arg0, sizes = [1]
+    // CHECK: %[[M:.*]] = stablehlo.reshape %[[S]]
+    // CHECK: %[[SIZE:.*]] = stablehlo.constant dense<4>
+    // CHECK: %[[START:.*]] = stablehlo.multiply %[[M]], %[[SIZE]]
+    // CHECK: stablehlo.add %[[START]], %arg1
+    // CHECK: %[[D:.*]] = stablehlo.dynamic_slice %arg2, %{{.*}}, sizes = [2, 8]
+    // CHECK: stablehlo.dot_general %[[D]], %arg4
     %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
@@ -51,7 +57,7 @@ module @all_axes_are_manual {
 
   // CHECK-LABEL: func.func private @sums_of_16_bits_are_added_in_32
   func.func private @sums_of_16_bits_are_added_in_32(%x: tensor<16x8xbf16>, %w: tensor<8x6xbf16>) -> tensor<4x6xbf16> {
-    // CHECK: call @[[PRODUCT:.*]](%{{.*}}, %arg0, %arg1) {{.*}} -> tensor<2x6xf32>
+    // CHECK: call @[[PRODUCT:.*]](%{{.*}}, %arg0, %{{.*}}, %arg1) {{.*}} -> tensor<2x6xf32>
     // CHECK: stablehlo.convert %{{.*}} : (tensor<2x6xf32>) -> tensor<2x6xbf16>
     // CHECK: collective_permute{{.*}} -> tensor<2x6xbf16>
     // CHECK: stablehlo.add %{{.*}} : tensor<2x6xf32>

@@ -19,13 +19,13 @@ module @all_axes_are_manual {
     // CHECK: %[[A1:.*]] = call @shmap_chunk(%[[B1]]#1, %arg1)
     // CHECK: %[[A:.*]]:2 = stablehlo.optimization_barrier %[[B1]]#0, %[[A1]]
     // A partial sum of the first chunk, and one of the second; what a product needs is computed again.
-    // CHECK: %[[Z0:.*]] = call @shmap_product({{.*}}, %[[A]]#0, %arg2)
-    // CHECK: %[[Z1:.*]] = call @shmap_product({{.*}}, %[[A]]#1, %arg2)
+    // CHECK: %[[Z0:.*]] = call @shmap_product({{.*}}, %[[A]]#0, %[[T:.*]], %arg2)
+    // CHECK: %[[Z1:.*]] = call @shmap_product({{.*}}, %[[A]]#1, %[[T]], %arg2)
     // CHECK: %[[R0:.*]] = "stablehlo.collective_permute"(%[[Z0]])
-    // CHECK: %[[S0:.*]]:2 = call @shmap_add(%[[R0]], {{.*}}, %[[A]]#0, {{.*}}, %arg2)
+    // CHECK: %[[S0:.*]]:2 = call @shmap_add(%[[R0]], {{.*}}, %[[A]]#0, {{.*}}, %[[T]], %arg2)
     // CHECK: %[[Y0:.*]] = stablehlo.dynamic_update_slice %[[S0]]#1, %[[S0]]#0
     // CHECK: %[[R1:.*]] = "stablehlo.collective_permute"(%[[Z1]])
-    // CHECK: %[[S1:.*]]:2 = call @shmap_add(%[[R1]], {{.*}}, %[[A]]#1, %[[Y0]], %arg2)
+    // CHECK: %[[S1:.*]]:2 = call @shmap_add(%[[R1]], {{.*}}, %[[A]]#1, %[[Y0]], %[[T]], %arg2)
     // CHECK: %[[Y:.*]] = stablehlo.dynamic_update_slice
     // CHECK: stablehlo.slice %[[Y]] [0:2, 0:8]
     // CHECK: "stablehlo.all_gather"
@@ -42,12 +42,12 @@ module @all_axes_are_manual {
     // CHECK: stablehlo.dot_general %[[H]], %arg1, contracting_dims = [0] x [0]
     // CHECK: func.func private @shmap_add
     // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg2, %arg3
-    // CHECK: %[[P:.*]] = call @shmap_product(%arg1, %[[B]]#1, %arg4)
+    // CHECK: %[[P:.*]] = call @shmap_product(%arg1, %[[B]]#1, %arg4, %arg5)
     // CHECK: stablehlo.add %[[B]]#0, %[[P]]
     // CHECK: func.func private @shmap_product
     // CHECK: %[[P:.*]] = stablehlo.dynamic_slice %arg1, {{.*}} -> tensor<2x6xf32>
     // CHECK: %[[H:.*]] = stablehlo.tanh %[[P]]
-    // CHECK: stablehlo.dot_general %[[H]], %arg2
+    // CHECK: stablehlo.dot_general %[[H]], %arg3
     // CHECK: func.func private @shmap_chunk(
     // CHECK: stablehlo.dot_general %arg0, %arg1
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
