@@ -11,7 +11,8 @@ After, form=columns parts=2:
          %y0 = "stablehlo.all_reduce"(%q0)
          %p1 = stablehlo.dot_general %x1, (stablehlo.slice %w [0:k, c:2*c])
          %y1 = "stablehlo.all_reduce"(%p1)
-         // both are put in place in a buffer, or concatenated
+         // both are put in place in a buffer, or concatenated; a third product is computed when
+         // the first chunk is in its place
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the
          all_reduces that are to be rewritten.
 Leaves:  all_reduces of several values, and of anything but a product that nothing else uses, and

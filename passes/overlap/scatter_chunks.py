@@ -87,7 +87,7 @@ def _value(
         return known[summed]
 
     type_ = found.op.results[0].type
-    # Each piece is put in its place beside the next sum.
+    # Each piece is put in its place beside the next sum, which does not wait for that.
     buffer = [empty(type_, form.empty)] if form.in_place else []
     operand, following = whole, product(0, whole)
     pieces: list[Value] = []
@@ -97,6 +97,9 @@ def _value(
             operand, computed = barrier(operand, computed)
         piece = build.like(found.op, piece_type(found.op.results[0], cut, size), [computed])
         if part + 1 < parts:
+            if form.barriers and buffer and part:
+                # A piece is in its place before another product is stored.
+                operand, *buffer = barrier(operand, *buffer)
             following = product(part + 1, operand)
             if form.barriers:
                 piece, following, *buffer = barrier(piece, following, *buffer)

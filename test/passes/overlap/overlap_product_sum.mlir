@@ -45,6 +45,27 @@ module @all_axes_are_manual {
     return %y : tensor<6x4xf32>
   }
 
+  // CHECK-LABEL: func.func private @a_product_comes_after_a_piece_is_in_its_place
+  func.func private @a_product_comes_after_a_piece_is_in_its_place(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: %[[Q:.*]] = stablehlo.dot_general
+    // CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[Q]] :
+    // CHECK: "stablehlo.all_reduce"(%[[B]]#1)
+    // CHECK: %[[R:.*]] = stablehlo.dot_general %[[B]]#0,
+    // CHECK: %[[F:.*]]:3 = stablehlo.optimization_barrier %{{.*}}, %[[R]], %{{.*}} :
+    // CHECK: %[[P:.*]] = stablehlo.dynamic_update_slice %[[F]]#2, %[[F]]#0,
+    // CHECK: %[[C:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[F]]#1 :
+    // CHECK: "stablehlo.all_reduce"(%[[C]]#1)
+    // CHECK: %[[D:.*]]:2 = stablehlo.optimization_barrier %[[C]]#0, %[[P]] :
+    // CHECK: stablehlo.dot_general %[[D]]#0,
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 3 : i64}} : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
   // CHECK-LABEL: func.func private @nothing_is_chosen
   func.func private @nothing_is_chosen(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
     // CHECK-NEXT: stablehlo.dot_general
