@@ -12,12 +12,14 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..cost.machine import Machine
 from ..cost.overlap import Plan
 from ..ir.body_form import read_body_form
+from ..ir.dataflow import dataflows
 from .decision import Choice, Decision, Effort
 from .loop_families import families
 from .memory import too_large
 from .recomputed import too_large_beside
 from .site import Site
 from .sites import find_sites
+from .vmem import REASON, kept_in_vmem, rows_fit
 
 
 def choices(
@@ -65,9 +67,14 @@ def choices(
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)
+        chosen |= kept_in_vmem(chosen, decide, dataflows(module))
     for site in sites:
-        if site not in chosen:
+        if site in chosen:
+            continue
+        if rows_fit(site, machine):
             chosen |= decide.with_rows(site, chosen)
+        else:
+            chosen[site] = Choice(site, None, Plan(None, reason=REASON))
     return _shared([chosen[site] for site in sites])
 
 

@@ -74,8 +74,14 @@ class Decision:
     effort: Effort
     may_round: bool
 
-    def alone(self, site: Site) -> Choice:
-        return self._choice(site, self._plan(site, _MARGINS[self.effort]))
+    def alone(self, site: Site, margin: float | None = None) -> Choice:
+        """The choice for a site; with a `margin`, as if that were the one of its pattern."""
+        if margin is None:
+            margin = _MARGINS[self.effort]
+        return self._choice(site, self._plan(site, margin))
+
+    def work(self, site: Site) -> Work:
+        return _work(site, self.mesh, self.may_round)
 
     def with_rows(self, site: Site, chosen: Mapping[Site, Choice]) -> dict[Site, Choice]:
         """The choice for a block of rows and, if it has a form, those for what is in it."""
@@ -180,7 +186,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         ),
         stacked=plan.is_stacked,
         wide=plan.is_wide,
-        narrow=name == "ring" and is_tpu and _is_narrowed(site),
+        narrow=name == "ring" and is_tpu and is_narrowed(site),
     )
 
 
@@ -196,7 +202,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         cut=site.cut,
         columns=site.columns,
         scattered=site.scattered,
-        is_narrowed=_is_narrowed(site),
+        is_narrowed=is_narrowed(site),
         is_precise=_is_precise(site),
         may_round=may_round,
         reduced=site.reduced,
@@ -212,7 +218,7 @@ def _groups(axes: tuple[str, ...], mesh: Mesh) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, mesh.groups(axes)))
 
 
-def _is_narrowed(site: Site) -> bool:
+def is_narrowed(site: Site) -> bool:
     """Whether what is sent is f32, and only products of default precision read it."""
     return site.element == "f32" and site.pattern in _GATHERS and not _is_precise(site)
 

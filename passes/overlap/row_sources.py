@@ -34,7 +34,7 @@ def source_of(product: Product, side: int, flow: Dataflow) -> Source:
         return "argument" if defining_op(operand) is None else "other"
     if source.name != DOT and source.name not in ELEMENTWISE:
         return "other"
-    found = _computed(operand, flow)
+    found = computed_from(operand, flow)
     if found is None:
         return "other"
     between, before = found
@@ -45,7 +45,7 @@ def source_of(product: Product, side: int, flow: Dataflow) -> Source:
     return "product" if [each.name for each in before] == [DOT] else "other"
 
 
-def _computed(operand: Value, flow: Dataflow) -> tuple[list[Node], list[Node]] | None:
+def computed_from(operand: Value, flow: Dataflow) -> tuple[list[Node], list[Node]] | None:
     """What computes an operand element by element, and the operations whose results that reads.
 
     None if some of it is computed outside of the block.

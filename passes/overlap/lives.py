@@ -1,0 +1,88 @@
+"""When the arrays of a block are in memory, and how much they take together at the peak.
+
+The arrays of a block are taken to be in memory from the operation that computes them to the last
+one that reads them. What is computed element by element, or only moved, is taken to be computed
+where it is read, unless a product, a communication or a loop reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from ..ir.elementwise import ELEMENTWISE
+from ..ir.types import Value, array_bytes
+from .stored import FEW_BYTES, is_fused
+
+SHARE = 0.02
+"""A form may need this share of the arrays of the plain program more. `measure` allows the same."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """An array of a block.
+
+    Attributes:
+      first, last: the numbers of the operations that compute it and read it last.
+      is_fused: whether it takes the place of what it is computed from.
+    """
+
+    value: Value
+    bytes_: int
+    first: int
+    last: int
+    is_fused: bool
+
+
+def lives_of(block: ir.Block) -> list[Life]:
+    """The arrays that the operations of a block store."""
+    ops = [op.operation for op in block.operations]
+    numbers = {op: number for number, op in enumerate(ops)}
+    fused = [is_fused(op) for op in ops]
+    through: dict[int, int] = {}  # when the results of an operation that are not stored are read
+    lives: list[Life] = []
+    for number in range(len(ops) - 1, -1, -1):
+        op = ops[number]
+        for value in op.results:
+            users = [numbers.get(use.owner.operation, len(ops)) for use in value.uses]
+            # What is fused reads nothing in memory.
+            is_read = any(n >= len(ops) or not fused[n] for n in users)
+            is_stored = not fused[number] or (is_read and op.name in ELEMENTWISE)
+            # What is not stored is computed where it is read, from what it is computed from.
+            last = max([number, *users, *(through.get(n, 0) for n in users)])
+            if is_stored and _is_array(value):
+                lives.append(Life(value, array_bytes(value), number, last, fused[number]))
+            elif fused[number]:
+                through[number] = max(through.get(number, 0), last)
+    return lives
+
+
+def _is_array(value: Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType)
+
+
+def peak(lives: Sequence[Life], sizes: Mapping[Value, int]) -> int:
+    """The most bytes at any time, with other sizes for some arrays."""
+    steps: list[tuple[float, int]] = []
+    for life in lives:
+        size = sizes.get(life.value, life.bytes_)
+        # What is fused is there when its operands are not needed any more.
+        steps += [(life.first + 0.5 * life.is_fused, size), (life.last + 0.25, -size)]
+    total = most = 0
+    for _, change in sorted(steps):
+        total += change
+        most = max(most, total)
+    return most
+
+
+def is_returned(value: Value) -> bool:
+    """Whether a value is a result, and nothing reads it."""
+    return {use.owner.operation.name for use in value.uses} == {"func.return"}
+
+
+def allowed(block: ir.Block, plain: int) -> float:
+    """How much more than the plain program a program with forms may need."""
+    given = sum(array_bytes(each) for each in block.arguments if _is_array(each))
+    return max(SHARE * (plain + given), FEW_BYTES)

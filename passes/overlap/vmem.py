@@ -1,0 +1,232 @@
+"""Keeps what libtpu has in VMEM out of memory, where forms would need a place for it.
+
+A TensorCore sends from VMEM, and a SparseCore from memory. A program with forms is compiled with
+options that leave all gathers and sums to the SparseCore, also those that stay as they are. So a
+small program that needs no memory as it is may need some with a form, and a large one a place for
+what it gathers. If it needs more than `allowed`, sums are computed in more chunks, gathers go round
+in rings even if that saves little, or the program is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jaxlib.mlir import ir
+
+from ..cost import libtpu
+from ..cost.machine import Machine
+from ..cost.overlap import FEWEST_ROWS
+from ..ir.collective_ops import ALL_GATHER
+from ..ir.dataflow import Dataflow, Dataflows
+from ..ir.types import Value, array_bytes
+from .decision import Choice, Decision, is_narrowed
+from .lives import Life, allowed, is_returned, lives_of, peak
+from .memory import CHUNKS_OF_SUMS, buffers
+from .row_sources import computed_from
+from .site import Site
+from .stored import FEW_BYTES
+
+Choices = Mapping[Site, Choice]
+
+_CHUNKS_OF_GATHERS = 4
+"""What a product reads, what is gathered, and the blocks of both."""
+_KNOWN = {"gather-product", "gather-contraction", "product-scatter", "product-sum", "all-to-all"}
+REASON = "it would need a place in memory for what is in VMEM in the plain program"
+
+
+def kept_in_vmem(chosen: Choices, decide: Decision, flows: Dataflows) -> dict[Site, Choice]:
+    """Other choices for the sites of functions that would need too much memory.
+
+    Args:
+      chosen: for all sites of a module that have been decided about.
+      flows: of the module.
+    """
+    machine = decide.machine
+    if machine is None or not machine.is_tpu:
+        return {}
+    changed: dict[Site, Choice] = {}
+    formed = [site for site, choice in chosen.items() if choice.form is not None]
+    for block in dict.fromkeys(site.op.block for site in formed):
+        inside = {site: each for site, each in chosen.items() if site.op.block == block}
+        patterns = {site.pattern for site, each in inside.items() if each.form}
+        # On v5e all but exchanges are sent as they are without the options.
+        is_sent_alike = not libtpu.adds_meanwhile(machine) and "all-to-all" not in patterns
+        is_function = block.owner.operation.name == "func.func"
+        if is_sent_alike or not is_function or not patterns <= _KNOWN:
+            continue
+        function = _Function(block, _computed(block), flows.of(block), decide, machine)
+        changed |= next(each for each in _tries(inside, decide) if function.fits(each))
+    return changed
+
+
+def rows_fit(block: Site, machine: Machine | None) -> bool:
+    """Whether a block in chunks of rows needs little memory, if it needs none as it is."""
+    if machine is None or not libtpu.adds_meanwhile(machine):
+        return True
+    lives = _computed(block.op.block)
+    gathered = [op.results[0] for op in block.collectives if op.name == ALL_GATHER]
+    return not _is_in_vmem(lives, machine) or sum(map(array_bytes, gathered)) < FEW_BYTES
+
+
+def _computed(block: ir.Block) -> list[Life]:
+    """What a function computes and does not return."""
+    return [life for life in lives_of(block) if not is_returned(life.value)]
+
+
+def _is_in_vmem(lives: Sequence[Life], machine: Machine) -> bool:
+    largest = max((life.bytes_ for life in lives), default=0)
+    return libtpu.keeps_all_in_vmem(machine, peak(lives, {}), largest)
+
+
+def _tries(inside: Choices, decide: Decision) -> Iterator[dict[Site, Choice]]:
+    """Different choices for a function, those with the shortest time first."""
+    tried = dict(inside)
+    yield tried
+    with_rings = {site: _ring(site, choice, decide) for site, choice in inside.items()}
+    for each in (inside, with_rings):
+        for parts in (1, 4, 8, 16):
+            found = {site: _cut(site, choice, parts) for site, choice in each.items()}
+            if found != tried:
+                yield found
+            tried = found
+    yield {site: _left(site, choice) for site, choice in inside.items() if choice.form is not None}
+
+
+def _ring(site: Site, choice: Choice, decide: Decision) -> Choice:
+    """A ring for a gather that is left because that saves little."""
+    if choice.form is not None or site.pattern != "gather-product":
+        return choice
+    found = decide.alone(site, 1.0)
+    return choice if found.form is None else found
+
+
+def _cut(site: Site, choice: Choice, parts: int) -> Choice:
+    """A sum in at least so many chunks, if they have enough columns."""
+    form = choice.form
+    is_sum = site.pattern in ("product-scatter", "product-sum")
+    if form is None or form.name != "columns" or not is_sum or parts <= form.parts:
+        return choice
+    columns = site.columns if site.pattern == "product-scatter" else site.cut
+    if columns % parts or columns // parts < FEWEST_ROWS:
+        return choice
+    plan = replace(choice.plan, parts=parts)
+    return Choice(site, replace(form, parts=parts), plan)
+
+
+def _left(site: Site, choice: Choice) -> Choice:
+    return Choice(site, None, replace(choice.plan, name=None, reason=REASON))
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function with its sites.
+
+    Attributes:
+      lives: of what it computes and does not return.
+    """
+
+    block: ir.Block
+    lives: list[Life]
+    flow: Dataflow
+    decide: Decision
+    machine: Machine
+
+    def fits(self, choices: Choices) -> bool:
+        """Whether a function needs no more memory with these choices, or little more."""
+        if not any(choice.form for choice in choices.values()):
+            return True
+        if _is_in_vmem(self.lives, self.machine):
+            sizes = dict.fromkeys((life.value for life in self.lives), 0)
+            return peak(self.lives, sizes | self._in_memory(choices)) < FEW_BYTES
+        plain = peak(self.lives, self._in_vmem(choices))
+        more = peak(self.lives, self._with_forms(choices)) - plain
+        return more <= allowed(self.block, plain)
+
+    def _in_memory(self, choices: Choices) -> dict[Value, int]:
+        """What needs a place with forms, if nothing does without."""
+        has_sparse_cores = libtpu.adds_meanwhile(self.machine)
+        sizes = self._gathered(choices) if has_sparse_cores else {}
+        for site, choice in choices.items():
+            if choice.form is None:
+                continue
+            if site.pattern == "gather-product":
+                sizes.pop(site.op.results[0], None)
+            elif site.pattern == "all-to-all":
+                sizes[site.op.results[0]] = array_bytes(site.op.results[0])
+            elif choice.form.name == "columns" and has_sparse_cores:
+                sizes[_place(site)] = _chunks(site, choice.form.parts)
+        return sizes
+
+    def _gathered(self, choices: Choices) -> dict[Value, int]:
+        """The bytes of what is gathered in the plain program, where f32 may be sent as bf16."""
+        halves = {site.op for site in choices if is_narrowed(site)}
+        gathers = [op.operation for op in self.block.operations if op.operation.name == ALL_GATHER]
+        return {op.results[0]: array_bytes(op.results[0]) // (1 + (op in halves)) for op in gathers}
+
+    def _in_vmem(self, choices: Choices) -> dict[Value, int]:
+        """What the plain program has in VMEM, which one with forms has not: no bytes."""
+        sizes = self._gathered(choices)
+        for op in [ir.OpResult(value).owner.operation for value in sizes]:
+            (operand,) = op.operands
+            is_kept = libtpu.gathers_from_vmem(self.machine, array_bytes(operand))
+            if is_kept:
+                sizes |= _none(operand, self.flow)
+        for site, choice in choices.items():
+            if choice.form is None or site.pattern != "product-scatter" or site.product is None:
+                continue
+            work = self.decide.work(site)
+            is_joined = libtpu.joins_products(work, self.machine)
+            for rows in site.product.operands:
+                if is_joined or libtpu.keeps_rows(work, self.machine, array_bytes(rows)):
+                    sizes |= _none(rows, self.flow)
+            if is_joined:  # What the product before it reads is still there.
+                read = max(_read(each, self.flow) for each in site.product.operands)
+                sizes[_place(site)] = array_bytes(_place(site)) + read
+        return sizes
+
+    def _with_forms(self, choices: Choices) -> dict[Value, int]:
+        sizes = self._gathered(choices)
+        for site, choice in choices.items():
+            form = choice.form
+            if form is None or site.pattern == "all-to-all":
+                continue
+            if site.op.name == ALL_GATHER:
+                sizes[site.op.results[0]] = site.kept or buffers(site, form)
+            elif form.name == "columns":
+                sizes[_place(site)] = _chunks(site, form.parts)
+            else:
+                sizes[_place(site)] = buffers(site, form)
+        return sizes
+
+
+def _none(value: Value, flow: Dataflow) -> dict[Value, int]:
+    """No bytes for a computed array, and for what it is computed from element by element."""
+    nodes = [node for nodes in computed_from(value, flow) or () for node in nodes]
+    made = [result for node in nodes for result in node.results]
+    return {each: 0 for each in made if array_bytes(each) <= array_bytes(value)}
+
+
+def _read(rows: Value, flow: Dataflow) -> int:
+    """The bytes of what the product reads from which rows are computed."""
+    _, before = computed_from(rows, flow) or ((), ())
+    read = [operand for node in before for operand in node.operands]
+    return max((array_bytes(each) for each in read), default=0)
+
+
+def _place(site: Site) -> Value:
+    """What chunks take the place of: what is gathered, or what is summed."""
+    return site.op.results[0] if site.op.name == ALL_GATHER else site.op.operands[0]
+
+
+def _chunks(site: Site, parts: int) -> int:
+    """The bytes of the chunks that are in memory at a time."""
+    parts = max(2, parts)
+    chunk = array_bytes(_place(site)) // parts
+    if site.op.name == ALL_GATHER:
+        return _CHUNKS_OF_GATHERS * chunk
+    if site.pattern == "product-sum":
+        return CHUNKS_OF_SUMS * chunk
+    # At the end the chunks of the result are there too.
+    result = array_bytes(site.op.results[0])
+    return max(min(CHUNKS_OF_SUMS, parts) * chunk + result // parts, 2 * chunk + result)

@@ -1,0 +1,169 @@
+"""Programs that libtpu keeps in VMEM do not get forms for which they would need memory.
+
+Comments give MiB of temporaries by libtpu 0.0.50.1: of the plain program, of the form that is
+expected to take the least time, and of what is chosen if that is another one.
+"""
+
+import itertools
+
+import jax
+import pytest
+import shmap_passes
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+from jaxlib.mlir import ir
+from shmap_passes.cost import libtpu
+from shmap_passes.cost.chips import TPU_V6E
+from shmap_passes.cost.machine import Machine
+from shmap_passes.cost.networks import Torus
+from shmap_passes.overlap.choose_overlap import ChooseOverlap
+from shmap_passes.overlap.vmem import REASON
+from test_choices import (
+    EXPERTS,
+    MLP,
+    SUMMED,
+    V5E,
+    V5P,
+    V6E,
+    experts,
+    mlp,
+    mlp_gradient,
+    scatter,
+    summed,
+)
+
+from shmap_compiler import shard_map
+
+
+def weights(x, w):
+    return x @ jax.lax.all_gather(w, "i", axis=0, tiled=True)
+
+
+SPECS = {
+    summed: (SUMMED, P()),
+    scatter: (SUMMED, P("i")),
+    weights: ((P("i"), P("i")), P("i")),
+    mlp: (MLP, P("i")),
+    mlp_gradient: (MLP, MLP),
+    experts: (EXPERTS, EXPERTS[0]),
+}
+SQUARE = Machine(
+    TPU_V6E,
+    Torus((4, 4), (False, False), 100e9),
+    tuple(itertools.product(range(4), repeat=2)),
+    True,
+)
+
+
+def choices(fun, machine, *sizes, mesh=(8,), may_round=True):
+    """The name and the parts of each form, or why there is none."""
+    axes = ("o", "i")[2 - len(mesh) :]
+    ins, outs = SPECS[fun]
+    mapped = shard_map(
+        fun, mesh=AbstractMesh(mesh, axes), in_specs=ins, out_specs=outs, check_vma=False
+    )
+    types = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in sizes]
+    pass_ = ChooseOverlap(machine=machine.text, may_round=may_round)
+    with shmap_passes.make_context():
+        module = ir.Module.parse(mapped.lower(*types).as_text("body"))
+        found = pass_.choices(module.operation.opview)
+        assert all(c.form is None or c.plan.parts == c.form.parts for c in found)
+        return [(c.form.name, c.form.parts) if c.form else c.plan.reason for c in found]
+
+
+RING, SUMS = ("ring", 0), ("partial-sums", 4)
+
+
+@pytest.mark.parametrize(
+    ("fun", "sizes", "expected"),
+    [
+        # 0, 32, 7; with twice the columns 64, 33: the plain program needs memory, too.
+        (summed, ((4096, 32768), (32768, 4096)), ("columns", 16)),
+        (summed, ((4096, 32768), (32768, 8192)), ("columns", 8)),
+        # 0, 13, 7.
+        (scatter, ((1024, 32768), (32768, 8192)), ("columns", 8)),
+        # 0, 25: in more chunks 9, those of the result with those of the product.
+        (scatter, ((4096, 16384), (16384, 4096)), REASON),
+        # 0, 24; and 128, 48.
+        (weights, ((8192, 4096), (4096, 4096)), REASON),
+        (weights, ((32768, 8192), (8192, 8192)), ("columns", 8)),
+    ],
+)
+def test_small_arrays_are_sent_in_chunks_that_need_little_memory(fun, sizes, expected):
+    assert choices(fun, V6E, *sizes, may_round=False) == [expected]
+
+
+def test_on_v5p_small_arrays_need_memory_as_they_are():
+    assert choices(scatter, V5P, (4096, 16384), (16384, 4096), may_round=False) == [("columns", 8)]
+    assert choices(weights, V5P, (8192, 4096), (4096, 4096)) == [("columns", 8)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        # 0, 32, 1: a SparseCore gathers from memory if a form is chosen.
+        (((8192, 2048), (2048, 8192), (8192, 2048)), [RING, SUMS]),
+        # 256, 321, 113: the activation, 64 MiB, is in VMEM; and 256, 257 with one of 32 MiB.
+        (((32768, 4096), (4096, 8192), (8192, 4096)), [RING, ("columns", 8)]),
+        (((16384, 8192), (8192, 8192), (8192, 8192)), [None, ("columns", 8)]),
+    ],
+)
+def test_gathers_go_round_in_rings_if_they_would_need_a_place(sizes, expected):
+    found = choices(mlp, V6E, *sizes)
+    assert [each if isinstance(each, tuple) else None for each in found] == expected
+
+
+def test_sums_have_more_chunks_if_few_need_more_memory():
+    """1280, 1312 in two chunks, 1216."""
+    sizes = ((65536, 2048), (2048, 32768), (32768, 2048))
+    assert choices(mlp, SQUARE, *sizes, mesh=(4, 4)) == [RING, ("columns", 4)]
+
+
+def test_an_activation_that_is_computed_where_it_is_read_is_not_stored_for_pieces():
+    """256, 1153 in partial sums."""
+    sizes = ((262144, 256), (256, 32768), (32768, 256))
+    assert choices(mlp, SQUARE, *sizes, mesh=(16,))[1] == REASON
+
+
+@pytest.mark.parametrize(
+    ("machine", "sizes", "expected"),
+    [
+        # 256, 273; 257, 274: a cotangent of 16 MiB is gathered from VMEM.
+        (V6E, ((4096, 16384), (16384, 512), (512, 16384)), []),
+        (V5P, ((4096, 16384), (16384, 512), (512, 16384)), []),
+        # 256, 273, 211.
+        (V6E, ((32768, 2048), (2048, 4096), (4096, 2048)), [("row-chunks", 4)]),
+        # 32, 86.
+        (V6E, ((8192, 2048), (2048, 8192), (8192, 2048)), []),
+        # A cotangent of 128 MiB is not in VMEM.
+        (V6E, ((65536, 8192), (8192, 2048), (2048, 8192)), 2 * [("columns", 8)]),
+    ],
+)
+def test_gradients_that_gather_from_vmem(machine, sizes, expected):
+    found = choices(mlp_gradient, machine, *sizes)
+    assert [each for each in found if isinstance(each, tuple)] == expected
+
+
+def test_chunks_of_rows_need_memory_where_the_plain_program_needs_none():
+    """0, 28 in chunks of rows."""
+    sizes = ((16384, 512), (512, 2048), (2048, 512))
+    found = choices(mlp_gradient, SQUARE, *sizes, mesh=(16,))
+    assert not any(isinstance(each, tuple) for each in found)
+    assert found.count(REASON) == 3
+
+
+def test_what_is_exchanged_in_chunks_needs_memory():
+    """0, 16; and 96, 64."""
+    small = ((8, 4096, 2048), (8, 2048, 1024), (8, 1024, 2048))
+    assert choices(experts, V5E, *small) == [REASON]
+    large = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
+    assert choices(experts, V5E, *large) == [("chunks", 4)]
+
+
+def test_what_is_kept_in_vmem():
+    assert libtpu.keeps_all_in_vmem(V6E, 74 << 20, 32 << 20)
+    assert not libtpu.keeps_all_in_vmem(V6E, 160 << 20, 32 << 20)
+    assert not libtpu.keeps_all_in_vmem(V6E, 64 << 20, 64 << 20)
+    assert not libtpu.keeps_all_in_vmem(V5P, 1 << 20, 1 << 20)
+    kept = [libtpu.gathers_from_vmem(each, 64 << 20) for each in (V5E, V6E, V5P)]
+    assert kept == [False, True, False]
