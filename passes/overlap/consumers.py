@@ -18,17 +18,17 @@ _MOST = 64
 
 @dataclass(frozen=True)
 class Consumers:
-    """Operations that are computed from values in pieces, and what others use of them.
+    """Operations that are computed from values in pieces.
 
     Attributes:
       ops: in program order.
       cuts: of the values that they are computed from, and of their results.
-      outs: the values, of these, that other operations use.
+      users: of these values.
     """
 
     ops: tuple[ir.Operation, ...]
     cuts: dict[Value, Cut]
-    outs: tuple[Value, ...]
+    users: dict[Value, set[ir.Operation]]
 
 
 def consumers(cuts: dict[Value, Cut]) -> Consumers:
@@ -38,12 +38,15 @@ def consumers(cuts: dict[Value, Cut]) -> Consumers:
       cuts: the cuts of values of one block, each of which has a use.
     """
     ops, known, users = _reachable(cuts)
-    while True:
-        inside = set(ops)
-        outs = tuple(value for value in known if not users[value] <= inside)
-        if len(outs) <= len(cuts):
-            return Consumers(tuple(ops), known, outs)
-        del known[ops.pop().results[0]]
+    inside = set(ops)
+    outs = {value for value in known if not users[value] <= inside}
+    while len(outs) > len(cuts):
+        last = ops.pop()
+        result = last.results[0]
+        del known[result], users[result]
+        outs.discard(result)
+        outs.update(operand for operand in last.operands if operand in known)
+    return Consumers(tuple(ops), known, users)
 
 
 def _reachable(
@@ -51,7 +54,7 @@ def _reachable(
 ) -> tuple[list[ir.Operation], dict[Value, Cut], dict[Value, set[ir.Operation]]]:
     """The operations, the cuts of what they are computed from and of their results, and users."""
     known = dict(cuts)
-    users = {value: _users(value) for value in known}
+    users = {value: users_of(value) for value in known}
     first = defining_op(next(iter(cuts)))
     assert first is not None, "a product is an operation"
     block, reached = first.block, set[ir.Operation]()
@@ -71,7 +74,7 @@ def _reachable(
         result = _result(op, known)
         if result is not None:
             value = op.results[0]
-            known[value], users[value] = result, _users(value)
+            known[value], users[value] = result, users_of(value)
             reach(users[value])
             ops.append(op)
     return ops, known, users
@@ -87,5 +90,6 @@ def _result(op: ir.Operation, known: dict[Value, Cut]) -> Cut | None:
     return cuts.pop() if alike else None
 
 
-def _users(value: Value) -> set[ir.Operation]:
+def users_of(value: Value) -> set[ir.Operation]:
+    """The operations that read a value."""
     return {use.owner.operation for use in value.uses}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
 from ..ir.ops import Position, defining_op
 from ..ir.types import Value
-from .consumers import consumers
+from .consumers import consumers, users_of
 from .cuts import Cut, cut_of_operand, cut_through
 from .equal_sites import shared
 from .form import Form
@@ -91,14 +91,11 @@ def plan_of_all(
     cuts |= after.cuts if after else {}
     inside = set(ops)
     values = [gather.op.results[0], *(op.results[0] for op in ops)]
-    users = {
-        value: [use.owner.operation for use in value.uses if use.owner.operation not in inside]
-        for value in values
-    }
+    known = after.users if after else {}
+    users = {value: (known.get(value) or users_of(value)) - inside for value in values}
     outs = tuple(value for value in values if users[value])
     block = gather.op.block
-    outside = [_in_block(user, block) for value in outs for user in users[value]]
-    before = _first(outside)
+    before = _first({_in_block(user, block) for value in outs for user in users[value]})
     if before is None or not all(_is_there(op, inside, before) for op in ops):
         return None
     return Plan(gather.op, tuple(_in_order(ops)), cuts, outs, before)
@@ -122,7 +119,7 @@ def _is_there(op: ir.Operation, inside: set[ir.Operation], before: ir.Operation)
     )
 
 
-def _first(ops: Sequence[ir.Operation]) -> ir.Operation | None:
+def _first(ops: Iterable[ir.Operation]) -> ir.Operation | None:
     first: ir.Operation | None = None
     for op in ops:
         if first is None or (op != first and op.is_before_in_block(first)):

@@ -100,7 +100,9 @@ def row_blocks(
 @analysis
 def row_blocks_of(module: ModuleOp) -> tuple[RowBlock, ...]:
     """All of a module in body form."""
-    gathers = find_ops(module.operation, [ALL_GATHER])
+    found = find_ops(module.operation, [ALL_GATHER, REDUCE_SCATTER])
+    scattering = {op.block for op in found if op.name == REDUCE_SCATTER}
+    gathers = [op for op in found if op.name == ALL_GATHER and op.block in scattering]
     return tuple(row_blocks(gathers, read_body_form(module), dataflows(module)))
 
 
@@ -137,10 +139,11 @@ def _joined(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[list[ir.Ope
             if other is not family:
                 family += other
                 families.update((each, family) for each in families if families[each] is other)
-        found = (cut_through(node.op, k, cuts[value]) for k, value in read)
-        through = next((each for each in found if each is not None), None)
-        if through is not None:
-            cuts[node.result], families[node.result] = through, family
+        for number, value in read:
+            through = cut_through(node.op, number, cuts[value])
+            if through is not None:
+                cuts[node.result], families[node.result] = through, family
+                break
     joined = [families[gather.results[0]] for gather in gathers]
     distinct = {id(family): family for family in joined}.values()
     return [[gather for gather in gathers if gather in family] for family in distinct]
