@@ -138,11 +138,25 @@ def separates_products(work: Work, machine: Machine) -> bool:
     That is more than the product needs in the plain program if the rows are wider and do not stay
     in VMEM: on v6e, on 16 devices, e with 262144 rows of 256 columns took 1.95 ms for 2.38 with
     partial sums and 8192 columns between, and 385 MiB for 256; with 32768 columns 3.98 ms for 3.41,
-    and 1153 MiB. With 4096 it took 1.66 for 2.35, and 257 MiB.
+    and 1153 MiB. With 4096 it took 1.66 for 2.35, and 257 MiB. On v5e it took 4.12 for 4.83 and 385
+    MiB, 9.36 for 7.10 and 1153 MiB, and 3.44 for 4.76 and 257 MiB. Rows of 64 MiB stayed in VMEM.
     """
-    return joins_products(work, machine) and any(
-        product.k > product.n and not _fits(work, product, machine) for product in work.products
+    return work.source == "product" and any(
+        _is_joined(product, machine)
+        and product.k > product.n
+        and work.element_bytes * product.batch * product.m * product.k > 64 << 20
+        for product in work.products
     )
+
+
+def _is_joined(product: ProductShape, machine: Machine) -> bool:
+    """Whether the plain program does not store the rows of a product that another computes.
+
+    With 131072 rows of 512 columns, those of 1024 were not stored on v5e and v5p, and those of 2048
+    were on v5e. With 262144 rows of 256 columns, those of 2048 were not stored.
+    """
+    is_large = machine.chip.name in ("TPU v5e", "TPU v5p") and product.k > 1024
+    return product.n <= (256 if is_large else 512)
 
 
 def stores_rows(work: Work, machine: Machine) -> bool:

@@ -76,6 +76,25 @@ def chunk(work: Work, machine: Machine, parts: int) -> float:
     return max(compute, factor * (rows + columns) / machine.chip.hbm_bandwidth)
 
 
+def chunk_of_rows(work: Work, machine: Machine, parts: int) -> float:
+    """The products of one of so many chunks of rows, each of which reads the other operands whole.
+
+    Two experts with 1024 rows of 4096 columns, 8192 between, in f32, on 2 groups of 2 devices, have
+    weights of 128 MiB each: f took 2.01 ms for 1.11 in chunks on v5e, 0.83 for 0.41 on v6e, and
+    0.81 for 0.62 on v5p.
+    """
+    seconds = 0.0
+    for product in work.products:
+        compute = product.flops / parts / _peak(work, machine)
+        other = product.batch * product.k * product.n
+        if not libtpu.holds_in_vmem(machine, work.element_bytes * other):
+            moved = product.batch * product.m / parts * (product.k + product.n) + other
+            read = work.element_bytes * moved / machine.chip.hbm_bandwidth
+            compute = max(compute, _PIECE_READS.get(machine.chip.name, 1.4) * read)
+        seconds += compute
+    return seconds
+
+
 def stored(work: Work, machine: Machine) -> float:
     """What whole products wait for memory: for what they store, and for as much that they read."""
     each = work.element_bytes

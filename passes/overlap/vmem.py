@@ -176,13 +176,9 @@ class _Function:
             if choice.form is None or site.pattern != "product-scatter" or site.product is None:
                 continue
             work = self.decide.work(site)
-            is_joined = libtpu.joins_products(work, self.machine)
             for rows in site.product.operands:
-                if is_joined or libtpu.keeps_rows(work, self.machine, array_bytes(rows)):
+                if libtpu.keeps_rows(work, self.machine, array_bytes(rows)):
                     sizes |= _none(rows, self.flow)
-            if is_joined:  # What the product before it reads is still there.
-                read = max(_read(each, self.flow) for each in site.product.operands)
-                sizes[_place(site)] = array_bytes(_place(site)) + read
         return sizes
 
     def _with_forms(self, choices: Choices) -> dict[Value, int]:
@@ -205,13 +201,6 @@ def _none(value: Value, flow: Dataflow) -> dict[Value, int]:
     nodes = [node for nodes in computed_from(value, flow) or () for node in nodes]
     made = [result for node in nodes for result in node.results]
     return {each: 0 for each in made if array_bytes(each) <= array_bytes(value)}
-
-
-def _read(rows: Value, flow: Dataflow) -> int:
-    """The bytes of what the product reads from which rows are computed."""
-    _, before = computed_from(rows, flow) or ((), ())
-    read = [operand for node in before for operand in node.operands]
-    return max((array_bytes(each) for each in read), default=0)
 
 
 def _place(site: Site) -> Value:

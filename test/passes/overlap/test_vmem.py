@@ -119,12 +119,6 @@ def test_sums_have_more_chunks_if_few_need_more_memory():
     assert choices(mlp, SQUARE, *sizes, mesh=(4, 4)) == [RING, ("columns", 4)]
 
 
-def test_an_activation_that_is_computed_where_it_is_read_is_not_stored_for_pieces():
-    """256, 1153 in partial sums."""
-    sizes = ((262144, 256), (256, 32768), (32768, 256))
-    assert choices(mlp, SQUARE, *sizes, mesh=(16,))[1] == REASON
-
-
 @pytest.mark.parametrize(
     ("machine", "sizes", "expected"),
     [
