@@ -18,7 +18,7 @@ from ..cost import libtpu
 from ..cost.machine import Machine
 from ..cost.overlap import FEWEST_ROWS
 from ..ir.collective_ops import ALL_GATHER
-from ..ir.dataflow import Dataflow, Dataflows
+from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.types import Value, array_bytes
 from .decision import Choice, Decision, is_narrowed
 from .lives import Life, allowed, is_returned, lives_of, peak
@@ -161,16 +161,21 @@ class _Function:
     def _gathered(self, choices: Choices) -> dict[Value, int]:
         """The bytes of what is gathered in the plain program, where f32 may be sent as bf16."""
         halves = {site.op for site in choices if is_narrowed(site)}
-        gathers = [op.operation for op in self.block.operations if op.operation.name == ALL_GATHER]
-        return {op.results[0]: array_bytes(op.results[0]) // (1 + (op in halves)) for op in gathers}
+        return {
+            value: array_bytes(value) // (1 + (node.op in halves))
+            for node in self._gathers
+            for value in node.results
+        }
+
+    @property
+    def _gathers(self) -> list[Node]:
+        return [node for node in self.flow.nodes if node.name == ALL_GATHER]
 
     def _in_vmem(self, choices: Choices) -> dict[Value, int]:
         """What the plain program has in VMEM, which one with forms has not: no bytes."""
         sizes = self._gathered(choices)
-        for op in [ir.OpResult(value).owner.operation for value in sizes]:
-            (operand,) = op.operands
-            is_kept = libtpu.gathers_from_vmem(self.machine, array_bytes(operand))
-            if is_kept:
+        for operand in [value for node in self._gathers for value in node.operands]:
+            if libtpu.gathers_from_vmem(self.machine, array_bytes(operand)):
                 sizes |= _none(operand, self.flow)
         for site, choice in choices.items():
             if choice.form is None or site.pattern != "product-scatter" or site.product is None:

@@ -154,6 +154,41 @@ def test_what_is_exchanged_in_chunks_needs_memory():
     assert choices(experts, V5E, *large) == [("chunks", 4)]
 
 
+GATHER_OF_TWO = """
+#i = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>
+#rows = #sdy.sharding<@mesh, [{"i"}, {}]>
+#all = #sdy.sharding<@mesh, [{"i"}]>
+module {
+  sdy.mesh @mesh = <["i"=8]>
+  func.func public @main(%x: tensor<16384x2048xbf16> {sdy.sharding = #rows},
+                         %w: tensor<2048x8192xbf16> {sdy.sharding = #rows})
+      -> (tensor<2048x8192xbf16> {sdy.sharding = #rows}, tensor<1024xbf16> {sdy.sharding = #all})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+        : (tensor<16384x2048xbf16>, tensor<2048x8192xbf16>) -> tensor<16384x8192xbf16>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #i, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) : (tensor<16384x8192xbf16>) -> tensor<2048x8192xbf16>
+    %v = stablehlo.constant dense<1.0> : tensor<128xbf16>
+    %g:2 = "stablehlo.all_gather"(%v, %v) <{all_gather_dim = 0 : i64, replica_groups = #i}>
+        : (tensor<128xbf16>, tensor<128xbf16>) -> (tensor<1024xbf16>, tensor<1024xbf16>)
+    return %y, %g#0 : tensor<2048x8192xbf16>, tensor<1024xbf16>
+  }
+}
+"""
+
+
+def test_a_gather_of_several_arrays_beside_a_sum():
+    """JAX writes one for each array, other producers may not."""
+    with shmap_passes.make_context():
+        module = ir.Module.parse(GATHER_OF_TWO).operation.opview
+        (choice,) = ChooseOverlap(machine=V6E.text).choices(module)
+        assert choice.form is not None
+        assert (choice.site.pattern, choice.form.name) == ("product-scatter", "columns")
+
+
 def test_what_is_kept_in_vmem():
     assert libtpu.keeps_all_in_vmem(V6E, 74 << 20, 32 << 20)
     assert not libtpu.keeps_all_in_vmem(V6E, 160 << 20, 32 << 20)
