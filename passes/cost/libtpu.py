@@ -128,8 +128,8 @@ def joins_products(work: Work, machine: Machine) -> bool:
     libtpu for v6e does so where the result has up to 512 columns. Beside the activation of an MLP
     block the second product then takes no time.
     """
-    narrowest = min(product.n for product in work.products)
-    return machine.chip.name == "TPU v6e" and work.source == "product" and narrowest <= 512
+    is_measured = machine.chip.name == "TPU v6e" and work.source == "product"
+    return is_measured and any(_is_joined(product, machine) for product in work.products)
 
 
 def separates_products(work: Work, machine: Machine) -> bool:
@@ -192,23 +192,23 @@ def keeps_all_in_vmem(machine: Machine, size: int, largest: int) -> bool:
     """Whether nothing that a plain program computes needs a place in memory, or nearly nothing.
 
     On v6e and v5e none of eleven programs with up to 74 MiB at the peak, in arrays of up to 32 MiB,
-    needed temporaries, and two with 48 and 100 MiB needed 32.
+    needed temporaries, and two with 48 and 100 MiB needed 32. Assumed of other chips than v5p.
 
     Args:
       size: of what the program computes, at the peak.
       largest: of one array.
     """
-    is_measured = machine.chip.name in ("TPU v5e", "TPU v6e")
-    return is_measured and size <= 112 << 20 and largest <= 32 << 20
+    return machine.chip.name != "TPU v5p" and size <= 112 << 20 and largest <= 32 << 20
 
 
 def gathers_from_vmem(machine: Machine, size: int) -> bool:
     """Whether a TensorCore gathers a computed array from VMEM; a SparseCore reads memory.
 
-    Cotangents of 16 and 64 MiB needed no place on v6e, and on v5p one of 16, but none of 64.
+    Cotangents of 16 and 64 MiB needed no place on v6e, and on v5p one of 16, but none of 64. A v5e
+    has no SparseCores.
     """
-    most = {"TPU v6e": 64 << 20, "TPU v5p": 16 << 20}
-    return size <= most.get(machine.chip.name, 0)
+    most = {"TPU v5e": 0, "TPU v5p": 16 << 20}
+    return size <= most.get(machine.chip.name, 64 << 20)
 
 
 def keeps_rows(work: Work, machine: Machine, size: int) -> bool:
@@ -216,7 +216,7 @@ def keeps_rows(work: Work, machine: Machine, size: int) -> bool:
 
     With 32768 rows of 4096 columns and 8192 between, on eight devices of v6e, it has 64 MiB. The
     plain program needs 256 MiB of temporaries, and 321 in chunks of columns; 257 both ways with an
-    activation of 32 MiB.
+    activation of 32 MiB. Assumed of other chips than v5e and v5p.
     """
-    is_activation = work.source == "product"
-    return machine.chip.name == "TPU v6e" and is_activation and 32 << 20 < size <= 64 << 20
+    is_possible = work.source == "product" and machine.chip.name not in ("TPU v5e", "TPU v5p")
+    return is_possible and 32 << 20 < size <= 64 << 20

@@ -161,10 +161,8 @@ def _exchange(work: Work, machine: Machine) -> Plan:
         return _few("rows", work.rows // _CHUNKS)
     wire = wire_seconds(work, machine, _CHUNKS)
     array = work.received // 2 * work.count // (work.count - 1)
-    compute = _CHUNKS * libtpu_times.chunk_of_rows(work, machine, _CHUNKS) + 2 * copy(
-        array, machine
-    )
-    expected = max(compute, _CHUNKS * wire) + wire / 2
+    chunk = libtpu_times.chunk_of_rows(work, machine, _CHUNKS)
+    expected = max(_CHUNKS * chunk + 2 * copy(array, machine), _CHUNKS * wire) + wire / 2
     return Plan("chunks", _CHUNKS, (), False, _plain(work, machine), expected)
 
 

@@ -1,9 +1,12 @@
 """What is taken for granted of libtpu for a chip that was not measured."""
 
+from dataclasses import replace
+
 from shmap_passes.cost import libtpu
 from shmap_passes.cost.chips import H100_SXM, TPU_7X
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
+from shmap_passes.cost.overlap import ProductShape, Work
 
 NOT_MEASURED = Machine(TPU_7X, Torus((2, 2, 2), (False,) * 3, 90e9), tuple(range(8)), True)
 GPU = Machine(H100_SXM, Nodes(1, 8, 450e9, 400e9, measured=True), tuple(range(8)))
@@ -14,6 +17,24 @@ def test_a_chip_that_was_not_measured_is_taken_to_need_more_memory():
     assert libtpu.keeps_exchanged(NOT_MEASURED)
     assert libtpu.exchanges_in_vmem(NOT_MEASURED, 16 << 20)
     assert libtpu.keeps_beside_sums(NOT_MEASURED)
+    assert libtpu.keeps_all_in_vmem(NOT_MEASURED, 112 << 20, 32 << 20)
+    assert libtpu.gathers_from_vmem(NOT_MEASURED, 64 << 20)
+
+
+def test_pieces_on_a_chip_that_was_not_measured_are_taken_to_need_rows_in_memory():
+    between = Work(
+        "product-scatter",
+        (ProductShape(1, 65536, 512, 1024),),
+        groups=(tuple(range(8)),),
+        element="bf16",
+        element_bytes=2,
+        received=7 * 8192 * 512 * 2,
+        cut=8192,
+        source="product",
+    )
+    assert libtpu.separates_products(between, NOT_MEASURED)
+    assert libtpu.keeps_rows(between, NOT_MEASURED, 64 << 20)
+    assert not libtpu.keeps_rows(replace(between, source="shared"), NOT_MEASURED, 64 << 20)
 
 
 def test_gpus_have_no_order_that_libtpu_needs():
