@@ -93,7 +93,7 @@ def nested_regions(module: ModuleOp, form: BodyForm) -> list[NestedRegion]:
         return callee(call) in (depend if _enclosing(call) else have_regions)
 
     inline_calls(module, form.main, must_inline)
-    erase_uncalled(module, depend)
+    erase_uncalled(module)
     found = find_ops(form.main.operation, [REGION])
     return [NestedRegion(op, _form_in(op, form)) for op in found]
 

@@ -82,7 +82,6 @@ class ImportCustomCalls(ImportPass):
     def run(self, module: ModuleOp) -> None:
         copy: Any = module.operation.clone()
         main = main_of(copy, "the custom calls")
-        before = set(functions_of(copy)) - {"main"}
         inline_regions_of_calls(copy, main)
         calls = read_calls(main.operation)
         outer = [call for call in calls if not call.is_nested]
@@ -107,7 +106,7 @@ class ImportCustomCalls(ImportPass):
         if violations:
             raise PassRefused(violations)
         name_hints(_of_region(copy, ["stablehlo.custom_call"], nested), mesh, manual)
-        erase_uncalled(copy, before)
+        erase_uncalled(copy)
         localize(copy, main, mesh, crossings, take_inside(main), hints)
         finish(copy, main, mesh, manual)
         replace_module(module, copy)

@@ -100,7 +100,6 @@ class ImportManualComputation(ImportPass):
 
 def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
     """Inlines what @main calls outside of regions, where functions may hold regions."""
-    before = set(functions_of(module)) - {"main"}
     inline_regions(
         module,
         main,
@@ -109,7 +108,7 @@ def _inline_regions(module: ModuleOp, main: func.FuncOp) -> None:
         "shmap-import-custom-calls",
         lambda _: lambda call: _enclosing_region(call) is None,
     )
-    erase_uncalled(module, before)
+    erase_uncalled(module)
 
 
 def _inline_automatic_regions(module: ModuleOp) -> None:

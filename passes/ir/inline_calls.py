@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable
 
-from jaxlib.mlir import ir
+from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import PassRefused, Violation
-from .elementwise import ELEMENTWISE
 from .find_ops import find_ops
-from .ops import terminator, walk
+from .ops import terminator
 
 # A module calls its functions a few times; more is a recursion.
 _MOST_INLINED = 1000
-_WITHOUT_SYMBOLS = ELEMENTWISE | {
-    "stablehlo.broadcast_in_dim",
-    "stablehlo.constant",
-    "stablehlo.dot_general",
-    "stablehlo.dynamic_slice",
-    "stablehlo.dynamic_update_slice",
-    "stablehlo.reshape",
-    "stablehlo.slice",
-    "stablehlo.transpose",
-}
 
 
 def functions_of(module: ModuleOp) -> dict[str, func.FuncOp]:
@@ -98,40 +88,12 @@ def reaches(module: ModuleOp, names: set[str]) -> set[str]:
     return found
 
 
-def erase_uncalled(module: ModuleOp, before: set[str]) -> None:
-    """Erases the private functions of `before` that nothing refers to any more."""
-    while True:
-        uncalled = before - {callee(call) for call in find_ops(module.operation, ["func.call"])}
-        private = {
-            name: function
-            for name, function in functions_of(module).items()
-            if name in uncalled
-            and "sym_visibility" in function.attributes
-            and ir.StringAttr(function.attributes["sym_visibility"]).value == "private"
-        }
-        dead = private.keys() - (_symbols_used(module) if private else set())
-        if not dead:
-            return
-        for name in dead:
-            private[name].operation.erase()
+def erase_uncalled(module: ModuleOp) -> None:
+    """Erases the private functions that nothing refers to.
 
-
-def _symbols_used(module: ModuleOp) -> set[str]:
-    """What the attributes of a module's operations refer to."""
-    return {
-        symbol
-        for op in walk(module.operation)
-        # The bindings end the process if they are asked for the attribute of a complex constant.
-        if op.name not in _WITHOUT_SYMBOLS
-        for named in (op.attributes[k] for k in range(len(op.attributes)))
-        for symbol in _symbols_in(named.attr)
-    }
-
-
-def _symbols_in(attribute: ir.Attribute) -> Iterator[str]:
-    """What an attribute refers to, also in lists such as the called_computations of a call."""
-    if isinstance(attribute, ir.FlatSymbolRefAttr):
-        yield attribute.value
-    elif isinstance(attribute, ir.ArrayAttr):
-        for each in attribute:
-            yield from _symbols_in(each)
+    None if an unregistered operation has a region: MLIR does not know what that refers to.
+    """
+    manager = passmanager.PassManager.parse("builtin.module(symbol-dce)", module.context)
+    manager.enable_verifier(False)
+    with contextlib.suppress(ir.MLIRError):
+        manager.run(module.operation)

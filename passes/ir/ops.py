@@ -43,6 +43,13 @@ def terminator(block: ir.Block) -> ir.Operation:
     return block.operations[len(block.operations) - 1].operation
 
 
+def function_around(op: ir.Operation) -> ir.Operation:
+    """The function of the module in which an operation is."""
+    while (parent := op.parent) is not None and parent.operation.parent is not None:
+        op = parent.operation
+    return op
+
+
 def is_token(type_: ir.Type) -> bool:
     # Printing a type takes long, and nearly all are tensors.
     return not isinstance(type_, ir.RankedTensorType) and str(type_) == "!stablehlo.token"

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar, cast
 
 from jaxlib.mlir import ir
 
-from ..ir.ops import free_values, replace_operands
+from ..ir.ops import free_values, function_around, replace_operands
 from ..ir.types import Value
 
 Build = Callable[..., Sequence[Value]]
@@ -131,11 +131,9 @@ def _function_around() -> tuple[ir.Operation, ir.Operation]:
     """The function in which the insertion point is, and its module."""
     point: object = ir.InsertionPoint.current  # the stubs of jaxlib 0.10 give it no type
     assert isinstance(point, ir.InsertionPoint), "everything is built at an insertion point"
-    function = point.block.owner.operation
-    while (parent := function.parent) is not None and parent.operation.parent is not None:
-        function = parent.operation
-    assert parent is not None, "a function is in a module"
-    return function, parent.operation
+    function = function_around(point.block.owner.operation)
+    assert function.parent is not None, "a function is in a module"
+    return function, function.parent.operation
 
 
 def _capture(block: ir.Block) -> tuple[Value, ...]:

@@ -6,6 +6,7 @@ Weights' gradients are products that sum over the tokens of both.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -106,13 +107,27 @@ def _found(
             continue
         key = op.block, cut, axes
         if key not in known:
-            known[key] = _Reached()
-            for node in flow.nodes:
-                known[key].add(node, cut, axes, count)
+            known[key] = _reached(flow, cut, axes, count)
         found = _block(first, axes, count, known[key], flow)
         if found is not None:
             return found
     return None
+
+
+def _reached(flow: Dataflow, cut: Cut, axes: tuple[str, ...], count: int) -> _Reached:
+    """What is reached from the all_to_alls of a block, in program order."""
+    reached = _Reached()
+    pending = [node.number for node in flow.nodes if node.name == ALL_TO_ALL]
+    seen = set(pending)
+    while pending:
+        node = flow.nodes[heapq.heappop(pending)]
+        reached.add(node, cut, axes, count)
+        if node.results and node.result in reached.cuts:
+            users = {user.number for user in flow.users(node.result)} - seen
+            seen |= users
+            for number in users:
+                heapq.heappush(pending, number)
+    return reached
 
 
 def _block(

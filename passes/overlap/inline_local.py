@@ -5,13 +5,17 @@ JAX lowers a jitted function that is called, such as `jax.nn.silu` or `jnp.where
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.find_ops import find_ops
-from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline
+from ..ir.inline_calls import callee, functions_of, inline
+from ..ir.ops import function_around
 from .exchanges import ALL_TO_ALL
 from .products import DOT
 
@@ -33,45 +37,39 @@ _MOST_CALLS = 500
 def inline_local(module: ModuleOp) -> None:
     """Inlines calls of functions without control flow and communication.
 
-    Only in functions that gather, scatter or exchange.
+    Only in functions that gather, scatter or exchange. The functions stay, called or not.
     """
-    functions = functions_of(module)
-    communicating = [
-        function.operation
-        for function in functions.values()
-        if find_ops(function.operation, [ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL])
-    ]
+    collectives = find_ops(module.operation, [ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL])
+    communicating = dict.fromkeys(function_around(op) for op in collectives)
     pending = [call for each in communicating for call in find_ops(each, [_CALL])]
     if not pending:
         return
-    local = _local(module)
+    local = _LocalFunctions(functions_of(module))
     for _ in range(_MOST_CALLS):
         call = next((each for each in pending if callee(each) in local), None)
         if call is None:
             break
         pending.remove(call)
-        inside = inline(call, functions[callee(call)])
+        inside = inline(call, local.functions[callee(call)])
         pending += [op for op in inside if op.name == _CALL]
-    erase_uncalled(module, local)
 
 
-def _local(module: ModuleOp) -> set[str]:
-    """The functions that can be inlined, by name."""
-    local: set[str] = set()
-    functions = functions_of(module)
-    while True:
-        more = {
-            name
-            for name, function in functions.items()
-            if name not in local and _is_local(function.operation, local)
-        }
-        if not more:
-            return local
-        local |= more
+class _LocalFunctions:
+    """The functions that can be inlined."""
 
+    def __init__(self, functions: Mapping[str, func.FuncOp]) -> None:
+        self.functions = functions
+        self._known: dict[str, bool] = {}
 
-def _is_local(function: ir.Operation, local: set[str]) -> bool:
-    ops = [each.operation for each in function.regions[0].blocks[0].operations]
-    return len(ops) <= _MOST_OPS and all(
-        op.name in _IN_PIECES or (op.name == _CALL and callee(op) in local) for op in ops
-    )
+    def __contains__(self, name: str) -> bool:
+        if name not in self._known:
+            self._known[name] = False  # one that calls itself is not
+            function = self.functions.get(name)
+            self._known[name] = function is not None and self._is_local(function.operation)
+        return self._known[name]
+
+    def _is_local(self, function: ir.Operation) -> bool:
+        ops = [each.operation for each in function.regions[0].blocks[0].operations]
+        return len(ops) <= _MOST_OPS and all(
+            op.name in _IN_PIECES or (op.name == _CALL and callee(op) in self) for op in ops
+        )

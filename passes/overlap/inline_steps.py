@@ -22,10 +22,9 @@ def inline_steps(module: ModuleOp) -> None:
     loops = [op for op in find_ops(module.operation, [WHILE]) if _communicates(op, module)]
     if not loops:
         return
-    before = set(functions_of(module))
     inline_calls(module, read_body_form(module).main, lambda call: _is_in(call, loops))
     # They have sites of their own, which would be counted twice.
-    erase_uncalled(module, before)
+    erase_uncalled(module)
 
 
 def _communicates(op: ir.Operation, module: ModuleOp) -> bool:

@@ -67,7 +67,7 @@ def body_form(
         opview: Any = module.operation.opview
         main = functions_of(opview)["main"]
         inline_calls(opview, main, lambda call: True)
-        erase_uncalled(opview, set(functions_of(opview)) - {"main"})
+        erase_uncalled(opview)
         _list_groups(module, groups)
         _replace_foreign(module.operation)
         _untuple(module.operation)
