@@ -14,6 +14,7 @@ from ..cost.overlap import Plan
 from ..ir.body_form import read_body_form
 from ..ir.dataflow import dataflows
 from .decision import Choice, Decision, Effort
+from .lives import Lives
 from .loop_families import families
 from .memory import too_large
 from .recomputed import too_large_beside
@@ -60,18 +61,20 @@ def choices(
             chosen[site] = Choice(site, None, Plan(None, reason=reason))
         elif site not in chosen and site.pattern != "row-block":
             chosen[site] = decide.alone(site)
+    flows = dataflows(module)
+    lives = Lives(flows)
     if not is_forced:
         found = {site: choice.form for site, choice in chosen.items()}
         forms = {site: form for site, form in found.items() if form is not None}
-        refused = too_large(forms) | too_large_beside(found, machine)
+        refused = too_large(forms, lives) | too_large_beside(found, machine)
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)
-        chosen |= kept_in_vmem(chosen, decide, dataflows(module))
+        chosen |= kept_in_vmem(chosen, decide, flows, lives)
     for site in sites:
         if site in chosen:
             continue
-        if rows_fit(site, machine):
+        if rows_fit(site, machine, lives):
             chosen |= decide.with_rows(site, chosen)
         else:
             chosen[site] = Choice(site, None, Plan(None, reason=REASON))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
+from ..ir.dataflow import Dataflow, Dataflows
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.types import Value, array_bytes
 from .stored import FEW_BYTES, is_fused
@@ -27,6 +28,7 @@ class Life:
     Attributes:
       first, last: the numbers of the operations that compute it and read it last.
       is_fused: whether it takes the place of what it is computed from.
+      is_returned: whether it is a result, and nothing else reads it.
     """
 
     value: Value
@@ -34,26 +36,44 @@ class Life:
     first: int
     last: int
     is_fused: bool
+    is_returned: bool
 
 
-def lives_of(block: ir.Block) -> list[Life]:
-    """The arrays that the operations of a block store."""
-    ops = [op.operation for op in block.operations]
-    numbers = {op: number for number, op in enumerate(ops)}
-    fused = [is_fused(op) for op in ops]
+class Lives:
+    """The arrays of each block that is asked for."""
+
+    def __init__(self, flows: Dataflows) -> None:
+        self._flows = flows
+        self._known: dict[ir.Block, list[Life]] = {}
+
+    def of(self, block: ir.Block) -> list[Life]:
+        """Those that its operations store."""
+        if block not in self._known:
+            self._known[block] = _lives(self._flows.of(block))
+        return self._known[block]
+
+    def computed(self, block: ir.Block) -> list[Life]:
+        """Those of them that are not returned."""
+        return [life for life in self.of(block) if not life.is_returned]
+
+
+def _lives(flow: Dataflow) -> list[Life]:
+    fused = [is_fused(node.name) for node in flow.nodes]
     through: dict[int, int] = {}  # when the results of an operation that are not stored are read
     lives: list[Life] = []
-    for number in range(len(ops) - 1, -1, -1):
-        op = ops[number]
-        for value in op.results:
-            users = [numbers.get(use.owner.operation, len(ops)) for use in value.uses]
+    for node in reversed(flow.nodes):
+        number = node.number
+        for value in node.results:
+            users = flow.users(value)
             # What is fused reads nothing in memory.
-            is_read = any(n >= len(ops) or not fused[n] for n in users)
-            is_stored = not fused[number] or (is_read and op.name in ELEMENTWISE)
+            is_read = any(not fused[user.number] for user in users)
+            is_stored = not fused[number] or (is_read and node.name in ELEMENTWISE)
             # What is not stored is computed where it is read, from what it is computed from.
-            last = max([number, *users, *(through.get(n, 0) for n in users)])
+            last = max([number, *(through.get(user.number, user.number) for user in users)])
             if is_stored and _is_array(value):
-                lives.append(Life(value, array_bytes(value), number, last, fused[number]))
+                is_returned = {user.name for user in users} == {"func.return"}
+                array = array_bytes(value)
+                lives.append(Life(value, array, number, last, fused[number], is_returned))
             elif fused[number]:
                 through[number] = max(through.get(number, 0), last)
     return lives
@@ -75,11 +95,6 @@ def peak(lives: Sequence[Life], sizes: Mapping[Value, int]) -> int:
         total += change
         most = max(most, total)
     return most
-
-
-def is_returned(value: Value) -> bool:
-    """Whether a value is a result, and nothing reads it."""
-    return {use.owner.operation.name for use in value.uses} == {"func.return"}
 
 
 def allowed(block: ir.Block, plain: int) -> float:

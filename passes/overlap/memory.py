@@ -12,9 +12,10 @@ from dataclasses import replace
 from jaxlib.mlir import ir
 
 from ..ir.collective_ops import ALL_REDUCE
+from ..ir.ops import defining_op
 from ..ir.types import Value, array_bytes
 from .form import Form
-from .lives import Life, allowed, is_returned, lives_of, peak
+from .lives import Life, Lives, allowed, peak
 from .site import Site
 from .stored import FEW_BYTES
 
@@ -25,54 +26,58 @@ CHUNKS_OF_SUMS = 3
 """One that is computed, and what another is summed from and to."""
 
 
-def too_large(sites: Mapping[Site, Form]) -> dict[Site, str]:
+def too_large(sites: Mapping[Site, Form], lives: Lives) -> dict[Site, str]:
     """The sites whose forms are to be left out, and why.
 
     Unrolled loops stay: a step gathers before the one before it ends.
 
     Args:
       sites: those of a module that have a form.
+      lives: of the blocks of the module.
     """
     refused: dict[Site, str] = {}
     sums = [site for site in sites if site.pattern == "product-sum"]
     for block in dict.fromkeys(site.op.block for site in sums):
         inside = {site: sites[site] for site in sums if site.op.block == block}
-        refused |= _too_large_sums(block, inside)
+        refused |= _too_large_sums(block, inside, lives)
     gathers = [site for site, form in sites.items() if form.name in ("ring", "rows", "columns")]
     gathers = [site for site in gathers if site.op.name == "stablehlo.all_gather"]
     for block in dict.fromkeys(site.op.block for site in gathers):
         inside = {site: form for site, form in sites.items() if site.op.block == block}
-        refused |= _too_large_in(block, inside, [s for s in gathers if s in inside])
+        refused |= _too_large_in(block, inside, [s for s in gathers if s in inside], lives)
     return refused
 
 
-def _too_large_sums(block: ir.Block, forms: Mapping[Site, Form]) -> dict[Site, str]:
+def _too_large_sums(block: ir.Block, forms: Mapping[Site, Form], lives: Lives) -> dict[Site, str]:
     """The sums of a block that are not to be computed in chunks, and why.
 
     As it is, a sum takes the place of the product. Chunks are put in place in an array that is
     there from the start, beside one that is computed, and what another is summed from and to.
     Results of the program have their places all the time.
     """
-    inner = {site: form for site, form in forms.items() if not is_returned(site.op.results[0])}
+    computed = lives.computed(block)
+    inside = {life.value for life in computed}
+    inner = {site: form for site, form in forms.items() if site.op.results[0] in inside}
     if max((array_bytes(site.op.results[0]) for site in inner), default=0) <= FEW_BYTES:
         return {}
-    ops = [op.operation for op in block.operations]
-    in_place = {op.results[0] for op in ops if op.name == ALL_REDUCE}
-    lives = [
-        replace(life, is_fused=life.is_fused or life.value in in_place)
-        for life in lives_of(block)
-        if not is_returned(life.value)
+    arrays = [
+        replace(each, is_fused=each.is_fused or _is_in_place(each.value)) for each in computed
     ]
-    plain = peak(lives, {})
+    plain = peak(arrays, {})
     most = allowed(block, plain)
     refused: dict[Site, str] = {}
     for site, form in inner.items():
         whole = array_bytes(site.op.results[0])
         chunks = whole + CHUNKS_OF_SUMS * whole // max(2, form.parts)
-        more = peak(lives, {site.op.operands[0]: chunks}) - plain
+        more = peak(arrays, {site.op.operands[0]: chunks}) - plain
         if more > most:
             refused[site] = _reason(form, more)
     return refused
+
+
+def _is_in_place(value: Value) -> bool:
+    source = defining_op(value)
+    return source is not None and source.name == ALL_REDUCE
 
 
 def _reason(form: Form, more: int) -> str:
@@ -80,20 +85,20 @@ def _reason(form: Form, more: int) -> str:
 
 
 def _too_large_in(
-    block: ir.Block, forms: Mapping[Site, Form], gathers: Sequence[Site]
+    block: ir.Block, forms: Mapping[Site, Form], gathers: Sequence[Site], lives: Lives
 ) -> dict[Site, str]:
     if max(buffers(site, forms[site]) for site in gathers) <= FEW_BYTES:
         return {}
     refused: dict[Site, str] = {}
-    lives = lives_of(block)
-    plain = peak(lives, {})
+    arrays = lives.of(block)
+    plain = peak(arrays, {})
     most = allowed(block, plain)
     kept = dict(forms)
     while gathers:
-        more = _needed(lives, kept) - plain
+        more = _needed(arrays, kept) - plain
         if more <= most:
             break
-        without = {s: _needed(lives, {k: f for k, f in kept.items() if k != s}) for s in gathers}
+        without = {s: _needed(arrays, {k: f for k, f in kept.items() if k != s}) for s in gathers}
         worst = min(gathers, key=lambda site: without[site])
         refused[worst] = _reason(kept.pop(worst), more)
         gathers = [site for site in gathers if site != worst]

@@ -68,7 +68,7 @@ def _is_computed_once(value: Value, op: ir.Operation) -> bool:
         if source is None or source in made or source.name in _ALIKE:
             continue
         made.add(source)
-        if is_fused(source):
+        if is_fused(source.name):
             values += source.operands
     uses = (use for each in made - {op} for result in each.results for use in result.uses)
     return all(use.owner.operation in made for use in uses)
@@ -81,7 +81,7 @@ def _releasing(op: ir.Operation, product: ir.Operation) -> list[ir.Operation]:
     arrays: list[tuple[int, Value]] = []
     for each in op.block.operations:
         source = each.operation
-        if source not in after and source != product and not is_fused(source):
+        if source not in after and source != product and not is_fused(source.name):
             values = (value for value in source.results if not is_token(value.type))
             arrays += [(array_bytes(value), value) for value in values]
     found: dict[ir.Operation, None] = {}
@@ -106,7 +106,7 @@ def _last(op: ir.Operation) -> Value:
     while True:
         users = [use.owner.operation for use in value.uses]
         is_one = len(users) == 1 and users[0].block == op.block and len(users[0].operands) == 1
-        if not is_one or not is_fused(users[0]):
+        if not is_one or not is_fused(users[0].name):
             return value
         value = users[0].results[0]
 
@@ -131,7 +131,7 @@ def _readers(value: Value) -> Iterator[ir.Operation]:
     assert source is not None, "it is a result"
     for use in value.uses:
         user = _in_block(use.owner.operation, source.block)
-        if is_fused(user):
+        if is_fused(user.name):
             yield from _readers(user.results[0])
         else:
             yield user

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from jaxlib.mlir import ir
-
 from ..ir.elementwise import ELEMENTWISE
 
 FEW_BYTES = 8 * 2**20
@@ -15,6 +13,6 @@ _MOVES = {
 }
 
 
-def is_fused(op: ir.Operation) -> bool:
-    """Whether an operation is computed element by element, or only moves numbers."""
-    return op.name in ELEMENTWISE or op.name in _MOVES
+def is_fused(name: str) -> bool:
+    """Whether operations with a name are computed element by element, or only move numbers."""
+    return name in ELEMENTWISE or name in _MOVES

@@ -21,7 +21,7 @@ from ..ir.collective_ops import ALL_GATHER
 from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.types import Value, array_bytes
 from .decision import Choice, Decision, is_narrowed
-from .lives import Life, allowed, is_returned, lives_of, peak
+from .lives import Life, Lives, allowed, peak
 from .memory import CHUNKS_OF_SUMS, buffers
 from .row_sources import computed_from
 from .site import Site
@@ -35,12 +35,15 @@ _KNOWN = {"gather-product", "gather-contraction", "product-scatter", "product-su
 REASON = "it would need a place in memory for what is in VMEM in the plain program"
 
 
-def kept_in_vmem(chosen: Choices, decide: Decision, flows: Dataflows) -> dict[Site, Choice]:
+def kept_in_vmem(
+    chosen: Choices, decide: Decision, flows: Dataflows, lives: Lives
+) -> dict[Site, Choice]:
     """Other choices for the sites of functions that would need too much memory.
 
     Args:
       chosen: for all sites of a module that have been decided about.
       flows: of the module.
+      lives: of its blocks.
     """
     machine = decide.machine
     if machine is None or not machine.is_tpu:
@@ -55,23 +58,18 @@ def kept_in_vmem(chosen: Choices, decide: Decision, flows: Dataflows) -> dict[Si
         is_function = block.owner.operation.name == "func.func"
         if is_sent_alike or not is_function or not patterns <= _KNOWN:
             continue
-        function = _Function(block, _computed(block), flows.of(block), decide, machine)
+        function = _Function(block, lives.computed(block), flows.of(block), decide, machine)
         changed |= next(each for each in _tries(inside, decide) if function.fits(each))
     return changed
 
 
-def rows_fit(block: Site, machine: Machine | None) -> bool:
+def rows_fit(block: Site, machine: Machine | None, lives: Lives) -> bool:
     """Whether a block in chunks of rows needs little memory, if it needs none as it is."""
     if machine is None or not libtpu.adds_meanwhile(machine):
         return True
-    lives = _computed(block.op.block)
     gathered = [op.results[0] for op in block.collectives if op.name == ALL_GATHER]
-    return not _is_in_vmem(lives, machine) or sum(map(array_bytes, gathered)) < FEW_BYTES
-
-
-def _computed(block: ir.Block) -> list[Life]:
-    """What a function computes and does not return."""
-    return [life for life in lives_of(block) if not is_returned(life.value)]
+    computed = lives.computed(block.op.block)
+    return not _is_in_vmem(computed, machine) or sum(map(array_bytes, gathered)) < FEW_BYTES
 
 
 def _is_in_vmem(lives: Sequence[Life], machine: Machine) -> bool:
