@@ -24,6 +24,8 @@ from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 # Seconds between two pieces whose sums are on the way; before the sum of a chunk, and after it.
 _BETWEEN = 1e-6
 _AROUND_SUM = (2e-6, 1e-6)
+# How much longer the products of two steps take in one kernel.
+_TWO_STEPS_FACTOR = 1.27
 _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
@@ -176,12 +178,20 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
     exposed = 0.0 if libtpu.adds_meanwhile(machine) else reduced
     if libtpu.gathers_alone(work, machine):
         exposed += wire - reduced
-    copies = copy(work.copied, machine)
-    return unrolled(work, wire - exposed, products(work, machine), exposed, copies)
+    compute, copies, factor = products(work, machine), copy(work.copied, machine), 1.0
+    # Where gathers take longer than products, all loops that were tried gained much.
+    if compute > wire and libtpu.carries_in_vmem(work, machine):
+        copies, factor = 0.0, _TWO_STEPS_FACTOR
+    return unrolled(work, wire - exposed, compute, exposed, copies, factor)
 
 
 def unrolled(
-    work: Work, wire: float, compute: float, exposed: float = 0.0, copies: float = 0.0
+    work: Work,
+    wire: float,
+    compute: float,
+    exposed: float = 0.0,
+    copies: float = 0.0,
+    factor: float = 1.0,
 ) -> Plan:
     """A loop of which some steps, or all, become one; by the times of one step.
 
@@ -189,6 +199,7 @@ def unrolled(
       wire: of communication beside which another step computes.
       exposed: of other communication.
       copies: of what a step does not copy if it is one with the next.
+      factor: how much longer it computes then.
     """
     choices = divisors(work.trips, _MOST_UNROLLED)
     if not choices:
@@ -196,7 +207,7 @@ def unrolled(
         return Plan(None, reason=reason)
 
     def seconds(steps: int) -> float:
-        return work.trips // steps * pipelined(wire, compute, steps) + work.trips * exposed
+        return work.trips // steps * pipelined(wire, factor * compute, steps) + work.trips * exposed
 
     # Of equal ones the largest: loops that share stacks are unrolled whole or not at all.
     best = min(choices, key=lambda steps: (round(1e9 * seconds(steps)), -steps))

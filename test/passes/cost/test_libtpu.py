@@ -37,6 +37,22 @@ def test_pieces_on_a_chip_that_was_not_measured_are_taken_to_need_rows_in_memory
     assert not libtpu.keeps_rows(replace(between, source="shared"), NOT_MEASURED, 64 << 20)
 
 
+def test_loops_on_a_chip_that_was_not_measured_are_taken_to_copy_nothing():
+    loop = Work(
+        "gathering-loop",
+        (ProductShape(1, 8192, 512, 512),),
+        groups=(tuple(range(8)),),
+        element="f32",
+        element_bytes=4,
+        received=7 * 64 * 512 * 4,
+        trips=8,
+        copied=8192 * 512 * 4 + 4,
+    )
+    assert libtpu.carries_in_vmem(loop, NOT_MEASURED)
+    assert not libtpu.carries_in_vmem(loop, GPU)
+    assert not libtpu.carries_in_vmem(replace(loop, element="bf16"), NOT_MEASURED)
+
+
 def test_gpus_have_no_order_that_libtpu_needs():
     assert not libtpu.adds_last(GPU)
     assert not libtpu.keeps_beside_sums(GPU)

@@ -352,6 +352,37 @@ def test_a_loop_of_many_steps_is_unrolled_in_part():
     assert (found.name, found.parts) == ("unroll", 16)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "element", "chip", "is_chosen"),
+    [
+        (512, 256, "f32", "v5e", True),
+        (2048, 512, "f32", "v5e", True),
+        (4096, 512, "f32", "v5e", False),
+        (16384, 512, "f32", "v5e", False),
+        (8192, 1024, "f32", "v5e", True),
+        (8192, 512, "bf16", "v5e", True),
+        (16384, 512, "f32", "v6e", True),
+    ],
+)
+def test_a_loop_that_copies_nothing_gains_less(rows, columns, element, chip, is_chosen):
+    """A program of random ones took 0.76 ms, and 0.72 as it is: g, f32, 8192 rows of 512."""
+    size = {"f32": 4, "bf16": 2}[element]
+    loop = dataclasses.replace(
+        PROGRAMS["g"],
+        products=(ProductShape(1, rows, columns, columns),),
+        received=7 * columns // 8 * columns * 4,
+        trips=24,
+        copied=rows * columns * size + 4,
+        element=element,
+        element_bytes=size,
+        is_narrowed=element == "f32",
+    )
+    assert plan(loop, chip).name == ("unroll" if is_chosen else None)
+    # A loop of a gradient also copies what it stores.
+    stored = dataclasses.replace(loop, copied=3 * loop.copied)
+    assert plan(stored, chip).name == "unroll"
+
+
 # ------------------------------------------------------------------------------------------ rings
 
 
