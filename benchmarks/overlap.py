@@ -13,6 +13,7 @@ fails if one is slower than the same program as it is.
 
 import argparse
 import contextlib
+import functools
 import gc
 import itertools
 import os
@@ -150,9 +151,14 @@ HEAD = (
 )
 
 
-def lowered(name, mode, size="usual", count=8, others=1):
-    """A program for groups of `count` devices, on a mesh with another axis of size `others`."""
+def program(name, size="usual", count=8, others=1):
+    """A program, and the types of its arguments.
+
+    It is for groups of `count` devices, on a mesh with another axis of size `others`.
+    """
     body, in_specs, out_specs, shapes = PROGRAMS[name]
+    # Another function each time, as what is traced is cached.
+    body = types.FunctionType(body.__code__, body.__globals__, closure=body.__closure__)
     shapes = shapes if size == "usual" else SIZES[size][name.removesuffix("'")]
     if name == "f":
         shapes = tuple((count, *shape[1:]) for shape in shapes)
@@ -160,14 +166,17 @@ def lowered(name, mode, size="usual", count=8, others=1):
         AbstractMesh((others, count), ("o", "i")) if others > 1 else AbstractMesh((count,), ("i",))
     )
     mapped = shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    return mapped, [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+
+
+def lowered(mapped, arguments, mode):
     return mapped.lower(*arguments, overlap=mode, overlap_rounding=True)
 
 
-def measured(program, target):
-    """(the totals, MiB of temporaries, seconds of compiling) of a program."""
+def measured(lowered, target):
+    """(the totals, MiB of temporaries, seconds of compiling) of a lowered program."""
     start = cpu_seconds()
-    explanation = program.compile(target).explain()
+    explanation = lowered.compile(target).explain()
     took = cpu_seconds() - start
     return explanation.totals, explanation.memory.temporaries >> 20, took
 
@@ -178,25 +187,26 @@ def cpu_seconds():
     return times.user + times.system + times.children_user + times.children_system
 
 
-def modelled(program, target):
-    """(seconds of a program by explain's model, MiB of temporaries, MiB in all)."""
-    explanation = program.compile(target).explain()
+def modelled(lowered, target):
+    """(seconds of a lowered program by explain's model, MiB of temporaries, MiB in all)."""
+    explanation = lowered.compile(target).explain()
     memory = explanation.memory
     return total(explanation.totals), memory.temporaries / 2**20, memory.total / 2**20
 
 
 def row(name, target, mode, size="usual", others=1):
     count = Target.parse(target).device_count // others
-    plain, overlapped = (lowered(name, m, size, count, others) for m in ("off", mode))
+    made = program(name, size, count, others)
+    plain, overlapped = (lowered(*made, each) for each in ("off", mode))
     title = name if size == "usual" else f"{name}, {size}"
     groups = "" if others == 1 else f", {others} groups"
     return compared(title, plain, overlapped, target, groups)
 
 
-def compared(title, program, overlapped, target, groups=""):
+def compared(title, as_it_is, overlapped, target, groups=""):
     """A row of the table for a program as it is, and in a mode."""
     forms = [choice.form or "-" for choice in overlapped.overlap_report(target).choices]
-    plain, plain_memory, plain_took = measured(program, target)
+    plain, plain_memory, plain_took = measured(as_it_is, target)
     other, memory, took = measured(overlapped, target)
     limit = max(
         min(plain.compute_seconds, other.compute_seconds),
@@ -221,36 +231,46 @@ class Lowered(Exception):
     """The compiler would begin."""
 
 
-def lowering(name, target, mode, repeats=15):
+def lowering(make, target, mode, repeats=15):
     """Milliseconds of CPU time of tracing and lowering a program for a target, the fewest.
+
+    All caches of JAX are cleared before each time.
+
+    Args:
+      make: returns the program, which was never traced, and the types of its arguments.
 
     Returns:
       Those of the program as it is and in a mode, taken in turns, and the median of their ratios.
     """
-    for each in ("off", mode):
-        _lowering_seconds(name, target, each)
     pairs = [
-        [_lowering_seconds(name, target, each) for each in ("off", mode)] for _ in range(repeats)
-    ]
+        [_lowering_seconds(make, target, each) for each in ("off", mode)]
+        for _ in range(repeats + 1)
+    ][1:]
     plain, other = (1e3 * min(times) for times in zip(*pairs, strict=True))
     return plain, other, statistics.median(b / a for a, b in pairs)
 
 
-def _lowering_seconds(name, target, mode):
+def _lowering_seconds(make, target, mode):
     def stop(phase):
         if phase == "lowering":
             raise Lowered
 
-    body, *rest = PROGRAMS[name]
-    # Another function, as what is lowered is cached.
-    again = types.FunctionType(body.__code__, body.__globals__, closure=body.__closure__)
-    PROGRAMS[name] = (again, *rest)
+    made = make()
+    jax.clear_caches()
     gc.collect()
     start = time.process_time()
-    program = lowered(name, mode)
+    found = lowered(*made, mode)
     with contextlib.suppress(Lowered):
-        program.compile(target, stop)
+        found.compile(target, stop)
     return time.process_time() - start
+
+
+def print_lowering(programs, targets, mode):
+    """A table; `programs` are the arguments `make` of `lowering` by name."""
+    print("| program | target | lowering, ms | overlapped | ratio |\n|---|---|---|---|---|")
+    for target, (name, make) in itertools.product(targets, programs.items()):
+        plain, other, ratio = lowering(make, target, mode)
+        print(f"| {name} | {target} | {plain:.1f} | {other:.1f} | {ratio:.2f} |", flush=True)
 
 
 def total(totals):
@@ -282,10 +302,8 @@ def main():
         raise SystemExit(bool(overlap_random.run(bodies, *arguments, modelled, options.record)))
     programs = options.programs or PROGRAMS
     if options.lowering:
-        print("| program | target | lowering, ms | overlapped | ratio |\n|---|---|---|---|---|")
-        for target, name in itertools.product(options.targets, programs):
-            plain, other, ratio = lowering(name, target, options.mode)
-            print(f"| {name} | {target} | {plain:.1f} | {other:.1f} | {ratio:.2f} |", flush=True)
+        made = {name: functools.partial(program, name) for name in programs}
+        print_lowering(made, options.targets, options.mode)
         return
     print(HEAD)
     for target, name, size in itertools.product(options.targets, programs, options.sizes):

@@ -2,12 +2,15 @@
 
     python benchmarks/overlap_examples.py
     python benchmarks/overlap_examples.py --programs experts --targets tpu:v6e:2x4 --report
+    python benchmarks/overlap_examples.py --lowering
 
 Prints what `explain` models for each target, as `overlap.py` does, and with --report what was
-chosen at each place. Needs the extra `tpu`.
+chosen at each place. With --lowering it times lowering, and compiles nothing. Needs the extra
+`tpu`.
 """
 
 import argparse
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -30,6 +33,7 @@ def of(*shape):
 
 def experts():
     """Eight experts, 4,096 features to 16,384 and back, 8,192 tokens a device."""
+    importlib.reload(mixture_of_experts)  # what was traced is cached
     tokens, features, hidden = 8192, 4096, 16384
     mixture_of_experts.CAPACITY = tokens // 8
     weights = mixture_of_experts.Weights(
@@ -40,6 +44,7 @@ def experts():
 
 def transformer():
     """One layer of 4,096 features and 32 heads, for 16 sequences of 1,024 new tokens."""
+    importlib.reload(transformer_2d)
     h = transformer_2d.HParams(
         layers=2, embed=4096, heads=32, qkv=128, ff=16384, batch=16, time=1024, cache_capacity=2048
     )
@@ -69,15 +74,17 @@ def main():
     parser.add_argument("--targets", nargs="+", default=overlap.TARGETS)
     parser.add_argument("--mode", default="auto", choices=("auto", "measure", "force"))
     parser.add_argument("--report", action="store_true", help="print what was chosen, too")
+    parser.add_argument("--lowering", action="store_true", help="time lowering, compile nothing")
     options = parser.parse_args()
     compile_in_this_process()
+    programs = {name: PROGRAMS[name] for name in options.programs}
+    if options.lowering:
+        overlap.print_lowering(programs, options.targets, options.mode)
+        return
     print(overlap.HEAD)
-    for name in options.programs:
-        mapped, types = PROGRAMS[name]()
-        plain, other = (
-            mapped.lower(*types, overlap=mode, overlap_rounding=True)
-            for mode in ("off", options.mode)
-        )
+    for name, make in programs.items():
+        made = make()
+        plain, other = (overlap.lowered(*made, mode) for mode in ("off", options.mode))
         for target in options.targets:
             print(overlap.compared(name, plain, other, target), flush=True)
             if options.report:

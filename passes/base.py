@@ -70,8 +70,12 @@ class Pass:
     """Whether it promises bitwise equal results; otherwise sums may be added in another order."""
 
     def __post_init__(self) -> None:
+        given = {f.name: getattr(self, f.name) for f in option_fields(self)}
+        # Reading the types of options takes most of the time in which a pipeline is made.
+        if all(given[f.name] == f.default for f in option_fields(self)):
+            return
         for option, values in _choices(type(self)).items():
-            found = getattr(self, option)
+            found = given[option]
             if found not in values:
                 raise PipelineError(
                     f"{self.name}: option {option}={found} is not one of {', '.join(values)}"
