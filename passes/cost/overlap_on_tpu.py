@@ -26,6 +26,9 @@ _BETWEEN = 1e-6
 _AROUND_SUM = (2e-6, 1e-6)
 # How much longer the products of two steps take in one kernel.
 _TWO_STEPS_FACTOR = 1.27
+# Chunks of large sums, and the seconds of the shortest.
+_MANY = 16
+_SHORTEST = 10e-6
 _CHUNKS = 4
 _CHAINS = 4
 _MOST_UNROLLED = 16
@@ -151,6 +154,11 @@ def _summed(work: Work, machine: Machine) -> Plan:
         return chunk + (parts - 1) * max(wire, chunk + place) + wire + place
 
     parts = min(choices, key=seconds)
+    if columns % _MANY == 0 and columns // _MANY >= 2 * FEWEST_ROWS:
+        many = seconds(_MANY)
+        # More chunks need less memory, but short ones take longer than this.
+        if _MANY * _SHORTEST < many < 0.995 * seconds(parts):
+            parts = _MANY
     plain = (plain_scatter if is_scatter else _plain)(work, machine)
     return Plan("columns", parts, (), False, plain, seconds(parts))
 

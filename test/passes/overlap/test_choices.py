@@ -244,12 +244,12 @@ def test_sums_of_long_products_are_sent_as_f32():
 
 def test_sums_that_may_not_be_rounded_are_chunks_where_there_are_sparse_cores():
     ((_, form, _),) = chosen(scatter, V5P)
-    assert form == Form("columns", 8, empty="allocate", in_place=False, ordered=True)
+    assert form == Form("columns", 16, empty="allocate", in_place=False, ordered=True)
 
 
 def test_a_product_is_summed_in_chunks_where_there_are_sparse_cores():
     ((pattern, form, _),) = chosen(summed, V6E)
-    expected = Form("columns", 8, empty="allocate", ordered=True)
+    expected = Form("columns", 16, empty="allocate", ordered=True)
     assert (pattern, form) == ("product-sum", expected)
     ((_, form, plan),) = chosen(summed, V5E)
     assert form is None
@@ -337,10 +337,10 @@ def test_a_ring_beside_which_the_gathered_array_is_kept_needs_more_memory():
 def test_a_sum_that_is_put_together_needs_more_memory_unless_it_is_a_result(machine):
     """libtpu for v5p needs 193 MiB for this gradient in chunks, and 128 for the plain one."""
     ((_, form, _),) = chosen(summed, machine)
-    assert (form.name, form.parts, form.ordered, form.in_place) == ("columns", 8, True, True)
+    assert (form.name, form.parts, form.ordered, form.in_place) == ("columns", 16, True, True)
     ((_, form, plan),) = chosen(summed_gradient, machine)
     assert form is None
-    assert plan.reason == "columns would need 48 MiB of memory more than the plain program"
+    assert plan.reason == "columns would need 24 MiB of memory more than the plain program"
 
 
 def test_a_sum_that_is_left_takes_the_place_of_what_is_summed():
