@@ -3,8 +3,8 @@
 A TensorCore sends from VMEM, and a SparseCore from memory. A program with forms is compiled with
 options that leave all gathers and sums to the SparseCore, also those that stay as they are. So a
 small program that needs no memory as it is may need some with a form, and a large one a place for
-what it gathers. If it needs more than `allowed`, sums are computed in more chunks, gathers go round
-in rings even if that saves little, or the program is left as it is.
+what it gathers. If it needs more than `allowed`, sums are computed in more chunks, or the program
+is left as it is.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def kept_in_vmem(
         if is_sent_alike or not is_function or not patterns <= _KNOWN:
             continue
         function = _Function(block, lives.computed(block), flows.of(block), decide, machine)
-        changed |= next(each for each in _tries(inside, decide) if function.fits(each))
+        changed |= next(each for each in _tries(inside) if function.fits(each))
     return changed
 
 
@@ -77,26 +77,11 @@ def _is_in_vmem(lives: Sequence[Life], machine: Machine) -> bool:
     return libtpu.keeps_all_in_vmem(machine, peak(lives, {}), largest)
 
 
-def _tries(inside: Choices, decide: Decision) -> Iterator[dict[Site, Choice]]:
+def _tries(inside: Choices) -> Iterator[dict[Site, Choice]]:
     """Different choices for a function, those with the shortest time first."""
-    tried = dict(inside)
-    yield tried
-    with_rings = {site: _ring(site, choice, decide) for site, choice in inside.items()}
-    for each in (inside, with_rings):
-        for parts in (1, 4, 8, 16):
-            found = {site: _cut(site, choice, parts) for site, choice in each.items()}
-            if found != tried:
-                yield found
-            tried = found
+    for parts in (1, 4, 8, 16):
+        yield {site: _cut(site, choice, parts) for site, choice in inside.items()}
     yield {site: _left(site, choice) for site, choice in inside.items() if choice.form is not None}
-
-
-def _ring(site: Site, choice: Choice, decide: Decision) -> Choice:
-    """A ring for a gather that is left because that saves little."""
-    if choice.form is not None or site.pattern != "gather-product":
-        return choice
-    found = decide.alone(site, 1.0)
-    return choice if found.form is None else found
 
 
 def _cut(site: Site, choice: Choice, parts: int) -> Choice:

@@ -478,6 +478,31 @@ def scattered_f32(rows, inner, columns, count, machine):
     )
 
 
+@pytest.mark.parametrize(
+    ("chip", "work", "parts"),
+    [
+        # Milliseconds of schedules in 8 and in 16 chunks, of programs of random ones: 2.51, 2.44.
+        ("v6e", scattered(32768, 512, 8192, may_round=False), 16),
+        # 0.084, 0.092.
+        ("v5p", scattered(512, 512, 16384, may_round=False), 8),
+        # 0.517, 0.533.
+        (
+            "v5p",
+            dataclasses.replace(
+                PROGRAMS["d"],
+                products=(ProductShape(1, 2048, 16384, 2048),),
+                received=7 * 2048 * 16384 * 2 // 8,
+                cut=16384,
+            ),
+            8,
+        ),
+    ],
+)
+def test_long_sums_are_cut_into_many_chunks(chip, work, parts):
+    found = plan(work, chip)
+    assert (found.name, found.parts) == ("columns", parts)
+
+
 def test_a_sparse_core_scatters_over_one_ring():
     """A random program on v5p:4x4x4 took 7.64 ms in chunks, and 7.14 as it is."""
     shape = (4, 4, 4)

@@ -58,6 +58,15 @@ def fsdp(x, ws):
     return jax.lax.scan(layer, x, ws)[0]
 
 
+def fsdp_with_sums(x, ws, v):
+    def layer(x, w):
+        h = x @ jax.lax.all_gather(w, "i", axis=1, tiled=True)
+        y = jax.lax.psum_scatter(h @ v, "i", scatter_dimension=0, tiled=True)
+        return h * y.sum(), None
+
+    return jax.lax.scan(layer, x, ws)[0]
+
+
 def gradient(x, ws):
     return jax.grad(lambda x, ws: fsdp(x, ws).astype("float32").sum(), (0, 1))(x, ws)
 
@@ -126,6 +135,11 @@ PROGRAMS = {
         ((16384, 4096), (4096, 16384), (16384, 4096)),
     ),
     fsdp: ((P("i"), P(None, "i")), P("i"), ((32768, 4096), (8, 4096, 4096))),
+    fsdp_with_sums: (
+        (P("i"), P(None, None, "i"), P()),
+        P("i"),
+        ((131072, 4096), (8, 4096, 4096), (4096, 4096)),
+    ),
     gradient: (
         (P("i"), P(None, "i")),
         (P("i"), P(None, "i")),
@@ -265,6 +279,18 @@ def test_what_is_in_an_unrolled_loop_stays_as_it_is():
     inside = choices["gather-contraction"]
     assert inside[0] is None
     assert "a loop that is unrolled" in inside[1].reason
+
+
+def test_a_gather_in_an_unrolled_loop_is_no_ring_beside_a_sum():
+    choices = {
+        pattern: (form, plan) for pattern, form, plan in chosen(fsdp_with_sums, V6E, may_round=True)
+    }
+    assert {pattern: form and form.name for pattern, (form, _) in choices.items()} == {
+        "gathering-loop": "unroll",
+        "gather-product": None,
+        "product-scatter": "partial-sums",
+    }
+    assert "a loop that is unrolled" in choices["gather-product"][1].reason
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E])
