@@ -58,6 +58,10 @@ def fsdp(x, ws):
     return jax.lax.scan(layer, x, ws)[0]
 
 
+def two_gathers(x, w, y, v):
+    return gather(x, w), y @ jax.lax.all_gather(v, "i", axis=0, tiled=True)
+
+
 def fsdp_with_sums(x, ws, v):
     def layer(x, w):
         h = x @ jax.lax.all_gather(w, "i", axis=1, tiled=True)
@@ -135,10 +139,15 @@ PROGRAMS = {
         ((16384, 4096), (4096, 16384), (16384, 4096)),
     ),
     fsdp: ((P("i"), P(None, "i")), P("i"), ((32768, 4096), (8, 4096, 4096))),
+    two_gathers: (
+        (P("i"), P(), P("i"), P("i")),
+        (P(), P("i")),
+        ((8192, 4096), (4096, 1024), (32768, 8192), (8192, 8192)),
+    ),
     fsdp_with_sums: (
         (P("i"), P(None, None, "i"), P()),
         P("i"),
-        ((131072, 4096), (8, 4096, 4096), (4096, 4096)),
+        ((16384, 4096), (8, 4096, 4096), (4096, 4096)),
     ),
     gradient: (
         (P("i"), P(None, "i")),
@@ -281,6 +290,13 @@ def test_what_is_in_an_unrolled_loop_stays_as_it_is():
     assert "a loop that is unrolled" in inside[1].reason
 
 
+def test_a_gather_is_no_ring_beside_another_if_that_saves_little():
+    first, second = chosen(two_gathers, V6E)
+    assert first[1] is None
+    assert "ring would take 89% of the plain time" in first[2].reason
+    assert second[1].name == "columns"
+
+
 def test_a_gather_in_an_unrolled_loop_is_no_ring_beside_a_sum():
     choices = {
         pattern: (form, plan) for pattern, form, plan in chosen(fsdp_with_sums, V6E, may_round=True)
@@ -288,7 +304,7 @@ def test_a_gather_in_an_unrolled_loop_is_no_ring_beside_a_sum():
     assert {pattern: form and form.name for pattern, (form, _) in choices.items()} == {
         "gathering-loop": "unroll",
         "gather-product": None,
-        "product-scatter": "partial-sums",
+        "product-scatter": "columns",
     }
     assert "a loop that is unrolled" in choices["gather-product"][1].reason
 
