@@ -32,6 +32,8 @@ _MOST_OPS = 64
 """Larger functions remain functions."""
 _MOST_CALLS = 500
 """So many calls at most are inlined in a module."""
+_DEEPEST = 64
+"""So many calls deep may a function be."""
 
 
 def inline_local(module: ModuleOp) -> None:
@@ -60,12 +62,15 @@ class _LocalFunctions:
     def __init__(self, functions: Mapping[str, func.FuncOp]) -> None:
         self.functions = functions
         self._known: dict[str, bool] = {}
+        self._depth = 0
 
     def __contains__(self, name: str) -> bool:
         if name not in self._known:
             self._known[name] = False  # one that calls itself is not
-            function = self.functions.get(name)
+            self._depth += 1
+            function = self.functions.get(name) if self._depth <= _DEEPEST else None
             self._known[name] = function is not None and self._is_local(function.operation)
+            self._depth -= 1
         return self._known[name]
 
     def _is_local(self, function: ir.Operation) -> bool:

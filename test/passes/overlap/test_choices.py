@@ -192,6 +192,22 @@ def test_a_module_in_which_nothing_is_chosen_stays_as_it_is():
         assert "call @" not in str(module)
 
 
+def test_functions_that_call_one_another_many_times_stay():
+    tensor = "tensor<16384x2048xbf16>"
+    calls = [
+        f"func.func private @f{k}(%x: {tensor}) -> {tensor} {{\n"
+        f"%y = call @f{k + 1}(%x) : ({tensor}) -> {tensor}\nreturn %y : {tensor}\n}}"
+        for k in range(1000)
+    ]
+    last = f"func.func private @f1000(%x: {tensor}) -> {tensor} {{\nreturn %x : {tensor}\n}}"
+    text = body(activated).replace("call @silu", "call @f0")
+    end = text.rindex("}")
+    with shmap_passes.make_context():
+        module = ir.Module.parse("\n".join([text[:end], *calls, last, text[end:]]))
+        shmap_passes.run(module, [ChooseOverlap(effort="force")])
+        assert "call @f0" in str(module)
+
+
 def test_a_ring_follows_the_chips():
     ((pattern, form, plan),) = chosen(gather, V5E)
     assert (pattern, form) == ("gather-product", Form("ring", 0, SNAKE, "allocate"))
