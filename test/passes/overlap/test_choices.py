@@ -398,7 +398,7 @@ def test_a_sum_that_is_put_together_needs_more_memory_unless_it_is_a_result(mach
     assert (form.name, form.parts, form.ordered, form.in_place) == ("columns", 16, True, True)
     ((_, form, plan),) = chosen(summed_gradient, machine)
     assert form is None
-    assert plan.reason == "columns would need 24 MiB of memory more than the plain program"
+    assert plan.reason == "columns would need 48 MiB of memory more than the plain program"
 
 
 def test_a_sum_that_is_left_takes_the_place_of_what_is_summed():
