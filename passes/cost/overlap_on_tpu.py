@@ -140,7 +140,7 @@ def _summed(work: Work, machine: Machine) -> Plan:
     is_scatter = work.pattern == "product-scatter"
     rings = libtpu.RINGS_OF_SCATTERS if is_scatter else None
     columns = work.columns if is_scatter else work.cut
-    choices = [k for k in (8, 4, 2) if columns % k == 0 and columns // k >= 2 * FEWEST_ROWS]
+    choices = [k for k in (_MANY, 8, 4, 2) if columns % k == 0 and columns // k >= 2 * FEWEST_ROWS]
     if not choices:
         return _few("columns", columns // 2)
     # What is summed is put in place when the next chunk is computed.
@@ -153,12 +153,10 @@ def _summed(work: Work, machine: Machine) -> Plan:
         place = PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth + _AROUND_SUM[1]
         return chunk + (parts - 1) * max(wire, chunk + place) + wire + place
 
-    parts = min(choices, key=seconds)
-    if columns % _MANY == 0 and columns // _MANY >= 2 * FEWEST_ROWS:
-        many = seconds(_MANY)
-        # More chunks need less memory, but short ones take longer than this.
-        if _MANY * _SHORTEST < many < 0.995 * seconds(parts):
-            parts = _MANY
+    parts = min((k for k in choices if k != _MANY), key=seconds)
+    # More chunks need less memory, but short ones take longer than this.
+    if _MANY in choices and _MANY * _SHORTEST < seconds(_MANY) < 0.995 * seconds(parts):
+        parts = _MANY
     plain = (plain_scatter if is_scatter else _plain)(work, machine)
     return Plan("columns", parts, (), False, plain, seconds(parts))
 

@@ -60,18 +60,18 @@ class ChooseOverlap(Pass):
     def choices(self, module: ModuleOp) -> tuple[Choice, ...]:
         """What the pass chooses in a module; inlines the steps of loops, and small functions."""
         if _has_calls(module):
-            _inline(module)
-        return self._choices(module)
+            inline_steps(module)
+            inline_local(module)
+        machine = Machine.parse(self.machine) if self.machine else None
+        return choices(module, machine, self.effort, self.may_round)
 
     def run(self, module: ModuleOp) -> bool:
         if not self.machine and self.effort != "force":
             return False  # Nothing can be expected of a machine that is not known.
         has_calls = _has_calls(module)
         trial = _copy(module) if has_calls else module
-        if has_calls:
-            _inline(trial)
         is_chosen = False
-        for choice in self._choices(trial):
+        for choice in self.choices(trial):
             if choice.form is not None:
                 write(choice.site.op, choice.form)
                 record(choice.site, choice.form)
@@ -82,18 +82,9 @@ class ChooseOverlap(Pass):
         _move(trial, module)
         return True
 
-    def _choices(self, module: ModuleOp) -> tuple[Choice, ...]:
-        machine = Machine.parse(self.machine) if self.machine else None
-        return choices(module, machine, self.effort, self.may_round)
-
 
 def _has_calls(module: ModuleOp) -> bool:
     return bool(find_ops(module.operation, ["func.call"]))
-
-
-def _inline(module: ModuleOp) -> None:
-    inline_steps(module)
-    inline_local(module)
 
 
 def _copy(module: ModuleOp) -> ModuleOp:
