@@ -41,11 +41,12 @@ def release(op: ir.Operation, product: ir.Operation, rows: int) -> None:
 
 
 def store_once(product: ir.Operation) -> None:
-    """Has operands that a product and others read stored as they are.
+    """Has operands of a product that are computed element by element stored as they are.
 
-    libtpu stores an array that chunks read as it is. If other products read it too, they compute it
-    again from what it is computed from, which is then stored beside it. This is left so if others
-    read that.
+    If chunks read such an array, libtpu stores it apart from the product that it is computed from,
+    also if other products read it, which compute it again. With a barrier only the array is stored:
+    on v6e e with 8192 rows of 8192, and 131072 between, on 2 groups of 8, took 7.39 ms for 8.21,
+    and 384 MiB of temporaries for 640. It is left so if others read what it is computed from.
     """
     for operand in dict.fromkeys(product.operands):
         op = defining_op(operand)
@@ -58,8 +59,8 @@ def store_once(product: ir.Operation) -> None:
 
 
 def _is_computed_once(value: Value, op: ir.Operation) -> bool:
-    """Whether several read a value, and only through it what it is computed from."""
-    if op.name not in ELEMENTWISE or len(list(value.uses)) < 2:
+    """Whether a value is computed element by element from what is read only through it."""
+    if op.name not in ELEMENTWISE:
         return False
     made: set[ir.Operation] = set()
     values = [value]

@@ -86,7 +86,20 @@ def test_a_product_that_needs_as_much_memory_as_it_releases_stays():
     assert not is_before_chunks(LARGE, last=READ_LATER, type_="tensor<6x4096xf32>")
 
 
-def test_what_chunks_alone_read_is_not_stored_for_others():
-    """Barriers are that which products come before, two of the first chunk, and one of the last."""
-    names = [name for name, _ in operations()]
-    assert names.count("optimization_barrier") == 4
+def barriers(**program):
+    """The types of the first results of barriers."""
+    return [type_ for name, type_ in operations(**program) if name == "optimization_barrier"]
+
+
+ROWS = "tensor<16x8xf32>"
+ORDER = [ROWS, ROWS, "tensor<4x3xf32>", ROWS]
+"""The barriers that hold products and chunks in order."""
+
+
+def test_what_chunks_read_is_stored_once():
+    assert barriers() == [ROWS, *ORDER]
+
+
+def test_only_what_is_computed_element_by_element_is_stored_for_chunks():
+    other = f"%o = stablehlo.reverse %x, dims = [0] : {ROWS}"
+    assert barriers(operand=other) == ORDER
