@@ -1,4 +1,4 @@
-"""The transformer and the experts of `examples/` in sizes of real models, with overlap and without.
+"""Programs of `examples/` in sizes of real models, with overlap and without.
 
     python benchmarks/overlap_examples.py
     python benchmarks/overlap_examples.py --programs experts --targets tpu:v6e:2x4 --report
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import mixture_of_experts
 import overlap
+import sequence_parallel
 import transformer_2d
 from compile_here import compile_in_this_process
 
@@ -65,7 +66,24 @@ def transformer():
     return transformer_2d.transformer_layer, (number, params, angles, angles, cache, x)
 
 
-PROGRAMS = {"experts": experts, "transformer": transformer}
+def training():
+    """The gradient of two layers, 4,096 features and 32 heads, for 8 sequences of 2,048 tokens."""
+    importlib.reload(sequence_parallel)
+    features, hidden, heads, head = 4096, 16384, 32, 128
+    sequence_parallel.TIMES, sequence_parallel.HEAD = 2048, head
+    sequence_parallel.FEATURES = features
+    layer = {
+        "qkv": of(3, features, heads * head),
+        "out": of(heads * head, features),
+        "up": of(features, hidden),
+        "down": of(hidden, features),
+    }
+    tokens = of(sequence_parallel.SEQUENCES * sequence_parallel.TIMES, features)
+    layers = [layer] * sequence_parallel.LAYERS
+    return sequence_parallel.loss_and_gradients, (layers, tokens, tokens)
+
+
+PROGRAMS = {"experts": experts, "transformer": transformer, "training": training}
 
 
 def main():

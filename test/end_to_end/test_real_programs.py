@@ -25,6 +25,13 @@ MESSAGES = [
     ("fft_by_all_to_all", "poisson", {"all-to-all": 2}),
     # Tokens there and back, and the means for the loss.
     ("mixture_of_experts", "mixture", {"all-to-all": 2, "all-reduce": 1}),
+    # Tokens before each attention and MLP, and sums after them; in the gradient the other way
+    # round, but not those of the first layer's input. The loss.
+    (
+        "sequence_parallel",
+        "loss_and_gradients",
+        {"all-gather": 8, "reduce-scatter": 7, "all-reduce": 1},
+    ),
     # The loss and all gradients, in one message.
     ("equinox_model", "predict", {}),
     ("equinox_model", "loss_and_gradients", {"all-reduce": 1}),
