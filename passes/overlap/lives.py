@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from ..ir.dataflow import Dataflow, Dataflows
+from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.types import Value, array_bytes
 from .stored import FEW_BYTES, is_fused
@@ -45,6 +45,7 @@ class Lives:
     def __init__(self, flows: Dataflows) -> None:
         self._flows = flows
         self._known: dict[ir.Block, list[Life]] = {}
+        self._peaks: dict[ir.Block, int] = {}
 
     def of(self, block: ir.Block) -> list[Life]:
         """Those that its operations store."""
@@ -55,6 +56,52 @@ class Lives:
     def computed(self, block: ir.Block) -> list[Life]:
         """Those of them that are not returned."""
         return [life for life in self.of(block) if not life.is_returned]
+
+    def allowed(self, block: ir.Block, plain: int) -> float:
+        """How much more than in the plain program a block with forms may need.
+
+        A loop may need as much as another part of its function does at the peak.
+
+        Args:
+          plain: the peak of the block in the plain program, without what is around it.
+        """
+        least = allowed(block, plain)
+        function, around = self._around(block)
+        if function == block:
+            return least
+        if function not in self._peaks:
+            self._peaks[function] = self._peak(function)
+        return max(least, self._peaks[function] - around - peak(self.of(block), {}))
+
+    def _around(self, block: ir.Block) -> tuple[ir.Block, int]:
+        """The function that a block is in, and the bytes of other blocks meanwhile."""
+        total = 0
+        while (op := block.owner.operation).name != "func.func":
+            block = op.block
+            total += self._beside(block, self._flows.of(block).node(op))
+        return block, total
+
+    def _beside(self, block: ir.Block, node: Node) -> int:
+        """The bytes of a block while an operation with blocks of its own runs.
+
+        A loop computes in the place of what it is given, where that is not needed any more.
+        """
+        given = set(node.operands)
+        return sum(
+            life.bytes_
+            for life in self.of(block)
+            if life.first <= node.number <= life.last
+            if life.last > node.number or life.value not in given
+        )
+
+    def _peak(self, block: ir.Block) -> int:
+        """The most bytes at any time of a block, with those inside of its operations."""
+        peaks = [peak(self.of(block), {})]
+        for node in self._flows.of(block).nodes:
+            for region in node.op.regions if node.inner or node.name == "stablehlo.while" else ():
+                inside = max((self._peak(each) for each in region.blocks), default=0)
+                peaks.append(inside + self._beside(block, node))
+        return max(peaks)
 
 
 def _lives(flow: Dataflow) -> list[Life]:
@@ -98,6 +145,6 @@ def peak(lives: Sequence[Life], sizes: Mapping[Value, int]) -> int:
 
 
 def allowed(block: ir.Block, plain: int) -> float:
-    """How much more than the plain program a program with forms may need."""
+    """How much more than the plain program a function with forms may need."""
     given = sum(array_bytes(each) for each in block.arguments if _is_array(each))
     return max(SHARE * (plain + given), FEW_BYTES)

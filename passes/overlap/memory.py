@@ -15,7 +15,7 @@ from ..ir.collective_ops import ALL_REDUCE
 from ..ir.ops import defining_op
 from ..ir.types import Value, array_bytes
 from .form import Form
-from .lives import Life, Lives, allowed, peak
+from .lives import Life, Lives, peak
 from .site import Site
 from .stored import FEW_BYTES
 
@@ -64,7 +64,7 @@ def _too_large_sums(block: ir.Block, forms: Mapping[Site, Form], lives: Lives) -
         replace(each, is_fused=each.is_fused or _is_in_place(each.value)) for each in computed
     ]
     plain = peak(arrays, {})
-    most = allowed(block, plain)
+    most = lives.allowed(block, plain)
     refused: dict[Site, str] = {}
     for site, form in inner.items():
         whole = array_bytes(site.op.results[0])
@@ -93,7 +93,7 @@ def _too_large_in(
     refused: dict[Site, str] = {}
     arrays = lives.of(block)
     plain = peak(arrays, {})
-    most = allowed(block, plain)
+    most = lives.allowed(block, plain)
     kept = dict(forms)
     while gathers:
         more = _needed(arrays, kept) - plain
