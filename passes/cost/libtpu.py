@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .machine import Machine
+from .networks import Torus
 from .overlap import ProductShape, Work
 
 GATHERS_BY_ITSELF = "TPU v5e"
 """Only libtpu for this chip sends an all-gather while it computes without being told to."""
 
-RINGS_OF_SCATTERS = 2
-"""A SparseCore sends a reduce-scatter round one ring, both ways, though a v5p has more links."""
+
+def rings(work: Work, machine: Machine) -> int | None:
+    """Over how many rings, each in one direction, something is sent; None for all links.
+
+    A SparseCore scatters round one ring, both ways, though a v5p has more links. So do all gathers
+    in slices of v5p that do not wrap around, as 2x2x2 and 2x4x4; that of 4x4x4 does not tell.
+    """
+    if work.pattern == "product-scatter":
+        return 2
+    if work.pattern in ("product-sum", "all-to-all") or machine.chip.name != "TPU v5p":
+        return None
+    network = machine.network
+    return 2 if isinstance(network, Torus) and not any(network.wraps) else None
 
 
 def starts_gathers(machine: Machine) -> bool:
@@ -84,6 +96,45 @@ def holds_in_vmem(machine: Machine, size: int, *, is_computed: bool = False) -> 
     """
     is_small = is_computed or machine.chip.name not in ("TPU v5e", "TPU v6e")
     return size < (64 << 20 if is_small else 128 << 20)
+
+
+def adds_slowly(machine: Machine, rows: float, product: ProductShape) -> bool:
+    """Whether a piece of a product that adds to a sum waits longer for memory than others do.
+
+    On v6e a piece of 512 rows and 8192 columns takes 24, 26, 27, 43, 52, 55, 35 and 41 us for 1280,
+    1536, 1792, 2048, 2304, 2560, 3072 and 3584 inner numbers. One of 12288 columns and 2048 inner
+    numbers takes 71 us; those with 6144 columns, or with 256 or 1024 rows, as long as expected. So
+    do those with 256 rows of 4096, but for 4096 columns: 26 us, for 11 expected. On v5p one of 256
+    rows of 2048, and 4096 columns, takes 20 us for 14. Others of 64 sizes did not.
+    """
+    sizes = (rows, product.k, product.n)
+    if machine.chip.name == "TPU v6e" and 256 < rows <= 512:
+        return 2048 <= product.k < 3072 and product.n >= 8192
+    slow = {"TPU v6e": (256, 4096, 4096), "TPU v5p": (256, 2048, 4096)}
+    return slow.get(machine.chip.name) == sizes
+
+
+def waits_for_operand(machine: Machine, size: int, product: ProductShape, *, adds: bool) -> bool:
+    """Whether a piece of a product waits until it has read the other operand, of this size.
+
+    VMEM may not hold it, and on v5p pieces that add to a sum wait for less: c with
+    32768 rows, 3584 inner numbers on each of eight devices and 8192 columns, so that the operand
+    has 56 MiB, took 6.11 ms in partial sums and 4.62 in 16 chunks of columns; with 16384 rows 2.75
+    and 2.39. Operands of up to 32 MiB made no such difference, and v5e and v6e read this one beside
+    the product.
+    """
+    is_small = adds and machine.chip.name not in ("TPU v5e", "TPU v6e")
+    if is_small:
+        return size >= 40 << 20
+    return not holds_in_vmem(machine, size, is_computed=not product.is_given)
+
+
+def stores_pieces(machine: Machine, size: float) -> bool:
+    """Whether pieces of a product wait longer for memory for what they store.
+
+    On v6e pieces of 1024 inner numbers took 6.2, 24 and 43 us for results of 4, 8 and 16 MiB.
+    """
+    return machine.chip.name == "TPU v6e" and size > 4 << 20
 
 
 def adds_last(machine: Machine) -> bool:
@@ -188,7 +239,9 @@ def stores_rows(work: Work, machine: Machine) -> bool:
     with 4096 rows of 4096 on 8 devices, 133 MiB instead of 128.
     """
     if machine.chip.name == GATHERS_BY_ITSELF:
-        return False
+        return work.source == "shared" and any(
+            product.k > 4 * product.n for product in work.products
+        )
     if work.pattern == "gather-product":
         return work.kept > 0 and any(product.n > product.k for product in work.products)
     return work.source == "shared" and any(

@@ -5,19 +5,63 @@ All times are in seconds, on one device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from . import libtpu
 from .machine import Machine
 from .overlap import ProductShape, Work, is_halved, speed
 
 # How much of the published speed large products reach.
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
-# How far the estimates are above the published bandwidth for pieces of products that wait for
-# memory, those that add f32 on v5e, products of wide operands, and copies.
-_PIECE_FACTOR = 4.0
-_SUM_FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """What a piece of a product takes on a chip.
+
+    Attributes:
+      products: times what large products take for as many operations.
+      seconds: more than that.
+      written: times what the memory needs for the result, more than that.
+      read: the same for an operand that VMEM does not hold.
+      moved: at least so many times what it needs for the rows that are read and written.
+      all_moved: and so many times what it needs for them and such an operand.
+    """
+
+    products: float
+    seconds: float
+    written: float
+    read: float
+    moved: float = 0.0
+    all_moved: float = 1.15
+
+
+# Of schedules for 256, 512 and 1024 rows, 512 to 8192 columns, and as many inner numbers.
+_PIECES = {
+    "TPU v5e": _Pieces(0.98, 1.9e-6, 0.29, 0.42),
+    "TPU v6e": _Pieces(1.03, 0.5e-6, 0.0, 0.7),
+    "TPU v5p": _Pieces(0.97, 2.8e-6, 0.65, 0.8),
+}
+# Of pieces that add to a sum, and if it is of f32, which libtpu adds in kernels of their own.
+_ADDING = {
+    "TPU v5e": _Pieces(1.025, 2.5e-6, 0.0, 0.0, moved=2.5, all_moved=1.45),
+    "TPU v6e": _Pieces(1.1, 0.4e-6, 0.0, 0.0, moved=2.3, all_moved=1.2),
+    "TPU v5p": _Pieces(1.005, 4.2e-6, 0.0, 1.0, moved=4.0),
+}
+_ADDING_F32 = {
+    "TPU v5e": _Pieces(1.1, 1.5e-6, 4.0, 1.0, moved=2.5),
+    "TPU v5p": _Pieces(1.02, 4.2e-6, 5.6, 1.8),
+}
+_NOT_MEASURED = _Pieces(1.0, 0.0, 0.0, 1.0, moved=4.0)
+# Of kernels that are slow for no reason that is known, and of results that do not stay in VMEM.
+_SLOW_FACTOR = 1.8
+_STORED_FACTOR = 4.3
+# How far the estimates are above the published bandwidth for products of wide operands, and copies.
 _CHUNK_FACTOR = 1.3
+_CHUNK_SECONDS = {"TPU v5e": 1.5e-6, "TPU v6e": 1e-6}
 _COPY_FACTOR = 1.6
-_WIDE_FACTOR = 1.2
+_NARROWED_FACTOR = {"TPU v5e": 2.5, "TPU v6e": 2.5}
+_PLACED_FACTOR = {"TPU v5e": 2.4, "TPU v6e": 2.2}
 # The same for what reads an operand from memory that VMEM does not hold: a piece of a product, a
 # chunk of one, and what a chunk of f32 waits beside its product. A v5p reads for both of its cores.
 _PIECE_READS = {"TPU v5e": 1.4, "TPU v6e": 1.2, "TPU v5p": 2.8}
@@ -33,30 +77,40 @@ def products(work: Work, machine: Machine) -> float:
 
 
 def piece(
-    work: Work, machine: Machine, product: ProductShape, pieces: int, adds: bool = False
+    work: Work,
+    machine: Machine,
+    product: ProductShape,
+    pieces: int,
+    *,
+    adds: bool = False,
+    is_wide: bool = False,
 ) -> float:
-    """One of so many pieces of a product; `adds` if it also reads a sum that it adds to."""
-    rows = product.batch * product.m / pieces
-    moved = rows * product.k + rows * product.n * (2 if adds else 1)
-    is_kept = adds and libtpu.stays_in_vmem(machine, int(work.element_bytes * rows * product.n))
-    is_wide = adds and work.element_bytes == 4 and machine.chip.name == libtpu.GATHERS_BY_ITSELF
-    factor = 1.0 if is_kept else _SUM_FACTOR if is_wide else _PIECE_FACTOR
-    in_memory = factor * moved
-    other = product.batch * product.k * product.n
-    if not libtpu.holds_in_vmem(machine, work.element_bytes * other, is_computed=True):
-        in_memory = max(in_memory, _PIECE_READS.get(machine.chip.name, 1.4) * (moved + other))
-    in_memory *= work.element_bytes / machine.chip.hbm_bandwidth
-    return max(product.flops / pieces / _peak(work, machine), in_memory)
+    """One of so many pieces of a product.
 
-
-def wide_piece(work: Work, machine: Machine, product: ProductShape, pieces: int) -> float:
-    """A piece whose sum is f32: libtpu does not fuse the addition with the product.
-
-    The product is written, and read with the sum that has come, and their sum is written.
+    Args:
+      adds: whether it also reads a sum that it adds to.
+      is_wide: whether the sum is of f32, though the operands are not.
     """
-    moved = 4 * 4 * product.batch * product.m / pieces * product.n
-    added = _WIDE_FACTOR * moved / machine.chip.hbm_bandwidth
-    return product.flops / pieces / _peak(work, machine) + added
+    rows = product.batch * product.m / pieces
+    read = work.element_bytes * rows * product.k
+    written = (4 if is_wide else work.element_bytes) * rows * product.n
+    other = work.element_bytes * product.batch * product.k * product.n
+    is_kept = libtpu.stays_in_vmem(machine, int(written))
+    is_f32 = is_wide or work.element_bytes == 4
+    table = _PIECES if not adds else _ADDING_F32 if is_f32 else _ADDING
+    of_chip = table.get(machine.chip.name, _NOT_MEASURED)
+    compute = of_chip.products * product.flops / pieces / _peak(work, machine)
+    if adds and not is_f32 and libtpu.adds_slowly(machine, rows, product):
+        compute *= _SLOW_FACTOR
+    moved = of_chip.moved * (read + written * (2 if adds else 1)) * (not is_kept)
+    if libtpu.stores_pieces(machine, written):
+        moved = max(moved, _STORED_FACTOR * written)
+    waits = of_chip.written * written * (0.5 if is_kept else 1.0)
+    if not is_wide and libtpu.waits_for_operand(machine, other, product, adds=adds):
+        waits += of_chip.read * other
+        moved = max(moved, of_chip.all_moved * (read + written + other))
+    bandwidth = machine.chip.hbm_bandwidth
+    return max(compute + of_chip.seconds + waits / bandwidth, moved / bandwidth)
 
 
 def chunk(work: Work, machine: Machine, parts: int) -> float:
@@ -74,6 +128,11 @@ def chunk(work: Work, machine: Machine, parts: int) -> float:
         elif work.source == "argument":
             compute += _F32_READS * rows / machine.chip.hbm_bandwidth
     return max(compute, factor * (rows + columns) / machine.chip.hbm_bandwidth)
+
+
+def gathered_chunk(work: Work, machine: Machine, parts: int) -> float:
+    """The same for chunks that are gathered; each is put in its place by the product's kernel."""
+    return chunk(work, machine, parts) + _CHUNK_SECONDS.get(machine.chip.name, 3e-6)
 
 
 def chunk_of_rows(work: Work, machine: Machine, parts: int) -> float:
@@ -107,6 +166,21 @@ def stored(work: Work, machine: Machine) -> float:
 def copy(size: float, machine: Machine) -> float:
     """A copy of so many bytes."""
     return _COPY_FACTOR * 2 * size / machine.chip.hbm_bandwidth
+
+
+def narrowed(size: float, machine: Machine) -> float:
+    """The conversion of an array of f32 to one of bf16, of so many bytes."""
+    factor = _NARROWED_FACTOR.get(machine.chip.name, 4.1)
+    return factor * 3 * size / machine.chip.hbm_bandwidth
+
+
+def placed(size: float, machine: Machine) -> float:
+    """Blocks of a ring, of so many bytes in all, that are put in their places beside products.
+
+    Of 8 MiB each takes 54, 24 and 18 us on v5e, v6e and v5p, and of 2 MiB 11, 5.2 and 4.8.
+    """
+    factor = _PLACED_FACTOR.get(machine.chip.name, 3.1)
+    return factor * 2 * size / machine.chip.hbm_bandwidth
 
 
 def block(work: Work, machine: Machine) -> int:

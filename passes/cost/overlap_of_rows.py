@@ -8,8 +8,8 @@ from functools import lru_cache
 from . import libtpu
 from .libtpu_times import products
 from .machine import Machine
-from .overlap import MARGIN, Plan, Work, wire_seconds
-from .overlap_on_tpu import PUT_FACTOR, partial_sums, plain_scatter
+from .overlap import MARGIN, Plan, Work
+from .overlap_on_tpu import PUT_FACTOR, partial_sums, plain_scatter, sent
 
 _CHUNKS = 4
 """As many as the partial sums that are on the way at a time: each is of the rows of one chunk."""
@@ -46,8 +46,7 @@ def plan_of_rows(
     last = [each.expected for each in sums if each.name is not None]
     if len(last) < len(sums):
         return next(each for each in sums if each.name is None)
-    gathers = replace(work, pattern="gather-product")
-    wire, compute = wire_seconds(gathers, machine), products(work, machine)
+    wire, compute = sent(work, machine), products(work, machine)
     plain = compute + wire + sum(plain_scatter(each, machine) for each in scatters)
     chunks = wire / _CHUNKS + max(wire, compute) + _adding(work, machine)
     expected = chunks + sum(each for each in last if each)

@@ -9,20 +9,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import libtpu, libtpu_times
-from .libtpu_times import block, copy, products
+from .libtpu_times import block, copy, narrowed, placed, products
 from .machine import Machine
 from .overlap import (
     FEWEST_ROWS,
     Plan,
     Work,
     divisors,
+    is_halved,
     pipelined,
     wire_seconds,
 )
 from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 
 # Seconds between two pieces whose sums are on the way; before the sum of a chunk, and after it.
-_BETWEEN = 1e-6
+_BETWEEN = 0.3e-6
 _AROUND_SUM = (2e-6, 1e-6)
 # How much longer the products of two steps take in one kernel.
 _TWO_STEPS_FACTOR = 1.27
@@ -49,6 +50,8 @@ def _ring(work: Work, machine: Machine) -> Plan:
     """Blocks go round in halves, both ways; a device multiplies what has arrived."""
     if libtpu.stores_rows(work, machine):
         return Plan(None, reason=_STORED_ROWS)
+    if work.kept and work.count > MOST_UNROLLED:
+        return Plan(None, reason="its blocks would be put together in a loop, which takes longer")
     pieces = 2 * work.count
     if work.cut < 2 or work.rows // pieces < FEWEST_ROWS:
         return _few("rows", work.rows // pieces)
@@ -57,12 +60,15 @@ def _ring(work: Work, machine: Machine) -> Plan:
         return _few("columns", narrowest)
     order = ring_order(work.groups, machine.places, machine.network)
     # What others read is sent as it is.
-    sent = work.received // (work.count - 1) if work.kept else block(work, machine)
-    hop = hop_seconds(sent // 2, order, work.groups, machine.places, machine.network)
+    size = work.received // (work.count - 1) if work.kept else block(work, machine)
+    hop = hop_seconds(size // 2, order, work.groups, machine.places, machine.network)
     piece = sum(libtpu_times.piece(work, machine, p, pieces) for p in work.products)
-    cut = copy(sent, machine)
+    cut = copy(size, machine)
+    if is_halved(work, machine) and not work.kept:
+        cut += narrowed(size, machine)
     wire = (work.count - 1) * hop
-    expected = max(pieces * piece + cut + copy(work.kept, machine), wire + cut + 2 * piece)
+    compute = pieces * piece + cut + placed(work.kept, machine)
+    expected = max(compute, wire + cut + 2 * piece)
     # Without the options the scheduler starts permutes between the two products of a step, except
     # on v5e.
     is_stacked = machine.chip.name != libtpu.GATHERS_BY_ITSELF and not machine.compiler_options
@@ -80,8 +86,8 @@ def _columns(work: Work, machine: Machine) -> Plan:
     parts = parts or (4 if work.cut % 4 == 0 and work.cut // 4 >= FEWEST_ROWS else 0)
     if not parts:
         return _few("columns", work.cut // 4)
-    wire = wire_seconds(work, machine, parts)
-    chunk = libtpu_times.chunk(work, machine, parts)
+    wire = sent(work, machine, parts)
+    chunk = libtpu_times.gathered_chunk(work, machine, parts)
     expected = pipelined(wire, chunk, parts) + copy(work.kept, machine)
     return Plan("columns", parts, (), False, _plain(work, machine), expected)
 
@@ -103,15 +109,15 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
         return _few("columns", work.columns)
     order = ring_order(work.groups, machine.places, machine.network)
     wire_bytes = 4 if is_wide else work.element_bytes
-    sent = block(work, machine) // work.element_bytes * wire_bytes
+    size = block(work, machine) // work.element_bytes * wire_bytes
     places, network = machine.places, machine.network
-    hop = hop_seconds(sent // 2, order, work.groups, places, network)
-    last = hop_seconds(sent // _CHAINS, order, work.groups, places, network)
-    if is_wide:
-        piece = sum(libtpu_times.wide_piece(work, machine, p, pieces) for p in work.products)
-    else:
-        piece = sum(libtpu_times.piece(work, machine, p, pieces, adds=True) for p in work.products)
-    expected = max(pieces * (piece + _BETWEEN), (work.count - 1) * hop) + last
+    hop = hop_seconds(size // 2, order, work.groups, places, network)
+    last = hop_seconds(size // _CHAINS, order, work.groups, places, network)
+    piece = sum(
+        libtpu_times.piece(work, machine, p, pieces, adds=True, is_wide=is_wide)
+        for p in work.products
+    )
+    expected = max(pieces * (piece + _BETWEEN), (work.count - 1) * hop + last)
     if work.count > MOST_UNROLLED:
         # The last sums that a step of the loop sends are not sent beside its products.
         expected += (work.count - 1) // STEPS_OF_SUMS * hop
@@ -138,7 +144,6 @@ def _summed(work: Work, machine: Machine) -> Plan:
         on = machine.chip.name
         return Plan(None, reason=f"libtpu for a {on} computes nothing beside sums over devices")
     is_scatter = work.pattern == "product-scatter"
-    rings = libtpu.RINGS_OF_SCATTERS if is_scatter else None
     columns = work.columns if is_scatter else work.cut
     choices = [k for k in (_MANY, 8, 4, 2) if columns % k == 0 and columns // k >= 2 * FEWEST_ROWS]
     if not choices:
@@ -148,7 +153,7 @@ def _summed(work: Work, machine: Machine) -> Plan:
     put //= work.count if is_scatter else 1
 
     def seconds(parts: int) -> float:
-        wire = wire_seconds(work, machine, parts, rings=rings)
+        wire = sent(work, machine, parts)
         chunk = libtpu_times.chunk(work, machine, parts) + _AROUND_SUM[0]
         place = PUT_FACTOR * 2 * put / parts / machine.chip.hbm_bandwidth + _AROUND_SUM[1]
         return chunk + (parts - 1) * max(wire, chunk + place) + wire + place
@@ -167,7 +172,7 @@ def _exchange(work: Work, machine: Machine) -> Plan:
         return _needs_options("all-to-alls")
     if work.cut % _CHUNKS or work.rows // _CHUNKS < FEWEST_ROWS:
         return _few("rows", work.rows // _CHUNKS)
-    wire = wire_seconds(work, machine, _CHUNKS)
+    wire = sent(work, machine, _CHUNKS)
     array = work.received // 2 * work.count // (work.count - 1)
     chunk = libtpu_times.chunk_of_rows(work, machine, _CHUNKS)
     expected = max(_CHUNKS * chunk + 2 * copy(array, machine), _CHUNKS * wire) + wire / 2
@@ -179,7 +184,7 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
     if not libtpu.starts_gathers(machine):
         return _needs_options("all-gathers")
     # Without SparseCores libtpu computes nothing beside a reduce-scatter.
-    wire = wire_seconds(work, machine)
+    wire = sent(work, machine)
     reduced = wire * work.reduced / work.received
     exposed = 0.0 if libtpu.adds_meanwhile(machine) else reduced
     if libtpu.gathers_alone(work, machine):
@@ -236,7 +241,12 @@ _RULES = {
 
 def _plain(work: Work, machine: Machine) -> float:
     compute = 0.0 if libtpu.joins_products(work, machine) else products(work, machine)
-    return compute + wire_seconds(work, machine)
+    return compute + sent(work, machine)
+
+
+def sent(work: Work, machine: Machine, parts: int = 1) -> float:
+    """The seconds in which one of so many parts is sent, with the target's compiler options."""
+    return wire_seconds(work, machine, parts, rings=libtpu.rings(work, machine))
 
 
 def plain_scatter(work: Work, machine: Machine) -> float:
@@ -250,6 +260,23 @@ def plain_scatter(work: Work, machine: Machine) -> float:
     if libtpu.joins_products(work, machine):
         compute = 0.0
     return compute + wire_seconds(work, machine, kind=kind)
+
+
+def sent_meanwhile(work: Work, machine: Machine) -> tuple[float, float]:
+    """Seconds in which what is left as it is is sent beside other products, and those of its own.
+
+    The first is 0 if nothing is computed beside it.
+    """
+    if work.pattern in ("gather-product", "gather-contraction"):
+        is_sent = libtpu.starts_gathers(machine) and not libtpu.gathers_alone(work, machine)
+    else:
+        is_sent = libtpu.adds_meanwhile(machine)
+    computed = products(work, machine)
+    if not is_sent:
+        return 0.0, computed
+    if work.pattern == "product-scatter":
+        computed = max(computed, libtpu_times.stored(work, machine))
+    return sent(work, machine), computed
 
 
 def _needs_options(what: str) -> Plan:

@@ -21,8 +21,8 @@ from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ..ir.dataflow import Dataflows, dataflows
 from ..ir.find_ops import find_ops
-from ..ir.ops import Position, walk
-from ..ir.types import array_bytes, element_bytes, shape_of
+from ..ir.ops import Position, defining_op, walk
+from ..ir.types import Value, array_bytes, element_bytes, shape_of
 from .blocks import scattered_blocks
 from .exchange_blocks import exchange_blocks_of
 from .exchanges import ALL_TO_ALL, exchanges_of
@@ -265,4 +265,14 @@ def _shaped(
         product.size(rows, product.free[rows]),
         product.size(columns, product.free[columns]),
         product.size(0, product.contracted[0]),
+        _is_given(product.op.operands[columns]),
     )
+
+
+def _is_given(value: Value) -> bool:
+    """Whether a value is an argument of a function, perhaps of another type or transposed."""
+    while (op := defining_op(value)) is not None:
+        if op.name not in ("stablehlo.transpose", "stablehlo.convert"):
+            return False
+        value = op.operands[0]
+    return ir.BlockArgument(value).owner.owner.name == "func.func"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
@@ -23,6 +24,7 @@ from ..ir.types import Value, array_bytes
 from .decision import Choice, Decision, is_narrowed
 from .lives import Life, Lives, allowed, peak
 from .memory import CHUNKS_OF_SUMS, buffers
+from .products import DOT
 from .row_sources import computed_from
 from .site import Site
 from .stored import FEW_BYTES
@@ -154,12 +156,23 @@ class _Function:
     def _gathers(self) -> list[Node]:
         return [node for node in self.flow.nodes if node.name == ALL_GATHER]
 
+    @cached_property
+    def _beside_products(self) -> set[Value]:
+        """What stays in memory while products are computed that do not read it."""
+        products = [node.number for node in self.flow.nodes if node.name == DOT]
+        return {
+            life.value
+            for life in self.lives
+            if any(life.first < number < life.last for number in products)
+        }
+
     def _in_vmem(self, choices: Choices) -> dict[Value, int]:
         """What the plain program has in VMEM, which one with forms has not: no bytes."""
         sizes = self._gathered(choices)
         for operand in [value for node in self._gathers for value in node.operands]:
             if libtpu.gathers_from_vmem(self.machine, array_bytes(operand)):
-                sizes |= _none(operand, self.flow)
+                none = _none(operand, self.flow)
+                sizes |= {value: 0 for value in none if value not in self._beside_products}
         for site, choice in choices.items():
             if choice.form is None or site.pattern != "product-scatter" or site.product is None:
                 continue

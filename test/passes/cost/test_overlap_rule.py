@@ -15,7 +15,7 @@ from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.cost.overlap import Plan, ProductShape, Work, plan_of
 from shmap_passes.cost.overlap_on_gpu import plan_on_gpu
-from shmap_passes.cost.overlap_on_tpu import partial_sums, plan_on_tpu
+from shmap_passes.cost.overlap_on_tpu import _ring, partial_sums, plan_on_tpu, sent_meanwhile
 from shmap_passes.cost.rings import hop_seconds, ring_order
 
 RULES = {"h100": plan_on_gpu, "v5e": plan_on_tpu, "v6e": plan_on_tpu, "v5p": plan_on_tpu}
@@ -112,10 +112,10 @@ def plan(work, chip, **options) -> Plan:
         # Milliseconds of schedules of libtpu 0.0.50.1, as the best hand-written form has them.
         ("a", "v5e", "ring", 5.23, 2.99),
         ("a", "v6e", "ring", 1.86, 1.34),
-        ("a", "v5p", "ring", 2.02, 1.39),
+        ("a", "v5p", "ring", 2.41, 1.39),
         ("b", "v5e", "columns", 4.06, 3.06),
         ("b", "v6e", "columns", 1.27, 0.82),
-        ("b", "v5p", "columns", 1.72, 1.40),
+        ("b", "v5p", "columns", 1.92, 1.38),
         ("c", "v5e", "partial-sums", 5.20, 3.18),
         ("c", "v6e", "columns", 2.03, 1.28),
         ("c", "v5p", "partial-sums", 2.86, 1.47),
@@ -124,7 +124,7 @@ def plan(work, chip, **options) -> Plan:
         ("f", "v5e", "chunks", 4.11, 3.16),
         ("f", "v6e", "chunks", 1.75, 1.51),
         ("g", "v6e", "unroll", 2.95, 1.64),
-        ("g", "v5p", "unroll", 3.94, 2.68),
+        ("g", "v5p", "unroll", 4.33, 2.69),
         # Of XLA's for GPUs with explain's times and 18% of the processors taken.
         ("a", "h100", "rows", 1.52, 1.23),
         ("c", "h100", "columns", 1.57, 1.19),
@@ -141,7 +141,7 @@ def test_agrees_with_schedules(program, chip, name, plain, expected):
 
 @pytest.mark.parametrize(
     ("program", "chip", "expected"),
-    [("a", "v5e", 3.008), ("b", "v6e", 0.754), ("c", "v5p", 1.351), ("f", "v6e", 1.510)],
+    [("a", "v5e", 3.005), ("b", "v6e", 0.762), ("c", "v5p", 1.385), ("f", "v6e", 1.510)],
 )
 def test_formulas(program, chip, expected):
     """Their terms by hand are in docs/overlap.md."""
@@ -222,11 +222,139 @@ def test_what_was_slower_is_left_alone(program, chip):
     assert plan(SLOWER[program], chip).name is None
 
 
+@pytest.mark.parametrize(
+    ("sizes", "chip", "sums", "columns"),
+    [
+        # Milliseconds of schedules of libtpu 0.0.50.1, in four partial sums and in 8 or 16 chunks.
+        ((32768, 3584, 8192), "v6e", 2.61, 3.12),
+        ((16384, 3584, 8192), "v6e", 1.33, 1.59),
+        ((65536, 1792, 4096), "v6e", 2.51, 3.05),
+        # Pieces wait until they have read an operand of 56 MiB.
+        ((32768, 3584, 8192), "v5p", 6.11, 4.62),
+        ((16384, 3584, 8192), "v5p", 2.75, 2.39),
+    ],
+)
+def test_the_faster_form_of_a_sum_is_chosen(sizes, chip, sums, columns):
+    found = partial_sums(scattered(*sizes), MACHINES[chip])
+    assert found.expected == pytest.approx(sums / 1e3, rel=0.16)
+    chunks = plan(scattered(*sizes, may_round=False), chip)
+    assert (chunks.name, chunks.expected) == ("columns", pytest.approx(columns / 1e3, rel=0.1))
+    name = "partial-sums" if sums < columns else "columns"
+    assert plan(scattered(*sizes), chip).name == name
+
+
+RING, SUMS = "ring", "sums"
+
+
+@pytest.mark.parametrize(
+    ("form", "chip", "element", "sizes", "microseconds"),
+    [
+        # Rows of a piece, inner numbers and columns; of the whole form on eight devices.
+        (RING, "v5e", "bf16", (256, 1024, 512), 86),
+        (RING, "v5e", "bf16", (1024, 4096, 2048), 1512),
+        (RING, "v5e", "bf16", (512, 4096, 8192), 2929),
+        (RING, "v6e", "bf16", (1024, 1024, 8192), 662),
+        (RING, "v6e", "bf16", (256, 8192, 8192), 1629),
+        (RING, "v6e", "bf16", (1024, 4096, 8192), 1408),
+        (RING, "v5p", "bf16", (256, 1024, 2048), 94.7),
+        (RING, "v5p", "bf16", (256, 4096, 8192), 946),
+        (RING, "v5p", "bf16", (1024, 1024, 8192), 709),
+        (RING, "v5p", "f32", (256, 8192, 2048), 787),
+        (RING, "v5p", "f32", (1024, 4096, 512), 713),
+        (RING, "v5e", "f32", (1024, 4096, 512), 1444),
+        (SUMS, "v5e", "bf16", (256, 2048, 2048), 447),
+        (SUMS, "v5e", "bf16", (512, 2048, 8192), 3017),
+        (SUMS, "v5e", "f32", (512, 2048, 2048), 1385),
+        (SUMS, "v6e", "bf16", (256, 4096, 4096), 847),
+        (SUMS, "v6e", "bf16", (512, 2048, 8192), 1384),
+        (SUMS, "v5p", "bf16", (512, 2048, 8192), 1385),
+        (SUMS, "v5p", "bf16", (256, 2048, 4096), 631),
+        (SUMS, "v5p", "f32", (512, 4096, 2048), 956),
+    ],
+)
+def test_forms_agree_with_schedules_of_many_sizes(form, chip, element, sizes, microseconds):
+    """The median error for 290 such sizes is 2%."""
+    rows, inner, columns = sizes
+    made, pieces, rule = {RING: (gathered, 16, _ring), SUMS: (scattered, 32, partial_sums)}[form]
+    work = made(pieces * rows, inner, columns)
+    work = dataclasses.replace(
+        work,
+        products=tuple(dataclasses.replace(each, is_given=True) for each in work.products),
+        element=element,
+        element_bytes=4 if element == "f32" else 2,
+        received=work.received * (2 if element == "f32" else 1),
+        is_narrowed=element == "f32" and form == RING,
+    )
+    found = rule(work, MACHINES[chip])
+    assert found.expected == pytest.approx(microseconds / 1e6, rel=0.2)
+
+
+@pytest.mark.parametrize("inner", [1536, 2048, 2560, 3072])
+def test_pieces_that_add_on_v6e_agree_with_schedules(inner):
+    """Microseconds of a piece of 512 rows and 8192 columns; with 2048 and 2560 they are slow."""
+    measured = {1536: 26, 2048: 43, 2560: 55, 3072: 35}
+    work = scattered(16384, inner, 8192)
+    seconds = libtpu_times.piece(work, MACHINES["v6e"], work.products[0], 32, adds=True)
+    assert seconds == pytest.approx(measured[inner] / 1e6, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("work", "chip", "margin"),
+    [
+        (PROGRAMS["a"], "v5e", 0.9),
+        (gathered(16384, 2048, 8192, element="f32", element_bytes=4), "v5e", 0.85),
+        (gathered(16384, 2048, 8192, element="f32", element_bytes=4), "v5p", 0.9),
+        (dataclasses.replace(PROGRAMS["a"], groups=(tuple(range(64)),)), "v5e", 0.9),
+        (dataclasses.replace(PROGRAMS["a"], groups=(tuple(range(64)),)), "v6e", 0.85),
+        (PROGRAMS["b"], "v6e", 0.9),
+        (
+            dataclasses.replace(PROGRAMS["b"], products=(ProductShape(1, 4096, 64, 512),)),
+            "v6e",
+            0.85,
+        ),
+        (PROGRAMS["c"], "v5p", 0.9),
+        (PROGRAMS["d"], "v6e", 0.9),
+        (PROGRAMS["f"], "v6e", 0.92),
+        (PROGRAMS["g"], "v5e", 0.85),
+        (PROGRAMS["a"], "h100", 0.85),
+    ],
+)
+def test_margins(work, chip, margin):
+    """They are smaller where compiled programs took as long as expected."""
+    assert overlap.margin_of(work, MACHINES[chip]) == margin
+
+
+@pytest.mark.parametrize(
+    ("program", "chip", "sent"),
+    [
+        # A v5e gathers while it computes, and adds alone. A SparseCore sends either, over one ring
+        # if it scatters.
+        ("a", "v5e", 2.35),
+        ("c", "v5e", 0),
+        ("c", "v6e", 1.17),
+        ("d", "v6e", 1.17),
+        ("a", "v5p", 1.17),
+        ("c", "v5p", 1.17),
+        ("d", "v5p", 0.78),
+    ],
+)
+def test_what_is_left_is_sent_beside_other_products(program, chip, sent):
+    seconds, computed = sent_meanwhile(PROGRAMS[program], MACHINES[chip])
+    assert seconds == pytest.approx(sent / 1e3, abs=0.03e-3)
+    assert computed > 0
+
+
+def test_without_options_only_a_v5e_sends_beside_other_products():
+    for chip, is_sent in (("v5e", True), ("v6e", False), ("v5p", False)):
+        machine = dataclasses.replace(MACHINES[chip], compiler_options=False)
+        assert (sent_meanwhile(PROGRAMS["a"], machine)[0] > 0) == is_sent
+
+
 def test_what_others_read_of_a_gather_is_put_together():
-    """In the time of a copy of it; and f32 goes round as it is."""
+    """Its blocks are put in their places, which takes 54 us for 8 MiB on v5e, 18 on v5p."""
     kept = 16384 * 8192 * 2
     copied = plan(dataclasses.replace(PROGRAMS["a"], kept=kept), "v5e").expected
-    assert copied == pytest.approx(plan(PROGRAMS["a"], "v5e").expected + 1.6 * 2 * kept / 819e9)
+    assert copied == pytest.approx(plan(PROGRAMS["a"], "v5e").expected + 2.4 * 2 * kept / 819e9)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +375,7 @@ def test_what_others_read_of_a_gather_is_put_together():
         (
             scattered(16384, 2048, 8192, may_round=False),
             "v5e",
-            "more than 85%, as sums would be sent as f32: see overlap_rounding",
+            "more than 90%, as sums would be sent as f32: see overlap_rounding",
         ),
         (gathered(16384, 8192, 2048, element="i4"), "v5e", "speed of products of i4"),
         (dataclasses.replace(PROGRAMS["a"], products=()), "v5e", "no product can run"),
