@@ -13,6 +13,7 @@ from ..cost.machine import Machine
 from ..cost.overlap import Plan
 from ..ir.body_form import read_body_form
 from ..ir.dataflow import dataflows
+from .asynchronous import asynchronous
 from .decision import Choice, Decision, Effort
 from .lives import Lives
 from .loop_families import families
@@ -72,6 +73,7 @@ def choices(
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)
+        chosen |= asynchronous(chosen, decide, flows, lives)
         chosen |= kept_in_vmem(chosen, decide, flows, lives)
     for site in sites:
         if site in chosen:
@@ -98,7 +100,7 @@ def _rings_beside_sums(chosen: Mapping[Site, Choice], decide: Decision) -> dict[
     rings = {
         site: decide.alone(site, 1.0)
         for site, choice in chosen.items()
-        if site.pattern == "gather-product" and site.op.block in summing
+        if site.pattern == "gather-product" and site.op.block in summing and not site.kept
         # What is in a site that is rewritten as a whole has no plan.
         if choice.form is None and choice.plan.expected is not None
     }

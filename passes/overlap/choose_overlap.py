@@ -73,9 +73,10 @@ class ChooseOverlap(Pass):
         is_chosen = False
         for choice in self.choices(trial):
             if choice.form is not None:
-                write(choice.site.op, choice.form)
                 record(choice.site, choice.form)
-                is_chosen = True
+                if choice.is_rewritten:
+                    write(choice.site.op, choice.form)
+                    is_chosen = True
         if not is_chosen or not has_calls:
             return False  # No analysis reads the forms that are written on operations.
         erase_uncalled(trial)

@@ -64,6 +64,11 @@ class Choice:
     form: Form | None
     plan: Plan
 
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether the site is not left as it is."""
+        return self.form is not None and self.form.name != "asynchronous"
+
 
 @dataclass(frozen=True)
 class Decision:

@@ -26,6 +26,7 @@ FormName = Literal[
     "unroll",
     "row-chunks",
     "summed-chunks",
+    "asynchronous",
 ]
 Empty = Literal["allocate", "zeros"]
 

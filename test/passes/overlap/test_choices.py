@@ -175,7 +175,7 @@ def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
         assert [c.form for c in pass_.choices(module.operation.opview)] == [c.form for c in found]
         # A block and the gather at its beginning are two sites with one operation.
         written = {c.site.op: read(c.site.op) for c in pass_.choices(module.operation.opview)}
-        chosen_forms = [c.form for c in found if c.form is not None]
+        chosen_forms = [c.form for c in found if c.is_rewritten]
         assert [form for form in written.values() if form is not None] == chosen_forms
         return [(c.site.pattern, c.form, c.plan) for c in found]
 
@@ -307,9 +307,10 @@ def test_what_is_in_an_unrolled_loop_stays_as_it_is():
 
 
 def test_a_gather_is_no_ring_beside_another_if_that_saves_little():
-    first, second = chosen(two_gathers, V6E)
+    others = ((32768, 8192), (8192, 8192))
+    first, second = chosen(two_gathers, V6E, sizes=((8192, 4096), (4096, 512), *others))
     assert first[1] is None
-    assert "ring would take 89% of the plain time" in first[2].reason
+    assert "ring would take 94% of the plain time, more than 90%" in first[2].reason
     assert second[1].name == "columns"
 
 
@@ -382,7 +383,7 @@ def test_the_pipeline_has_the_pass_if_asked_for():
 
 def test_a_ring_beside_which_the_gathered_array_is_kept_needs_more_memory():
     """libtpu needs 724 MiB for this gradient with rings, and 320 for the plain one."""
-    forms = {"try": [None, "columns"] * 2, "force": ["ring", "partial-sums"] * 2}
+    forms = {"try": [None, "columns"] * 2, "force": ["ring", "columns"] * 2}
     for effort, names in forms.items():
         choices = chosen(mlp_gradient, V5P, effort=effort, may_round=effort == "force")
         assert [form and form.name for _, form, _ in choices] == names
