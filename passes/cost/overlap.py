@@ -4,9 +4,10 @@
     plan.name, plan.parts        "ring", 0; None if the program stays as it is
     plan.plain, plan.expected    seconds
 
-A form is taken if it is expected to take at most 85% of the time of the plain program: with that
-margin, taking or leaving was right for 20 of 21 schedules of libtpu 0.0.50.1 from which the
-formulas for TPUs were made, and for all of ten sizes on GPUs. No transfer was measured on a device.
+A form is taken if it is expected to take at most 85% of the time of the plain program, on TPUs
+mostly 90%: with that margin, taking or leaving was right for 20 of 21 schedules of libtpu 0.0.50.1
+of programs in docs/overlap.md, and for all of ten sizes on GPUs. No transfer was measured on a
+device.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MARGINS = {"all-to-all": 0.92, "exchange-block": 0.92}
 """Those of patterns whose times are expected more exactly: on v5e and v6e within 5%."""
 
 _MARGIN_ON_TPUS = 0.9
-"""That of gathers and sums of which `is_exact`: of 150 random programs with forms that should take
+"""That of gathers and sums of which `_is_exact`: of 150 random programs with forms that should take
 86 to 95% of the time, and took 11% less in the median, those above 90% were slower more often."""
 
 SHORTEST = 20e-6
