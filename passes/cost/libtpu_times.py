@@ -62,9 +62,9 @@ _CHUNK_SECONDS = {"TPU v5e": 1.5e-6, "TPU v6e": 1e-6}
 _COPY_FACTOR = 1.6
 _NARROWED_FACTOR = {"TPU v5e": 2.5, "TPU v6e": 2.5}
 _PLACED_FACTOR = {"TPU v5e": 2.4, "TPU v6e": 2.2}
-# The same for what reads an operand from memory that VMEM does not hold: a piece of a product, a
-# chunk of one, and what a chunk of f32 waits beside its product. A v5p reads for both of its cores.
-_PIECE_READS = {"TPU v5e": 1.4, "TPU v6e": 1.2, "TPU v5p": 2.8}
+# The same for what reads an operand from memory that VMEM does not hold: a chunk of rows, one of
+# columns, and what a chunk of f32 waits beside its product. A v5p reads for both of its cores.
+_ROWS_READS = {"TPU v5e": 1.4, "TPU v6e": 1.2, "TPU v5p": 2.8}
 _CHUNK_READS = {"TPU v5e": 1.9, "TPU v6e": 1.6, "TPU v5p": 2.5}
 _F32_READS = 1.4
 # For how many bytes of memory a whole product waits with each number that it stores, of any type.
@@ -149,7 +149,7 @@ def chunk_of_rows(work: Work, machine: Machine, parts: int) -> float:
         if not libtpu.holds_in_vmem(machine, work.element_bytes * other):
             moved = product.batch * product.m / parts * (product.k + product.n) + other
             read = work.element_bytes * moved / machine.chip.hbm_bandwidth
-            compute = max(compute, _PIECE_READS.get(machine.chip.name, 1.4) * read)
+            compute = max(compute, _ROWS_READS.get(machine.chip.name, 1.4) * read)
         seconds += compute
     return seconds
 
