@@ -89,14 +89,17 @@ class Lives:
         given = set(node.operands)
         return sum(
             life.bytes_
-            for life in self.of(block)
+            for life in self.computed(block)
             if life.first <= node.number <= life.last
             if life.last > node.number or life.value not in given
         )
 
     def _peak(self, block: ir.Block) -> int:
-        """The most bytes at any time of a block, with those inside of its operations."""
-        peaks = [peak(self.of(block), {})]
+        """The most bytes at any time of a block, with those inside of its operations.
+
+        Results of the program have their places all the time.
+        """
+        peaks = [peak(self.computed(block), {})]
         for node in self._flows.of(block).nodes:
             for region in node.op.regions if node.inner or node.name == "stablehlo.while" else ():
                 inside = max((self._peak(each) for each in region.blocks), default=0)

@@ -71,6 +71,18 @@ def fsdp_with_sums(x, ws, v):
     return jax.lax.scan(layer, x, ws)[0]
 
 
+def loop_beside_square(x, ws, a):
+    """A loop that keeps what it gathers, and products of as many columns as `a` has rows."""
+
+    def layer(x, w):
+        g = jax.lax.all_gather(x, "i", axis=0, tiled=True)
+        return x * (g.T @ (g @ w)).sum(), None
+
+    x, _ = jax.lax.scan(layer, x, ws)
+    square = a @ a.T
+    return x, square @ square @ square
+
+
 def gradient(x, ws):
     return jax.grad(lambda x, ws: fsdp(x, ws).astype("float32").sum(), (0, 1))(x, ws)
 
@@ -139,6 +151,11 @@ PROGRAMS = {
         ((16384, 4096), (4096, 16384), (16384, 4096)),
     ),
     fsdp: ((P("i"), P(None, "i")), P("i"), ((32768, 4096), (8, 4096, 4096))),
+    loop_beside_square: (
+        (P("i"), P(), P()),
+        (P("i"), P()),
+        ((16384, 4096), (4, 4096, 2048), (12288, 64)),
+    ),
     two_gathers: (
         (P("i"), P(), P("i"), P("i")),
         (P(), P("i")),
@@ -501,3 +518,12 @@ def test_a_ring_takes_the_place_of_a_gathered_array_at_the_peak(columns, has_rin
     assert sums is None
     assert bool(ring) == has_ring
     assert has_ring or "of memory more" in plan.reason
+
+
+@pytest.mark.parametrize(("rows", "has_ring"), [(64, False), (12288, True)])
+@pytest.mark.parametrize("machine", [V5E, V5P])
+def test_a_loop_may_need_as_much_memory_as_its_function_elsewhere(machine, rows, has_ring):
+    sizes = ((16384, 4096), (4, 4096, 2048), (rows, 64))
+    ((_, form, plan),) = chosen(loop_beside_square, machine, sizes=sizes)
+    assert bool(form) == has_ring
+    assert has_ring or plan.reason == "ring would need 32 MiB of memory more than the plain program"
