@@ -34,6 +34,7 @@ def test_pieces_on_a_chip_that_was_not_measured_are_taken_to_need_rows_in_memory
     )
     assert libtpu.separates_products(between, NOT_MEASURED)
     assert libtpu.keeps_rows(between, NOT_MEASURED, 64 << 20)
+    assert not libtpu.keeps_rows(between, NOT_MEASURED, 32 << 20)
     assert not libtpu.keeps_rows(replace(between, source="shared"), NOT_MEASURED, 64 << 20)
 
 
