@@ -24,7 +24,8 @@ class _Pieces:
       seconds: more than that.
       written: times what the memory needs for the result, more than that.
       read: the same for an operand that VMEM does not hold.
-      moved: at least so many times what it needs for the rows that are read and written.
+      moved: at least so many times what it needs for the rows that are read and written, if the
+        result does not stay in VMEM.
       all_moved: and so many times what it needs for them and such an operand.
     """
 
@@ -39,7 +40,7 @@ class _Pieces:
 # Of schedules for 256, 512 and 1024 rows, 512 to 8192 columns, and as many inner numbers.
 _PIECES = {
     "TPU v5e": _Pieces(0.98, 1.9e-6, 0.29, 0.42),
-    "TPU v6e": _Pieces(1.03, 0.5e-6, 0.0, 0.7),
+    "TPU v6e": _Pieces(1.03, 0.5e-6, 0.0, 0.7, moved=4.0),
     "TPU v5p": _Pieces(0.97, 2.8e-6, 0.65, 0.8),
 }
 # Of pieces that add to a sum, and if it is of f32, which libtpu adds in kernels of their own.
@@ -53,9 +54,8 @@ _ADDING_F32 = {
     "TPU v5p": _Pieces(1.02, 4.2e-6, 5.6, 1.8),
 }
 _NOT_MEASURED = _Pieces(1.0, 0.0, 0.0, 1.0, moved=4.0)
-# Of kernels that are slow for no reason that is known, and of results that do not stay in VMEM.
 _SLOW_FACTOR = 1.8
-_STORED_FACTOR = 4.3
+"""Of kernels that are slow for no reason that is known."""
 # How far the estimates are above the published bandwidth for products of wide operands, and copies.
 _CHUNK_FACTOR = 1.3
 _CHUNK_SECONDS = {"TPU v5e": 1.5e-6, "TPU v6e": 1e-6}
@@ -102,9 +102,7 @@ def piece(
     compute = of_chip.products * product.flops / pieces / _peak(work, machine)
     if adds and not is_f32 and libtpu.adds_slowly(machine, rows, product):
         compute *= _SLOW_FACTOR
-    moved = of_chip.moved * (read + written * (2 if adds else 1)) * (not is_kept)
-    if libtpu.stores_pieces(machine, written):
-        moved = max(moved, _STORED_FACTOR * written)
+    moved = 0.0 if is_kept else of_chip.moved * (read + written * (2 if adds else 1))
     waits = of_chip.written * written * (0.5 if is_kept else 1.0)
     if not is_wide and libtpu.waits_for_operand(machine, other, product, adds=adds):
         waits += of_chip.read * other

@@ -34,6 +34,9 @@ from .products import DOT, Product
 from .site import Site
 
 _PATTERNS = ("gather-product", "gather-contraction", "product-scatter", "product-sum")
+_MOST = 128
+"""Blocks with more collectives, as of dozens of layers written one after the other, keep their
+forms: the time to choose grows with the third power. It is 0.4 s for 16 layers of a transformer."""
 _SHARE = 0.97
 """Forms are given up if a block takes at most this share of its time without them."""
 _LEAST_SAVED = 0.06
@@ -68,7 +71,7 @@ def asynchronous(
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Candidate:
     """A collective that may be left.
 
@@ -109,7 +112,7 @@ class _Block:
         Args:
           is_alone: whether nothing in the module is rewritten.
         """
-        if not any(each.beside for each in self._candidates):
+        if len(self.choices) > _MOST or not any(each.beside for each in self._candidates):
             return {}
         _, hidden = self._seconds_without(self._given_up())
         found: dict[Site, Choice] = {}
@@ -161,15 +164,13 @@ class _Block:
 
     def _seconds_without(self, given_up: frozenset[_Candidate]) -> tuple[float, _Hidden]:
         """The time of the block if some forms are given up."""
-        formed = [each for each in self._candidates if each.choice.form and each not in given_up]
+        formed = {each for each in self._candidates if each.choice.form} - given_up
         # Products that need nothing of these are computed before them, in order that what they
         # read need not stay in memory.
         ordered = _bits(e.number for e in formed if e.choice.form and e.choice.form.ordered)
         inside = {op for each in formed for op in each.site.products}
         free = {n: s for n, s in self._products.items() if self.flow.nodes[n].op not in inside}
-        own = {op for each in self._candidates for op in each.site.products}
-        total = sum(s for n, s in self._products.items() if self.flow.nodes[n].op not in own)
-        hidden = _Hidden()
+        total, hidden = self._others, _Hidden()
         late: dict[int, int] = {}  # what comes before products that run beside a collective
         for each in self._candidates:
             if each in formed:
@@ -271,6 +272,12 @@ class _Block:
                 seconds = computed * Product.of(node.op).flops
                 found[node.number] = max(seconds, moved / bandwidth)
         return found
+
+    @cached_property
+    def _others(self) -> float:
+        """The seconds of the products that are of no candidate."""
+        own = {op for each in self._candidates for op in each.site.products}
+        return sum(s for n, s in self._products.items() if self.flow.nodes[n].op not in own)
 
     @cached_property
     def _sent(self) -> int:

@@ -146,6 +146,12 @@ def test_no_two_sums_run_beside_the_products_of_each_other(columns, expected):
     assert forms(two_layers, V6E, sizes=sizes) == expected
 
 
+def test_blocks_with_very_many_collectives_keep_their_forms(monkeypatch):
+    monkeypatch.setattr("shmap_passes.overlap.asynchronous._MOST", 1)
+    assert forms(layer, V6E) == ["asynchronous"]
+    assert forms(two_layers, V6E) == ["partial-sums", "partial-sums"]
+
+
 def test_arrays_do_not_stay_in_memory_for_it():
     """What the other product reads is as large as what is summed, and could be read before."""
     (left,) = forms(layer, V6E)
@@ -160,8 +166,8 @@ def test_programs_in_which_nothing_is_rewritten(columns, is_sent):
     (found,) = forms(gathered, V6E, sizes=sizes)
     assert (found == "asynchronous") == is_sent
     with shmap_passes.make_context(), recording() as chosen:
-        module = body(gathered, sizes)
-        before = str(module)
-        shmap_passes.run(module, [ChooseOverlap(machine=V6E.text)])
-        assert str(module) == before
+        lowered = body(gathered, sizes)
+        before = str(lowered)
+        shmap_passes.run(lowered, [ChooseOverlap(machine=V6E.text)])
+        assert str(lowered) == before
     assert [each.form.name for each in chosen] == is_sent * ["asynchronous"]
