@@ -286,7 +286,9 @@ def test_forms_agree_with_schedules_of_many_sizes(form, chip, element, sizes, mi
         is_narrowed=element == "f32" and form == RING,
     )
     found = rule(work, MACHINES[chip])
-    assert found.expected == pytest.approx(microseconds / 1e6, rel=0.2)
+    # The transfers of narrow products take longer, and are known better.
+    is_exact = form == RING and columns == 512
+    assert found.expected == pytest.approx(microseconds / 1e6, rel=0.03 if is_exact else 0.2)
 
 
 @pytest.mark.parametrize("inner", [1536, 2048, 2560, 3072])
