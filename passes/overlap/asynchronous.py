@@ -112,7 +112,7 @@ class _Block:
         Args:
           is_alone: whether nothing in the module is rewritten.
         """
-        if len(self.choices) > _MOST or not any(each.beside for each in self._candidates):
+        if len(self.choices) > _MOST or not self._any_beside:
             return {}
         _, hidden = self._seconds_without(self._given_up())
         found: dict[Site, Choice] = {}
@@ -208,8 +208,6 @@ class _Block:
     @cached_property
     def _candidates(self) -> list[_Candidate]:
         """In program order."""
-        if not self._products:
-            return []
         found = sorted(self._found_candidates(), key=lambda each: each.number)
         uses = Counter(number for each in found for number in each.beside)
         return [
@@ -224,7 +222,7 @@ class _Block:
             sent, computed = sent_meanwhile(self.decide.work(site), self.machine)
             if sent >= SHORTEST:
                 number = self.flow.node(site.op).number
-                beside = tuple(n for n in self._products if self._is_beside(n, number))
+                beside = tuple(n for n in self._numbers if self._is_beside(n, number))
                 yield _Candidate(site, choice, number, sent, computed, beside)
 
     def _is_beside(self, product: int, collective: int) -> bool:
@@ -260,17 +258,28 @@ class _Block:
         return peak(meanwhile, {}) - most <= self.lives.allowed(self.block, most)
 
     @cached_property
+    def _any_beside(self) -> bool:
+        """Whether a product can run beside a collective; in most programs none can."""
+        sent = [self.flow.node(site.op).number for site in self.choices]
+        return any(self._is_beside(n, each) for each in sent for n in self._numbers)
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        """Those of the products of the block."""
+        return [node.number for node in self.flow.nodes if node.name == DOT]
+
+    @cached_property
     def _products(self) -> dict[int, float]:
         """The seconds of each product of the block, by number."""
         site = next(iter(self.choices))
         computed = sent_meanwhile(self.decide.work(site), self.machine)[1] / site.flops
         bandwidth = self.machine.chip.hbm_bandwidth
         found: dict[int, float] = {}
-        for node in self.flow.nodes:
-            if node.name == DOT:
-                moved = sum(map(array_bytes, (*node.operands, *node.results)))
-                seconds = computed * Product.of(node.op).flops
-                found[node.number] = max(seconds, moved / bandwidth)
+        for number in self._numbers:
+            node = self.flow.nodes[number]
+            moved = sum(map(array_bytes, (*node.operands, *node.results)))
+            seconds = computed * Product.of(node.op).flops
+            found[number] = max(seconds, moved / bandwidth)
         return found
 
     @cached_property
