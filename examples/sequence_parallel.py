@@ -9,7 +9,8 @@ sums over devices, which is all that is sent; the gradient does the same the oth
 
 The collectives are written plainly, one after the other with the products. For TPUs the compiler
 finds which of them to send in rings or chunks while it computes, and which to leave, because other
-products of the gradient run beside them; docs/overlap.md has the times for layers of real models.
+products of the gradient run beside them; docs/overlap-results.md has the times for layers of real
+models.
 With and without `--overlap=auto`:
 
     shmap explain examples/sequence_parallel.py:loss_and_gradients --target tpu:v5e:2x4

@@ -6,8 +6,8 @@
 
 A form is taken if it is expected to take at most 85% of the time of the plain program, on TPUs
 mostly 90%: with that margin, taking or leaving was right for 20 of 21 schedules of libtpu 0.0.50.1
-of programs in docs/overlap.md, and for all of ten sizes on GPUs. No transfer was measured on a
-device.
+of programs in docs/overlap-results.md, and for all of ten sizes on GPUs. No transfer was measured
+on a device.
 """
 
 from __future__ import annotations

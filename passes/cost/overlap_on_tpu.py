@@ -1,7 +1,7 @@
 """When overlap pays on TPUs: formulas fitted to schedules of libtpu 0.0.50.1.
 
 Made from bf16 programs of one size for each pattern on v5e, v6e and v5p with eight chips; for
-errors see docs/overlap.md. All times are the compiler's own estimates and `collective_time`.
+errors see docs/overlap-model.md. All times are the compiler's own estimates and `collective_time`.
 """
 
 from __future__ import annotations

@@ -58,35 +58,33 @@ class ExchangeBlock:
 
 
 def exchange_blocks(
-    ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows | None = None
+    ops: Sequence[ir.Operation], form: BodyForm, *, rewritten: bool = True
 ) -> Iterator[ExchangeBlock]:
     """The blocks that begin with some all_to_alls, and have a sum over what is exchanged.
 
-    Each is looked for when it is asked for, so those before may be rewritten.
-
     Args:
-      flows: if nothing is rewritten.
+      rewritten: whether each may be rewritten before the next one is asked for.
     """
     todo = with_whole_axes(ops)
-    read = flows or Dataflows()
+    flows = dataflows(form.module)
     known: _Known = {}
     while todo:
         op, axes = todo.pop(0)
         count = form.mesh.product(axes)
-        found = _found(op, axes, count, read.of(op.block), known) if count > 1 else None
+        found = _found(op, axes, count, flows.of(op.block), known) if count > 1 else None
         if found is not None:
             inside = found.exchanges
             todo = [each for each in todo if each[0] not in inside]  # rewriting erases them
             yield found
-            known = {}
-            read = flows or Dataflows()
+            if rewritten:
+                flows, known = Dataflows(), {}
 
 
 @analysis
 def exchange_blocks_of(module: ModuleOp) -> tuple[ExchangeBlock, ...]:
     """All of a module in body form."""
     ops = find_ops(module.operation, [ALL_TO_ALL])
-    return tuple(exchange_blocks(ops, read_body_form(module), dataflows(module)))
+    return tuple(exchange_blocks(ops, read_body_form(module), rewritten=False))
 
 
 _Known: TypeAlias = "dict[tuple[ir.Block, Cut, tuple[str, ...]], _Reached]"

@@ -75,26 +75,26 @@ class RowBlock:
 
 
 def row_blocks(
-    ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows | None = None
+    ops: Sequence[ir.Operation], form: BodyForm, *, rewritten: bool = True
 ) -> Iterator[RowBlock]:
     """The blocks that begin with some all_gathers.
 
-    They have a gathered array that is summed over its rows, and a sum that is scattered. Each is
-    looked for when it is asked for, so those before may be rewritten.
+    They have a gathered array that is summed over its rows, and a sum that is scattered.
 
     Args:
-      flows: if nothing is rewritten.
+      rewritten: whether each may be rewritten before the next one is asked for.
     """
     firsts = [op for op, _ in with_whole_axes(ops)]
+    flows = dataflows(form.module)
     for block in dict.fromkeys(op.block for op in firsts):
-        flow = (flows or Dataflows()).of(block)
-        for gathers, axes in _together(flow):
+        for gathers, axes in _together(flows.of(block)):
             count = form.mesh.product(axes)
             if count > 1 and gathers[0] in firsts:
-                flow = (flows or Dataflows()).of(block)
-                found = _found(gathers, axes, count, flow, form)
+                found = _found(gathers, axes, count, flows.of(block), form)
                 if found is not None:
                     yield found
+                    if rewritten:
+                        flows = Dataflows()
 
 
 @analysis
@@ -103,7 +103,7 @@ def row_blocks_of(module: ModuleOp) -> tuple[RowBlock, ...]:
     found = find_ops(module.operation, [ALL_GATHER, REDUCE_SCATTER])
     scattering = {op.block for op in found if op.name == REDUCE_SCATTER}
     gathers = [op for op in found if op.name == ALL_GATHER and op.block in scattering]
-    return tuple(row_blocks(gathers, read_body_form(module), dataflows(module)))
+    return tuple(row_blocks(gathers, read_body_form(module), rewritten=False))
 
 
 def _together(flow: Dataflow) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:

@@ -96,7 +96,7 @@ def explain(compiled: CompiledProgram) -> Explanation:
         layouts=_layouts(compiled, mesh),
         timeline=tuple(_located(schedule.events)),
         transfers=tuple(_located(schedule.transfers)),
-        notes=_notes(compiled.target, machine, schedule),
+        notes=(*compiled.notes, *_notes(compiled.target, machine, schedule)),
     )
 
 

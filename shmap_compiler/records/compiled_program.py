@@ -61,6 +61,11 @@ class CompiledProgram(Protocol):
         """What the program was compiled for; None for the devices of its mesh."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about how the program was compiled."""
+        ...
+
     def as_text(self) -> str:
         """Returns the optimized HLO of one device, scheduled if the backend schedules it."""
         ...

@@ -22,11 +22,13 @@ class LoadedProgram:
       signature: of the program; its mesh has the devices it runs on.
       jax_compiled: the same program as a `jax.stages.Compiled` of the flat inputs.
       target: what it was compiled for; None for the devices of the mesh in the user's program.
+      notes: sentences about how it was compiled.
     """
 
     signature: Signature
     jax_compiled: Wrapped
     target: Target | None = None
+    notes: tuple[str, ...] = ()
 
     def as_text(self) -> str:
         """Returns the optimized HLO of one device."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from shmap_passes.cost.machine import Machine
-from shmap_passes.overlap.chosen_forms import ChosenForm
 
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.untyped import Setting, Unchecked
@@ -20,6 +19,7 @@ from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.compile_for_target import Progress, compile_for_target, target_mesh
 from shmap_compiler.stages.compiled import Compiled
+from shmap_compiler.stages.measured import better, not_compiled
 from shmap_compiler.stages.subprocess_compiler import Failure, places_in_subprocess
 from shmap_compiler.targets import Target
 
@@ -69,9 +69,9 @@ def compile_overlapped(
     as_it_is = plain()
     try:
         changed = compiled(program, target.compiler_options)
-    except TargetError:  # It needs more memory, or the compiler fails.
-        return as_it_is
-    return changed if _is_better(changed, as_it_is, early_bytes(snapshots.chosen)) else as_it_is
+    except TargetError as error:
+        return not_compiled(as_it_is, error)
+    return better(as_it_is, changed, snapshots.chosen)
 
 
 def _may_overlap(graph: Graph) -> bool:
@@ -83,20 +83,6 @@ def _may_overlap(graph: Graph) -> bool:
         return True
     found = (record_of(eqn.primitive) for eqn in all_equations(graph))
     return any(record is not None and record.hlo in _OVERLAPPED for record in found)
-
-
-def early_bytes(chosen: Sequence[ChosenForm]) -> int:
-    """Bytes that unrolled loops need more, as a step gathers before the one before it ends.
-
-    What a step gathers is there while that of the step before is read, and so are the results of
-    both; the slices that the next steps gather take about half as much again.
-    """
-    steps = [
-        each.received * each.count // (each.count - 1)
-        for each in chosen
-        if each.pattern == "gathering-loop"
-    ]
-    return 3 * max(steps, default=0)
 
 
 def machine_for(signature: Signature, target: Target) -> Machine | None:
@@ -119,21 +105,3 @@ def with_options_here(options: CompilerOptions, snapshots: Snapshots) -> Compile
     if not snapshots.chosen:
         return options
     return CompilerOptions(options.given, Target.parse("local").compiler_options)
-
-
-def _is_better(changed: Compiled, plain: Compiled, more: int = 0) -> bool:
-    """Whether a program is faster than the plain one, and needs no more memory.
-
-    Memory traffic without an estimate of the compiler counts, or work that moves there would be
-    free.
-
-    Args:
-      more: bytes that it may need more.
-    """
-    seconds = []
-    for totals in (changed.explain().totals, plain.explain().totals):
-        if totals.step_seconds is None:
-            return False
-        seconds.append(totals.step_seconds + (totals.unestimated_seconds or 0.0))
-    memory = [each.explain().memory.total for each in (changed, plain)]
-    return seconds[0] < seconds[1] and memory[0] <= 1.02 * memory[1] + more

@@ -50,6 +50,7 @@ class CompiledForTarget:
       signature: The arguments and results of the program; its mesh has no devices.
       target: What the program was compiled for.
       container: The saved program, as written by the process that compiled it.
+      notes: Sentences about how it was compiled; `explain` repeats them.
 
     Examples:
       The compiler for TPUs is installed by the extra `tpu`.
@@ -63,6 +64,7 @@ class CompiledForTarget:
     signature: Signature
     target: Target
     container: Container
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """One line; `as_text` gives the program."""

@@ -32,6 +32,7 @@ class Executable(LoadedProgram):
       signature: The arguments and results of the program; its mesh has the devices it runs on.
       jax_compiled: The same program as a `jax.stages.Compiled` of the flat inputs.
       target: What the program was compiled for; None for the devices of its mesh.
+      notes: Sentences about how it was compiled; `explain` repeats them.
 
     Examples:
       >>> f = shard_map(jnp.cumsum, mesh=mesh, in_specs=P("i"), out_specs=P("i"))

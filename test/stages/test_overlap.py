@@ -16,8 +16,6 @@ from jax.sharding import PartitionSpec as P
 from shmap_passes.cost.chips import H100_SXM, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
-from shmap_passes.overlap.chosen_forms import ChosenForm
-from shmap_passes.overlap.form import Form
 
 from shmap_compiler import ShmapError, Target, TargetError, overlap, shard_map
 from shmap_compiler.lowering import overlap as overlap_module
@@ -205,26 +203,6 @@ def test_options_for_attached_devices(monkeypatch):
 # ---------------------------------------------------------------------------------------- targets
 
 
-def judged(seconds, unestimated=0.0, memory=100):
-    totals = SimpleNamespace(step_seconds=seconds, unestimated_seconds=unestimated)
-    explanation = SimpleNamespace(totals=totals, memory=SimpleNamespace(total=memory))
-    return SimpleNamespace(explain=lambda: explanation)
-
-
-@pytest.mark.parametrize(
-    ("changed", "is_better"),
-    [
-        (judged(0.9), True),
-        (judged(1.1), False),
-        (judged(0.9, unestimated=0.2), False),  # work moved to what nobody estimates
-        (judged(0.9, memory=110), False),
-        (judged(None), False),
-    ],
-)
-def test_the_faster_program_is_kept(changed, is_better):
-    assert module._is_better(changed, judged(1.0)) == is_better
-
-
 @pytest.mark.parametrize("mode", ["off", "auto", "force"])
 def test_a_program_is_lowered_once(mode, monkeypatch):
     """For a target; only "measure" needs the plain program as well."""
@@ -290,15 +268,6 @@ def test_a_jitted_function_for_another_number_of_devices():
         function.compile(Target.parse("cpu:4"))
 
 
-def test_an_unrolled_loop_may_need_what_three_steps_gather():
-    assert module._is_better(judged(0.9, memory=132), judged(1.0), more=30)
-    assert not module._is_better(judged(0.9, memory=133), judged(1.0), more=30)
-    loop = ChosenForm(Form("unroll"), "gathering-loop", received=70, count=8)
-    other = ChosenForm(Form("ring"), "gather-product", received=700, count=8)
-    assert module.early_bytes([loop, other]) == 3 * 80
-    assert module.early_bytes([other]) == 0
-
-
 @pytest.mark.slow
 @needs_tpu_compiler
 def test_a_program_for_tpus():
@@ -310,6 +279,7 @@ def test_a_program_for_tpus():
     assert choice.expected_seconds == pytest.approx(1.33e-3, rel=0.01)
     compiled = lowered.compile("tpu:v6e:2x4", overlap="measure")
     assert compiled.explain().totals.step_seconds < 1.4e-3
+    assert "the rewritten program takes 1.34 ms instead of 1.86 ms" in compiled.explain().notes[0]
 
 
 @needs_gpu_compiler

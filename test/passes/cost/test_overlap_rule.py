@@ -1,7 +1,8 @@
 """The rule that decides where overlap pays, compared with schedules of the compilers.
 
-Programs a, b, c, d, f and g of docs/overlap.md: a gathered operand, gathered weights, a product
-that is scattered, or summed, experts, and a scan that gathers its weights; bf16 on eight devices.
+Programs a, b, c, d, f and g of docs/overlap-results.md: a gathered operand, gathered weights, a
+product that is scattered, or summed, experts, and a scan that gathers its weights; bf16 on eight
+devices.
 """
 
 import dataclasses
@@ -144,7 +145,7 @@ def test_agrees_with_schedules(program, chip, name, plain, expected):
     [("a", "v5e", 3.005), ("b", "v6e", 0.762), ("c", "v5p", 1.385), ("f", "v6e", 1.510)],
 )
 def test_formulas(program, chip, expected):
-    """Their terms by hand are in docs/overlap.md."""
+    """Their terms by hand are in docs/overlap-results.md."""
     assert plan(PROGRAMS[program], chip).expected == pytest.approx(expected / 1e3, rel=1e-3)
 
 

@@ -61,6 +61,12 @@ def gathered(x, w, y, v):
     return lax.all_gather(x, "i", axis=0, tiled=True) @ w, y @ v
 
 
+def layer_of_scaled(y, w, x):
+    """Both products need the first sum."""
+    scales = lax.psum(y[:64] @ w, "i")[0]
+    return layer(y, w * scales, x * scales)
+
+
 def summed(y, w, x):
     return lax.psum(y @ w, "i"), x.T @ y
 
@@ -71,6 +77,7 @@ PROGRAMS = {
     layer_of_computed: (*LAYER, (P("i"), COLUMNS)),
     two_layers: (*LAYER, (P("i"), P("i"), COLUMNS)),
     last: (*LAYER, (P("i"), COLUMNS)),
+    layer_of_scaled: (*LAYER, (P("i"), COLUMNS)),
     summed: (*LAYER, (P(), COLUMNS)),
     chain: ((COLUMNS, P("i"), P()), ((16384, 16384), (16384, 4096), (2048, 4096)), (P("i"), P())),
     gathered: (
@@ -129,6 +136,12 @@ def test_sums_beside_products_that_are_independent_are_left(machine, seconds):
 )
 def test_forms(fun, machine, expected):
     assert forms(fun, machine) == expected
+
+
+def test_beside_the_first_collective_nothing_can_run():
+    reason, form = forms(layer_of_scaled, V5P)
+    assert "less than 20" in reason
+    assert form == "asynchronous"
 
 
 def test_gathers_that_stop_everything_are_rings():

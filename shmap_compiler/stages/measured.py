@@ -1,0 +1,84 @@
+"""Which of two compiled programs `overlap="measure"` keeps, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shmap_passes.overlap.chosen_forms import ChosenForm
+
+from shmap_compiler.base.errors import TargetError
+from shmap_compiler.base.text_tables import show_bytes, show_seconds
+from shmap_compiler.stages.compiled import Compiled, CompiledForTarget
+from shmap_compiler.stages.executable import Executable
+
+_ALLOWED = 1.02
+"""Times the memory of the plain program."""
+_KEPT = "overlap: the plain program was kept"
+
+
+def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> Compiled:
+    """The faster program, if it needs no more memory than the plain one; a note says why.
+
+    Args:
+      chosen: what was rewritten in `changed`.
+    """
+    before, after = _Cost.of(plain), _Cost.of(changed)
+    if before.seconds is None or after.seconds is None:
+        return _noted(plain, f"{_KEPT}: there are no times to compare for this target")
+    times = f"{show_seconds(after.seconds)} instead of {show_seconds(before.seconds)}"
+    memory = f"{show_bytes(after.memory)} of memory instead of {show_bytes(before.memory)}"
+    if after.seconds >= before.seconds:
+        return _noted(plain, f"{_KEPT}: the rewritten one would take {times}")
+    if after.memory > _ALLOWED * before.memory + early_bytes(chosen):
+        why = f"the rewritten one would take {times}, but need {memory}"
+        return _noted(plain, f"{_KEPT}: {why}; overlap='auto' does not compare compiled programs")
+    return _noted(changed, f"overlap: the rewritten program takes {times}, and {memory}")
+
+
+def not_compiled(plain: Compiled, error: TargetError) -> Compiled:
+    """The plain program, as the rewritten one needs more memory, or fails to compile."""
+    found = error.problems[0].found
+    return _noted(plain, f"{_KEPT}: compiling the rewritten one ends with {found}")
+
+
+def early_bytes(chosen: Sequence[ChosenForm]) -> int:
+    """Bytes that unrolled loops need more, as a step gathers before the one before it ends.
+
+    What a step gathers is there while that of the step before is read, and so are the results of
+    both; the slices that the next steps gather take about half as much again.
+    """
+    steps = [
+        each.received * each.count // (each.count - 1)
+        for each in chosen
+        if each.pattern == "gathering-loop"
+    ]
+    return 3 * max(steps, default=0)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What a program costs on one device.
+
+    Attributes:
+      seconds: by the model of `explain`; None if the target has no times. Memory traffic without an
+        estimate of the compiler counts, or work that moves there would be free.
+      memory: bytes in all.
+    """
+
+    seconds: float | None
+    memory: int
+
+    @classmethod
+    def of(cls, compiled: Compiled) -> _Cost:
+        explanation = compiled.explain()
+        totals = explanation.totals
+        seconds = totals.step_seconds
+        if seconds is not None:
+            seconds += totals.unestimated_seconds or 0.0
+        return cls(seconds, explanation.memory.total)
+
+
+def _noted(compiled: Compiled, note: str) -> Compiled:
+    assert isinstance(compiled, Executable | CompiledForTarget), "nothing else is compiled"
+    return replace(compiled, notes=(note,))

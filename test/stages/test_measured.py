@@ -1,0 +1,89 @@
+"""Which of two compiled programs `overlap="measure"` keeps, and what its note says."""
+
+import re
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+from shmap_passes.overlap.chosen_forms import ChosenForm
+from shmap_passes.overlap.form import Form
+
+from shmap_compiler import Target, TargetError, shard_map
+from shmap_compiler.base.errors import Problem
+from shmap_compiler.stages import measured
+from shmap_compiler.stages.compile_for_target import compile_for_target
+from shmap_compiler.stages.compiled import CompiledForTarget
+
+PROBLEM = Problem("memory", "20 GiB needed; the largest arrays: x", "16 GiB", "split it")
+LOOP = ChosenForm(Form("unroll"), "gathering-loop", received=70, count=8)
+RING = ChosenForm(Form("ring"), "gather-product", received=700, count=8)
+
+
+@dataclass(frozen=True, repr=False)
+class Judged(CompiledForTarget):
+    """A program of which only the costs are known."""
+
+    explanation: SimpleNamespace | None = None
+
+    def explain(self):
+        return self.explanation
+
+
+def judged(seconds, unestimated=0.0, memory=100):
+    totals = SimpleNamespace(step_seconds=seconds, unestimated_seconds=unestimated)
+    explanation = SimpleNamespace(totals=totals, memory=SimpleNamespace(total=memory))
+    return Judged(None, None, None, explanation=explanation)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_kept", "note"),
+    [
+        (judged(0.9), True, "the rewritten program takes 900 ms instead of 1 s, and 100 B"),
+        (judged(0.9, memory=102), True, "102 B of memory instead of 100 B"),
+        (judged(1.0), False, "the plain program was kept: .* would take 1 s instead of 1 s"),
+        (judged(1.1), False, "would take 1.1 s instead of 1 s"),
+        # Work moved to what nobody estimates.
+        (judged(0.9, unestimated=0.2), False, "would take 1.1 s instead of 1 s"),
+        (judged(0.9, memory=103), False, "but need 103 B of memory instead of 100 B; .*'auto'"),
+        (judged(None), False, "no times to compare"),
+    ],
+)
+def test_the_faster_program_is_kept(changed, is_kept, note):
+    plain = judged(1.0)
+    kept = measured.better(plain, changed, [RING])
+    assert kept.explanation is (changed if is_kept else plain).explanation
+    (found,) = kept.notes
+    assert re.search(note, found)
+
+
+def test_an_unrolled_loop_may_need_what_three_steps_gather():
+    plain = judged(1.0, memory=1000)
+    for memory, is_kept in ((1020 + 3 * 80, True), (1021 + 3 * 80, False)):
+        changed = judged(0.9, memory=memory)
+        kept = measured.better(plain, changed, [LOOP, RING])
+        assert (kept.explanation is changed.explanation) == is_kept
+    assert measured.better(plain, judged(0.9, memory=1021), [RING]).explanation is plain.explanation
+
+
+def test_a_program_that_does_not_compile():
+    kept = measured.not_compiled(judged(1.0), TargetError("f", [PROBLEM]))
+    assert kept.notes == (
+        "overlap: the plain program was kept: compiling the rewritten one ends with 20 GiB needed; "
+        "the largest arrays: x",
+    )
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_explanation_repeats_the_notes(apart):
+    """That of an `Executable`, and of a `CompiledForTarget`."""
+    mesh = jax.make_mesh((8,), ("i",))
+    f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    program, target = f.lower(jnp.ones(8)).portable("cpu"), Target.parse("cpu:8")
+    compiled = compile_for_target(program, target, lambda phase: None, apart=apart)
+    assert isinstance(compiled, CompiledForTarget) == apart
+    failed = measured.not_compiled(compiled, TargetError("f", [PROBLEM]))
+    assert failed.explain().notes == (*failed.notes, *compiled.explain().notes)
+    assert failed.as_text() == compiled.as_text()
