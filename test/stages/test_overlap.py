@@ -1,6 +1,7 @@
 """Overlap: its setting, its reports, and what is compiled for a target."""
 
 import itertools
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -279,7 +280,8 @@ def test_a_program_for_tpus():
     assert choice.expected_seconds == pytest.approx(1.33e-3, rel=0.01)
     compiled = lowered.compile("tpu:v6e:2x4", overlap="measure")
     assert compiled.explain().totals.step_seconds < 1.4e-3
-    assert "the rewritten program takes 1.34 ms instead of 1.86 ms" in compiled.explain().notes[0]
+    note = r"the rewritten program takes 1\.3\d ms instead of 1\.86 ms"  # by version of libtpu
+    assert re.search(note, compiled.explain().notes[0])
 
 
 @needs_gpu_compiler
