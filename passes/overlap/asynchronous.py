@@ -24,13 +24,14 @@ from jaxlib.mlir import ir
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, SHORTEST
 from ..cost.overlap_on_tpu import sent_meanwhile
-from ..ir.collective_ops import ALL_GATHER, COLLECTIVES
+from ..ir.collective_ops import ALL_GATHER
 from ..ir.dataflow import Dataflow, Dataflows
 from ..ir.types import array_bytes
 from .decision import Choice, Decision
 from .form import Form
+from .independence import Independence, bits
 from .lives import Life, Lives, peak
-from .products import DOT, Product
+from .products import Product
 from .site import Site
 
 _PATTERNS = ("gather-product", "gather-contraction", "product-scatter", "product-sum")
@@ -112,7 +113,9 @@ class _Block:
         Args:
           is_alone: whether nothing in the module is rewritten.
         """
-        if len(self.choices) > _MOST or not self._any_beside:
+        numbers = [self.flow.node(site.op).number for site in self.choices]
+        # In most programs nothing can run beside a collective.
+        if len(numbers) > _MOST or not any(map(self._independence.beside, numbers)):
             return {}
         _, hidden = self._seconds_without(self._given_up())
         found: dict[Site, Choice] = {}
@@ -167,7 +170,7 @@ class _Block:
         formed = {each for each in self._candidates if each.choice.form} - given_up
         # Products that need nothing of these are computed before them, in order that what they
         # read need not stay in memory.
-        ordered = _bits(e.number for e in formed if e.choice.form and e.choice.form.ordered)
+        ordered = bits(e.number for e in formed if e.choice.form and e.choice.form.ordered)
         inside = {op for each in formed for op in each.site.products}
         free = {n: s for n, s in self._products.items() if self.flow.nodes[n].op not in inside}
         total, hidden = self._others, _Hidden()
@@ -179,7 +182,7 @@ class _Block:
             rest, hidden[each] = each.sent, {}
             before = self._before(each.number, late)
             for number in each.beside:
-                is_late = before & ordered & ~self._needed[number]
+                is_late = before & ordered & ~self._independence.needed[number]
                 if rest > 0 and free.get(number, 0.0) > 0 and not is_late | before >> number & 1:
                     hidden[each][number] = min(rest, free[number])
                     rest -= hidden[each][number]
@@ -190,7 +193,7 @@ class _Block:
 
     def _before(self, number: int, late: Mapping[int, int]) -> int:
         """What comes before an operation, as bits by number, if some products are late."""
-        before, known = self._needed[number], 0
+        before, known = self._independence.needed[number], 0
         while before != known:
             known = before
             for product, others in late.items():
@@ -222,15 +225,8 @@ class _Block:
             sent, computed = sent_meanwhile(self.decide.work(site), self.machine)
             if sent >= SHORTEST:
                 number = self.flow.node(site.op).number
-                beside = tuple(n for n in self._numbers if self._is_beside(n, number))
+                beside = tuple(self._independence.beside(number))
                 yield _Candidate(site, choice, number, sent, computed, beside)
-
-    def _is_beside(self, product: int, collective: int) -> bool:
-        needed = self._needed
-        if needed[product] >> collective & 1 or needed[collective] >> product & 1:
-            return False
-        # What waits for another collective comes too late.
-        return not needed[product] & self._sent & ~needed[collective]
 
     def _fits(self, site: Site, beside: Iterable[int]) -> bool:
         """Whether what products read that run beside a collective has a place meanwhile.
@@ -258,15 +254,8 @@ class _Block:
         return peak(meanwhile, {}) - most <= self.lives.allowed(self.block, most)
 
     @cached_property
-    def _any_beside(self) -> bool:
-        """Whether a product can run beside a collective; in most programs none can."""
-        sent = [self.flow.node(site.op).number for site in self.choices]
-        return any(self._is_beside(n, each) for each in sent for n in self._numbers)
-
-    @cached_property
-    def _numbers(self) -> list[int]:
-        """Those of the products of the block."""
-        return [node.number for node in self.flow.nodes if node.name == DOT]
+    def _independence(self) -> Independence:
+        return Independence(self.flow)
 
     @cached_property
     def _products(self) -> dict[int, float]:
@@ -275,7 +264,7 @@ class _Block:
         computed = sent_meanwhile(self.decide.work(site), self.machine)[1] / site.flops
         bandwidth = self.machine.chip.hbm_bandwidth
         found: dict[int, float] = {}
-        for number in self._numbers:
+        for number in self._independence.products:
             node = self.flow.nodes[number]
             moved = sum(map(array_bytes, (*node.operands, *node.results)))
             seconds = computed * Product.of(node.op).flops
@@ -287,28 +276,3 @@ class _Block:
         """The seconds of the products that are of no candidate."""
         own = {op for each in self._candidates for op in each.site.products}
         return sum(s for n, s in self._products.items() if self.flow.nodes[n].op not in own)
-
-    @cached_property
-    def _sent(self) -> int:
-        """The collectives of the block, as bits by number."""
-        return _bits(node.number for node in self.flow.nodes if node.name in COLLECTIVES)
-
-    @cached_property
-    def _needed(self) -> list[int]:
-        """What each operation of the block needs, as bits by number."""
-        needed: list[int] = []
-        for node in self.flow.nodes:
-            values = (*node.operands, *node.inner)
-            sources = [each for value in values if (each := self.flow.source(value)) is not None]
-            bits = _bits(each.number for each in sources)
-            for each in sources:
-                bits |= needed[each.number]
-            needed.append(bits)
-        return needed
-
-
-def _bits(numbers: Iterable[int]) -> int:
-    bits = 0
-    for number in numbers:
-        bits |= 1 << number
-    return bits

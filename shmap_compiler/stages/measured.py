@@ -25,12 +25,12 @@ def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> 
     """
     before, after = _Cost.of(plain), _Cost.of(changed)
     if before.seconds is None or after.seconds is None:
-        return _noted(plain, f"{_KEPT}: there are no times to compare for this target")
+        return _noted(plain, f"{_KEPT}: times on this target are not known")
     times = f"{show_seconds(after.seconds)} instead of {show_seconds(before.seconds)}"
     memory = f"{show_bytes(after.memory)} of memory instead of {show_bytes(before.memory)}"
     if after.seconds >= before.seconds:
         return _noted(plain, f"{_KEPT}: the rewritten one would take {times}")
-    if after.memory > _ALLOWED * before.memory + early_bytes(chosen):
+    if after.memory > _ALLOWED * before.memory + _early_bytes(chosen):
         why = f"the rewritten one would take {times}, but need {memory}"
         return _noted(plain, f"{_KEPT}: {why}; overlap='auto' does not compare compiled programs")
     return _noted(changed, f"overlap: the rewritten program takes {times}, and {memory}")
@@ -38,11 +38,11 @@ def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> 
 
 def not_compiled(plain: Compiled, error: TargetError) -> Compiled:
     """The plain program, as the rewritten one needs more memory, or fails to compile."""
-    found = error.problems[0].found
+    found = error.problems[0].found.splitlines()[0]
     return _noted(plain, f"{_KEPT}: compiling the rewritten one ends with {found}")
 
 
-def early_bytes(chosen: Sequence[ChosenForm]) -> int:
+def _early_bytes(chosen: Sequence[ChosenForm]) -> int:
     """Bytes that unrolled loops need more, as a step gathers before the one before it ends.
 
     What a step gathers is there while that of the step before is read, and so are the results of

@@ -145,7 +145,7 @@ def test_agrees_with_schedules(program, chip, name, plain, expected):
     [("a", "v5e", 3.005), ("b", "v6e", 0.762), ("c", "v5p", 1.385), ("f", "v6e", 1.510)],
 )
 def test_formulas(program, chip, expected):
-    """Their terms by hand are in docs/overlap-results.md."""
+    """Their terms by hand are in docs/overlap-model.md."""
     assert plan(PROGRAMS[program], chip).expected == pytest.approx(expected / 1e3, rel=1e-3)
 
 
