@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func
@@ -13,8 +13,8 @@ from ..base import PassRefused, Violation
 from .find_ops import find_ops
 from .ops import terminator
 
-# A module calls its functions a few times; more is a recursion.
-_MOST_INLINED = 1000
+# Functions that call others twice, which do the same, would become a module without end.
+_MOST_INLINED = 20_000
 
 
 def functions_of(module: ModuleOp) -> dict[str, func.FuncOp]:
@@ -36,8 +36,9 @@ def inline_calls(
     """Inlines calls in @main, and in what is inlined, until `must_inline` holds for none.
 
     Raises:
-      PassRefused: the functions call one another.
+      PassRefused: a function calls itself, or there are too many calls.
     """
+    recursive = _calling_themselves(module)
     inlined = 0
     while True:
         functions = functions_of(module)
@@ -49,14 +50,15 @@ def inline_calls(
         if not calls:
             return
         for call in calls:
+            name = callee(call)
+            if name in recursive:
+                text = f"@{name} calls itself, which XLA does not take; write a loop instead"
+                raise PassRefused([Violation(call.location, text)])
             inlined += 1
             if inlined > _MOST_INLINED:
-                text = (
-                    f"more than {_MOST_INLINED} calls lead to manual regions; do the functions "
-                    "call themselves? Inline them first"
-                )
+                text = f"more than {_MOST_INLINED:,} calls would be inlined; call fewer functions"
                 raise PassRefused([Violation(call.location, text)])
-            inline(call, functions[callee(call)])
+            inline(call, functions[name])
 
 
 def inline(call: ir.Operation, function: func.FuncOp) -> list[ir.Operation]:
@@ -78,10 +80,25 @@ def inline(call: ir.Operation, function: func.FuncOp) -> list[ir.Operation]:
 
 def reaches(module: ModuleOp, names: set[str]) -> set[str]:
     """The functions that call one of `names`, in some steps, and `names` themselves."""
-    calls = {
+    return _callers(_called(module), names)
+
+
+def _calling_themselves(module: ModuleOp) -> set[str]:
+    """The functions that call themselves, in some steps."""
+    calls = _called(module)
+    return {name for name, called in calls.items() if called & _callers(calls, {name})}
+
+
+def _called(module: ModuleOp) -> dict[str, set[str]]:
+    """The names that each function calls."""
+    return {
         name: {callee(call) for call in find_ops(function.operation, ["func.call"])}
         for name, function in functions_of(module).items()
     }
+
+
+def _callers(calls: Mapping[str, Set[str]], names: Set[str]) -> set[str]:
+    """The functions that call one of `names`, in some steps, and `names` themselves."""
     found = set(names)
     while more := {name for name, called in calls.items() if called & found} - found:
         found |= more
