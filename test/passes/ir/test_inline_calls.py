@@ -1,7 +1,5 @@
 """Calls are inlined if that ends."""
 
-import re
-
 import pytest
 import shmap_passes
 from jaxlib.mlir import ir
@@ -34,12 +32,6 @@ def inlined(*functions):
         return len(find_ops(main.operation, ["stablehlo.multiply"]))
 
 
-def refused(*functions):
-    with pytest.raises(PassRefused) as caught:
-        inlined(*functions)
-    return str(caught.value)
-
-
 def test_what_is_called_often_is_inlined():
     ten = ["ten"] * 10
     functions = [function("hundred", *ten), function("ten", *["one"] * 10)]
@@ -56,7 +48,8 @@ def test_what_is_called_often_is_inlined():
     ],
 )
 def test_no_function_calls_itself(functions, name):
-    assert f"@{name} calls itself" in refused(*functions)
+    with pytest.raises(PassRefused, match=f"@{name} calls itself"):
+        inlined(*functions)
 
 
 LOOP = """
@@ -74,10 +67,11 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 
 def test_a_loop_in_itself_does_not_end_the_process():
-    assert "@main calls itself" in refused(LOOP)
+    with pytest.raises(PassRefused, match="@main calls itself"):
+        inlined(LOOP)
 
 
 def test_functions_that_call_others_twice_do_not_go_on_for_ever():
     functions = [function(f"f{n}", *[f"f{n - 1}"] * 2) for n in range(1, 40)]
-    message = refused(function("main", "f39"), *functions, function("f0", "one"))
-    assert re.search("more than 20,000 calls would be inlined", message)
+    with pytest.raises(PassRefused, match="more than 20,000 calls would be inlined"):
+        inlined(function("main", "f39"), *functions, function("f0", "one"))
