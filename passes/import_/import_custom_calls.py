@@ -47,7 +47,7 @@ from ..ir.collective_ops import COLLECTIVES, call_target
 from ..ir.find_ops import find_ops
 from ..ir.inline_calls import callee, erase_uncalled, functions_of
 from ..ir.mesh import Mesh
-from ..ir.ops import defining_op, is_token, terminator
+from ..ir.ops import defining_op, is_token, partition_count, terminator
 from ..ir.types import Value
 from .body_of import free_symbol, main_of, replace_module
 from .choose_mesh import choose_mesh, mesh_of_text
@@ -91,7 +91,7 @@ class ImportCustomCalls(ImportPass):
         positions = _of_region(copy, [PARTITION_ID], nested)
         mesh = choose_mesh(
             self.mesh,
-            _partitions(copy),
+            partition_count(copy.operation),
             [(each, call.op.location) for call in outer for each in call.shardings],
             collectives,
             positions,
@@ -166,14 +166,6 @@ def _is_in(op: ir.Operation, functions: set[str]) -> bool:
     while parent is not None and not isinstance(parent.operation.opview, func.FuncOp):
         parent = parent.operation.parent
     return parent is not None and parent.operation.opview.name.value in functions
-
-
-def _partitions(module: ModuleOp) -> int:
-    attributes = module.operation.attributes
-    if "mhlo.num_partitions" not in attributes:
-        return 0
-    count = attributes["mhlo.num_partitions"]
-    return ir.IntegerAttr(count).value if isinstance(count, ir.IntegerAttr) else 0
 
 
 def _manual_axes(outer: Sequence[ShardingCall], mesh: Mesh, main: func.FuncOp) -> tuple[str, ...]:

@@ -50,6 +50,12 @@ def function_around(op: ir.Operation) -> ir.Operation:
     return op
 
 
+def partition_count(module: ir.Operation) -> int:
+    """The number of devices on which a module says that it runs; 0 if it does not say."""
+    count = module.attributes.get("mhlo.num_partitions")
+    return max(0, count.value) if isinstance(count, ir.IntegerAttr) else 0
+
+
 def is_token(type_: ir.Type) -> bool:
     # Printing a type takes long, and nearly all are tensors.
     return not isinstance(type_, ir.RankedTensorType) and str(type_) == "!stablehlo.token"

@@ -16,7 +16,7 @@ from shmap_passes.ir.body_form import read_mesh
 from shmap_passes.ir.collective_ops import GROUPED, GROUPS
 from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.mesh import Mesh
-from shmap_passes.ir.ops import walk
+from shmap_passes.ir.ops import partition_count, walk
 from shmap_passes.ir.shardy_notes import erase_shardy_notes
 
 from shmap_compiler.simulate.shardy_sums import resolve_shardy_collectives
@@ -128,9 +128,9 @@ def _mesh_in_use(module: ModuleOp) -> Mesh:
 
 def _device_count(module: ModuleOp) -> int:
     """The number of devices of a module that names no mesh axes."""
-    count = module.operation.attributes.get("mhlo.num_partitions")
-    if count is not None:
-        return ir.IntegerAttr(count).value
+    count = partition_count(module.operation)
+    if count:
+        return count
     tiles = (match[1].split(",") for match in _TILES.finditer(str(module)))
     return max((prod(map(int, tile)) for tile in tiles), default=1)
 

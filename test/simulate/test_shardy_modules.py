@@ -119,10 +119,10 @@ def test_functions_of_which_none_is_the_entry():
         simulated(text)
 
 
-def summing(sharding, region):
+def summing(sharding, region, count="8 : i32"):
     """A region that returns its blocks as summands, for GSPMD."""
     return f"""
-    module attributes {{mhlo.num_partitions = 8 : i32}} {{
+    module attributes {{mhlo.num_partitions = {count}}} {{
       func.func @main(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {{
         %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{replicated}}"}}
             : (tensor<8x2xf32>) -> tensor<8x2xf32>
@@ -135,6 +135,12 @@ def summing(sharding, region):
         return %3 : tensor<8x2xf32>
       }}
     }}"""
+
+
+@pytest.mark.parametrize("count", ["12 : i4", '"8"'])
+def test_a_number_of_devices_that_is_none(count):
+    tiles = "{devices=[1,1,8]<=[8] last_tile_dims={unreduced}}"  # 12 of four bits is -4
+    np.testing.assert_array_equal(simulated(summing(tiles, "{manual}", count)), 8 * X)
 
 
 MANUAL_ALONG_4 = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"

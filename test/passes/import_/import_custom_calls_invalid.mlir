@@ -61,6 +61,18 @@ module @an_unknown_number_of_devices {
 
 // -----
 
+// 12 of four bits is -4.
+module @a_negative_number_of_devices attributes {mhlo.num_partitions = 12 : i4} {
+  // expected-error @+1 {{nothing in the module says on how many devices it runs; name the mesh, as in --shmap-import-custom-calls=mesh=i=4,j=2}}
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = stablehlo.custom_call @Sharding(%x) {mhlo.sharding = "{replicated}"} : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : (tensor<8xf32>) -> tensor<8xf32>
+    return %x : tensor<8xf32>
+  }
+}
+
+// -----
+
 module @regions_over_different_devices {
   func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
     %0 = stablehlo.custom_call @Sharding(%x) {mhlo.sharding = "{devices=[2,2]<=[4] last_tile_dim_replicate}"} : (tensor<8xf32>) -> tensor<8xf32>
