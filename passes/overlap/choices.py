@@ -69,7 +69,7 @@ def choices(
             chosen |= _rings_beside_sums(chosen, decide)
         found = {site: choice.form for site, choice in chosen.items()}
         forms = {site: form for site, form in found.items() if form is not None}
-        refused = too_large(forms, lives) | too_large_beside(found, machine)
+        refused = too_large(forms, lives, machine) | too_large_beside(found, machine)
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)

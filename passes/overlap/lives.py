@@ -29,6 +29,7 @@ class Life:
       first, last: the numbers of the operations that compute it and read it last.
       is_fused: whether it takes the place of what it is computed from.
       is_returned: whether it is a result, and nothing else reads it.
+      becomes_result: whether only results are computed from it, element by element, or moved.
     """
 
     value: Value
@@ -37,6 +38,7 @@ class Life:
     last: int
     is_fused: bool
     is_returned: bool
+    becomes_result: bool
 
 
 class Lives:
@@ -110,6 +112,7 @@ class Lives:
 def _lives(flow: Dataflow) -> list[Life]:
     fused = [is_fused(node.name) for node in flow.nodes]
     through: dict[int, int] = {}  # when the results of an operation that are not stored are read
+    only_returned: set[int] = set()  # what is fused, and read by nothing else
     lives: list[Life] = []
     for node in reversed(flow.nodes):
         number = node.number
@@ -118,14 +121,21 @@ def _lives(flow: Dataflow) -> list[Life]:
             # What is fused reads nothing in memory.
             is_read = any(not fused[user.number] for user in users)
             is_stored = not fused[number] or (is_read and node.name in ELEMENTWISE)
+            becomes_result = bool(users) and all(
+                user.name == "func.return" or user.number in only_returned for user in users
+            )
             # What is not stored is computed where it is read, from what it is computed from.
             last = max([number, *(through.get(user.number, user.number) for user in users)])
             if is_stored and _is_array(value):
                 is_returned = {user.name for user in users} == {"func.return"}
                 array = array_bytes(value)
-                lives.append(Life(value, array, number, last, fused[number], is_returned))
+                lives.append(
+                    Life(value, array, number, last, fused[number], is_returned, becomes_result)
+                )
             elif fused[number]:
                 through[number] = max(through.get(number, 0), last)
+                if becomes_result:
+                    only_returned.add(number)
     return lives
 
 
