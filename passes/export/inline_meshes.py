@@ -8,7 +8,8 @@ Before:  sdy.mesh @mesh = <["i"=4]>
          ... replica_group_mesh_axes<mesh = @mesh, axes = [...]>
 After:   ... in_shardings=[<mesh<["i"=4]>, [{"i"}]>]
          ... replica_group_mesh_axes<mesh = #stablehlo.mesh<axes=[<name = "i", size = 4>]>, ...>
-Needs:   at most one mesh per name, which MLIR's symbol tables guarantee.
+Needs:   a body for each function, and at most one mesh per name, which MLIR's symbol tables
+         guarantee.
 Leaves:  no `sdy.mesh` and no reference to one.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxlib.mlir import ir, passmanager
-from jaxlib.mlir.dialects import sdy, stablehlo
+from jaxlib.mlir.dialects import func, sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, PassRefused, Violation
@@ -49,6 +50,14 @@ class InlineMeshes(Pass):
         manager.add("sdy-inline-meshes")
 
     def run(self, module: ModuleOp) -> None:
+        declared = [
+            op for op in module.body.operations if isinstance(op, func.FuncOp) and op.is_external
+        ]
+        if declared:  # Shardy's pass ends the process at them.
+            raise PassRefused(
+                Violation(op.location, f"@{op.name.value} has no body; define it, or remove it")
+                for op in declared
+            )
         grouped = [
             (op, symbol)
             for op in find_ops(module.operation, GROUPED)

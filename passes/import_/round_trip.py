@@ -63,7 +63,8 @@ def _restore(module: ModuleOp) -> None:
         for which in ("arg_attrs", "res_attrs"):
             if which in function.attributes:
                 values = ir.ArrayAttr(function.attributes[which])
-                function.attributes[which] = ir.ArrayAttr.get([_restored(v) for v in values])
+                restored = [_restored(value, function.location) for value in values]
+                function.attributes[which] = ir.ArrayAttr.get(restored)
     bodies = {name for name in functions_of(module) if _BODY in name}
     while left := [op for op in find_ops(module.operation, ["func.call"]) if callee(op) in bodies]:
         # Those in the body of another region come first.
@@ -86,13 +87,18 @@ def _note(op: ir.Operation | None, name: str) -> ir.Attribute | None:
     """An attribute of Shardy's that `op` has as text."""
     if op is None or _NOTES not in op.attributes:
         return None
-    return _parsed(ir.DictAttr(op.attributes[_NOTES]), name)
+    return _parsed(op.attributes[_NOTES], name, op.location)
 
 
-def _parsed(notes: ir.DictAttr, name: str) -> ir.Attribute | None:
-    if name not in notes:
+def _parsed(notes: ir.Attribute, name: str, location: ir.Location) -> ir.Attribute | None:
+    if not isinstance(notes, ir.DictAttr) or name not in notes:
         return None
-    return ir.Attribute.parse(ir.StringAttr(notes[name]).value.replace('\\"', '"'))
+    written = notes[name]
+    try:
+        return ir.Attribute.parse(ir.StringAttr(written).value.replace('\\"', '"'))
+    except (ir.MLIRError, ValueError):
+        text = f"{name} is {written}, which is not an attribute written as text"
+        raise PassRefused([Violation(location, text)]) from None
 
 
 def _declare_meshes(module: ModuleOp) -> None:
@@ -102,8 +108,8 @@ def _declare_meshes(module: ModuleOp) -> None:
         for op in module.body.operations
         if isinstance(op, sdy.MeshOp)
     }
-    for named in ir.DictAttr(meshes) if meshes is not None else ():
-        if named.name not in declared:
+    for named in meshes if isinstance(meshes, ir.DictAttr) else ():
+        if named.name not in declared and sdy.MeshAttr.isinstance(named.attr):
             with ir.InsertionPoint.at_block_begin(module.body), module.operation.location:
                 sdy.MeshOp(named.name, named.attr)
     if meshes is not None:
@@ -120,7 +126,7 @@ def _restore_sharding(op: ir.Operation) -> None:
     if target == "Sharding":
         if sharding is None:
             return
-        (each,) = sdy.TensorShardingPerValueAttr(sharding).shardings
+        (each,) = _listed(sharding, "xla.sdy.sharding", op)
         with ir.InsertionPoint(op), op.location:
             made = ir.Operation.create(
                 "sdy.sharding_constraint",
@@ -133,11 +139,22 @@ def _restore_sharding(op: ir.Operation) -> None:
     op.erase()
 
 
-def _restored(named: ir.Attribute) -> ir.DictAttr:
+def _listed(attribute: ir.Attribute, name: str, op: ir.Operation) -> list[ir.Attribute]:
+    """The shardings of the results of `op` that its note `name` lists."""
+    shardings: list[ir.Attribute] = []
+    if sdy.TensorShardingPerValueAttr.isinstance(attribute):
+        shardings = list(sdy.TensorShardingPerValueAttr(attribute).shardings)
+    if len(shardings) != len(op.results):
+        text = f"{name} is {attribute}, and must list {len(op.results)}, one for each value"
+        raise PassRefused([Violation(op.location, text)])
+    return shardings
+
+
+def _restored(named: ir.Attribute, location: ir.Location) -> ir.DictAttr:
     """The attributes of an argument or result of a function, with its sharding."""
     kept = {each.name: each.attr for each in ir.DictAttr(named)}
     notes = kept.pop(_NOTES, None)
-    sharding = None if notes is None else _parsed(ir.DictAttr(notes), "xla.sdy.sharding")
+    sharding = None if notes is None else _parsed(notes, "xla.sdy.sharding", location)
     if sharding is not None:
         kept[SHARDING] = sharding
     return ir.DictAttr.get(kept)
@@ -209,6 +226,4 @@ def _found(name: str, noted: Sequence[ir.Operation]) -> ir.Attribute:
 def _shardings(
     name: str, noted: Sequence[ir.Operation], side: ir.Operation | None
 ) -> list[ir.Attribute]:
-    if side is None:
-        return []
-    return list(sdy.TensorShardingPerValueAttr(_found(name, noted)).shardings)
+    return [] if side is None else _listed(_found(name, noted), name, side)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes import PassRefused, make_context
 from shmap_passes.diagnostics import file_line_col
+from shmap_passes.ir.mesh import MOST_LISTED
 
 from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
 from shmap_compiler.base.untyped import AnyValue, TreeDef, Unchecked
@@ -93,16 +94,20 @@ def playable(
         fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
         raise simulation_error(who, place, found, "a StableHLO module", fix) from None
     except PassRefused as error:
-        first, fix = error.violations[0], "print the module again with the version that wrote it"
-        place, needed = file_line_col(first.location), "regions with their shardings"
-        raise simulation_error(who, place, first.message, needed, fix) from None
+        raise _refused(error, who, "regions with their shardings") from None
     if "main" not in module.functions:
         found = f"the functions {', '.join(module.functions) or 'none'}"
         needed = "a function @main, or one public function only"
         raise simulation_error(who, "module", found, needed, "name the entry function main")
+    if module.mesh.size > MOST_LISTED:
+        found, needed = f"a mesh of {module.mesh.size:,} devices", f"at most {MOST_LISTED:,}"
+        fix = "lower the program for a smaller mesh: every device is simulated"
+        raise simulation_error(who, "module", found, needed, fix)
     try:
         with module.module.context, ir.Location.unknown():
             return compile_module(module, every_op=every_op)
+    except PassRefused as error:
+        raise _refused(error, who, "a module in body form, as @main has manual axes") from None
     except DynamicShape as error:
         fix = "lower the program for arrays of known shapes"
         needed = "a shape that is known before the program runs"
@@ -118,6 +123,11 @@ def playable(
         fix = "use another element type"
         found = f"an array of element type {error.args[0]}"
         raise simulation_error(who, "@main", found, needed, fix) from None
+
+
+def _refused(error: PassRefused, who: str, needed: str) -> SimulationError:
+    first, fix = error.violations[0], "print the module again with the version that wrote it"
+    return simulation_error(who, file_line_col(first.location), first.message, needed, fix)
 
 
 def _first_diagnostic(error: ir.MLIRError) -> tuple[str, str]:

@@ -143,6 +143,25 @@ def test_a_number_of_devices_that_is_none(count):
     np.testing.assert_array_equal(simulated(summing(tiles, "{manual}", count)), 8 * X)
 
 
+@pytest.mark.parametrize(
+    ("mesh", "found"),
+    [
+        ('"i"=2], device_ids=[1, 0', "@mesh lists device ids"),
+        ('"i"=9223372036854775807', "a mesh of 9,223,372,036,854,775,807 devices"),
+    ],
+)
+def test_meshes_that_cannot_be_simulated(mesh, found):
+    """Modules in body form."""
+    text = f"""
+    sdy.mesh @mesh = <[{mesh}]>
+    func.func @main(%x: tensor<8x2xf32>) -> tensor<8x2xf32>
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
+      return %x : tensor<8x2xf32>
+    }}"""
+    with pytest.raises(SimulationError, match=found):
+        simulated(text)
+
+
 MANUAL_ALONG_4 = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"
 
 

@@ -27,3 +27,11 @@ module @groups_over_an_axis_that_is_not_there {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+module @a_function_without_a_body {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{@f has no body; define it, or remove it}}
+  func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32>
+}
