@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -29,6 +32,8 @@ from shmap_compiler.simulate.steps import Collective, Step, Unsupported
 
 RAGGED = "ragged_all_to_all"
 """The custom call that is a collective."""
+NAME_OTHERS = "name devices and axes of the mesh; shmap-opt --shmap-verify checks a whole module"
+"""What to do about those that are not there."""
 
 
 def is_collective(op: ir.Operation) -> bool:
@@ -45,10 +50,16 @@ def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) 
     except ImpossiblePart as error:
         fix = "let one divide the other, or list the devices"
         return Unsupported(place, *numbers, f"groups over {error}", fix)
+    except _UnknownDevices as error:
+        return Unsupported(place, *numbers, str(error), NAME_OTHERS)
     result = result_of(op, _general)
     if op.name == "stablehlo.custom_call":
         place = SourcePlace(f"stablehlo.{RAGGED}", place.line)
     return Collective(place, *numbers, groups, axes=axes, result=result)
+
+
+class _UnknownDevices(Exception):
+    """A collective names devices, or axes, that the mesh does not have."""
 
 
 def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ...] | None]:
@@ -56,6 +67,7 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
     sizes, everyone = module.mesh.sizes, tuple(range(module.mesh.size))
     if op.name == "stablehlo.collective_permute":
         pairs = tuple((a, b) for a, b in device_ids(op, "source_target_pairs"))
+        _check_devices(itertools.chain(*pairs), module)
         return (everyone,), pair_axes(pairs, sizes) if pairs else ()
     if op.name == "stablehlo.custom_call":
         config = ir.DictAttr(op.attributes["backend_config"])
@@ -63,6 +75,9 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
     elif (axes := group_axes(op)) is not None:
         attribute = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS])
         named = module.mesh_of(attribute.mesh)
+        for axis in axes:
+            if axis not in named.sizes:
+                raise _UnknownDevices(f'groups over axis "{axis}", which {named} lacks')
         if not split_group_axes(op):
             return tuple(map(tuple, named.groups(axes))), axes
         parts = [part_of(stablehlo.AxisRefAttr(each)) for each in ir.ArrayAttr(attribute.axes)]
@@ -72,9 +87,17 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
     else:
         rows = device_ids(op, GROUPS)
     groups = tuple(tuple(d for d in row if d >= 0) for row in rows) or (everyone,)
+    _check_devices(itertools.chain(*groups), module)
     equal = len({len(group) for group in groups}) == 1
     complete = sorted(d for group in groups for d in group) == list(everyone)
     return groups, axes_of_groups(groups, sizes) if equal and complete else None
+
+
+def _check_devices(devices: Iterable[int], module: ReadModule) -> None:
+    """Raises _UnknownDevices for one that the mesh does not have."""
+    for device in devices:
+        if not 0 <= device < module.mesh.size:
+            raise _UnknownDevices(f"device {device}; {module.mesh} has {module.mesh.size} devices")
 
 
 def _general(op: ir.Operation, type_: ir.Type) -> Function:

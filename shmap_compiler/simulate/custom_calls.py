@@ -11,7 +11,7 @@ from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.simulate import lapack
 from shmap_compiler.simulate.arithmetic import poisoned
-from shmap_compiler.simulate.collective_steps import collective_step, is_collective
+from shmap_compiler.simulate.collective_steps import NAME_OTHERS, collective_step, is_collective
 from shmap_compiler.simulate.crossings import INTO, OUT_OF, crossing_call
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.numbering import Numbering
@@ -32,6 +32,10 @@ def custom_call_step(op: ir.Operation, module: ReadModule, numbering: Numbering)
         return crossing_call(op, target, numbering, module)
     if is_axis_index(op):
         axes = indexed_axes(op)
+        for axis in axes:
+            if axis not in module.mesh.sizes:
+                found = f'the index along axis "{axis}", which {module.mesh} lacks'
+                return Unsupported(place, *numbers, found, NAME_OTHERS)
         ranks = [_rank(device, axes, module.mesh) for device in range(module.mesh.size)]
         return Position(place, *numbers, scalars(op, ranks))
     if target in _IDENTITIES:

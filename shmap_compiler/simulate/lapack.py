@@ -35,7 +35,9 @@ def call_of(op: ir.Operation, target: str) -> Function | None:
     letter, routine = found[1], _ROUTINES[found[2]]
     # JAX writes the arguments of the routine in the first, modules that were HLO in the second.
     name = "mhlo.backend_config" if "mhlo.backend_config" in op.attributes else "backend_config"
-    attributes = ir.DictAttr(op.attributes[name])
+    attributes = op.attributes.get(name)
+    if not isinstance(attributes, ir.DictAttr):
+        return None
     options = {a.name: ir.IntegerAttr(a.attr).value for a in attributes}
     types = [ir.RankedTensorType(result.type) for result in op.results]
     shapes = [tuple(t.shape) for t in types]

@@ -162,6 +162,44 @@ def test_meshes_that_cannot_be_simulated(mesh, found):
         simulated(text)
 
 
+AXIS_K = r'axis "k", which @mesh \[i=2\] lacks'
+BY_AXIS = (
+    "replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = "
+    '[#stablehlo.axis_ref<name = "k">]>'
+)
+ROWS = "split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64, "
+PAIRS = "source_target_pairs = dense<[[0, 1], [9, 0]]> : tensor<2x2xi64>"
+INDEX = (
+    'call_target_name = "shmap.axis_index", api_version = 4 : i32, backend_config = {axes = ["k"]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "found"),
+    [
+        (f'"stablehlo.all_to_all"(%x) <{{{ROWS}{BY_AXIS}}}> : (TYPE) -> TYPE', AXIS_K),
+        (
+            f'"stablehlo.all_to_all"(%x) <{{{ROWS}replica_groups = dense<[[0, 1], [2, 3]]> '
+            ": tensor<2x2xi64>}> : (TYPE) -> TYPE",
+            r"device 2; @mesh",
+        ),
+        (f'"stablehlo.collective_permute"(%x) <{{{PAIRS}}}> : (TYPE) -> TYPE', "device 9; @mesh"),
+        (f'"stablehlo.custom_call"() <{{{INDEX}}}> : () -> tensor<i32>', AXIS_K),
+    ],
+)
+def test_devices_and_axes_that_are_not_there(op, found):
+    spec = "{sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}"
+    text = f"""
+    sdy.mesh @mesh = <["i"=2]>
+    func.func @main(%x: TYPE {spec}) -> (TYPE {spec})
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
+      %0 = {op}
+      return %x : TYPE
+    }}"""
+    with pytest.raises(SimulationError, match=found):
+        simulated(text.replace("TYPE", "tensor<8x2xf32>"))
+
+
 MANUAL_ALONG_4 = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"
 
 
