@@ -16,7 +16,6 @@ from shmap_passes.ir.ops import defining_op
 from shmap_passes.ir.types import Value
 from shmap_passes.ir.unverified import manual_axes
 
-from shmap_compiler.base.untyped import OpView
 from shmap_compiler.simulate import borders
 from shmap_compiler.simulate.cuts import Cut
 from shmap_compiler.simulate.module import ReadModule
@@ -92,7 +91,7 @@ def crossing_call(op: ir.Operation, target: str, numbering: Numbering, module: R
     """The step of one of GSPMD's two custom calls."""
     place, (operands, results) = place_of(op), numbering.around(op)
     if target == INTO:
-        text = _sharding_text(ir.OpResult(op.operands[0]).owner)
+        text = _sharding_text(defining_op(op.operands[0]))
         region = _sharding_text(op)
         cut = borders.read_text(text, shape(op.operands[0].type), module.mesh.size, region)
         return Enter(place, operands, results, (cut,))
@@ -102,15 +101,19 @@ def crossing_call(op: ir.Operation, target: str, numbering: Numbering, module: R
     return _leave(place, operands, results, (cut,), [type_], module)
 
 
-def _sharding_text(op: OpView) -> str:
-    return ir.StringAttr(op.operation.attributes["mhlo.sharding"]).value
+def _sharding_text(op: ir.Operation | None) -> str:
+    """The sharding that an op has as text."""
+    text = None if op is None else op.attributes.get("mhlo.sharding")
+    if not isinstance(text, ir.StringAttr):
+        raise borders.UnreadableSharding("of a value that enters or leaves a region: none")
+    return text.value
 
 
 def _text_of_block(block: Value) -> str:
     """The sharding of a block that leaves; all axes are manual if nothing says it."""
     made = defining_op(block)
     has_text = made is not None and "mhlo.sharding" in made.attributes
-    return _sharding_text(made.opview) if made is not None and has_text else "{manual}"
+    return _sharding_text(made) if has_text else "{manual}"
 
 
 def _leave(

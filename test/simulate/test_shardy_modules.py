@@ -162,6 +162,17 @@ def test_meshes_that_cannot_be_simulated(mesh, found):
         simulated(text)
 
 
+def test_a_region_of_which_nothing_says_how_arrays_are_split():
+    text = """
+    func.func @main(%x: tensor<8x2xf32>) -> tensor<4x2xf32> {
+      %0 = stablehlo.custom_call @SPMDFullToShardShape(%x) {mhlo.sharding = "{manual}"}
+          : (tensor<8x2xf32>) -> tensor<4x2xf32>
+      return %0 : tensor<4x2xf32>
+    }"""
+    with pytest.raises(SimulationError, match="enters or leaves a region: none"):
+        simulated(text)
+
+
 AXIS_K = r'axis "k", which @mesh \[i=2\] lacks'
 BY_AXIS = (
     "replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = "
