@@ -74,7 +74,10 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
         rows = np.array(ir.DenseIntElementsAttr(config["replica_groups"])).tolist()
     elif (axes := group_axes(op)) is not None:
         attribute = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS])
-        named = module.mesh_of(attribute.mesh)
+        symbol = attribute.mesh
+        if isinstance(symbol, ir.FlatSymbolRefAttr) and symbol.value not in module.meshes:
+            raise _UnknownDevices(f"groups on mesh @{symbol.value}, which the module lacks")
+        named = module.mesh_of(symbol)
         for axis in axes:
             if axis not in named.sizes:
                 raise _UnknownDevices(f'groups over axis "{axis}", which {named} lacks')

@@ -21,7 +21,7 @@ from shmap_compiler.simulate.cuts import Cut
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.numbering import Numbering
 from shmap_compiler.simulate.places import SourcePlace, place_of
-from shmap_compiler.simulate.steps import Block, Enter, Leave, Step
+from shmap_compiler.simulate.steps import Block, Enter, Leave, Step, Unsupported
 
 INTO, OUT_OF = "SPMDFullToShardShape", "SPMDShardToFullShape"
 """The custom calls of GSPMD."""
@@ -94,11 +94,28 @@ def crossing_call(op: ir.Operation, target: str, numbering: Numbering, module: R
         text = _sharding_text(defining_op(op.operands[0]))
         region = _sharding_text(op)
         cut = borders.read_text(text, shape(op.operands[0].type), module.mesh.size, region)
+        if _shape_of_blocks(cut) != shape(op.results[0].type):
+            return _of_other_blocks(op, text, numbering)
         return Enter(place, operands, results, (cut,))
     type_ = op.results[0].type
     region = _text_of_block(op.operands[0])
-    cut = borders.read_text(_sharding_text(op), shape(type_), module.mesh.size, region)
+    text = _sharding_text(op)
+    cut = borders.read_text(text, shape(type_), module.mesh.size, region)
+    if _shape_of_blocks(cut) != shape(op.operands[0].type):
+        return _of_other_blocks(op, text, numbering)
     return _leave(place, operands, results, (cut,), [type_], module)
+
+
+def _shape_of_blocks(cut: Cut) -> tuple[int, ...]:
+    """All devices have blocks of one shape."""
+    return tuple(stop - start for start, stop in cut.windows[0])
+
+
+def _of_other_blocks(op: ir.Operation, text: str, numbering: Numbering) -> Unsupported:
+    before, after = op.operands[0].type, op.results[0].type
+    found = f"from {before} to {after} with the sharding {text}"
+    fix = "give the block the size of the array divided by the number of parts"
+    return Unsupported(place_of(op), *numbering.around(op), found, fix)
 
 
 def _sharding_text(op: ir.Operation | None) -> str:

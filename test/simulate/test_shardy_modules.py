@@ -162,14 +162,29 @@ def test_meshes_that_cannot_be_simulated(mesh, found):
         simulated(text)
 
 
-def test_a_region_of_which_nothing_says_how_arrays_are_split():
-    text = """
-    func.func @main(%x: tensor<8x2xf32>) -> tensor<4x2xf32> {
-      %0 = stablehlo.custom_call @SPMDFullToShardShape(%x) {mhlo.sharding = "{manual}"}
-          : (tensor<8x2xf32>) -> tensor<4x2xf32>
-      return %0 : tensor<4x2xf32>
-    }"""
-    with pytest.raises(SimulationError, match="enters or leaves a region: none"):
+SPLIT = "{devices=[2,1]<=[2]}"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "block", "found"),
+    [
+        (None, "4x2", "enters or leaves a region: none"),
+        (SPLIT, "2x2", r"from tensor<8x2xf32> to tensor<2x2xf32> with the sharding"),
+        (SPLIT, "4x2", r"@Sharding from tensor<4x2xf32> to tensor<2x2xf32>"),
+    ],
+)
+def test_a_region_whose_blocks_are_no_parts_of_the_array(sharding, block, found):
+    hint = "" if sharding is None else f'{{mhlo.sharding = "{sharding}"}}'
+    text = f"""
+    func.func @main(%x: tensor<8x2xf32>) -> tensor<2x2xf32> {{
+      %0 = stablehlo.custom_call @Sharding(%x) {hint} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+      %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}}
+          : (tensor<8x2xf32>) -> tensor<{block}xf32>
+      %2 = stablehlo.custom_call @Sharding(%1) {{mhlo.sharding = "{{manual}}"}}
+          : (tensor<{block}xf32>) -> tensor<2x2xf32>
+      return %2 : tensor<2x2xf32>
+    }}"""
+    with pytest.raises(SimulationError, match=found):
         simulated(text)
 
 
@@ -195,6 +210,12 @@ INDEX = (
             r"device 2; @mesh",
         ),
         (f'"stablehlo.collective_permute"(%x) <{{{PAIRS}}}> : (TYPE) -> TYPE', "device 9; @mesh"),
+        (
+            f'"stablehlo.all_to_all"(%x) <{{{ROWS}{BY_AXIS}}}> : (TYPE) -> TYPE'.replace(
+                "@mesh", "@main"
+            ),
+            "groups on mesh @main, which the module lacks",
+        ),
         (f'"stablehlo.custom_call"() <{{{INDEX}}}> : () -> tensor<i32>', AXIS_K),
     ],
 )
