@@ -100,6 +100,8 @@ def read_text(text: str, shape: Sequence[int], count: int, region: str = "{manua
     tile, rank = ids.shape, len(shape)
     where = {int(device): index for index, device in np.ndenumerate(ids)}
     windows, groups, summands = [], {}, []
+    if sorted(where) != list(range(count)):
+        raise UnreadableSharding(f"{text}, which must name each of {count} devices once")
     for device in range(count):
         index = where[device]
         manual = _coordinates(index[rank:], kinds, "manual")
@@ -143,6 +145,8 @@ def _read_tiles(text: str) -> tuple[np.ndarray, list[str]]:
     else:
         ids = np.array(_numbers(match[4]))
     kinds = ["replicated"] if match[5] else [k.strip() for k in (match[6] or "").split(",") if k]
+    if ids.size != prod(tile):
+        raise UnreadableSharding(f"{text}, which names {ids.size} devices for {prod(tile)} tiles")
     return ids.reshape(tile), kinds
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -103,9 +104,15 @@ def playable(
         found, needed = f"a mesh of {module.mesh.size:,} devices", f"at most {MOST_LISTED:,}"
         fix = "lower the program for a smaller mesh: every device is simulated"
         raise simulation_error(who, "module", found, needed, fix)
+    with _unreadable_parts(who), module.module.context, ir.Location.unknown():
+        return compile_module(module, every_op=every_op)
+
+
+@contextlib.contextmanager
+def _unreadable_parts(who: str) -> Iterator[None]:
+    """Raises SimulationError for what cannot be read; functions are read when they are called."""
     try:
-        with module.module.context, ir.Location.unknown():
-            return compile_module(module, every_op=every_op)
+        yield
     except PassRefused as error:
         raise _refused(error, who, "a module in body form, as @main has manual axes") from None
     except DynamicShape as error:
@@ -190,7 +197,8 @@ def run(
 ) -> Played:
     """Plays a program. Raises SimulationError for an op that cannot be played."""
     try:
-        return play(program, inputs, observer)
+        with _unreadable_parts(who):
+            return play(program, inputs, observer)
     except CannotSimulate as error:
         needed = "operations of StableHLO that its reference interpreter evaluates"
         raise simulation_error(who, str(error.place), error.found, needed, error.fix) from None

@@ -1,10 +1,12 @@
-"""Runs shmap-opt on mutated modules: no traceback, hang or death.
+"""Runs shmap-opt and the simulator on mutated modules: no traceback, hang or death.
 
     python test/fuzzing/run.py --modules 10000 --seconds 900 --seed 7
 
 Modules are processed in forked children, so that a death costs one module. A child that dies or
-hangs while MLIR parses the module is counted separately: MLIR's parser is not ours. Exit status 1
-if anything else is found; each finding is kept in a file and printed with its command.
+hangs while MLIR parses the module is counted separately: MLIR's parser is not ours. Modules that
+shmap-opt takes or refuses are also simulated, for a few seconds, as they may have loops without
+end. Exit status 1 if anything else is found; each finding is kept in a file and printed with its
+command.
 """
 
 from __future__ import annotations
@@ -25,11 +27,17 @@ import tempfile
 import time
 import traceback
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
+import numpy as np
 import shmap_passes
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
 from shmap_tools.opt import main as shmap_opt
+
+from shmap_compiler import ShmapError
+from shmap_compiler.simulate.simulate_module import simulate_module
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from fuzzing import mutate
@@ -37,9 +45,12 @@ from fuzzing import mutate
 PASSES = Path(__file__).parent.parent / "passes"
 _BATCH = 200
 _LONGEST_S = 60
+_LONGEST_SIMULATION_S = 5
 _MEMORY = 16 * 2**30
+_MOST_ELEMENTS = 10_000
 # Outcomes of one module; a child writes one byte for each, and b"P" once it is parsed.
 _ACCEPTED, _REFUSED, _MALFORMED, _BROKEN = b"0", b"1", b"2", b"X"
+_DTYPES = {"f32": "f4", "f64": "f8", "f16": "f2", "i32": "i4", "ui32": "u4", "i64": "i8", "i1": "?"}
 _OUTCOMES = {
     _ACCEPTED: "accepted",
     _REFUSED: "refused by a pass",
@@ -146,6 +157,8 @@ def _child(batch: list[Case], writer: int) -> None:
             is_module = _printed(each.text, context) is not None
             os.write(writer, b"P")
             what = broken(each, Path(folder), context)
+            if is_module and not isinstance(what, str):
+                what = not_simulated(each.text) or what
             if isinstance(what, str):
                 message = what.encode()
                 os.write(writer, _BROKEN + len(message).to_bytes(4, "big") + message)
@@ -187,6 +200,51 @@ def broken(case: Case, folder: Path, context: ir.Context) -> str | bool:
         if plain is not None and _printed(plain, context) is not None:
             return "what it printed cannot be read again"
     return True
+
+
+def not_simulated(text: str) -> str | None:
+    """What went wrong when a module was simulated with ones; None for a result or a message."""
+    inputs = _ones(text)
+    if inputs is None:
+        return None
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(_LONGEST_SIMULATION_S)
+    try:
+        simulate_module(text, inputs)
+    except (ShmapError, _TooLong):
+        return None
+    except BaseException:
+        return "simulate_module\n" + traceback.format_exc()
+    finally:
+        signal.alarm(0)
+    return None
+
+
+class _TooLong(Exception):
+    """A simulation goes on."""
+
+
+def _stop(*_: object) -> None:
+    raise _TooLong
+
+
+def _ones(text: str) -> list[np.ndarray] | None:
+    """Arrays for @main; None if it has none, or takes arrays that are large or of other types."""
+    with shmap_passes.make_context():
+        for op in ir.Module.parse(text).body.operations:
+            if isinstance(op, func.FuncOp) and op.name.value == "main":
+                types = list(op.type.inputs)
+                return [_one(each) for each in types] if all(map(_is_small, types)) else None
+    return None
+
+
+def _is_small(type_: ir.Type) -> bool:
+    is_array = isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
+    return is_array and prod(type_.shape) <= _MOST_ELEMENTS and str(type_.element_type) in _DTYPES
+
+
+def _one(type_: ir.RankedTensorType) -> np.ndarray:
+    return np.ones(type_.shape, _DTYPES[str(type_.element_type)])
 
 
 def main() -> int:

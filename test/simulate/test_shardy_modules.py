@@ -162,6 +162,34 @@ def test_meshes_that_cannot_be_simulated(mesh, found):
         simulated(text)
 
 
+@pytest.mark.parametrize(
+    ("tiles", "found"),
+    [
+        ("[2,1]0,1", "must name each of 4 devices once"),
+        ("[4,1]0,1,1,2", "must name each of 4 devices once"),
+        ("[2,1]0,1,2,3", "names 4 devices for 2 tiles"),
+    ],
+)
+def test_a_function_with_a_sharding_of_other_devices(tiles, found):
+    """It is read when it is called."""
+    text = f"""
+    module attributes {{mhlo.num_partitions = 4 : i32}} {{
+      func.func public @main(%x: tensor<8x2xf32>) -> tensor<2x2xf32> {{
+        %0 = call @f(%x) : (tensor<8x2xf32>) -> tensor<2x2xf32>
+        return %0 : tensor<2x2xf32>
+      }}
+      func.func private @f(%x: tensor<8x2xf32>) -> tensor<2x2xf32> {{
+        %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{devices={tiles}}}"}}
+            : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}}
+            : (tensor<8x2xf32>) -> tensor<2x2xf32>
+        return %1 : tensor<2x2xf32>
+      }}
+    }}"""
+    with pytest.raises(SimulationError, match=found):
+        simulated(text)
+
+
 SPLIT = "{devices=[2,1]<=[2]}"
 
 
