@@ -95,7 +95,10 @@ def _parsed(notes: ir.Attribute, name: str, location: ir.Location) -> ir.Attribu
         return None
     written = notes[name]
     try:
-        return ir.Attribute.parse(ir.StringAttr(written).value.replace('\\"', '"'))
+        text = ir.StringAttr(written).value.replace('\\"', '"')
+        # In a list, as MLIR dies of text without an attribute.
+        (attribute,) = ir.ArrayAttr(ir.Attribute.parse(f"[{text}\n]"))
+        return attribute
     except (ir.MLIRError, ValueError):
         text = f"{name} is {written}, which is not an attribute written as text"
         raise PassRefused([Violation(location, text)]) from None

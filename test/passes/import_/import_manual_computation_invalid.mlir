@@ -303,6 +303,17 @@ module @a_hint_that_is_no_attribute attributes {mhlo.frontend_attributes = {xla.
 
 // -----
 
+module @a_hint_of_no_text attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\22a\22=2]>}"}} {
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    // expected-error @+1 {{xla.sdy.sharding is "", which is not an attribute written as text}}
+    %0 = stablehlo.custom_call @Sharding(%x) {mhlo.frontend_attributes = {xla.sdy.sharding = ""}, mhlo.sharding = "{devices=[2]<=[2]}"} : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = stablehlo.custom_call @xla.sdy.GlobalToLocalShape(%0) {mhlo.frontend_attributes = {xla.sdy.in_shardings = "#sdy.sharding_per_value<[<@mesh, [{\22a\22}]>]>", xla.sdy.manual_axes = "#sdy<manual_axes{\22a\22}>"}} : (tensor<8xf32>) -> tensor<4xf32>
+    return %x : tensor<8xf32>
+  }
+}
+
+// -----
+
 module @a_region_with_too_many_shardings attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\22a\22=2]>}"}} {
   func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
     // expected-error @+1 {{xla.sdy.in_shardings is #sdy.sharding_per_value<[<@mesh, [{"a"}]>, <@mesh, [{}]>]>, and must list 1, one for each value}}
