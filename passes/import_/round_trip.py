@@ -95,28 +95,35 @@ def _parsed(notes: ir.Attribute, name: str, location: ir.Location) -> ir.Attribu
         return None
     written = notes[name]
     try:
-        text = ir.StringAttr(written).value.replace('\\"', '"')
-        # In a list, as MLIR dies of text without an attribute.
-        (attribute,) = ir.ArrayAttr(ir.Attribute.parse(f"[{text}\n]"))
-        return attribute
+        source = ir.StringAttr(written).value.replace('\\"', '"')
+        # In a list, as MLIR ends the process at text without an attribute.
+        (attribute,) = ir.ArrayAttr(ir.Attribute.parse(f"[{source}\n]"))
     except (ir.MLIRError, ValueError):
         text = f"{name} is {written}, which is not an attribute written as text"
         raise PassRefused([Violation(location, text)]) from None
+    return attribute
 
 
 def _declare_meshes(module: ModuleOp) -> None:
     meshes = _note(module.operation, "xla.sdy.meshes")
+    if meshes is None:
+        return
+    named: dict[str, ir.Attribute] = {}
+    if isinstance(meshes, ir.DictAttr):
+        named = {each.name: each.attr for each in meshes}
+    if not named or not all(map(sdy.MeshAttr.isinstance, named.values())):
+        text = f"xla.sdy.meshes is {meshes}, and must be a dictionary of meshes"
+        raise PassRefused([Violation(module.operation.location, text)])
     declared = {
         ir.StringAttr(op.sym_name).value
         for op in module.body.operations
         if isinstance(op, sdy.MeshOp)
     }
-    for named in meshes if isinstance(meshes, ir.DictAttr) else ():
-        if named.name not in declared and sdy.MeshAttr.isinstance(named.attr):
+    for name, mesh in named.items():
+        if name not in declared:
             with ir.InsertionPoint.at_block_begin(module.body), module.operation.location:
-                sdy.MeshOp(named.name, named.attr)
-    if meshes is not None:
-        del module.operation.attributes[_NOTES]
+                sdy.MeshOp(name, mesh)
+    del module.operation.attributes[_NOTES]
 
 
 def _restore_sharding(op: ir.Operation) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Set
+import graphlib
+from collections.abc import Callable
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func
@@ -13,7 +14,7 @@ from ..base import PassRefused, Violation
 from .find_ops import find_ops
 from .ops import terminator
 
-# Functions that call others twice, which do the same, would become a module without end.
+# If each function calls the next one twice, a module doubles with every function.
 _MOST_INLINED = 20_000
 
 
@@ -38,7 +39,6 @@ def inline_calls(
     Raises:
       PassRefused: a function calls itself, or there are too many calls.
     """
-    recursive = _calling_themselves(module)
     inlined = 0
     while True:
         functions = functions_of(module)
@@ -49,16 +49,14 @@ def inline_calls(
         ]
         if not calls:
             return
+        if not inlined:
+            _check_recursion(module)
         for call in calls:
-            name = callee(call)
-            if name in recursive:
-                text = f"@{name} calls itself, which XLA does not take; write a loop instead"
-                raise PassRefused([Violation(call.location, text)])
             inlined += 1
             if inlined > _MOST_INLINED:
                 text = f"more than {_MOST_INLINED:,} calls would be inlined; call fewer functions"
                 raise PassRefused([Violation(call.location, text)])
-            inline(call, functions[name])
+            inline(call, functions[callee(call)])
 
 
 def inline(call: ir.Operation, function: func.FuncOp) -> list[ir.Operation]:
@@ -80,13 +78,22 @@ def inline(call: ir.Operation, function: func.FuncOp) -> list[ir.Operation]:
 
 def reaches(module: ModuleOp, names: set[str]) -> set[str]:
     """The functions that call one of `names`, in some steps, and `names` themselves."""
-    return _callers(_called(module), names)
-
-
-def _calling_themselves(module: ModuleOp) -> set[str]:
-    """The functions that call themselves, in some steps."""
     calls = _called(module)
-    return {name for name, called in calls.items() if called & _callers(calls, {name})}
+    found = set(names)
+    while more := {name for name, called in calls.items() if called & found} - found:
+        found |= more
+    return found
+
+
+def _check_recursion(module: ModuleOp) -> None:
+    """Raises PassRefused if a function calls itself, in some steps."""
+    calls = {name: sorted(called) for name, called in _called(module).items()}
+    try:
+        graphlib.TopologicalSorter(calls).prepare()
+    except graphlib.CycleError as error:
+        name = min(error.args[1])
+        text = f"@{name} calls itself, which XLA does not take; write a loop instead"
+        raise PassRefused([Violation(functions_of(module)[name].location, text)]) from None
 
 
 def _called(module: ModuleOp) -> dict[str, set[str]]:
@@ -95,14 +102,6 @@ def _called(module: ModuleOp) -> dict[str, set[str]]:
         name: {callee(call) for call in find_ops(function.operation, ["func.call"])}
         for name, function in functions_of(module).items()
     }
-
-
-def _callers(calls: Mapping[str, Set[str]], names: Set[str]) -> set[str]:
-    """The functions that call one of `names`, in some steps, and `names` themselves."""
-    found = set(names)
-    while more := {name for name, called in calls.items() if called & found} - found:
-        found |= more
-    return found
 
 
 def erase_uncalled(module: ModuleOp) -> None:

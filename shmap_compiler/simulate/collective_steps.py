@@ -32,8 +32,6 @@ from shmap_compiler.simulate.steps import Collective, Step, Unsupported
 
 RAGGED = "ragged_all_to_all"
 """The custom call that is a collective."""
-NAME_OTHERS = "name devices and axes of the mesh; shmap-opt --shmap-verify checks a whole module"
-"""What to do about those that are not there."""
 
 
 def is_collective(op: ir.Operation) -> bool:
@@ -51,11 +49,18 @@ def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) 
         fix = "let one divide the other, or list the devices"
         return Unsupported(place, *numbers, f"groups over {error}", fix)
     except _UnknownDevices as error:
-        return Unsupported(place, *numbers, str(error), NAME_OTHERS)
+        return not_on_mesh(op, str(error), numbering)
     result = result_of(op, _general)
     if op.name == "stablehlo.custom_call":
         place = SourcePlace(f"stablehlo.{RAGGED}", place.line)
     return Collective(place, *numbers, groups, axes=axes, result=result)
+
+
+def not_on_mesh(op: ir.Operation, found: str, numbering: Numbering) -> Unsupported:
+    """The step of an op that names devices or axes that the mesh does not have."""
+    fix = "name others; shmap-opt --shmap-verify checks a whole module"
+    needed = "devices and axes that the mesh has"
+    return Unsupported(place_of(op), *numbering.around(op), found, fix, needed)
 
 
 class _UnknownDevices(Exception):

@@ -115,7 +115,8 @@ def _of_other_blocks(op: ir.Operation, text: str, numbering: Numbering) -> Unsup
     before, after = op.operands[0].type, op.results[0].type
     found = f"from {before} to {after} with the sharding {text}"
     fix = "give the block the size of the array divided by the number of parts"
-    return Unsupported(place_of(op), *numbering.around(op), found, fix)
+    needed = "blocks that are the parts of the array"
+    return Unsupported(place_of(op), *numbering.around(op), found, fix, needed)
 
 
 def _sharding_text(op: ir.Operation | None) -> str:

@@ -11,7 +11,7 @@ from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.simulate import lapack
 from shmap_compiler.simulate.arithmetic import poisoned
-from shmap_compiler.simulate.collective_steps import NAME_OTHERS, collective_step, is_collective
+from shmap_compiler.simulate.collective_steps import collective_step, is_collective, not_on_mesh
 from shmap_compiler.simulate.crossings import INTO, OUT_OF, crossing_call, shape
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.numbering import Numbering
@@ -35,14 +35,15 @@ def custom_call_step(op: ir.Operation, module: ReadModule, numbering: Numbering)
         for axis in axes:
             if axis not in module.mesh.sizes:
                 found = f'the index along axis "{axis}", which {module.mesh} lacks'
-                return Unsupported(place, *numbers, found, NAME_OTHERS)
+                return not_on_mesh(op, found, numbering)
         ranks = [_rank(device, axes, module.mesh) for device in range(module.mesh.size)]
         return Position(place, *numbers, scalars(op, ranks))
     if target in _IDENTITIES:
         before, after = op.operands[0].type, op.results[0].type
         if shape(before) != shape(after):
             fix = "write @SPMDFullToShardShape or @SPMDShardToFullShape, which cut and join arrays"
-            return Unsupported(place, *numbers, f"@{target} from {before} to {after}", fix)
+            found = f"@{target} from {before} to {after}"
+            return Unsupported(place, *numbers, found, fix, "a result of the same shape")
         return Same(place, *numbers)
     if target == _BUFFER:
         return Computed(place, *numbers, poisoned(op))

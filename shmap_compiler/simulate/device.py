@@ -13,6 +13,7 @@ from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.interpreter import EvaluationFailed, shared
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import (
+    KNOWN_OPERATIONS,
     Block,
     Branch,
     Call,
@@ -36,9 +37,9 @@ Observer = Callable[[int, Step, Sequence[AnyValue], Sequence[AnyValue]], None]
 class CannotSimulate(Exception):
     """A step that cannot be played."""
 
-    def __init__(self, place: SourcePlace, found: str, fix: str):
+    def __init__(self, place: SourcePlace, found: str, fix: str, needed: str = KNOWN_OPERATIONS):
         super().__init__(f"{place}: {found}")
-        self.place, self.found, self.fix = place, found, fix
+        self.place, self.found, self.fix, self.needed = place, found, fix, needed
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Device:
                     results = self._alone(step, operands)
                 except CannotSimulate as error:
                     place = nearest(error.place, self.path)
-                    raise CannotSimulate(place, error.found, error.fix) from None
+                    raise CannotSimulate(place, error.found, error.fix, error.needed) from None
                 if self.observer is not None:
                     self.observer(self.number, step, operands, results)
             environment.update(zip(step.results, results, strict=True))
@@ -169,7 +170,7 @@ class Device:
         if isinstance(step, Same):
             return operands
         assert isinstance(step, Unsupported), f"{type(step).__name__} has no rule"
-        raise CannotSimulate(step.place, step.found, step.fix)
+        raise CannotSimulate(step.place, step.found, step.fix, step.needed)
 
     def _block(self, full: np.ndarray, cut: Unchecked) -> np.ndarray:
         if cut.summands:

@@ -200,5 +200,5 @@ def run(
         with _unreadable_parts(who):
             return play(program, inputs, observer)
     except CannotSimulate as error:
-        needed = "operations of StableHLO that its reference interpreter evaluates"
-        raise simulation_error(who, str(error.place), error.found, needed, error.fix) from None
+        place = str(error.place)
+        raise simulation_error(who, place, error.found, error.needed, error.fix) from None

@@ -90,12 +90,16 @@ class Position(Step):
     values: tuple[np.ndarray, ...]
 
 
+KNOWN_OPERATIONS = "operations of StableHLO that its reference interpreter evaluates"
+
+
 @dataclass(frozen=True, eq=False)
 class Unsupported(Step):
     """An op that cannot be simulated; an error if a device comes to it."""
 
     found: str
     fix: str
+    needed: str = KNOWN_OPERATIONS
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,10 +50,10 @@ module @a_region_that_main_does_not_reach {
 module @functions_that_call_themselves {
   sdy.mesh @mesh = <["i"=4]>
   func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
-    // expected-error @+1 {{@f calls itself, which XLA does not take; write a loop instead}}
     %0 = call @f(%x) : (tensor<8xf32>) -> tensor<8xf32>
     return %0 : tensor<8xf32>
   }
+  // expected-error @+1 {{@f calls itself, which XLA does not take; write a loop instead}}
   func.func private @f(%x: tensor<8xf32>) -> tensor<8xf32> {
     %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
       sdy.return %b : tensor<2xf32>
@@ -339,5 +339,15 @@ module @a_region_with_another_attribute attributes {mhlo.frontend_attributes = {
   }
   func.func private @xla.sdy.manual_computation_body(%x: tensor<4xf32>) -> tensor<4xf32> {
     return %x : tensor<4xf32>
+  }
+}
+
+// -----
+
+// expected-error @+1 {{xla.sdy.meshes is {mesh = 3 : i64}, and must be a dictionary of meshes}}
+module @notes_with_another_mesh attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = 3 : i64}"}} {
+  func.func public @main(%x: tensor<8xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.custom_call @xla.sdy.GlobalToLocalShape(%x) : (tensor<8xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
   }
 }

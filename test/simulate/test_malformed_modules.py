@@ -1,0 +1,127 @@
+"""Modules that MLIR reads and nobody can run: a SimulationError says what is wrong."""
+
+import numpy as np
+import pytest
+
+from shmap_compiler import simulate_module
+from shmap_compiler.base.errors import SimulationError
+
+X = np.ones((8, 2), np.float32)
+
+
+def refused(text, found):
+    with pytest.raises(SimulationError, match=found):
+        simulate_module(text, [X])
+
+
+@pytest.mark.parametrize(
+    ("mesh", "found"),
+    [
+        ('"i"=2], device_ids=[1, 0', "@mesh lists device ids"),
+        ('"i"=9223372036854775807', "a mesh of 9,223,372,036,854,775,807 devices"),
+    ],
+)
+def test_meshes_that_cannot_be_simulated(mesh, found):
+    """Modules in body form."""
+    text = f"""
+    sdy.mesh @mesh = <[{mesh}]>
+    func.func @main(%x: tensor<8x2xf32>) -> tensor<8x2xf32>
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
+      return %x : tensor<8x2xf32>
+    }}"""
+    refused(text, found)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "found"),
+    [
+        ("[2,1]0,1", "must name each of 4 devices once"),
+        ("[4,1]0,1,1,2", "must name each of 4 devices once"),
+        ("[2,1]0,1,2,3", "names 4 devices for 2 tiles"),
+    ],
+)
+def test_a_function_with_a_sharding_of_other_devices(tiles, found):
+    """It is read when it is called."""
+    text = f"""
+    module attributes {{mhlo.num_partitions = 4 : i32}} {{
+      func.func public @main(%x: tensor<8x2xf32>) -> tensor<2x2xf32> {{
+        %0 = call @f(%x) : (tensor<8x2xf32>) -> tensor<2x2xf32>
+        return %0 : tensor<2x2xf32>
+      }}
+      func.func private @f(%x: tensor<8x2xf32>) -> tensor<2x2xf32> {{
+        %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{devices={tiles}}}"}}
+            : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}}
+            : (tensor<8x2xf32>) -> tensor<2x2xf32>
+        return %1 : tensor<2x2xf32>
+      }}
+    }}"""
+    refused(text, found)
+
+
+SPLIT = "{devices=[2,1]<=[2]}"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "block", "found"),
+    [
+        (None, "4x2", "enters or leaves a region: none"),
+        (SPLIT, "2x2", r"from tensor<8x2xf32> to tensor<2x2xf32> with the sharding"),
+        (SPLIT, "4x2", r"@Sharding from tensor<4x2xf32> to tensor<2x2xf32>"),
+    ],
+)
+def test_a_region_whose_blocks_are_no_parts_of_the_array(sharding, block, found):
+    hint = "" if sharding is None else f'{{mhlo.sharding = "{sharding}"}}'
+    text = f"""
+    func.func @main(%x: tensor<8x2xf32>) -> tensor<2x2xf32> {{
+      %0 = stablehlo.custom_call @Sharding(%x) {hint} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+      %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}}
+          : (tensor<8x2xf32>) -> tensor<{block}xf32>
+      %2 = stablehlo.custom_call @Sharding(%1) {{mhlo.sharding = "{{manual}}"}}
+          : (tensor<{block}xf32>) -> tensor<2x2xf32>
+      return %2 : tensor<2x2xf32>
+    }}"""
+    refused(text, found)
+
+
+AXIS_K = r'axis "k", which @mesh \[i=2\] lacks'
+BY_AXIS = (
+    "replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = "
+    '[#stablehlo.axis_ref<name = "k">]>'
+)
+ROWS = "split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64, "
+PAIRS = "source_target_pairs = dense<[[0, 1], [9, 0]]> : tensor<2x2xi64>"
+INDEX = (
+    'call_target_name = "shmap.axis_index", api_version = 4 : i32, backend_config = {axes = ["k"]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "found"),
+    [
+        (f'"stablehlo.all_to_all"(%x) <{{{ROWS}{BY_AXIS}}}> : (TYPE) -> TYPE', AXIS_K),
+        (
+            f'"stablehlo.all_to_all"(%x) <{{{ROWS}replica_groups = dense<[[0, 1], [2, 3]]> '
+            ": tensor<2x2xi64>}> : (TYPE) -> TYPE",
+            r"device 2; @mesh",
+        ),
+        (f'"stablehlo.collective_permute"(%x) <{{{PAIRS}}}> : (TYPE) -> TYPE', "device 9; @mesh"),
+        (
+            f'"stablehlo.all_to_all"(%x) <{{{ROWS}{BY_AXIS}}}> : (TYPE) -> TYPE'.replace(
+                "@mesh", "@main"
+            ),
+            "groups on mesh @main, which the module lacks",
+        ),
+        (f'"stablehlo.custom_call"() <{{{INDEX}}}> : () -> tensor<i32>', AXIS_K),
+    ],
+)
+def test_devices_and_axes_that_are_not_there(op, found):
+    spec = "{sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}"
+    text = f"""
+    sdy.mesh @mesh = <["i"=2]>
+    func.func @main(%x: TYPE {spec}) -> (TYPE {spec})
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
+      %0 = {op}
+      return %x : TYPE
+    }}"""
+    refused(text.replace("TYPE", "tensor<8x2xf32>"), found)
