@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,10 @@ class Agreement:
     @property
     def holds(self) -> bool:
         return not self.problem and self.relative <= self.tolerance
+
+    def allowing(self, relative: float) -> Agreement:
+        """The same with at least this tolerance."""
+        return replace(self, tolerance=max(self.tolerance, relative))
 
 
 def compare(results: PyTree, references: PyTree, tolerance: float | None = None) -> list[Agreement]:

@@ -197,9 +197,10 @@ def _variance(value: Value, x: Value) -> str:
         return "at least 0" if is_clamped else "squares minus mean"
     while op is not None and op.name in ("stablehlo.divide", "stablehlo.multiply"):
         op = _alike(op.operands[0])
-    if op is not None and op.name == "stablehlo.reduce" and _square_of(op.operands[0]) == x:
-        return ""
-    return "var"
+    if op is None or op.name != "stablehlo.reduce":
+        return "var"
+    squared = _square_of(op.operands[0])
+    return "" if squared is not None and squared == x else "var"
 
 
 def _behind(value: Value, order: dict[ir.Operation, int]) -> list[ir.Operation]:

@@ -54,7 +54,7 @@ def _is_permutation(rows: int, number: int) -> bool:
     """Whether JAX permutes so many rows by one sorting, by the bits of this one of two new keys."""
     for seed in _SEEDS:
         key = jax.random.key(seed, impl="threefry2x32")
-        bits = jax.random.bits(jax.random.split(key)[number], (rows,))
+        bits = jax.random.bits(jax.random.split(key)[number], (rows,), np.uint32)
         made = np.argsort(np.asarray(bits), stable=True)
         if not np.array_equal(made, jax.random.permutation(key, rows)):
             return False

@@ -1,12 +1,13 @@
 """Operations on 64-bit numbers, which JAX has no arrays of unless `jax_enable_x64` is set.
 
 XLA has them all the same: a random number generator counts its blocks in 64 bits. Such operations
-are embedded as StableHLO, those that exchange wide numbers together.
+are embedded as StableHLO, those that exchange wide numbers together. Where one of them needs what
+is computed of another, each that leaves wide numbers behind is embedded with all that it needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ class Cluster:
     """
 
     ops: list[ir.Operation]
-    outputs: list[Value]
+    outputs: Sequence[Value]
     place: ir.Operation
 
 
@@ -42,7 +43,7 @@ def wide_clusters(block: ir.Block) -> dict[ir.Operation, Cluster]:
     """The cluster of each operation of a block that has one.
 
     Raises:
-      WideNumbers: wide numbers leave the block, or a cluster needs what is computed of it.
+      WideNumbers: wide numbers leave the block.
     """
     if setting("jax_enable_x64"):
         return {}
@@ -69,27 +70,28 @@ def wide_clusters(block: ir.Block) -> dict[ir.Operation, Cluster]:
         if op.name == _CONSTANT:
             clusters[op] = Cluster([], [], op)
         elif op not in clusters:
-            cluster = _cluster(sorted(group, key=order.__getitem__), order)
-            clusters.update(dict.fromkeys(group, cluster))
+            members = sorted(group, key=order.__getitem__)
+            cluster = _cluster(members, order)
+            clusters.update(
+                _apart(members, order) if cluster is None else dict.fromkeys(members, cluster)
+            )
     return clusters
 
 
 def _constants(ops: list[ir.Operation]) -> list[ir.Operation]:
     """The constants that operations take: each cluster has its own, so that none connects two."""
-    values = (value for op in ops for value in op.operands if _is_wide(value))
-    makers = (ir.OpResult(v).owner.operation for v in values if not isinstance(v, ir.BlockArgument))
+    makers = (source for op in ops for source in _sources(op, wide=True))
     return list(dict.fromkeys(op for op in makers if op.name == _CONSTANT))
 
 
-def _cluster(ops: list[ir.Operation], order: dict[ir.Operation, int]) -> Cluster:
+def _cluster(ops: list[ir.Operation], order: dict[ir.Operation, int]) -> Cluster | None:
+    """All operations as one cluster; None if it needs what is computed of it."""
     constants = _constants(ops)
     made_by = [
-        order[ir.OpResult(value).owner.operation]
+        order[source]
         for op in ops
-        for value in op.operands
-        if not isinstance(value, ir.BlockArgument)
-        and (source := ir.OpResult(value).owner.operation) in order
-        and source not in (*ops, *constants)
+        for source in _sources(op)
+        if source in order and source not in (*ops, *constants)
     ]
     ready = max(made_by, default=-1)
     place = next((op for op in ops if order[op] > ready), ops[-1])
@@ -99,10 +101,33 @@ def _cluster(ops: list[ir.Operation], order: dict[ir.Operation, int]) -> Cluster
             users = [user for user in _users(result, order) if user not in ops]
             if not users:
                 continue
-            if _is_wide(result) or any(order[user] < order[place] for user in users):
+            if _is_wide(result):
                 raise WideNumbers(f"{op.name} makes {result.type}, which others need")
+            if any(order[user] < order[place] for user in users):
+                return None
             outputs.append(result)
     return Cluster([*constants, *ops], outputs, place)
+
+
+def _apart(ops: list[ir.Operation], order: dict[ir.Operation, int]) -> dict[ir.Operation, Cluster]:
+    """A cluster for each operation with narrow results, which computes the rest again."""
+    clusters: dict[ir.Operation, Cluster] = {}
+    for op in ops:
+        outputs = [r for r in op.results if not _is_wide(r) and any(_users(r, order))]
+        needed = {op}
+        for each in reversed(ops[: ops.index(op) + 1]):
+            if each in needed:
+                needed.update(source for source in _sources(each, wide=True) if source in ops)
+        members = [each for each in ops if each in needed]
+        whole = [*_constants(members), *members] if outputs else []
+        clusters[op] = Cluster(whole, outputs, op)
+    return clusters
+
+
+def _sources(op: ir.Operation, wide: bool = False) -> list[ir.Operation]:
+    """The operations that make the operands of one, or the wide ones of them."""
+    values = [value for value in op.operands if _is_wide(value) or not wide]
+    return [ir.OpResult(v).owner.operation for v in values if not isinstance(v, ir.BlockArgument)]
 
 
 def _users(value: Value, order: dict[ir.Operation, int]) -> Iterator[ir.Operation]:

@@ -110,6 +110,9 @@ PROGRAMS = {
         lambda k: jnp.bincount(k, length=6), (integers(6, 32),), (P(("i", "j")),), P(), False
     ),
     "covariance": Jitted(lambda x: jnp.cov(x, rowvar=False), (floats(8, 4),), (ROWS,), P()),
+    "factor": Jitted(
+        lambda x: jnp.linalg.cholesky(x @ x.T + 8 * jnp.eye(8)) / 2, (X,), (P(None, "j"),)
+    ),
     "triangle": Jitted(lambda x: jnp.tril(x @ x.T), (X,), (ROWS,), ROWS),
     "flip": Jitted(lambda x: x[::-1], (X,), (ROWS,), ROWS),
     "moved_axes": Jitted(

@@ -220,3 +220,16 @@ def test_keys_under_vmap_are_what_they_compute_of_the_generator(split_inside):
     made = unjit(jitted, *args)
     assert {"stablehlo.iota", "stablehlo.shift_right_logical"} <= set(made.embedded)
     np.testing.assert_array_equal(made.shard_map()(*args), jitted(*args))
+
+
+def test_counters_that_depend_on_what_others_count():
+    """A gamma draw counts in loops; their counters share a 64-bit operation."""
+
+    def noise(key, x):
+        return x * jax.random.gamma(jax.random.fold_in(key, x[0, 0].astype(int)), 2.0, x.shape[:1])
+
+    args = KEY, floats(8, 8)
+    jitted = Jitted(noise, args, REST, ROWS).jitted()
+    made = unjit(jitted, *args)
+    assert "stablehlo.convert" in made.embedded
+    np.testing.assert_allclose(made.shard_map()(*args), jitted(*args), rtol=1e-6)

@@ -17,14 +17,17 @@ import numpy as np
 import pytest
 from compilers import needs_gpu_compiler, needs_tpu_compiler
 from jax import export
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jitted_programs import EMBEDDED, ROWS, Jitted, floats
+from jitted_programs import EMBEDDED, ROWS, Jitted, floats, mesh
 from shmap_tools.cli.hlo_collectives import collectives
 
 from shmap_compiler import TargetError, UnjitError, search_shardings, unjit
+from shmap_compiler.simulate.agreement import compare, default_tolerance
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.unjit.layout import call
 from shmap_compiler.unjit.refusals import refuse_processes
+from shmap_compiler.unjit.rounding import with_rounding
 from shmap_compiler.unjit.same_results import order_of_arguments
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 
@@ -148,6 +151,34 @@ def test_calls_of_the_library_are_those_of_the_user(name, call):
     assert call in unjitted(name).as_python()
 
 
+def test_donated_arguments_are_still_there():
+    given = jax.device_put(floats(8, 16), NamedSharding(mesh(), ROWS))
+    step = jax.jit(lambda key, x: x * 2 + x.sum(), donate_argnums=1)
+    made = unjit(step, jax.random.key(0), given)
+    assert made.validate().source == 0.0
+    assert not given.is_deleted()
+
+
+def test_badly_conditioned_programs_have_fewer_digits():
+    def solve(x, y):
+        x = jnp.concatenate([x, x[:, :1] + 0.03 * x[:, :1] ** 2], 1)
+        return jnp.linalg.solve(x.T @ x, x.T @ y)
+
+    program = Jitted(solve, (floats(32, 6), floats(32, 2)), (ROWS, ROWS), P())
+    validation = unjit(program.jitted(), *program.args).validate()
+    assert validation.holds
+    assert validation.simulation is not None
+    assert validation.simulation > default_tolerance(np.dtype(np.float32))
+
+
+def test_enlarged_rounding_is_no_excuse_for_mistakes():
+    exact, wrong = [np.float32([1, 2])], [np.float32([1, 2.1])]
+    found = with_rounding(compare(wrong, exact), lambda x: [exact[0] * x], [np.float32(1)], exact)
+    assert not found[0].holds
+    found = with_rounding(compare(wrong, exact), lambda x: [exact[0] * 9], [np.float32(1)], exact)
+    assert not found[0].holds, "half of the digits differ"
+
+
 def test_a_call_is_shown_only_if_it_computes_the_same():
     module = jax.jit(jax.nn.gelu).lower(jnp.ones(16)).as_text()
     one = (16,), "float32"
@@ -156,6 +187,19 @@ def test_a_call_is_shown_only_if_it_computes_the_same():
     assert order_of_arguments("jnp.sum({})", module, (one,), one) is None
     difference = jax.jit(lambda a, b: b - a).lower(jnp.ones(16), jnp.ones(16)).as_text()
     assert order_of_arguments("jnp.subtract({}, {})", difference, (one, one), one) == (1, 0)
+
+
+def test_a_call_is_shown_only_for_numbers_that_it_is_defined_for():
+    square = (8, 8), "float32"
+
+    def order(fun):
+        module = jax.jit(fun).lower(jnp.ones(square[0])).as_text()
+        return order_of_arguments("jnp.linalg.cholesky({})", module, (square,), square)
+
+    assert order(jnp.linalg.cholesky) == (0,)
+    # Of most matrices both are NaN.
+    assert order(lambda a: jnp.linalg.cholesky(a) / 2) is None
+    assert order(lambda a: a * jnp.nan) is None
 
 
 def test_calls_stand_beside_what_the_derivative_needs():
