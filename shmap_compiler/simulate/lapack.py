@@ -45,8 +45,9 @@ def call_of(op: ir.Operation, target: str) -> Function | None:
 
     def run(*operands: np.ndarray) -> list[np.ndarray]:
         results = [np.zeros(s, t) for s, t in zip(shapes, dtypes, strict=True)]
-        # What the batch is, the last operand tells: the others may be diagonals.
-        for at in np.ndindex(operands[-1].shape[:-2]):
+        # Diagonals and scales have one dimension less than matrices.
+        whole = max(operands, key=np.ndim)
+        for at in np.ndindex(whole.shape[:-2]):
             found = routine(letter, options, [np.asfortranarray(x[at]) for x in operands])
             for result, value in zip(results, found, strict=True):
                 if value is not None:

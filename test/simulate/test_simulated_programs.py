@@ -297,7 +297,8 @@ ROUTINES = {
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_routines_of_lapack(name, dtype):
     rng = np.random.default_rng(5)
-    full = rng.normal(size=(8, 3, 3)) + (1j * rng.normal(size=(8, 3, 3)) if "c" in dtype else 0)
+    size = (16, 3, 3)  # two matrices on each device
+    full = rng.normal(size=size) + (1j * rng.normal(size=size) if "c" in dtype else 0)
     full = full.astype(dtype)
 
     def f(b):
