@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import shmap_passes
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
+from shmap_passes.checks.verify import Verify
 from shmap_passes.diagnostics import file_line_col
 from shmap_passes.import_.body_of import name_entry
 from shmap_passes.import_.import_custom_calls import ImportCustomCalls
@@ -62,8 +63,9 @@ def import_body(text: str, axes: Mapping[str, int] | None, who: ProgramName) -> 
         _refuse_callbacks(opview, who)
         _name_operations(module.operation)
         given = given_shardings(opview)
+        passes = (Verify(),) if importer is None else (importer, Verify())
+        shmap_passes.run(module, passes)
         if importer is not None:
-            shmap_passes.run(module, (importer,))
             _name_what_was_added(module.operation)
         form = read_body_form(opview)
         _check_axes(form, axes, who)

@@ -209,6 +209,31 @@ def body(type_, sharding):
     }}"""
 
 
+BODY_FORM = """
+sdy.mesh @mesh = <["i"=4]>
+func.func @main(%x: TYPE {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {MANUAL} {
+  return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("type_", "manual", "complaint"),
+    [
+        ("tensor<2xf32>", 'sdy.manual_axes = ["i"]', "sdy.manual_axes of @main is"),
+        (
+            "tensor<4611686018427387904xi8>",
+            'sdy.manual_axes = #sdy<manual_axes{"i"}>',
+            "dimension 0: 4611686018427387904 per device over 4 devices is",
+        ),
+    ],
+)
+def test_body_form_is_verified_first(type_, manual, complaint):
+    text = BODY_FORM.replace("TYPE", type_).replace("MANUAL", manual)
+    with pytest.raises(PassFailure, match=complaint):
+        import_module(text)
+
+
 def test_arrays_that_jax_does_not_have():
     with pytest.raises(TargetError, match=r"argument 0\n.*summands along i"):
         import_module(body("tensor<2xf32>", '[{}], unreduced={"i"}'))
