@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 _CRASHED = 70
+_MEMORY = 16 * 2**30
 
 
 class Forks:
@@ -66,16 +68,20 @@ def _run(arguments: list[str], seconds: float) -> dict[str, Any]:
         output = Path(folder) / "output"
         child = os.fork()
         if child == 0:
-            _child([f"--basetemp={folder}/tests", *arguments], output)
+            _child([f"--basetemp={folder}/tests", *arguments], output, seconds)
         status = _wait(child, seconds)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # what a test may have left
         return {"status": status, "output": output.read_text(errors="replace")}
 
 
-def _child(arguments: list[str], output: Path) -> None:
+def _child(arguments: list[str], output: Path, seconds: float) -> None:
     """Runs pytest; never returns."""
     os.setsid()
+    # A mistake may make a loop endless. The processor time ends it if nobody is left who does.
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    time_s = int(seconds) * (os.cpu_count() or 1)
+    resource.setrlimit(resource.RLIMIT_CPU, (time_s, time_s))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     written = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(written, 1)
