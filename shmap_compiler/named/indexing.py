@@ -50,7 +50,8 @@ def pgather(source: ArrayLike, indices: ArrayLike, axes: Axis) -> jax.Array:
 
     Args:
       source: An array.
-      indices: Integers: positions along `axes`, row-major if there are several.
+      indices: Integers: positions along `axes`, row-major if there are several. Negative ones count
+        from the end.
       axes: A name, a dimension, or a tuple of both, which the result does not have.
 
     Returns:

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shmap_compiler.base.errors import Problem, SpecError
+from shmap_compiler.base.errors import Problem, ProgramName, SpecError
 from shmap_compiler.base.untyped import AnyValue, DType, Function, PyTree, Unchecked
+from shmap_compiler.named.axes import Axis
 from shmap_compiler.named.shapes import NamedShape
 
 Shape = tuple[int, ...] | NamedShape
@@ -90,8 +91,18 @@ truncated_normal = _over_named_shapes(jax.random.truncated_normal, 3)
 uniform = _over_named_shapes(jax.random.uniform, 1)
 
 
+_MODES = ("fan_in", "fan_out", "fan_avg")
+_DISTRIBUTIONS = ("truncated_normal", "normal", "uniform")
+
+
 def variance_scaling(
-    scale: float, mode: str, distribution: str, fan_in: tuple[str, ...], fan_out: tuple[str, ...]
+    scale: float,
+    mode: str,
+    distribution: str,
+    in_axis: Axis = -2,
+    out_axis: Axis = -1,
+    batch_axis: Axis = (),
+    dtype: DType = None,
 ) -> Function:
     """An initializer of weights with named axes, as `jax.nn.initializers.variance_scaling`.
 
@@ -99,15 +110,37 @@ def variance_scaling(
       scale: The variance of the weights, times the fan.
       mode: "fan_in", "fan_out" or "fan_avg".
       distribution: "normal", "truncated_normal" or "uniform".
-      fan_in, fan_out: The named axes of inputs and outputs.
+      in_axis: The axes of the inputs: a name, a dimension, or a tuple of both. All other axes count
+        for both fans, as the window of a convolution does.
+      out_axis: The axes of the outputs.
+      batch_axis: Axes that count for no fan.
+      dtype: Of the weights; by default, that of a Python float.
 
     Returns:
       A function of a key, a `NamedShape` and a type.
-    """
 
-    def init(key: object, shape: NamedShape, dtype: DType = jnp.float32) -> jax.Array:
-        ins, outs = (math.prod(shape.named[n] for n in names) for names in (fan_in, fan_out))
-        fan = {"fan_in": ins, "fan_out": outs, "fan_avg": (ins + outs) / 2}[mode]
+    Raises:
+      SpecError: There is no such mode or distribution, or the shape lacks one of the axes.
+
+    Examples:
+      >>> init = named.random.variance_scaling(1.0, "fan_in", "normal", "i", "o")
+      >>> sample = lambda: init(jax.random.key(0), named.NamedShape(i=200, o=50))
+      >>> weights = xmap(sample, (), ["i", "o"], axis_sizes={"i": 200, "o": 50})()
+      >>> round(float(weights.var() * 200), 1)
+      1.0
+    """
+    choices = (("mode", mode, _MODES), ("distribution", distribution, _DISTRIBUTIONS))
+    wrong = [_no_choice(*choice) for choice in choices if choice[1] not in choice[2]]
+    if wrong:
+        raise SpecError(ProgramName("variance_scaling"), wrong)
+
+    def init(key: object, shape: Shape, dtype: DType = dtype) -> jax.Array:
+        dtype = jnp.result_type(float) if dtype is None else dtype
+        shape = shape if isinstance(shape, NamedShape) else NamedShape(*shape)
+        ins, outs, batch = (_product(shape, axis) for axis in (in_axis, out_axis, batch_axis))
+        window = _product(shape, (*range(len(shape.dimensions)), *shape.named))
+        window /= max(1, ins * outs * batch)
+        fan = {"fan_in": ins, "fan_out": outs, "fan_avg": (ins + outs) / 2}[mode] * window
         deviation = math.sqrt(scale / max(1, fan))
         if distribution == "normal":
             return normal(key, shape, dtype) * deviation
@@ -117,3 +150,22 @@ def variance_scaling(
         return truncated_normal(key, -2, 2, shape, dtype) * (deviation / 0.87962566103423978)
 
     return init
+
+
+def _product(shape: NamedShape, axis: Axis) -> float:
+    """The product of the sizes of some axes of a shape. Raises SpecError if it lacks one."""
+    rank = len(shape.dimensions)
+    own = {**dict(enumerate(shape.dimensions)), **shape.named}
+    sizes = own | {k - rank: size for k, size in enumerate(shape.dimensions)}
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    missing = [each for each in axes if each not in sizes]
+    if missing:
+        needed = f"an axis of the shape: {', '.join(map(repr, own)) or 'it has none'}"
+        fix = "name axes of the shape, or dimensions"
+        problems = [Problem("an axis of a fan", repr(each), needed, fix) for each in missing]
+        raise SpecError(f"variance_scaling of `{shape}`", problems)
+    return math.prod(sizes[each] for each in axes)
+
+
+def _no_choice(what: str, found: object, choices: tuple[str, ...]) -> Problem:
+    return Problem(what, repr(found), f"one of {', '.join(map(repr, choices))}", "choose one")

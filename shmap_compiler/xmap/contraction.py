@@ -42,7 +42,8 @@ def _leave(axis, args, dims, *, name, dimension):
     if dimension is None:
         return (x if d is None else lax.index_in_dim(x, 0, d, keepdims=False)), None
     if d is None:
-        shape = (*x.shape[:dimension], axis.size, *x.shape[dimension:])
+        shape = [*jnp.shape(x)]  # of what may be a Python number
+        shape.insert(dimension, axis.size)
         return jnp.broadcast_to(jnp.expand_dims(x, dimension), shape), None
     return jnp.moveaxis(x, d, dimension), None
 

@@ -139,10 +139,20 @@ def _conflicts(program: NamedJaxpr, shapes: Replication, in_paths: list[str]) ->
 
     for path, mapping in zip(in_paths, program.in_mappings, strict=True):
         yield from met(mapping.names, path, "an input")
+    within: list[NamedJaxpr] = []
     for eqn in equations(program.jaxpr):
+        if eqn.primitive.name == "xmap":
+            inner: NamedJaxpr = eqn.params["program"]
+            within.append(inner)
+            given = eqn.invars[len(inner.constants) :]
+            for value, mapping in zip(given, inner.in_mappings, strict=True):
+                yield from met({*shapes.of(value), *mapping.names}, inner.who, "an argument")
+        where = f"{eqn.primitive} at {source_line(eqn)}"
         for var in eqn.outvars:
-            where = f"{eqn.primitive} at {source_line(eqn)}"
             yield from met(shapes.of(var), where, "a value")
+    for inner in within:
+        for value, mapping in zip(inner.jaxpr.jaxpr.outvars, inner.out_mappings, strict=True):
+            yield from met({*shapes.of(value), *mapping.names}, inner.who, "a result")
 
 
 def _users(placements: Mapping[str, Placement]) -> dict[str, list[str]]:

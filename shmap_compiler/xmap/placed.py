@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,10 @@ from shmap_compiler.frontend.shard_map import ShardMapped, shard_map
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.contraction import leave
+from shmap_compiler.xmap.held_axes import Flat, on_parts
 from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
 from shmap_compiler.xmap.place import Deferred, Deferring, Placer
 from shmap_compiler.xmap.placement import Placement
-
-Flat = Callable[..., Sequence[AnyValue]]
-"""A function of the flat full arrays of a call, after the constants of the program."""
 
 
 def placed(program: NamedJaxpr, outer: Mapping[str, Placement] | None = None) -> Flat:
@@ -31,18 +29,21 @@ def placed(program: NamedJaxpr, outer: Mapping[str, Placement] | None = None) ->
     Args:
       outer: the placements of the axes of enclosing xmaps, if it is called inside them.
     """
-    body = _on_one_device(program, outer or {})
-    if not program.mesh_axes:
-        return body
-    flat_specs = specs_of(program)
-    return shard_map(
-        body,
-        mesh=program.mesh,
-        axis_names=program.mesh_axes,
-        in_specs=flat_specs[0],
-        out_specs=flat_specs[1],
-        check_vma=outer is None,
-    )
+    fun = _on_one_device(program, outer or {})
+    around = {axis for p in (outer or {}).values() for axis in p.mesh_axes}
+    held = around.intersection(program.mesh_axes)
+    new = [axis for axis in program.mesh_axes if axis not in held]
+    if new:
+        flat_specs = specs_of(program, held)
+        fun = shard_map(
+            fun,
+            mesh=program.mesh,
+            axis_names=new,
+            in_specs=flat_specs[0],
+            out_specs=flat_specs[1],
+            check_vma=outer is None,
+        )
+    return on_parts(fun, program, held) if held else fun
 
 
 def mapped_over(
@@ -69,12 +70,15 @@ def mapped_over(
 
 
 def specs_of(
-    program: NamedJaxpr,
+    program: NamedJaxpr, held: Set[str] = frozenset()
 ) -> tuple[tuple[PartitionSpec, ...], list[PartitionSpec]]:
-    """The specs of constants and arguments, and those of results."""
+    """The specs of constants and arguments, and those of results, along all axes but `held`."""
 
     def spec(mapping: AxisMapping) -> PartitionSpec:
-        split = {at: program.placements[name].mesh_axes for name, at in mapping.positions}
+        split = {
+            at: tuple(a for a in program.placements[name].mesh_axes if a not in held)
+            for name, at in mapping.positions
+        }
         last = max((at for at, axes in split.items() if axes), default=-1)
         return PartitionSpec(*[split.get(at) or None for at in range(last + 1)])
 

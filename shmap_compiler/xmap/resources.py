@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from shmap_compiler.base.descriptions import show_value
-from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
+from shmap_compiler.base.errors import Problem, ProgramName, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import AnyMesh, concrete_mesh_in_scope, mesh_in_scope
 from shmap_compiler.base.untyped import Unchecked
 
@@ -33,7 +33,7 @@ class SerialLoop:
 
     def __init__(self, length: int):
         if type(length) is not int or length < 1:
-            raise spec_error("SerialLoop", [_wrong_length("length", length)])
+            raise spec_error(ProgramName("SerialLoop"), [_wrong_length("length", length)])
         self.length = length
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ def serial_loop(name: str, length: int) -> Iterator[None]:
     if type(length) is not int or length < 1:
         problems.append(_wrong_length("length", length))
     if problems:
-        raise spec_error("serial_loop", problems)
+        raise spec_error(ProgramName("serial_loop"), problems)
     others = tuple(pair for pair in _in_scope().loops if pair[0] != name)
     with _scope(replace(_in_scope(), loops=(*others, (name, length)))):
         yield

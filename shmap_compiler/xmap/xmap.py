@@ -15,7 +15,7 @@ from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
 from shmap_compiler.base.descriptions import describe, function_name
-from shmap_compiler.base.errors import Problem, SpecTypeError, spec_error
+from shmap_compiler.base.errors import Problem, ProgramName, SpecTypeError, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
 )
@@ -101,7 +101,7 @@ def xmap(
         return made
     if not callable(fun):
         problem = not_a_function(fun, "a function of arrays", "xmap(f, in_axes=..., out_axes=...)")
-        raise SpecTypeError(f"xmap of {fun!r}", [problem])
+        raise SpecTypeError(ProgramName(f"xmap of {fun!r}"), [problem])
     who = f"xmap of {describe(fun)}"
     problems: list[Problem] = []
     ins, outs = Mappings("in_axes", in_axes, problems), Mappings("out_axes", out_axes, problems)

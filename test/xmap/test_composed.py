@@ -16,6 +16,7 @@ import shmap_compiler
 from shmap_compiler import BodyError, SpecError, named, shard_map, xmap
 
 X = np.random.default_rng(3).uniform(0.5, 1, size=(16, 3)).astype(np.float32)
+KEY = jax.random.key(1)
 PLACES = {
     "nowhere": ({}, None),
     "on one mesh axis": ({"i": "x"}, LINE),
@@ -203,6 +204,44 @@ def test_samples_do_not_depend_on_resources(place):
     found = shares(place, fun, ["i", ...])(X)
     assert_close(found, shares("nowhere", fun, ["i", ...])(X))
     assert len(np.unique(found[0])) == 32
+
+
+@pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform"])
+@pytest.mark.parametrize("mode", ["fan_in", "fan_out", "fan_avg"])
+def test_weights_have_the_variance_of_jax(mode, distribution):
+    """Both fans named, or one of them; the window of 7 counts for both."""
+
+    def variance(shape, *axes, out_axes):
+        init = named.random.variance_scaling(100, mode, distribution, *axes)
+        sizes = {"i": 80, "o": 50}
+        return xmap(lambda: init(KEY, shape), (), out_axes, axis_sizes=sizes)().var()
+
+    jaxs = jax.nn.initializers.variance_scaling(100, mode, distribution, 0, 1)
+    found = [
+        variance(named.NamedShape(7, i=80, o=50), "i", ("o",), out_axes=["i", "o", ...]),
+        variance(named.NamedShape(50, 7, i=80), "i", 0, out_axes=["i", ...]),
+        variance(named.NamedShape(80, 7, o=50), -2, "o", out_axes=[None, "o", ...]),
+    ]
+    np.testing.assert_allclose(found, [jaxs(KEY, (80, 50, 7)).var()] * 3, rtol=2e-2)
+
+
+def test_initializers_that_do_not_exist():
+    with pytest.raises(SpecError, match=r"(?s)'bad'.*one of 'fan_in', .*'worse'.*'uniform'"):
+        named.random.variance_scaling(1, "bad", "worse")
+    init = named.random.variance_scaling(1, "fan_in", "normal", "rows", 0)
+    with pytest.raises(SpecError, match=r"(?s)'rows'.*an axis of the shape: 0, 'i'"):
+        xmap(lambda: init(KEY, named.NamedShape(3, i=4)), (), ["i", ...], axis_sizes={"i": 4})()
+
+
+@everywhere
+def test_python_numbers_are_results(place):
+    def fun(x):
+        return 1.0, True, lax.psum(1, "i")
+
+    found = shares(place, fun, ["i", ...])(X)
+    for each, wanted in zip(found, (1.0, True, 16), strict=True):
+        np.testing.assert_array_equal(each, [wanted] * 16)
+    assert [each.dtype for each in found] == [jnp.float32, jnp.bool, jnp.int32]
 
 
 @everywhere
