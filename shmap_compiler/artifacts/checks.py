@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
+from shmap_compiler.base.descriptions import show_type_of, with_article
 from shmap_compiler.base.specs import mentioned
 from shmap_compiler.base.untyped import Aval, Json, Unchecked
 from shmap_compiler.records.signature import Signature
@@ -32,12 +33,14 @@ class Malformed(ValueError):
 def field(header: Json, name: str, *types: type) -> Json:
     """A field of a header, of one of these types exactly: true is not a number."""
     if not isinstance(header, Mapping):
-        raise Malformed(f"a {type(header).__name__} in its header", f"fields, such as {name!r}")
+        raise Malformed(f"{show_type_of(header)} in its header", f"fields, such as {name!r}")
     if name not in header:
         raise Malformed(f"no {name!r} in its header", "a header as save() writes it")
     if type(header[name]) not in types:
         wanted = " or ".join("null" if t is type(None) else t.__name__ for t in types)
-        raise Malformed(f"a {type(header[name]).__name__} as {name!r} in its header", f"a {wanted}")
+        raise Malformed(
+            f"{show_type_of(header[name])} as {name!r} in its header", with_article(wanted)
+        )
     return header[name]
 
 
@@ -48,7 +51,7 @@ def entries(header: Json, name: str, *types: type) -> list[Json]:
     if strangers:
         wanted = " or ".join(t.__name__ for t in types)
         raise Malformed(
-            f"a {type(strangers[0]).__name__} in {name!r} of its header",
+            f"{show_type_of(strangers[0])} in {name!r} of its header",
             f"entries of type {wanted}",
         )
     return found

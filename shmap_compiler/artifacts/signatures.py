@@ -17,6 +17,7 @@ from shmap_compiler.artifacts.structures import (
     structure_problems,
     write_structure,
 )
+from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.errors import ArtifactError, Problem
 from shmap_compiler.base.jax_compat import (
     Reductions,
@@ -119,7 +120,7 @@ def _static_problems(signature: Signature) -> list[Problem]:
     return [
         Problem(
             path,
-            f"a {type(value).__name__}, an argument without spec",
+            f"{show_type_of(value)}, an argument without spec",
             "a string, a number, a bool or None: a file cannot hold other values",
             "close over it instead of passing it",
         )

@@ -15,6 +15,7 @@ import jax
 from jax.tree_util import DictKey, GetAttrKey
 
 from shmap_compiler.artifacts.checks import MOST_LEVELS
+from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.errors import Problem
 from shmap_compiler.base.untyped import Json, PyTree, Unchecked
 
@@ -89,7 +90,7 @@ def _check(tree: PyTree, path: str, problems: list[Problem], depth: int = 0) -> 
         problems.append(
             Problem(
                 path,
-                f"a {type(tree).__name__}",
+                show_type_of(tree),
                 "tuples, lists, dicts with strings or whole numbers as keys, or classes whose "
                 "parts JAX knows by name, as those of named tuples: without a leading _",
                 "convert it at the boundary of the function that is saved",

@@ -59,7 +59,17 @@ def function_name(fun: Function) -> str:
 
 def show_value(value: object) -> str:
     """A value other than an array, in a few words: `'adam', a str`."""
-    return f"{reprlib.repr(value)}, a {type(value).__name__}"
+    return f"{reprlib.repr(value)}, {show_type_of(value)}"
+
+
+def show_type_of(value: object) -> str:
+    """The name of a value's type with its article: "an int"."""
+    return with_article(type(value).__name__)
+
+
+def with_article(word: str) -> str:
+    """A word after "a", or after "an" if it begins with a vowel: "an int", "a str"."""
+    return f"{'an' if word[:1].lower() in tuple('aeiou') else 'a'} {word}"
 
 
 def shown_path(path: str) -> str:

@@ -289,6 +289,22 @@ class TargetError(ShmapError, ValueError):
     code = "SHM-E401"
 
 
+class TargetTypeError(TargetError, TypeError):
+    """An executable is called with other arguments than it was compiled for.
+
+    Examples:
+      >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+      >>> executable = f.lower(x).compile()
+      >>> try:
+      ...     executable(x.astype(int))
+      ... except TargetTypeError as error:
+      ...     print(error.problems[0].needed)
+      f32[16], for which this executable was compiled
+    """
+
+    code = "SHM-E402"
+
+
 class ArtifactError(ShmapError, ValueError):
     """A program cannot be saved, or a file does not contain one that can be loaded here.
 

@@ -16,6 +16,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from shmap_compiler.base import specs
+from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
@@ -118,7 +119,7 @@ def _no_mesh(given: object) -> Problem:
         )
     return TypeProblem(
         "mesh",
-        f"a {type(given).__name__}",
+        show_type_of(given),
         "a jax.sharding.Mesh or AbstractMesh",
         "make one with jax.make_mesh((4, 2), ('i', 'j'))",
     )

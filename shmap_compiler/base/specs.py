@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.errors import Problem
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
@@ -197,10 +198,10 @@ def _tree_problem(spec, spec_path, spec_children, tree, tree_path, tree_children
     if type(spec) is not type(tree):
         return Problem(
             f"{spec_path} against {tree_path}",
-            f"a {type(spec).__name__} of {noun}s for {_kind(tree)}",
+            f"{show_type_of(spec)} of {noun}s for {_kind(tree)}",
             single
             if jax.tree_util.all_leaves([tree])
-            else f"a {type(tree).__name__} of {noun}s, or {single}",
+            else f"{show_type_of(tree)} of {noun}s, or {single}",
             fix,
         )
     spec_keys, tree_keys = [k for k, _ in spec_children], [k for k, _ in tree_children]
@@ -228,7 +229,7 @@ def _is_spec_leaf(spec: object) -> bool:
 
 def _kind(tree: object) -> str:
     is_leaf = jax.tree_util.all_leaves([tree])
-    return "one array" if is_leaf else f"a {type(tree).__name__} of {len(_children(tree)[0])}"
+    return "one array" if is_leaf else f"{show_type_of(tree)} of {len(_children(tree)[0])}"
 
 
 def _names(entry: Unchecked) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from shmap_compiler.base.jax_compat import AnyMesh, axis_types
 from shmap_compiler.base.specs import show_mesh
-from shmap_compiler.base.untyped import AnyValue, TreeDef
+from shmap_compiler.base.untyped import AnyValue, PyTree, TreeDef
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,20 @@ class Signature:
         """The flat arguments that are arrays."""
         static = {position for position, _, _ in self.static}
         return [x for position, x in enumerate(flat) if position not in static]
+
+    @property
+    def call_tree(self) -> TreeDef:
+        """The structure of the user's arguments as JAX names it: of positions and keywords."""
+        return jax.tree_util.treedef_tuple((self.in_tree, jax.tree.structure({})))
+
+    @property
+    def out_info(self) -> PyTree:
+        """The types of the results in their structure, with shardings."""
+        typed = [
+            jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=s, weak_type=t.weak_type)
+            for t, s in zip(self.out_types, self.out_shardings, strict=True)
+        ]
+        return jax.tree.unflatten(self.out_tree, typed)
 
     @property
     def axis_types(self) -> tuple[AxisType, ...]:

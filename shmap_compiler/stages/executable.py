@@ -13,10 +13,10 @@ from jax.sharding import NamedSharding
 
 from shmap_compiler.artifacts import write_executable, write_file
 from shmap_compiler.base import specs
-from shmap_compiler.base.descriptions import show_value
-from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.descriptions import show_type_of, show_value
+from shmap_compiler.base.errors import Problem, TargetTypeError
 from shmap_compiler.base.jax_compat import reductions, type_reductions
-from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree
+from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.explain import Explanation, explain
 from shmap_compiler.records.loaded_program import LoadedProgram
@@ -69,6 +69,25 @@ class Executable(LoadedProgram):
     def output_shardings(self) -> PyTree:
         """The shardings of the results, in the structure of the results."""
         return jax.tree.unflatten(self.signature.out_tree, self.signature.out_shardings)
+
+    @property
+    def in_tree(self) -> TreeDef:
+        """The structure of the arguments, as `jax.stages` has it: of positions and keywords."""
+        return self.signature.call_tree
+
+    @property
+    def out_tree(self) -> TreeDef:
+        """The structure of the results."""
+        return self.signature.out_tree
+
+    @property
+    def out_info(self) -> PyTree:
+        """A `jax.ShapeDtypeStruct` for each result, with its sharding."""
+        return self.signature.out_info
+
+    def runtime_executable(self) -> object:
+        """Returns the program as PJRT has it, as `jax.stages.Compiled` does."""
+        return self.jax_compiled.runtime_executable()
 
     def explain(self) -> Explanation:
         """Returns what the program costs: collectives, time, memory, and layouts of arrays.
@@ -173,7 +192,7 @@ class Executable(LoadedProgram):
             if not _same(leaves[position], value)
         ]
         if problems:
-            raise TargetError(self.signature.who, problems)
+            raise TargetTypeError(self.signature.who, problems)
 
     def _refuse_structure(self, tree: object) -> None:
         problem = Problem(
@@ -182,7 +201,7 @@ class Executable(LoadedProgram):
             f"{_paths(self.signature.in_tree)}, for which this executable was compiled",
             "call it with the arguments given to lower(), or lower again",
         )
-        raise TargetError(self.signature.who, [problem])
+        raise TargetTypeError(self.signature.who, [problem])
 
 
 def _paths(tree: PyTree) -> str:
@@ -217,4 +236,4 @@ def _found(x: object) -> str:
     try:
         return specs.show_type(jax.typeof(x))
     except (TypeError, OverflowError):
-        return f"a {type(x).__name__}, which is no array"
+        return f"{show_type_of(x)}, which is no array"

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.untyped import PyTree, Unchecked, Wrapped
 from shmap_compiler.explain import Explanation
@@ -78,7 +78,7 @@ def explain(program: Wrapped, *args: PyTree, target: str | Target | None = None)
 def _cannot(program: Wrapped, target: Target, found: str, needed: str) -> TargetError:
     problem = Problem(
         target.where,
-        f"a {type(program).__name__}, which is {found}",
+        f"{show_type_of(program)}, which is {found}",
         needed,
         "pass the function and its arguments: explain(f, *args, target=...)",
     )

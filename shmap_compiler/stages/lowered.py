@@ -17,7 +17,15 @@ from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.jax_compat import compiling_for
 from shmap_compiler.base.meshes import no_devices
-from shmap_compiler.base.untyped import Function, PyTree, Setting, Unchecked
+from shmap_compiler.base.untyped import (
+    Analysis,
+    Function,
+    OpView,
+    PyTree,
+    Setting,
+    TreeDef,
+    Unchecked,
+)
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
@@ -150,6 +158,33 @@ class Lowered:
         if stage == "hlo":
             return self.compile().as_text()
         raise no_such_choice(self.call, "stage", stage, STAGES)
+
+    def compiler_ir(self, dialect: str | None = None) -> OpView:
+        """Returns the module that XLA receives as an object, as `jax.stages.Lowered` does.
+
+        Args:
+          dialect: "stablehlo" or "hlo"; "stablehlo" by default.
+        """
+        return self.jax_lowered.compiler_ir(dialect)
+
+    def cost_analysis(self) -> Analysis:
+        """Returns XLA's estimates before it partitions the program (flops, ...), by name."""
+        return self.jax_lowered.cost_analysis()
+
+    @property
+    def in_tree(self) -> TreeDef:
+        """The structure of the arguments, as `jax.stages` has it: of positions and keywords."""
+        return self.call.signature.call_tree
+
+    @property
+    def out_tree(self) -> TreeDef:
+        """The structure of the results."""
+        return self.call.signature.out_tree
+
+    @property
+    def out_info(self) -> PyTree:
+        """A `jax.ShapeDtypeStruct` for each result, with its sharding."""
+        return self.call.signature.out_info
 
     @overload
     def compile(

@@ -30,6 +30,7 @@ from shmap_compiler import (
     SpecError,
     SpecTypeError,
     TargetError,
+    TargetTypeError,
     UnknownAxisError,
     UnreducedError,
     shard_map,
@@ -238,7 +239,7 @@ MISTAKES = [
                 "NamedSharding...y_kind=device), a NamedSharding",
                 "its spec, P('i')",
             ),
-            (3, "3, a int", "P('i') or P()"),
+            (3, "3, an int", "P('i') or P()"),
         )
     ),
     Mistake(
@@ -333,7 +334,7 @@ MISTAKES = [
         "smap_axis_too_large",
         lambda: smap(identity, in_axes=10**9, out_axes=0, axis_name="i"),
         "in_axes",
-        "1000000000, a int",
+        "1000000000, an int",
         "a dimension below 1000, more than any array has",
         "write 0 to split the first dimension, or None for equal blocks on all devices",
     ),
@@ -811,14 +812,14 @@ def test_executable_argument_not_unreduced(refused):
         "an array with the spec P(unreduced={'j'})",
         "reshard it inside jit, or call the shard_mapped function that makes such an array",
     )
-    with refused(TargetError, body, problem):
+    with refused(TargetTypeError, body, problem):
         program(np.zeros(4, np.float32))
 
 
 def test_smap_axis_no_dimension(refused):
     needed = "a dimension, counted from the first (0), or None"
     fix = "write 0 to split the first dimension, or None for equal blocks on all devices"
-    problems = [("in_axes[1]", "-1, a int", needed, fix), ("out_axes", "'i', a str", needed, fix)]
+    problems = [("in_axes[1]", "-1, an int", needed, fix), ("out_axes", "'i', a str", needed, fix)]
     with refused(SpecError, identity, *problems):
         smap(identity, in_axes=(0, -1), out_axes="i", axis_name="i")
 
@@ -890,7 +891,7 @@ def test_result_no_array(refused):
 def test_function_not_callable(refused):
     problem = (
         "the first argument of shard_map",
-        "3, a int",
+        "3, an int",
         "a function of one device's blocks",
         "pass the function itself: shard_map(f, mesh=..., in_specs=..., out_specs=...)",
     )
@@ -1228,9 +1229,9 @@ GROUPS = "a list of lists of integers", "write it as in [[0, 1], [2, 3]]"
         ("ppermute", "perm", [(0.0, 1.0)], "0.0, a float", PAIRS),
         ("ppermute", "perm", [(1, "2")], "'2', a str", PAIRS),
         ("ppermute", "perm", [(0, 1, 2)], "(0, 1, 2), a tuple", PAIRS),
-        ("ppermute", "perm", [0, 1], "0, a int", PAIRS),
+        ("ppermute", "perm", [0, 1], "0, an int", PAIRS),
         ("psum", "axis_index_groups", [[0.0, 1.0], [2.0, 3.0]], "0.0, a float", GROUPS),
-        ("psum", "axis_index_groups", [0, 1, 2, 3], "0, a int", GROUPS),
+        ("psum", "axis_index_groups", [0, 1, 2, 3], "0, an int", GROUPS),
         ("all_gather", "axis_index_groups", ["01", "23"], "'01', a str", GROUPS),
     ],
 )
@@ -1318,7 +1319,7 @@ def test_executable_other_type(refused, arg, found):
         "pass such an array, or lower and compile for the other type",
     )
     executable = compiled(identity, X)
-    with refused(TargetError, identity, problem):
+    with refused(TargetTypeError, identity, problem):
         executable(arg)
 
 
@@ -1330,7 +1331,7 @@ def test_executable_other_structure(refused):
         "call it with the arguments given to lower(), or lower again",
     )
     executable = compiled(identity, {"w": X, "b": X})
-    with refused(TargetError, identity, problem):
+    with refused(TargetTypeError, identity, problem):
         executable(X, X)
 
 
@@ -1341,11 +1342,11 @@ def test_executable_other_static_argument(refused):
     problem = (
         "args[1]",
         "3.0, a float",
-        "3, a int, for which this executable was compiled",
+        "3, an int, for which this executable was compiled",
         "pass the value given to lower(), or lower and compile for the other one",
     )
     executable = compiled(body, X, 3, in_specs=(P("i"), None))
-    with refused(TargetError, body, problem):
+    with refused(TargetTypeError, body, problem):
         executable(X, 3.0)
 
 
@@ -1357,7 +1358,7 @@ def test_executable_under_transformation(refused):
         "call the shard_mapped function itself inside jit, grad and vmap",
     )
     executable = compiled(identity, X)
-    with refused(TargetError, identity, problem):
+    with refused(TargetTypeError, identity, problem):
         jax.jit(lambda x: executable(x))(X)
 
 

@@ -161,7 +161,7 @@ def wrong_options():
     ("args", "named", "message"),
     [
         ((sine_passes.CosineForSine,), {}, r"write CosineForSine\(\)"),
-        ((3,), {}, "3, a int.*an instance of shmap_passes.Pass"),
+        ((3,), {}, "3, an int.*an instance of shmap_passes.Pass"),
         (("canonicalise",), {}, "does not refer to a registered pass"),
         (("shmap-verfy",), {}, "did you mean shmap-verify"),
         ((wrong_options(),), {}, "unhashable type: 'list'.*tuples instead of lists"),

@@ -60,7 +60,7 @@ def test_options_reach_the_compiler(target):
             "'O9'",
             "a value that the compiler takes",
         ),
-        ({3: 4}, "compiler_options[3]", "4, a int", "a name, and a string"),
+        ({3: 4}, "compiler_options[3]", "4, an int", "a name, and a string"),
         (["a"], "compiler_options", "['a'], a list", "a dict of options by name"),
     ],
 )

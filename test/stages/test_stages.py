@@ -108,6 +108,33 @@ def test_lowering_leaves_jaxs_setting_alone():
         assert jax.config.jax_use_shardy_partitioner == before
 
 
+def test_what_the_stages_of_jax_say():
+    """Structures, types and costs before and after compilation, as of `jax.stages`."""
+
+    def body(tree):
+        return {"sum": lax.psum(tree["a"] @ tree["b"], "j")}
+
+    specs = {"a": P("i", "j"), "b": P("j")}
+    ours = shard_map(body, mesh=MESH, in_specs=(specs,), out_specs=P("i")).lower({"a": A, "b": B})
+    theirs = jax.jit(
+        jax.shard_map(body, mesh=MESH, in_specs=(specs,), out_specs=P("i")),
+        in_shardings=(jax.tree.map(named, specs),),
+    ).lower({"a": A, "b": B})
+    compiled = ours.compile(), theirs.compile()
+    for mine, jaxs in ((ours, theirs), compiled):
+        assert (mine.in_tree, mine.out_tree) == (jaxs.in_tree, jaxs.out_tree)
+        (info,), (wanted,) = jax.tree.leaves(mine.out_info), jax.tree.leaves(jaxs.out_info)
+        assert (info.shape, info.dtype, info.sharding) == (
+            wanted.shape,
+            wanted.dtype,
+            named(P("i")),
+        )
+    assert ours.cost_analysis().keys() == theirs.cost_analysis().keys()
+    assert str(ours.compiler_ir()) == ours.as_text()
+    assert "HloModule" in ours.compiler_ir("hlo").as_hlo_text()
+    assert compiled[0].runtime_executable() is not None
+
+
 def test_is_a_stage_of_jax_too():
     assert isinstance(lowered().jax_lowered, jax.stages.Lowered)
     assert isinstance(lowered().compile().jax_compiled, jax.stages.Compiled)

@@ -73,13 +73,14 @@ class Program:
           UsageError: the function has none.
         """
         from shmap_compiler import XMapped
+        from shmap_compiler.base.descriptions import show_type_of
 
         if isinstance(self.mapped, XMapped):
             return str(self._tracing(lambda: self.mapped.trace(*self.args)))
         raise UsageError(
             Mistake(
                 "--stage named",
-                f"{self.function.name} is a {type(self.mapped).__name__}",
+                f"{self.function.name} is {show_type_of(self.mapped)}",
                 "a function that xmap returned, which has named axes",
                 "choose another stage, e.g. --stage graph",
             )

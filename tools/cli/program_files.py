@@ -19,6 +19,7 @@ from typing import TypeVar
 import jax
 
 from shmap_compiler import Pmapped, ShardMapped, ShmapError, XMapped
+from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.untyped import Function, PyTree, Wrapped
 
 from ..usage import Mistake, UsageError, listed
@@ -178,7 +179,7 @@ def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Wra
     if value is None:
         fix = f"choose another name; {choices}"
         raise _mistake(text, f"the file defines no {name!r}", fix, needed)
-    found = f"{name} is a {type(value).__name__}"
+    found = f"{name} is {show_type_of(value)}"
     if _is_jitted(value):
         fix = f"name the shard_mapped function inside the jit; {choices}"
         raise _mistake(text, found, fix, needed)
