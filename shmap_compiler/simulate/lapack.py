@@ -32,13 +32,17 @@ def call_of(op: ir.Operation, target: str) -> Function | None:
     found = _TARGET.fullmatch(target)
     if found is None or found[2] not in _ROUTINES:
         return None
-    letter, routine = found[1], _ROUTINES[found[2]]
+    letter, (routine, needed) = found[1], _ROUTINES[found[2]]
     # JAX writes the arguments of the routine in the first, modules that were HLO in the second.
     name = "mhlo.backend_config" if "mhlo.backend_config" in op.attributes else "backend_config"
     attributes = op.attributes.get(name)
     if not isinstance(attributes, ir.DictAttr):
+        attributes = ir.DictAttr.get({})  # as MLIR prints an empty one
+    if any(not isinstance(a.attr, ir.IntegerAttr) for a in attributes):
         return None
     options = {a.name: ir.IntegerAttr(a.attr).value for a in attributes}
+    if not options.keys() >= {*needed}:
+        return None
     types = [ir.RankedTensorType(result.type) for result in op.results]
     shapes = [tuple(t.shape) for t in types]
     dtypes = [known_element_type(str(t.element_type)).dtype for t in types]
@@ -188,20 +192,21 @@ def _gtsv(
     return None, None, None, found, info
 
 
-_ROUTINES: dict[str, Routine] = {
-    "getrf": _getrf,
-    "potrf": _potrf,
-    "trsm": _trsm,
-    "geqrf": _geqrf,
-    "orgqr": _orgqr,
-    "ungqr": _orgqr,
-    "gesdd": _gesdd,
-    "syevd": _syevd,
-    "heevd": _syevd,
-    "geev": _geev,
-    "gees": _gees,
-    "gehrd": _gehrd,
-    "sytrd": _sytrd,
-    "hetrd": _sytrd,
-    "gtsv": _gtsv,
+_ROUTINES: dict[str, tuple[Routine, tuple[str, ...]]] = {
+    "getrf": (_getrf, ()),
+    "potrf": (_potrf, ("uplo",)),
+    "trsm": (_trsm, ("side", "uplo", "trans_x", "diag")),
+    "geqrf": (_geqrf, ()),
+    "orgqr": (_orgqr, ()),
+    "ungqr": (_orgqr, ()),
+    "gesdd": (_gesdd, ("mode",)),
+    "syevd": (_syevd, ("mode", "uplo")),
+    "heevd": (_syevd, ("mode", "uplo")),
+    "geev": (_geev, ("compute_left", "compute_right")),
+    "gees": (_gees, ("mode",)),
+    "gehrd": (_gehrd, ("low", "high")),
+    "sytrd": (_sytrd, ("uplo",)),
+    "hetrd": (_sytrd, ("uplo",)),
+    "gtsv": (_gtsv, ()),
 }
+"""Routines, each with the options that it needs."""

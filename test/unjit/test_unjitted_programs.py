@@ -151,6 +151,16 @@ def test_calls_of_the_library_are_those_of_the_user(name, call):
     assert call in unjitted(name).as_python()
 
 
+def test_routines_that_are_embedded_can_be_simulated_again():
+    def solve(x, y):
+        return jnp.linalg.solve(x.T @ x, x.T @ y), jnp.linalg.qr(x.T @ x)
+
+    program = Jitted(solve, (floats(32, 6), floats(32, 2)), (ROWS, ROWS), P())
+    made = unjit(program.jitted(), *program.args)
+    given = made.given(program.args)
+    assert made._mapped.lower(*given).validate(*given).holds
+
+
 def test_donated_arguments_are_still_there():
     given = jax.device_put(floats(8, 16), NamedSharding(mesh(), ROWS))
     step = jax.jit(lambda key, x: x * 2 + x.sum(), donate_argnums=1)
