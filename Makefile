@@ -3,8 +3,8 @@
 #     make demo        a matrix product before and after the passes, then a model on real data
 #     make test        style, types, and all tests but long random ones and those for TPUs
 #     make lint        style and types only
-#     make test-random 2,000 random programs, 1,000 of library calls, 100 with overlap,
-#                      and 100 eager; the same every time
+#     make test-random 2,000 random programs, 1,000 of library calls, and 100 each that are
+#                      eager, overlapped or unjitted; the same every time
 #     make slow        the CPU time of each test; fails if one over 5 s is not marked slow
 #     make test-long   all tests, with tens of thousands of new random programs
 #     make validate    every pass on every example, 2,000 programs and 200 wrong modules, simulated
@@ -43,11 +43,12 @@ test-tpu-compiler: $(VENV)/.with-test
 	PATH="$(BIN):$$PATH" $(BIN)/lit -v test --filter /tpu/
 
 RANDOM_TESTS := test/end_to_end/test_property.py test/end_to_end/test_library_programs.py \
-  test/eager/test_eager.py::test_random_programs test/passes/overlap/test_random_overlap.py
+  test/eager/test_eager.py::test_random_programs test/passes/overlap/test_random_overlap.py \
+  test/unjit/test_random_unjitted.py
 
 test-random: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=2000 SHMAP_LIBRARY_EXAMPLES=1000 SHMAP_EAGER_EXAMPLES=100 \
-	  SHMAP_OVERLAP_EXAMPLES=100 SHMAP_PROPERTY_SEED=0 \
+	  SHMAP_OVERLAP_EXAMPLES=100 SHMAP_UNJIT_EXAMPLES=100 SHMAP_PROPERTY_SEED=0 \
 	  $(BIN)/python -m pytest -n auto --dist worksteal $(RANDOM_TESTS)
 
 slow: $(VENV)/.with-test
@@ -55,6 +56,7 @@ slow: $(VENV)/.with-test
 
 test-long: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=20000 SHMAP_LIBRARY_EXAMPLES=20000 SHMAP_OVERLAP_EXAMPLES=2000 \
+	  SHMAP_UNJIT_EXAMPLES=2000 \
 	  $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Every pass on every example; the check for hangs on random programs; wrong modules.

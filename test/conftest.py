@@ -21,7 +21,8 @@ def has_gpu() -> bool:
 
 # The random programs are the same every time, or new ones if a number of them is asked for without
 # a seed. The seed is drawn here, because all processes of one run must have the same.
-ASKED = {"SHMAP_PROPERTY_EXAMPLES", "SHMAP_LIBRARY_EXAMPLES"} & set(os.environ)
+COUNTS = {"SHMAP_PROPERTY_EXAMPLES", "SHMAP_LIBRARY_EXAMPLES", "SHMAP_UNJIT_EXAMPLES"}
+ASKED = COUNTS & set(os.environ)
 os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED else 0))
 
 # More than half of the time of the tests was LLVM's, for code that runs once. The level changes
