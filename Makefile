@@ -8,7 +8,7 @@
 #     make slow        the CPU time of each test; fails if one over 5 s is not marked slow
 #     make test-long   all tests, with tens of thousands of new random programs
 #     make validate    every pass on every example, 2,000 programs and 200 wrong modules, simulated
-#     make fuzz        shmap-opt and the simulator on 10,000 mutated modules; prints the seed
+#     make fuzz        shmap-opt, import and simulation of 10,000 mutated modules; prints the seed
 #     make mutants     which of the mistakes listed in test/mutants the tests notice
 #     make test-tpu-compiler   compiles for TPUs, without any
 #     make test-gpu-compiler   compiles for GPUs, without any; downloads 270 MB

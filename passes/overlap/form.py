@@ -147,7 +147,10 @@ def erase_all(root: ir.Operation, op_name: str, *names: FormName) -> None:
 def _entry(attribute: ir.DictAttr, key: str) -> ir.Attribute | None:
     if key not in attribute:  # a DictAttr has no get
         return None
-    return attribute[key]
+    try:
+        return attribute[key]
+    except TypeError:  # of a kind that the bindings have no class for
+        return None
 
 
 def _text(attribute: ir.DictAttr, key: str) -> str | None:

@@ -113,12 +113,22 @@ def find_mesh(given: AnyMesh | None) -> AnyMesh | None:
     return _in_scope().mesh or concrete_mesh_in_scope() or mesh_in_scope()
 
 
-def is_another_mesh(found: AnyMesh | None) -> bool:
-    """Whether this is not the mesh over which an enclosing function is manual."""
+def is_another_mesh(found: AnyMesh | None, around: AnyMesh | None) -> bool:
+    """Whether this is not the mesh over which an enclosing function is manual.
+
+    Args:
+      around: the mesh of the enclosing xmap, if there is one.
+    """
     scope = mesh_in_scope()
     if found is None or scope is None or not scope.manual_axes:
         return False
-    return dict(found.shape) != dict(scope.shape)
+    return dict(found.shape) != dict(scope.shape) or _have_other_devices(found, around)
+
+
+def _have_other_devices(one: AnyMesh | None, other: AnyMesh | None) -> bool:
+    if not isinstance(one, Mesh) or not isinstance(other, Mesh):
+        return False
+    return list(one.devices.flat) != list(other.devices.flat)
 
 
 def loops_in_scope() -> dict[str, int]:
@@ -128,6 +138,8 @@ def loops_in_scope() -> dict[str, int]:
 def mesh_changes(found: AnyMesh | None) -> Problem:
     scope = mesh_in_scope()
     shown, outer = (dict(m.shape) if m is not None else "none" for m in (found, scope))
+    if shown == outer:
+        shown = f"a mesh of other devices, or in another order, {shown}"
     return Problem(
         "the mesh",
         f"{shown}, inside a function on the mesh {outer}",

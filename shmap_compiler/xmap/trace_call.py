@@ -63,6 +63,7 @@ class NamedCall:
 
 
 _enclosing: ContextVar[dict[str, int] | None] = ContextVar("enclosing", default=None)
+_mesh_around: ContextVar[AnyMesh | None] = ContextVar("mesh_around", default=None)
 
 
 def enclosing_sizes() -> dict[str, int] | None:
@@ -95,17 +96,18 @@ def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
     if shadowed:
         raise spec_error(who, shadowed)
     found = find_mesh(function.mesh)
-    if outer and function.axis_resources and is_another_mesh(found):
+    if outer and function.axis_resources and is_another_mesh(found, _mesh_around.get()):
         raise spec_error(who, [mesh_changes(found)])
     placements = place_axes(who, sizes, function.axis_resources, found, tuple(outer))
     out: list[Any] = []
 
     def flat_fun(*leaves: Leaf) -> Sequence[AnyValue]:
-        token = _enclosing.set({**outer, **sizes})
+        token, around = _enclosing.set({**outer, **sizes}), _mesh_around.set(found)
         try:
             result = function.fun(*jax.tree.unflatten(in_tree, leaves))
         finally:
             _enclosing.reset(token)
+            _mesh_around.reset(around)
         paths, tree = jax.tree_util.tree_flatten_with_path(result)
         out[:] = [tree, [f"result{jax.tree_util.keystr(p)}" for p, _ in paths]]
         check_results(who, out[1], [x for _, x in paths])

@@ -34,6 +34,16 @@ _PASSES = (
     *("--shmap-import-manual-computation", "--shmap-import-custom-calls"),
     *("--shmap-import-custom-calls=mesh=i=4,j=2", "--shmap-check-hangs"),
 )
+_REWRITES = (
+    *("--shmap-unroll-gathering-loops", "--shmap-overlap-exchange-block"),
+    *("--shmap-overlap-all-to-all", "--shmap-overlap-row-block", "--shmap-overlap-gather-scatter"),
+    *("--shmap-overlap-gather-product", "--shmap-overlap-gather-contraction"),
+    *("--shmap-overlap-product-scatter", "--shmap-overlap-product-sum"),
+)
+_CHOICES = (
+    "--shmap-choose-overlap=effort=force",
+    "--shmap-choose-overlap=effort=force may_round=true",
+)
 _PIPELINES = (
     (*_PASSES[:11], "--shmap-wrap-manual", "--shmap-inline-meshes"),
     (*_PASSES[:9], _PASSES[12], _PASSES[14], _PASSES[15]),
@@ -42,6 +52,9 @@ _PIPELINES = (
     ("--shmap-import-manual-computation", "--shmap-pipeline"),
     ("--shmap-import-custom-calls",),
     ("--shmap-import-custom-calls", "--shmap-pipeline"),
+    (_CHOICES[0], *_REWRITES, "--shmap-verify"),
+    (_CHOICES[1], *_REWRITES, _PASSES[9], "--shmap-wrap-manual"),
+    _REWRITES,
 )
 
 
@@ -72,8 +85,9 @@ def passes(rng: random.Random) -> list[str]:
     if kind < 0.4:
         return list(rng.choice(_PIPELINES))
     if kind < 0.7:
-        return [rng.choice(_PASSES)]
-    return [rng.choice((*_PASSES, "--canonicalize", "--cse")) for _ in range(rng.randint(2, 5))]
+        return [rng.choice((*_PASSES, *_REWRITES))]
+    some = (*_PASSES, *_CHOICES, *_REWRITES, "--canonicalize", "--cse")
+    return [rng.choice(some) for _ in range(rng.randint(2, 5))]
 
 
 def _token(rng: random.Random, text: str, modules: list[str]) -> str:

@@ -4,9 +4,9 @@
 
 Modules are processed in forked children, so that a death costs one module. A child that dies or
 hangs while MLIR parses the module is counted separately: MLIR's parser is not ours. Modules that
-shmap-opt takes or refuses are also simulated, for a few seconds, as they may have loops without
-end. Exit status 1 if anything else is found; each finding is kept in a file and printed with its
-command.
+shmap-opt takes or refuses are also imported, and simulated for a few seconds, as they may have
+loops without end. Exit status 1 if anything else is found; each finding is kept in a file and
+printed with its command.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ import numpy as np
 import shmap_passes
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
+from shmap_passes import PassFailure
 from shmap_tools.opt import main as shmap_opt
 
-from shmap_compiler import ShmapError
+from shmap_compiler import ShmapError, import_module
 from shmap_compiler.simulate.simulate_module import simulate_module
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -158,7 +159,7 @@ def _child(batch: list[Case], writer: int) -> None:
             os.write(writer, b"P")
             what = broken(each, Path(folder), context)
             if is_module and not isinstance(what, str):
-                what = not_simulated(each.text) or what
+                what = not_imported(each.text) or not_simulated(each.text) or what
             if isinstance(what, str):
                 message = what.encode()
                 os.write(writer, _BROKEN + len(message).to_bytes(4, "big") + message)
@@ -200,6 +201,19 @@ def broken(case: Case, folder: Path, context: ir.Context) -> str | bool:
         if plain is not None and _printed(plain, context) is not None:
             return "what it printed cannot be read again"
     return True
+
+
+def not_imported(text: str) -> str | None:
+    """What went wrong when a module was imported and exported; None for a result or a message."""
+    try:
+        imported = import_module(text)
+        assert isinstance(imported.hangs, tuple)
+        imported.portable("cpu")
+    except (ShmapError, PassFailure):
+        return None
+    except BaseException:
+        return "import_module\n" + traceback.format_exc()
+    return None
 
 
 def not_simulated(text: str) -> str | None:

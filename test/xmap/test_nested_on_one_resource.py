@@ -8,7 +8,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh
 from named_programs import DEVICES, LINE
 
-from shmap_compiler import SpecTypeError, xmap
+from shmap_compiler import SpecError, SpecTypeError, xmap
 
 X = np.random.default_rng(8).uniform(0.5, 1, size=(4, 8, 3)).astype(np.float32)
 W = np.array([1, 2, 3], np.float32)
@@ -79,6 +79,14 @@ def test_values_that_never_meet():
     found = both(x, x)
     np.testing.assert_array_equal(found[0], x)
     np.testing.assert_array_equal(found[1], x * 2)
+
+
+def test_the_inner_mesh_has_the_same_devices():
+    turned = Mesh(DEVICES[::-1], ("x",), axis_types=(AxisType.Auto,))
+    double = xmap(lambda y: y * 2, ["i"], ["i"], axis_resources={"i": "x"}, mesh=turned)
+    outer = xmap(double, ["j", ...], ["j", ...], axis_resources={"j": "x"}, mesh=LINE)
+    with pytest.raises(SpecError, match="a mesh of other devices, or in another order"):
+        outer(jnp.ones((8, 8)))
 
 
 @pytest.mark.parametrize(
