@@ -96,9 +96,8 @@ def validate(
 
     def run(*args: PyTree) -> list[np.ndarray]:
         # Of what is donated the program gets copies: the user's arrays stay, and are read again.
-        return _numbers(
-            compiled(*(jax.tree.map(_copied, args) if compiled.donate_argnums else args))
-        )
+        own = jax.tree.map(_copied, args) if compiled.donate_argnums else args
+        return _numbers(compiled(*own))
 
     expected = run(*full)
     arrays = jax.tree.leaves(given(full))

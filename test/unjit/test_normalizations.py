@@ -128,6 +128,15 @@ def test_what_divides_by_something_else_is_left_as_it_is():
     assert "* lax.rsqrt(" in text
 
 
+def test_what_divides_by_the_root_of_a_sum_is_no_normalization():
+    def fun(x):
+        return x * lax.rsqrt(jnp.sum(jnp.exp(x), axis=-1, keepdims=True) + 1e-5)
+
+    text = unjitted(fun, X).as_python()
+    assert "lax.rsqrt(" in text
+    assert "def layer_norm" not in text
+
+
 def test_a_normalization_of_a_split_axis_shows_its_sums():
     blocks = P("i", "j")
     text = unjitted(layer_norm, X, SCALE, ins=(blocks, P("j")), outs=blocks).as_python()

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from named_programs import LINE, SQUARE
 
 import shmap_compiler
-from shmap_compiler import BodyError, SpecError, named, shard_map, xmap
+from shmap_compiler import BodyError, SerialLoop, SpecError, named, shard_map, xmap
 
 X = np.random.default_rng(3).uniform(0.5, 1, size=(16, 3)).astype(np.float32)
 KEY = jax.random.key(1)
@@ -231,6 +231,33 @@ def test_initializers_that_do_not_exist():
     init = named.random.variance_scaling(1, "fan_in", "normal", "rows", 0)
     with pytest.raises(SpecError, match=r"(?s)'rows'.*an axis of the shape: 0, 'i'"):
         xmap(lambda: init(KEY, named.NamedShape(3, i=4)), (), ["i", ...], axis_sizes={"i": 4})()
+
+
+@everywhere
+def test_results_that_do_not_vary_are_repeated(place):
+    total = shares(place, lambda x: lax.psum(x, "i"), {1: "i"})(X)
+    assert_close(total, np.repeat(X.sum(0)[:, None], 16, 1))
+    first = shares(place, lambda x: lax.psum(x, "i"), ["i", ...])(X)
+    assert_close(first, np.repeat(X.sum(0)[None], 16, 0))
+
+
+@everywhere
+def test_products_of_what_does_not_vary_are_summed(place):
+    w = jnp.asarray(X[:3])
+
+    def fun(x):
+        matrices = ((1,), (0,))
+        return named.pdot(w, w, "i", matrices), named.pdot(x[None], w, "i", matrices)
+
+    found = shares(place, fun, [...])(X)
+    assert_close(found, (16 * w @ w, X.sum(0)[None] @ w))
+
+
+def test_several_loops_are_refused():
+    loops = {"i": SerialLoop(2), "j": SerialLoop(4)}
+    f = xmap(lambda x: x, ["i", "j"], ["i", "j"], axis_resources=loops)
+    with pytest.raises(SpecError, match=r"several loops: SerialLoop\(2\) for 'i', SerialLoop\(4\)"):
+        f(jnp.ones((8, 8)))
 
 
 @everywhere
