@@ -1,7 +1,8 @@
 """Makes a portable program of any function that JAX can trace: a jitted training step, a gradient.
 
 The function may contain shard_maps and xmaps; XLA partitions the rest. How arguments are split is
-read from them: they are arrays, or `jax.ShapeDtypeStruct`s with shardings.
+read from them: they are arrays, or `jax.ShapeDtypeStruct`s with shardings. Those without get the
+`in_shardings` of the jitted function.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from shmap_passes.cost.machine import Machine
 
@@ -58,6 +60,9 @@ def lower_function(
     flat.__name__ = flat.__qualname__ = function_name(fun)
     types = [_type(leaves[i]) for i in arrays]
     traced: Any = jax.jit(flat, keep_unused=True).trace(*types)
+    if placed := _in_shardings(types, traced.jaxpr):
+        types = [placed.get(k, t) for k, t in enumerate(types)]
+        traced = jax.jit(flat, keep_unused=True).trace(*types)
     if lines := callback_lines(traced.jaxpr.jaxpr):
         raise TargetError(_who(fun), [calls_back(line) for line in lines])
     mesh = _mesh(fun, types, traced.jaxpr)
@@ -107,6 +112,27 @@ def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
     dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype, sharding=sharding)
+
+
+def _in_shardings(types: Sequence[Aval], jaxpr: Jaxpr) -> dict[int, jax.ShapeDtypeStruct]:
+    """The types of arguments without shardings that a jitted function is called with, split by it.
+
+    Returns:
+      Types by the position of the argument.
+    """
+    positions = {var: k for k, var in enumerate(jaxpr.jaxpr.invars)}
+    found: dict[int, jax.ShapeDtypeStruct] = {}
+    for eqn in jaxpr.jaxpr.eqns:
+        for var, sharding in zip(eqn.invars, eqn.params.get("in_shardings", ()), strict=False):
+            k = None if isinstance(var, jex_core.Literal) else positions.get(var)
+            if (
+                k is None
+                or types[k].sharding is not None
+                or not isinstance(sharding, NamedSharding)
+            ):
+                continue
+            found[k] = jax.ShapeDtypeStruct(types[k].shape, types[k].dtype, sharding=sharding)
+    return found
 
 
 def _restored(x: AnyValue, leaf: Leaf) -> AnyValue:

@@ -32,8 +32,8 @@ def explain(program: Wrapped, *args: PyTree, target: str | Target | None = None)
       program: A function, jitted or not, such as a training step or `jax.grad(f)`, which is called
         with `args`; or a lowered or compiled program, of this package or of JAX; or a module of
         `import_module`.
-      *args: Arguments of the function: arrays or `jax.ShapeDtypeStruct`s, with their shardings.
-        None for other programs.
+      *args: Arguments of the function: arrays or `jax.ShapeDtypeStruct`s, with their shardings
+        unless those are `in_shardings` of the jitted function. None for other programs.
       target: What to compile for, as for `Lowered.compile`. Defaults to the devices of the arrays,
         for which there are no times unless their figures are published.
 

@@ -88,6 +88,24 @@ def test_a_gradient_that_is_not_jitted():
     assert found.totals.flops > 2 * (32 / 4) * 16 * 16 * 6
 
 
+def test_arguments_without_shardings_are_split_as_jit_says():
+    """As for the devices that are here, for which JAX itself lowers the program."""
+    on_mesh = {name: t.sharding for name, t in PARAMS.items()}
+    jitted = jax.jit(
+        jax.grad(loss),
+        in_shardings=(on_mesh, *(t.sharding for t in BATCH)),
+        out_shardings=on_mesh,
+    )
+    args = jax.tree.map(lambda t: np.zeros(t.shape, t.dtype), (PARAMS, *BATCH))
+    found, wanted = explain(jitted, *args, target="cpu:8"), explain(jitted.lower(*args))
+    assert kinds(found) == kinds(wanted) != []
+    assert found.memory == wanted.memory
+
+
+def kinds(explanation):
+    return [(c.kind, c.axes) for c in explanation.collectives]
+
+
 def test_programs_that_jax_lowered_or_compiled():
     lowered = step.lower(*ARGS)
     found = explain(lowered)
