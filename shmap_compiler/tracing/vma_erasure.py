@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -70,11 +71,15 @@ def trace_with_types(
     axes: Sequence[str],
     types: Sequence[Aval],
     manual_types: Sequence[ManualType],
+    *,
+    is_named: bool = False,
 ) -> Jaxpr:
     """Traces a function with JAX's types of varying values, and erases these types.
 
     Args:
       types, manual_types: of the inputs.
+      is_named: whether `axes` are logical axes, so that collectives stay as JAX has them, in
+        derivative rules, too.
     """
 
     def typed(*blocks):
@@ -82,10 +87,10 @@ def trace_with_types(
 
     with varying_types():
         jaxpr = trace_with_axes(described_alike(typed, fun), mesh, axes, types)
-    return _erase(jaxpr, mesh, axes)
+    return _erase(jaxpr, mesh, axes, is_named)
 
 
-def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Jaxpr:
+def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], is_named: bool = False) -> Jaxpr:
     """The same program on variables whose types do not say along which axes they vary.
 
     Casts of these types are removed, too: where JAX evaluates the program once more (a derivative
@@ -93,17 +98,19 @@ def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Jaxpr:
 
     Args:
       mesh, axes: the mesh as the program sees it, and the axes that are manual there.
+      is_named: as for `trace_with_types`.
     """
-    return _Erasing(mesh, axes).jaxpr(jaxpr)
+    return _Erasing(mesh, axes, is_named).jaxpr(jaxpr)
 
 
 class _Erasing(Rewriter):
     """Gives new variables to programs, and so rewrites every equation."""
 
-    def __init__(self, mesh: AbstractMesh, axes: Sequence[str]):
+    def __init__(self, mesh: AbstractMesh, axes: Sequence[str], is_named: bool):
         super().__init__()
         self.mesh = mesh
         self.axes = axes
+        self.is_named = is_named
 
     def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
         inner = open_jaxpr(jaxpr)
@@ -129,7 +136,8 @@ class _Erasing(Rewriter):
 
     def parameters(self, eqn: Eqn) -> dict[str, Parameter]:
         params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
-        params.update((k, rule(params[k])) for k, rule in _RULES.items() if k in params)
+        rules = _NAMED_RULES if self.is_named else _RULES
+        params.update((k, rule(params[k])) for k, rule in rules.items() if k in params)
         if eqn.primitive.name == CUSTOM_VJP:
             own = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
             params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
@@ -138,6 +146,8 @@ class _Erasing(Rewriter):
     def of_rule(self) -> Callable[[Jaxpr], Jaxpr]:
         """Erases and normalizes programs of derivative rules, which are traced later."""
         mesh, axes = self.mesh, self.axes  # without what this object remembers
+        if self.is_named:
+            return lambda held: _erase(held, mesh, axes, True)
         return lambda held: normalize(_erase(held, mesh, axes), mesh, axes, "a derivative rule")
 
 
@@ -173,7 +183,7 @@ def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxp
     )
 
 
-def _erase_late(rule: Wrapped) -> Wrapped:
+def _erase_late(rule: Wrapped, is_named: bool = False) -> Wrapped:
     """A rule that JAX traces with the types with which it traced the function."""
 
     def trace(*args):
@@ -181,8 +191,10 @@ def _erase_late(rule: Wrapped) -> Wrapped:
             jaxpr, *rest = rule.call_wrapped(*args)
         # JAX evaluates the program, and its casts would bring the types back.
         mesh = jax.sharding.get_abstract_mesh()
-        program = _erase(jaxpr, mesh, mesh.manual_axes)
-        return normalize(program, mesh, mesh.manual_axes, "a derivative rule"), *rest
+        program = _erase(jaxpr, mesh, mesh.manual_axes, is_named)
+        if not is_named:
+            program = normalize(program, mesh, mesh.manual_axes, "a derivative rule")
+        return program, *rest
 
     return linear_util.wrap_init(trace, debug_info=rule.debug_info)
 
@@ -200,32 +212,70 @@ def _unchecked(rule: Wrapped) -> Wrapped:
 
     def run(*args):
         with unchecked_backward_rules():
-            try:
-                return erased(rule.call_wrapped(*args))
-            except ValueError as error:
-                if not needs_varying_types(error):
-                    raise
-            return erased(_call_with_types(rule, args))
+            return erased(rule.call_wrapped(*args))
 
     return linear_util.wrap_init(run, debug_info=rule.debug_info)
 
 
-def _call_with_types(rule: Wrapped, args: Sequence[AnyValue]) -> AnyValue:
-    """Calls a rule that casts varying values to unreduced ones; all its arguments vary."""
-    mesh = jax.sharding.get_abstract_mesh()
+def _unchecked_with_types(rule: Wrapped) -> Wrapped:
+    """The same, also if it casts varying values to unreduced ones."""
+    unchecked = _unchecked(rule)
+
+    def place(program: Jaxpr) -> Jaxpr:
+        mesh = jax.sharding.get_abstract_mesh()
+        return normalize(program, mesh, mesh.manual_axes, "a derivative rule")
+
+    def typed(args: Sequence[AnyValue]) -> AnyValue:
+        mesh = jax.sharding.get_abstract_mesh()
+        return call_on_mesh(unchecked, args, mesh, map(jax.typeof, args), place, typed=True)
+
+    return linear_util.wrap_init(
+        lambda *args: with_types_by_need(
+            lambda: unchecked.call_wrapped(*args), lambda: typed(args)
+        ),
+        debug_info=rule.debug_info,
+    )
+
+
+def with_types_by_need(untyped: Callable[[], AnyValue], typed: Callable[[], AnyValue]) -> AnyValue:
+    """What one function returns, or the other one where a cast needs types of varying values."""
+    try:
+        return untyped()
+    except ValueError as error:
+        if not needs_varying_types(error):
+            raise
+    return typed()
+
+
+def call_on_mesh(
+    rule: Wrapped,
+    args: Sequence[AnyValue],
+    mesh: AbstractMesh,
+    types: Iterable[Aval],
+    place: Callable[[Jaxpr], Jaxpr],
+    *,
+    typed: bool,
+) -> AnyValue:
+    """Calls a backward rule as a program that is traced on a mesh.
+
+    Args:
+      types: of the arguments on that mesh.
+      place: makes a program of what is traced, once its types are erased.
+      typed: whether JAX tracks types of varying values; then all arguments vary.
+    """
     found: list[Any] = []
 
     def arrays_of(*blocks):
-        varying = [lax.pcast(x, mesh.manual_axes, to="varying") for x in blocks]
-        found[:], tree = jax.tree.flatten(rule.call_wrapped(*varying), is_leaf=_is_zero)
+        if typed:
+            blocks = [lax.pcast(x, mesh.manual_axes, to="varying") for x in blocks]
+        found[:], tree = jax.tree.flatten(rule.call_wrapped(*blocks), is_leaf=_is_zero)
         found.append(tree)
         return [x for x in found[:-1] if not _is_zero(x)]
 
-    with varying_types():
-        jaxpr = trace_with_axes(arrays_of, mesh, mesh.manual_axes, [jax.typeof(x) for x in args])
+    with varying_types(typed):
+        jaxpr = trace_with_axes(arrays_of, mesh, mesh.manual_axes, list(types))
     *leaves, tree = found
-    erased = _erase(jaxpr, mesh, mesh.manual_axes)
-    program = normalize(erased, mesh, mesh.manual_axes, "a derivative rule")
+    program = place(_erase(jaxpr, mesh, mesh.manual_axes))
     arrays = iter(jex_core.jaxpr_as_fun(program)(*args))
     return jax.tree.unflatten(tree, [x if _is_zero(x) else next(arrays) for x in leaves])
 
@@ -234,5 +284,16 @@ def _is_zero(cotangent: object) -> bool:
     return type(cotangent) is ad.Zero
 
 
-_RULES = {"jvp_jaxpr_fun": _erase_late, "fwd_jaxpr_thunk": _erase_late, "bwd": _unchecked}
+_RULES = {
+    "jvp_jaxpr_fun": _erase_late,
+    "fwd_jaxpr_thunk": _erase_late,
+    "bwd": _unchecked_with_types,
+}
 """Parameters that are derivative rules of the user's, which JAX calls after types are erased."""
+
+_erase_named = partial(_erase_late, is_named=True)
+_NAMED_RULES = {
+    "jvp_jaxpr_fun": _erase_named,
+    "fwd_jaxpr_thunk": _erase_named,
+    "bwd": _unchecked,
+}

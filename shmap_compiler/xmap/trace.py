@@ -89,9 +89,11 @@ def trace_named(
         logical = AbstractMesh(tuple(known.values()), tuple(known))
         body = with_manual_axes(logical, known)
         jaxpr = trace_with_types(
-            traced, body, tuple(known), inner_types(body), [ManualType(m.names) for m in mappings]
+            *(traced, body, tuple(known), inner_types(body)),
+            [ManualType(m.names) for m in mappings],
+            is_named=True,
         )
-        return retyped(jaxpr, scope.mesh)
+        return retyped(jaxpr, body, scope.mesh)
 
     try:
         traced_program = trace_by_need(untyped, typed, user_fun, who, _IN_XMAP)

@@ -103,3 +103,75 @@ def test_casts_without_a_derivative():
     wrong = xmap(lambda x: lax.pcast(x, "i", to="varying") * x, ["i"], ["i"])
     with pytest.raises(BodyError, match="varying"):
         wrong(X[:, 0])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def total_that_casts(x, axis):
+    return lax.psum(x, axis)
+
+
+total_that_casts.defvjp(
+    lambda x, axis: (lax.psum(x, axis), None),
+    lambda axis, _, g: (lax.pcast(g, axis, to="varying"),),
+)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def total(x, axis):
+    return lax.psum(x, axis)
+
+
+total.defvjp(lambda x, axis: (lax.psum(x, axis), None), lambda axis, _, g: (g,))
+
+
+@jax.custom_jvp
+def mean(x):
+    return lax.pmean(x, "batch")
+
+
+@mean.defjvp
+def _mean_jvp(primals, tangents):
+    return mean(primals[0]), lax.pmean(tangents[0], "batch")
+
+
+def cast(w):
+    return lax.pcast(w, "batch", to="varying")
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("named", "by_position"),
+    [
+        (
+            lambda w, x: total_that_casts(layer(w, x).sum(), "batch"),
+            lambda w, x: layer(w, x).sum(),
+        ),
+        (lambda w, x: total(layer(cast(w), x).sum(), "batch"), lambda w, x: layer(w, x).sum()),
+        (lambda w, x: mean(layer(cast(w), x).sum()), lambda w, x: layer(w, x).sum() / 8),
+        # Rules of JAX's own, and a derivative inside, for which types are needed.
+        (
+            lambda w, x: lax.psum(
+                jax.grad(lambda w: jax.nn.relu(layer(w, x)).sum())(cast(w)).sum()
+                + jnp.linalg.det(w[:, :3] * x + jnp.eye(3)),
+                "batch",
+            ),
+            lambda w, x: jax.vmap(
+                lambda x: (
+                    jax.grad(lambda w: jax.nn.relu(layer(w, x)).sum())(w).sum()
+                    + jnp.linalg.det(w[:, :3] * x + jnp.eye(3))
+                )
+            )(x).sum(),
+        ),
+    ],
+    ids=["a rule that casts", "a backward rule", "a forward rule", "rules of JAX's"],
+)
+def test_derivatives_outside_of_functions_that_cast(named, by_position, resources):
+    f = xmap(
+        named,
+        in_axes=([...], ["batch", ...]),
+        out_axes=[...],
+        axis_resources=resources,
+        mesh=SQUARE if resources else None,
+    )
+    assert_close(f(W, X), by_position(W, X))
+    assert_close(jax.grad(f, (0, 1))(W, X), jax.grad(by_position, (0, 1))(W, X))
