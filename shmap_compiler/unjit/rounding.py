@@ -12,15 +12,13 @@ from shmap_compiler.base.untyped import AnyValue, PyTree
 from shmap_compiler.simulate import agreement
 from shmap_compiler.simulate.agreement import Agreement
 
-_ROUNDINGS = 64
-"""So many times as much may change as when each argument is rounded once."""
-
 
 def with_rounding(
     found: Sequence[Agreement],
     run: Callable[..., Sequence[np.ndarray]],
     args: Sequence[PyTree],
     expected: Sequence[np.ndarray],
+    roundings: int,
 ) -> list[Agreement]:
     """Comparisons of results that allow more where a program enlarges small differences.
 
@@ -32,12 +30,13 @@ def with_rounding(
       found: how results compare with those that are expected.
       run: the program, as a function of `args` that returns the results.
       expected: what it returns for `args`.
+      roundings: so many times as much may change as when each argument is rounded once.
     """
     rng = np.random.default_rng(0)
     again = run(*jax.tree.map(lambda x: _rounded(x, rng), tuple(args)))
     changes = agreement.compare(list(again), list(expected))
     return [
-        each.allowing(min(_ROUNDINGS * change.relative, _half_of_the_digits(result)))
+        each.allowing(min(roundings * change.relative, _half_of_the_digits(result)))
         for each, change, result in zip(found, changes, expected, strict=True)
     ]
 
