@@ -11,7 +11,10 @@ from shmap_compiler.base.errors import Problem, UnjitError
 from shmap_compiler.base.untyped import PyTree, Unchecked
 
 _CALLBACK = re.compile(r'custom_call_target="([^"]*callback[^"]*)"')
-_MISSING_CALL = re.compile(r"No (?:registered )?(?:implementation|FFI handler)[^\n]*?for ([\w.]+)")
+_MISSING_CALL = re.compile(
+    r"No (?:registered )?(?:implementation|FFI handler)[^\n]*?"
+    r"for (?:untyped custom call to )?([\w.]+)"
+)
 
 
 def refuse_symbolic_shapes(who: str, args: Sequence[PyTree]) -> None:

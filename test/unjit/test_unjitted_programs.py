@@ -26,7 +26,7 @@ from shmap_compiler import TargetError, UnjitError, search_shardings, unjit
 from shmap_compiler.simulate.agreement import compare, default_tolerance
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.unjit.layout import call
-from shmap_compiler.unjit.refusals import refuse_processes
+from shmap_compiler.unjit.refusals import missing_call, refuse_processes
 from shmap_compiler.unjit.rounding import with_rounding
 from shmap_compiler.unjit.same_results import order_of_arguments
 from shmap_compiler.unjit.spelling.table import SPELLINGS
@@ -304,6 +304,14 @@ def test_what_the_partitioner_of_gpus_does_is_simulated_here():
 def test_programs_that_have_no_source_are_refused(fun, found):
     with pytest.raises(UnjitError, match=found):
         unjit(fun, jax.ShapeDtypeStruct((8, 16), jnp.float32))
+
+
+def test_calls_that_only_another_platform_has_are_named():
+    # As a program that libtpu partitioned has one for `jnp.linalg.eigh`.
+    said = "NOT_FOUND: No registered implementation for untyped custom call to EighTpu for Host"
+    refused = missing_call("unjit of `f`", RuntimeError(said))
+    assert refused is not None
+    assert refused.problems[0].found == "a call of EighTpu, which these devices do not have"
 
 
 def test_shapes_have_to_be_numbers():
