@@ -85,7 +85,7 @@ def unjit(
     except NotPartitioned:
         raise refusals.one_device(who) from None
     except jax.errors.JaxRuntimeError as error:
-        refused = refusals.missing_call(who, error)
+        refused = refusals.missing_call(who, error, is_targets=chosen is not None)
         if refused is None:
             raise
         raise refused from None

@@ -91,8 +91,12 @@ def wide_numbers(who: str, found: str) -> UnjitError:
     return UnjitError(who, [problem])
 
 
-def missing_call(who: str, error: Exception) -> UnjitError | None:
-    """The error for a library call that these devices do not have; None for other errors."""
+def missing_call(who: str, error: Exception, *, is_targets: bool) -> UnjitError | None:
+    """The error for a library call that these devices do not have; None for other errors.
+
+    Args:
+      is_targets: whether the compiler of a target may have put it in.
+    """
     found = _MISSING_CALL.search(str(error))
     if found is None:
         return None
@@ -100,7 +104,9 @@ def missing_call(who: str, error: Exception) -> UnjitError | None:
         "a custom call",
         f"a call of {found[1]}, which these devices do not have",
         "calls that run here, where the source is compared with the program",
-        "register it with jax.ffi.register_ffi_target, or leave that part of the program out",
+        "leave that part of the program out, or unjit it without a target"
+        if is_targets
+        else "register it with jax.ffi.register_ffi_target, or leave that part of the program out",
     )
     return UnjitError(who, [problem])
 

@@ -309,9 +309,10 @@ def test_programs_that_have_no_source_are_refused(fun, found):
 def test_calls_that_only_another_platform_has_are_named():
     # As a program that libtpu partitioned has one for `jnp.linalg.eigh`.
     said = "NOT_FOUND: No registered implementation for untyped custom call to EighTpu for Host"
-    refused = missing_call("unjit of `f`", RuntimeError(said))
+    refused = missing_call("unjit of `f`", RuntimeError(said), is_targets=True)
     assert refused is not None
     assert refused.problems[0].found == "a call of EighTpu, which these devices do not have"
+    assert "without a target" in refused.problems[0].fix
 
 
 def test_shapes_have_to_be_numbers():
