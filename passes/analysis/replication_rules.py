@@ -101,7 +101,7 @@ def collective_masks(op: ir.Operation, operands: Sequence[int], bits: AxisSet) -
 def _by_device(name: str, ids: tuple[tuple[int, ...], ...], operand: int, bits: AxisSet) -> int:
     """The set of a result where `ids` lists the groups, or the (source, target) pairs."""
     mesh = Mesh("mesh", bits.axes)
-    if mesh.size > MOST_LISTED:
+    if mesh.size > MOST_LISTED or any(not -1 <= each < mesh.size for row in ids for each in row):
         return bits.everything
     varying = [axis in bits.names(operand) for axis in mesh.names]
     places = np.stack(np.unravel_index(np.arange(mesh.size), mesh.shape), axis=-1)

@@ -83,6 +83,8 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
         if isinstance(symbol, ir.FlatSymbolRefAttr) and symbol.value not in module.meshes:
             raise _UnknownDevices(f"groups on mesh @{symbol.value}, which the module lacks")
         named = module.mesh_of(symbol)
+        if named.size != module.mesh.size:
+            raise _UnknownDevices(f"groups on {named}, and the mesh is {module.mesh}")
         for axis in axes:
             if axis not in named.sizes:
                 raise _UnknownDevices(f'groups over axis "{axis}", which {named} lacks')

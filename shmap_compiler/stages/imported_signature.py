@@ -43,6 +43,7 @@ def _whole_placements(form: BodyForm, given: Sequence[ir.Attribute | None]) -> l
     The body form has the manual axes only.
     """
     found: list[Dims | None] = []
+    given = given or [None] * len(form.inputs)  # of another function, which was no @main
     for boundary, attribute in zip(form.inputs, given, strict=True):
         dims = (
             None if attribute is None or boundary.dims is None else _dims(attribute, form, boundary)

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shmap_compiler.base.untyped import AnyValue
+from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.unjit.embedded import call_stablehlo
+
+_TRIES = 4
 
 Type = tuple[tuple[int, ...], str]
 """A shape, and the name of a dtype."""
@@ -35,9 +37,7 @@ def order_of_arguments(
     names = {"jax": jax, "jnp": jnp, "lax": lax}
     exec(definition, names)
     rng = np.random.default_rng(0)
-    draws = [
-        [draw(shape, np.dtype(name), rng) for shape, name in types] for draw in (_any, _positive)
-    ]
+    draws = [[draw(shape, np.dtype(name), rng) for shape, name in types] for draw in _DRAWS]
     expected: list[np.ndarray] = []
     for order in permutations(range(len(types))):
         given = [f"a{k}" for k in order]
@@ -56,6 +56,8 @@ def order_of_arguments(
             expected = [np.asarray(whole(*args)) for args in draws]
             if not _are_numbers(expected):
                 return None
+            if not all(_matters(whole, k, draws, expected, rng) for k in range(len(types))):
+                return None  # whatever it is for: numbers like these do not show it
         if all(map(agree, found, expected)):
             return order
     return None
@@ -77,6 +79,26 @@ def _positive(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator)
     if len(shape) > 1 and shape[-1] == shape[-2]:
         values = values + values.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1])
     return jnp.asarray(values).astype(dtype)
+
+
+_DRAWS = (_any, _positive)
+
+
+def _matters(
+    fun: Function,
+    k: int,
+    draws: Sequence[Sequence[AnyValue]],
+    expected: Sequence[np.ndarray],
+    rng: np.random.Generator,
+) -> bool:
+    """Whether another argument in the place of the k-th changes what a function returns."""
+    for draw, args, result in zip(_DRAWS, draws, expected, strict=True):
+        for _ in range(_TRIES):
+            other = draw(args[k].shape, args[k].dtype, rng)
+            found = np.asarray(fun(*args[:k], other, *args[k + 1 :]))
+            if found.tobytes() != result.tobytes():
+                return True
+    return False
 
 
 def _are_numbers(draws: Sequence[np.ndarray]) -> bool:

@@ -125,3 +125,19 @@ def test_devices_and_axes_that_are_not_there(op, found):
       return %x : TYPE
     }}"""
     refused(text.replace("TYPE", "tensor<8x2xf32>"), found)
+
+
+def test_groups_on_a_mesh_of_other_devices():
+    groups = BY_AXIS.replace("@mesh", "@other")
+    text = f"""
+    sdy.mesh @mesh = <["i"=2]>
+    sdy.mesh @other = <["k"=1099511627776]>
+    func.func @main(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {{
+      %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{}}, {{}}]>]
+          out_shardings=[<@mesh, [{{}}, {{}}]>] manual_axes={{"i"}} (%b: tensor<8x2xf32>) {{
+        %1 = "stablehlo.all_to_all"(%b) <{{{ROWS}{groups}}}> : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        sdy.return %1 : tensor<8x2xf32>
+      }} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+      return %0 : tensor<8x2xf32>
+    }}"""
+    refused(text, r"groups on @other \[k=1099511627776\], and the mesh is @mesh \[i=2\]")

@@ -234,6 +234,20 @@ def test_body_form_is_verified_first(type_, manual, complaint):
         import_module(text)
 
 
+def test_an_entry_that_only_the_import_names():
+    text = (INPUTS / "jax_export_round_trip.mlir").read_text()
+    assert text.count("@main(") == 1
+    module = import_module(text.replace("@main(", "@xla.sdy.LocalToGlobalShape("))
+    assert module.signature.in_types == import_module(text).signature.in_types
+
+
+def test_permutations_of_other_devices_are_no_hangs():
+    cases = (INPUTS.parent / "import_custom_calls.mlir").read_text().split("// -----")
+    (text,) = [each for each in cases if "module @regions_inside_stay_as_they_are" in each]
+    module = import_module(text.replace("dense<[[0, 1]]>", "dense<[[0, 2147483647]]>"))
+    assert module.hangs == ()
+
+
 def test_arrays_that_jax_does_not_have():
     with pytest.raises(TargetError, match=r"argument 0\n.*summands along i"):
         import_module(body("tensor<2xf32>", '[{}], unreduced={"i"}'))

@@ -214,6 +214,17 @@ def test_a_call_is_shown_only_for_numbers_that_it_is_defined_for():
     assert order(lambda a: jnp.log(-1 - a**2) / 2, "jnp.log(-1 - {} ** 2)") is None
 
 
+def test_a_call_is_shown_only_if_all_arguments_matter():
+    """With one point `jnp.interp` returns its value, and so does a select of what is not NaN."""
+
+    def canonical(a, nan, zero):
+        return jnp.where(jnp.isnan(a), nan, jnp.where(a == 0, zero, a))
+
+    one = (1,), "float32"
+    module = jax.jit(canonical).lower(*[jnp.ones(1)] * 3).as_text()
+    assert order_of_arguments("jnp.interp({}, {}, {})", module, (one,) * 3, one) is None
+
+
 def test_calls_stand_beside_what_the_derivative_needs():
     def loss(w, x):
         h = jax.nn.gelu(x @ w)
