@@ -16,6 +16,7 @@ from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.unjit.embedded import call_stablehlo
 
 _TRIES = 4
+"""With so many other arguments the result may be the same before an argument counts as unused."""
 
 Type = tuple[tuple[int, ...], str]
 """A shape, and the name of a dtype."""
