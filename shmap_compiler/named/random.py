@@ -120,7 +120,7 @@ def variance_scaling(
       A function of a key, a `NamedShape` and a type.
 
     Raises:
-      SpecError: There is no such mode or distribution, or the shape lacks one of the axes.
+      SpecError: The mode or the distribution is not one of these, or the shape lacks an axis.
 
     Examples:
       >>> init = named.random.variance_scaling(1.0, "fan_in", "normal", "i", "o")

@@ -236,4 +236,4 @@ def _found(x: object) -> str:
     try:
         return specs.show_type(jax.typeof(x))
     except (TypeError, OverflowError):
-        return f"{show_type_of(x)}, which is no array"
+        return f"{show_type_of(x)}, which is not an array"

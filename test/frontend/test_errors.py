@@ -1307,7 +1307,7 @@ def test_rule_combines_whole_cotangents():
     [
         (jnp.zeros((8, 8)), "f32[8,8]"),
         (np.zeros((8, 16), np.int32), "i32[8,16]"),
-        ("x", "a str, which is no array"),
+        ("x", "a str, which is not an array"),
     ],
     ids=["shape", "dtype", "no_array"],
 )

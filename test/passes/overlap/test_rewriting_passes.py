@@ -9,7 +9,7 @@ import shmap_passes
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import ALL_GATHER
 from shmap_passes.ir.find_ops import find_ops
-from shmap_passes.overlap.form import FORM, Form, write
+from shmap_passes.overlap.form import FORM, Form, read, write
 from shmap_passes.overlap.rewriting import RewritingPass
 from shmap_passes.pipeline import overlap_passes
 
@@ -79,3 +79,13 @@ def test_beside_automatic_axes_the_form_is_removed():
 def test_options_are_fields_of_forms(pass_):
     options = {field.name for field in dataclasses.fields(pass_)} - {"form"}
     assert options <= {field.name for field in dataclasses.fields(Form)}
+
+
+def test_a_form_with_an_attribute_that_the_bindings_lack():
+    """They raise a TypeError for it; as any other attribute of a wrong kind, it is not read."""
+    with shmap_passes.make_context():
+        module = ir.Module.parse(MODULE.format(manual='"i"'))
+        (gather,) = find_ops(module.operation, [ALL_GATHER])
+        text = '{name = "ring", order = array<ui32: 0, 1>}'
+        gather.attributes[FORM] = ir.Attribute.parse(text)
+        assert read(gather) == Form("ring")
