@@ -21,6 +21,7 @@ from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, provenance
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.nested_graphs import holds_graph
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.frames import Frame, Replication
@@ -38,12 +39,25 @@ def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
     replication = graph.replication
     everywhere = replication.axes.mask(graph.all_manual_axes)
     suspects = _suspects(replication.frame, (), (), (), replication.axes, everywhere)
-    own = replication.axes.mask(graph.manual_axes)
-    found = {(id(m.eqn), id(m.control.eqn)): m for m in suspects if m.clash & own}
+    found = {
+        (id(m.eqn), id(m.control.eqn)): m
+        for m in suspects
+        if m.clash & replication.axes.mask(_checked_axes(graph, m.around))
+    }
     # A program that several equations hold gives the same lines for each.
     problems = {str(p): p for p in (_hang(graph, replication, m, names) for m in found.values())}
     if problems:
         raise HangError(who, list(problems.values()))
+
+
+def _checked_axes(graph: Graph, around: Sequence[Eqn]) -> list[str]:
+    """The axes along which an equation may not deadlock: those of the graphs that hold it.
+
+    Axes further out are checked with the graph that makes them manual.
+    """
+    nested = [eqn.params["graph"] for eqn in around if holds_graph(eqn)]
+    checked = [graph, *(each for each in nested if each.check_hangs)]
+    return [axis for each in checked for axis in each.manual_axes]
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,8 @@ def _suspects(
                 inner_path = (*path, (position, number))
                 new = _controls(eqn, program, frame, frames, path, position, around)
                 held = (*around, eqn)
-                yield from _suspects(inner, inner_path, held, (*controls, *new), axes, everywhere)
+                here = everywhere | axes.mask(program.manual_axes or ())
+                yield from _suspects(inner, inner_path, held, (*controls, *new), axes, here)
 
 
 def _controls(

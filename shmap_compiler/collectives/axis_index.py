@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.base.jax_compat import shaped_array
-from shmap_compiler.base.untyped import AxisName, LoweringContext, OpView
+from shmap_compiler.base.untyped import LoweringContext, OpView
 from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.base import define
 from shmap_compiler.collectives.jax_params import named_axes
@@ -33,13 +33,8 @@ def _type(*, axes):
     return shaped_array((), np.dtype(np.int32), weak_type=False)
 
 
-def lower_axis_index_of_jax(ctx: LoweringContext, *, axis_name: AxisName) -> OpView:
-    """Lowering rule for JAX's own primitive: kernels that JAX interprets use it."""
-    axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-    return _lowering(ctx, axes=axes)
-
-
-def _lowering(ctx, *, axes):
+def lower_axis_index(ctx: LoweringContext, *, axes: tuple[str, ...]) -> OpView:
+    """Lowering rule."""
     i32 = ir.IntegerType.get_signless(32)
     op = hlo.CustomCallOp(
         [ir.RankedTensorType.get([], i32)],
@@ -53,7 +48,7 @@ def _lowering(ctx, *, axes):
     return op.results
 
 
-define(axis_index_p, _type, _lowering)
+define(axis_index_p, _type, lower_axis_index)
 
 
 def _expansion(params, sizes):

@@ -20,8 +20,8 @@ from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.eager.operations import Rules
 from shmap_compiler.eager.run import run_on_mesh
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.primitive import bind, shmap_p
 from shmap_compiler.graph.structural_keys import key
-from shmap_compiler.lowering.primitive import bind, shmap_p
 
 _PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
 """Compiled graphs, by structure: outside of jit, every derivative makes new graphs."""

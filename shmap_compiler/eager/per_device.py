@@ -19,7 +19,7 @@ from shmap_compiler.base.untyped import Aval
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation, stacked_type
 from shmap_compiler.eager.placing import place
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.lowering.primitive import bind
+from shmap_compiler.graph.primitive import bind
 
 
 class PerDevice(Layout):

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import call_subfunction, shaped_array
+from shmap_compiler.base.jax_compat import call_subfunction, shaped_array, trace_region_of_jax
 from shmap_compiler.base.untyped import AnyValue, Function, Parameter
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
@@ -23,6 +23,7 @@ from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.structural_keys import primitives_in, transposes_in, type_key
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
+from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
 
 _OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map"}
 """Primitives whose results may differ between devices though their operands do not."""
@@ -138,6 +139,21 @@ class EagerTrace(OperationTrace):
 
     def process_custom_vjp_call(self, primitive, fun, fwd, bwd, operands, /, **params):
         return self._call(fun, operands)
+
+    def process_shard_map(self, primitive, fun, operands, /, **params):
+        """A shard_map of JAX's own runs as one of ours does: by its program."""
+        jaxpr, returned = trace_region_of_jax(
+            primitive, fun, list(map(jax.typeof, operands)), params
+        )
+        program = with_graphs_of_regions(
+            jaxpr,
+            self.layout.mesh,
+            self.layout.axes,
+            self.who,
+            check_hangs=self.rules.refuse_hangs,
+        )
+        with jex_core.set_current_trace(self):
+            return returned(jex_core.jaxpr_as_fun(program)(*operands))
 
     def _call(self, fun: Function, operands: Sequence[AnyValue]) -> AnyValue:
         with jex_core.set_current_trace(self):

@@ -24,8 +24,8 @@ from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.graph import structural_keys
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.primitive import bind
 from shmap_compiler.lowering.emit_module import lowerable
-from shmap_compiler.lowering.primitive import bind
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.tracing.trace import trace
 

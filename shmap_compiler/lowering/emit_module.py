@@ -36,11 +36,11 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.jax_compat.name_stacks import within_scope
 from shmap_compiler.base.untyped import Aval, Effect, Jaxpr, LoweringContext, OpView
-from shmap_compiler.collectives.axis_index import lower_axis_index_of_jax
 from shmap_compiler.collectives.base import MESH_SYMBOL
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import KERNELS
+from shmap_compiler.lowering.axis_index_of_jax import axis_index_rule
 from shmap_compiler.lowering.watchdog import Watched
 from shmap_compiler.lowering.watched_collectives import watched
 from shmap_compiler.tracing.canonicalize_collectives import normalize
@@ -82,8 +82,7 @@ def _empty_main(
     outputs = [*of_tokens, *_placed(graph.out_specs, graph.body_out_types, graph, ctx)]
     type_ = ([each.type for each in inputs], [each.type for each in outputs])
     main = func_dialect.FuncOp("main", type_, visibility="public", loc=location)
-    mesh = Mesh(MESH_SYMBOL, tuple(graph.mesh.shape.items()))
-    write_boundaries(main, inputs, outputs, mesh)
+    write_boundaries(main, inputs, outputs, _mesh(graph))
     attributes = main.attributes
     attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
         [ir.StringAttr.get(a) for a in graph.manual_axes]
@@ -105,7 +104,9 @@ def _emit_body(
 ) -> list[OpView]:
     """Has JAX lower the program at the insertion point, in `main`. Returns what `main` returns."""
     axes = graph.all_manual_axes
-    body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, _RULES)
+    rule = axis_index_rule(main, _mesh(graph), axes)
+    rules = ((jex_core.primitives.axis_index_p, rule),)
+    body_ctx = fresh_module_context(ctx.module_context, module, graph.mesh, axes, rules)
     program = _named(lowerable(graph), graph, ctx)
     # With automatic axes, XLA decides on which devices callbacks run.
     if watch and set(axes) == set(graph.mesh.axis_names):
@@ -125,9 +126,6 @@ def _emit_body(
 def _split(values: Iterable[OpView], count: int) -> tuple[list[OpView], list[OpView]]:
     listed = list(values)
     return listed[:count], listed[count:]
-
-
-_RULES = ((jex_core.primitives.axis_index_p, lower_axis_index_of_jax),)
 
 
 def _with_axes(lower: Callable[[], list[OpView]], graph: Graph) -> list[OpView]:
@@ -175,6 +173,10 @@ def _placed(
             unreduced = unreduced_axes(reductions(spec) | type_reductions(block), graph.mesh)
             made[key] = Placed(type_, dims, Unreduced(*unreduced))
         yield made[key]
+
+
+def _mesh(graph: Graph) -> Mesh:
+    return Mesh(MESH_SYMBOL, tuple(graph.mesh.shape.items()))
 
 
 def _mesh_attribute(graph: Graph) -> ir.Attribute:

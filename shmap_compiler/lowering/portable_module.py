@@ -21,9 +21,9 @@ from jaxlib.mlir.dialects import stablehlo
 from shmap_compiler.base.jax_compat import compiling_for, shaped_array
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.untyped import LoweringContext, OpView
+from shmap_compiler.graph.primitive import mesh_witness
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
 from shmap_compiler.lowering.inline_module import merge
-from shmap_compiler.lowering.primitive import mesh_witness
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.signature import Signature
 

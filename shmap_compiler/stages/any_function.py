@@ -24,8 +24,8 @@ from shmap_compiler.base.jax_compat import shardy_is_on
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr, Leaf, PyTree
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.lowering.lower_graph import LoweringOptions, lowering_with
 from shmap_compiler.lowering.portable_module import portable
-from shmap_compiler.lowering.primitive import LoweringOptions, lowering_with
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.lower_call import calls_back
 from shmap_compiler.stages.portable import Portable

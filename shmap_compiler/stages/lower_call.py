@@ -14,8 +14,9 @@ from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.untyped import Wrapped
+from shmap_compiler.graph.primitive import bind
+from shmap_compiler.lowering.lower_graph import LoweringOptions, lowering_with
 from shmap_compiler.lowering.portable_module import portable
-from shmap_compiler.lowering.primitive import LoweringOptions, bind, lowering_with
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.traced_call import TracedCall

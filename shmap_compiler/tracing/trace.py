@@ -37,6 +37,7 @@ from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.ref_discharge import discharge
+from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
 from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
 from shmap_compiler.tracing.vma_typing import trace_by_need, trace_unreduced, varies_outside
 
@@ -146,6 +147,7 @@ def trace(
         raise BodyError(who, [_CLOSED_OVER]) from error
     if finish is not None:
         jaxpr = finish(jaxpr)
+    jaxpr = with_graphs_of_regions(jaxpr, mesh, (*manual, *outer), who, check_hangs=check_hangs)
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
     jaxpr, written = discharge(jaxpr, body_mesh, who)
     results = jaxpr.out_avals[: len(jaxpr.out_avals) - len(written)]

@@ -87,10 +87,10 @@ def trace_with_types(
 
     with varying_types():
         jaxpr = trace_with_axes(described_alike(typed, fun), mesh, axes, types)
-    return _erase(jaxpr, mesh, axes, is_named)
+    return erase(jaxpr, mesh, axes, is_named)
 
 
-def _erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], is_named: bool = False) -> Jaxpr:
+def erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], is_named: bool = False) -> Jaxpr:
     """The same program on variables whose types do not say along which axes they vary.
 
     Casts of these types are removed, too: where JAX evaluates the program once more (a derivative
@@ -147,8 +147,8 @@ class _Erasing(Rewriter):
         """Erases and normalizes programs of derivative rules, which are traced later."""
         mesh, axes = self.mesh, self.axes  # without what this object remembers
         if self.is_named:
-            return lambda held: _erase(held, mesh, axes, True)
-        return lambda held: normalize(_erase(held, mesh, axes), mesh, axes, "a derivative rule")
+            return lambda held: erase(held, mesh, axes, True)
+        return lambda held: normalize(erase(held, mesh, axes), mesh, axes, "a derivative rule")
 
 
 def _erased(var: Atom, names: Names) -> Atom:
@@ -191,7 +191,7 @@ def _erase_late(rule: Wrapped, is_named: bool = False) -> Wrapped:
             jaxpr, *rest = rule.call_wrapped(*args)
         # JAX evaluates the program, and its casts would bring the types back.
         mesh = jax.sharding.get_abstract_mesh()
-        program = _erase(jaxpr, mesh, mesh.manual_axes, is_named)
+        program = erase(jaxpr, mesh, mesh.manual_axes, is_named)
         if not is_named:
             program = normalize(program, mesh, mesh.manual_axes, "a derivative rule")
         return program, *rest
@@ -275,7 +275,7 @@ def call_on_mesh(
     with varying_types(typed):
         jaxpr = trace_with_axes(arrays_of, mesh, mesh.manual_axes, list(types))
     *leaves, tree = found
-    program = place(_erase(jaxpr, mesh, mesh.manual_axes))
+    program = place(erase(jaxpr, mesh, mesh.manual_axes))
     arrays = iter(jex_core.jaxpr_as_fun(program)(*args))
     return jax.tree.unflatten(tree, [x if _is_zero(x) else next(arrays) for x in leaves])
 

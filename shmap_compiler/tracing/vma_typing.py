@@ -18,6 +18,7 @@ from shmap_compiler.base.jax_compat import (
     is_of_other_mesh,
     needs_varying_types,
     refuses_unreduced,
+    shows_varying_type,
     tracks_varying_types,
     varies_along,
 )
@@ -55,7 +56,8 @@ def trace_by_need(
 
     A function that only queries types, or only casts, is traced without them if they reject it. One
     that closes over values of an enclosing shard_mapped function needs them, because only
-    operations on typed values can use such values.
+    operations on typed values can use such values. So may one that calls `jax.shard_map`, whose
+    results are typed.
 
     Args:
       untyped, typed: trace the function without types and with them.
@@ -72,9 +74,11 @@ def trace_by_need(
             refusal = error
     try:
         jaxpr = untyped()
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         if needs_varying_types(error):  # a cast to unreduced
             return trace_unreduced(typed, who)
+        if refusal is None and shows_varying_type(error):
+            return _typed_or(error, typed)
         if not is_of_other_mesh(error):
             raise
     else:
@@ -86,6 +90,14 @@ def trace_by_need(
         except REFUSALS as error:
             refusal = error
     raise BodyError(who, [refused_by_types(refusal, fix)]) from refusal
+
+
+def _typed_or(untyped: Exception, typed: Callable[[], Jaxpr]) -> Jaxpr:
+    """Traces a function again, with types, without which it failed."""
+    try:
+        return typed()
+    except REFUSALS as error:
+        raise untyped from error
 
 
 def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Function) -> Jaxpr:

@@ -20,7 +20,7 @@ from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives.vmapped_axes import SplitName
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import all_equations
-from shmap_compiler.lowering.primitive import bind, named_axes, shmap_p
+from shmap_compiler.graph.primitive import bind, named_axes, shmap_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.trace import retrace
 

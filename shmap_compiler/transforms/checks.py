@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from shmap_compiler.base.jax_compat import checkify_rules
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.lowering.primitive import bind, shmap_p
+from shmap_compiler.graph.primitive import bind, shmap_p
 from shmap_compiler.tracing.trace import retrace
 
 

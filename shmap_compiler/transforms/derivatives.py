@@ -26,9 +26,9 @@ from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import nested_graphs
+from shmap_compiler.graph.primitive import bind, shmap_p
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations, names_any
-from shmap_compiler.lowering.primitive import bind, shmap_p
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.tracing.trace import retrace
 from shmap_compiler.transforms import rule_types

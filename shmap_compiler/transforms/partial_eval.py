@@ -12,9 +12,9 @@ from jax.interpreters import partial_eval as pe
 from shmap_compiler.base.jax_compat import close_jaxpr
 from shmap_compiler.base.untyped import AnyValue, Atom, Eqn
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import is_all_alive
-from shmap_compiler.lowering.primitive import shmap_p
 from shmap_compiler.transforms.checkpoint import split_program
 from shmap_compiler.transforms.halves import halves
 

@@ -31,11 +31,11 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AnyValue, Atom, Effect, Eqn, Jaxpr
 from shmap_compiler.collectives.jax_params import named_axes
+from shmap_compiler.graph.primitive import named_axes as graph_axes
+from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import JITS
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
-from shmap_compiler.lowering.primitive import named_axes as graph_axes
-from shmap_compiler.lowering.primitive import shmap_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.xmap.contraction import contract_p
 from shmap_compiler.xmap.custom_rules import RULED, placed_call, rule_may_name_axes

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.core import Trace
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 from jax.extend.core import Primitive
@@ -24,7 +25,7 @@ from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler import shard_map
 from shmap_compiler.base import jax_compat
-from shmap_compiler.lowering.primitive import shmap_p
+from shmap_compiler.graph.primitive import shmap_p
 
 ROOT = Path(__file__).parents[2]
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -365,6 +366,49 @@ def test_fresh_module_context():
         return inner.axis_context.manual_axes
 
     assert lowered_with(rule) == {"i"}
+
+
+def test_manual_axes_of():
+    def rule(ctx):
+        with ir.Location.unknown(ctx.module_context.context):
+            module = ir.Module.create()
+        context = jax_compat.fresh_module_context(ctx.module_context, module, MESH, ["j", "i"])
+        return jax_compat.manual_axes_of(context)
+
+    assert lowered_with(rule) == {"i", "j"}
+
+
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_region_of_jax(check_vma):
+    def summed(x):
+        return lax.psum(x, "j")
+
+    f = jax.shard_map(
+        summed, mesh=MESH, in_specs=P("j"), out_specs=P(), axis_names={"j"}, check_vma=check_vma
+    )
+    (eqn,) = jax.make_jaxpr(f)(np.zeros(4)).eqns
+    region = jax_compat.region_of_jax(eqn)
+    assert (region.name, region.manual_axes, region.check_vma) == ("summed", {"j"}, check_vma)
+    assert (region.in_specs, region.out_specs) == ((P("j"),), (P(),))
+    assert jax_compat.is_closed(region.jaxpr)
+    assert [v.shape for v in region.jaxpr.in_avals] == [(2,)]
+
+
+def test_trace_region_of_jax():
+    """As a trace of ours would be asked to run a shard_map of JAX's own."""
+
+    class Asked(Trace):
+        def process_shard_map(self, primitive, fun, operands, /, **params):
+            types = [jax.typeof(x) for x in operands]
+            jaxpr, returned = jax_compat.trace_region_of_jax(primitive, fun, types, params)
+            asked.append(jaxpr)
+            return returned([10, 20])
+
+    asked = []
+    f = jax.shard_map(lambda x: {"a": x, "b": (x,)}, mesh=MESH, in_specs=P("j"), out_specs=P("j"))
+    with jex_core.set_current_trace(Asked()):
+        assert f(np.zeros(4)) == {"a": 10, "b": (20,)}
+    assert [eqn.primitive.name for eqn in asked[0].eqns] == ["shard_map"]
 
 
 def test_lower_program():
@@ -828,6 +872,17 @@ def test_needs_varying_types():
         )
     assert jax_compat.needs_varying_types(raised.value)
     assert not jax_compat.needs_varying_types(ValueError("another"))
+
+
+def test_shows_varying_type():
+    def body(b):
+        return lax.scan(lambda c, _: (c + lax.axis_index("j"), None), jnp.zeros(()), length=2)[0]
+
+    f = jax.shard_map(lambda b: b + body(b), mesh=MESH, in_specs=P("j"), out_specs=P("j"))
+    with pytest.raises(TypeError) as refused:
+        jax.eval_shape(f, np.zeros(4))
+    assert jax_compat.shows_varying_type(refused.value)
+    assert not jax_compat.shows_varying_type(TypeError("float32[2]"))
 
 
 def test_tensor_sharding():

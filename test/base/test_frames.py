@@ -7,7 +7,7 @@ import pytest
 
 import shmap_compiler.base.jax_compat.tracing as tracing
 from shmap_compiler.base.frames import with_room
-from shmap_compiler.lowering import primitive
+from shmap_compiler.lowering import lower_graph
 
 
 def deeper(depth, fun):
@@ -40,4 +40,4 @@ def test_with_room_calls_the_function():
 
 def test_tracing_and_lowering_have_room():
     assert "with_room" in tracing._traced_flat.__code__.co_names
-    assert "with_room" in primitive._lowering.__code__.co_names
+    assert "with_room" in lower_graph._lowering.__code__.co_names

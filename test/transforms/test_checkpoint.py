@@ -15,8 +15,8 @@ from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
+from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.lowering.primitive import shmap_p
 from shmap_compiler.transforms.split import split
 
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])

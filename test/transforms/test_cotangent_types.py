@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
 from shmap_compiler.collectives import psum_p
+from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.lowering.primitive import shmap_p
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 W = np.linspace(1, 2, 3, dtype=np.float32)

@@ -69,6 +69,11 @@ def fresh_module_context(
     )
 
 
+def manual_axes_of(module_context: LoweringContext) -> frozenset[str]:
+    """The axes that are manual where JAX lowers, those of regions further out included."""
+    return frozenset(module_context.axis_context.manual_axes)
+
+
 def lower_program(
     module_context: LoweringContext,
     program: Jaxpr,

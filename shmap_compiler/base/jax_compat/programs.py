@@ -5,13 +5,26 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.extend import core as jex_core
+from jax.extend.core import Primitive
 from jax.interpreters import ad
+from jax.sharding import PartitionSpec
 
-from shmap_compiler.base.untyped import AnyValue, Atom, Eqn, Jaxpr, Parameter, Setting, Unchecked
+from shmap_compiler.base.untyped import (
+    AnyValue,
+    Atom,
+    Aval,
+    Eqn,
+    Function,
+    Jaxpr,
+    Parameter,
+    Setting,
+    Unchecked,
+)
 
 # ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
 _core: Any = jex_core  # as Any, since the two lines of JAX differ in what they declare public
@@ -197,6 +210,59 @@ def scan_counts(params: dict[str, Parameter]) -> tuple[int, int]:
 def equation_context(eqn: Eqn) -> Setting:
     """What an equation takes from the settings in force when it was traced; hashable."""
     return eqn.ctx
+
+
+@dataclass(frozen=True)
+class RegionOfJax:
+    """A `jax.shard_map` as it is traced.
+
+    Attributes:
+      jaxpr: closed.
+      manual_axes: those over which it is per-device; the axes of regions around it not included.
+    """
+
+    name: str
+    jaxpr: Jaxpr
+    manual_axes: frozenset[str]
+    in_specs: tuple[PartitionSpec, ...]
+    out_specs: tuple[PartitionSpec, ...]
+    check_vma: bool
+
+
+def region_of_jax(eqn: Eqn) -> RegionOfJax:
+    """What an equation of JAX's own primitive `shard_map` holds."""
+    params = eqn.params
+    return RegionOfJax(
+        name=params["jaxpr"].debug_info.func_name,
+        jaxpr=close_jaxpr(params["jaxpr"]),
+        manual_axes=params["newly_manual_axes"],
+        in_specs=params["in_specs"],
+        out_specs=params["out_specs"],
+        check_vma=params["check_vma"],
+    )
+
+
+def trace_region_of_jax(
+    primitive: Primitive, fun: Function, types: Sequence[Aval], params: dict[str, Parameter]
+) -> tuple[Jaxpr, Callable[[Sequence[AnyValue]], AnyValue]]:
+    """Traces what JAX hands to a trace that finds a `jax.shard_map`.
+
+    Returns:
+      The closed jaxpr, and what makes of its results what JAX expects in return.
+    """
+    found: list[Any] = []
+
+    def bound(*args: AnyValue) -> list[AnyValue]:
+        found.append(primitive.bind(*args, subfuns=(fun,), **params))
+        return list(found[-1])
+
+    jaxpr = jax.make_jaxpr(bound)(*types)
+
+    def returned(values: Sequence[AnyValue]) -> AnyValue:
+        left = iter(values)
+        return found[-1].map(lambda _: next(left))
+
+    return jaxpr, returned
 
 
 def print_equations_as(

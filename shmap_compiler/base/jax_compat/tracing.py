@@ -84,6 +84,11 @@ def needs_varying_types(error: BaseException | None) -> bool:
     return False
 
 
+def shows_varying_type(error: Exception) -> bool:
+    """Whether an error of JAX shows a type that says along which axes a value varies."""
+    return isinstance(error, (TypeError, ValueError)) and "{V:" in str(error)
+
+
 _DEBUG_INFO = "__fun_debug_info__"  # looked up by jax.api_util.debug_info, of which nothing is said
 
 
