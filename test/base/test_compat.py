@@ -879,7 +879,7 @@ def test_shows_varying_type():
         return lax.scan(lambda c, _: (c + lax.axis_index("j"), None), jnp.zeros(()), length=2)[0]
 
     f = jax.shard_map(lambda b: b + body(b), mesh=MESH, in_specs=P("j"), out_specs=P("j"))
-    with pytest.raises(TypeError) as refused:
+    with pytest.raises(TypeError, match="carry") as refused:
         jax.eval_shape(f, np.zeros(4))
     assert jax_compat.shows_varying_type(refused.value)
     assert not jax_compat.shows_varying_type(TypeError("float32[2]"))
