@@ -13,7 +13,13 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import call_subfunction, shaped_array, trace_region_of_jax
+from shmap_compiler.base.jax_compat import (
+    call_subfunction,
+    is_future,
+    settled,
+    shaped_array,
+    trace_region_of_jax,
+)
 from shmap_compiler.base.untyped import AnyValue, Function, Parameter
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
@@ -22,7 +28,7 @@ from shmap_compiler.eager.refs import Reference, concerns_references, process
 from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.structural_keys import primitives_in, transposes_in, type_key
-from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
+from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, STARTS, expansion
 from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
 
 _OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map"}
@@ -93,6 +99,10 @@ class EagerTrace(OperationTrace):
         if concerns_references(primitive, operands):
             with jex_core.set_current_trace(self):
                 return process(self, primitive, operands, params)
+        if primitive.name in STARTS:
+            return self._started(primitive, operands, params)
+        if any(type(x) is Blocks and is_future(x.aval) for x in operands):
+            return self._settled(operands)
         if self.rules.watch and (_transposes_here() or transposes_in(params)):
             raise Differentiates
         inner = primitives_in(params)
@@ -107,6 +117,19 @@ class EagerTrace(OperationTrace):
         else:
             results = self.on_constants(primitive, operands, params)
         return results if primitive.multiple_results else results[0]
+
+    def _started(self, primitive, operands, params) -> Blocks:
+        """The future of a collective, which is done at once."""
+        with jex_core.set_current_trace(self):
+            run = expansion(primitive.name, params, self.layout.mesh)
+            value = self.stage_value(run(*operands))
+        type_, _ = primitive.abstract_eval(*map(jax.typeof, operands), **params)
+        type_ = type_.update(inner_aval=value.aval)
+        return Blocks(self, type_, value.rows, value.varying, value.type_key)
+
+    def _settled(self, operands) -> Blocks:
+        (future,) = operands
+        return Blocks(self, settled(future.aval), future.rows, future.varying, future.type_key)
 
     def _call_python(self, primitive, operands, params, of_mesh: bool) -> list[Blocks]:
         """Applies a primitive that calls Python, or takes its results of an earlier run."""

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError
-from shmap_compiler.base.jax_compat import no_devices_in_scope, shows_varying_type
+from shmap_compiler.base.jax_compat import no_devices_in_scope, shows_varying_type, wants_future
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree
 from shmap_compiler.eager.callbacks import Once
@@ -142,8 +142,9 @@ def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
         return run(untyped)
     except Differentiates:
         _DIFFERENTIATING.add(code)
-    except (TypeError, ValueError) as error:  # types of what `jax.shard_map` returns
-        if refusal is not None or not mapped.check_vma or not shows_varying_type(error):
+    except (AttributeError, TypeError, ValueError) as error:
+        needs_types = shows_varying_type(error) or wants_future(error)
+        if refusal is not None or not mapped.check_vma or not needs_types:
             raise
     if refusal is None:
         try:

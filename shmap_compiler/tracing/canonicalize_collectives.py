@@ -18,7 +18,13 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import Problem, body_error
-from shmap_compiler.base.jax_compat import axis_of_effect, is_axis_effect, jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat import (
+    AnyMesh,
+    axis_of_effect,
+    is_axis_effect,
+    jaxprs_in,
+    open_jaxpr,
+)
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Aval, Effect, Eqn, Function, Jaxpr, Parameter
 from shmap_compiler.collectives.collective_errors import let_through
@@ -106,8 +112,12 @@ class _Canonicalizer(Rewriter):
 
 @functools.lru_cache(maxsize=4096)
 def _template(name: str, params: Parameter, avals: Aval, mesh: AbstractMesh) -> Jaxpr:
-    expansion = _EXPANSIONS[name](dict(params), dict(mesh.shape))
-    return jax.make_jaxpr(expansion)(*avals)
+    return jax.make_jaxpr(expansion(name, dict(params), mesh))(*avals)
+
+
+def expansion(name: str, params: dict[str, Parameter], mesh: AnyMesh) -> Function:
+    """The function of its operands that a collective of JAX's is, in our family."""
+    return _EXPANSIONS[name](params, dict(mesh.shape))
 
 
 def _left_alone(eqn: Eqn) -> Eqn:
@@ -149,6 +159,13 @@ _CASTS: dict[str, Expansion] = {
 """Primitives that only change the type of a value."""
 
 _EXPANSIONS = {**{name: form.expansion for name, form in coll.JAX_FORMS.items()}, **_CASTS}
+
+_STARTED: dict[str, Expansion] = {f"{name}_start": made for name, made in _EXPANSIONS.items()}
+if hasattr(lax, "psum_scatter_start"):
+    _EXPANSIONS |= _STARTED
+
+STARTS = frozenset(_EXPANSIONS.keys() & _STARTED.keys())
+"""Primitives that start a collective; those that end it are gone with the types of futures."""
 
 _LOWERED_BY_JAX = coll.POINT_TO_POINT | {"call_hi_primitive", "call_hi_primitive_linearized"}
 """Primitives that stay as they are: collectives for GPUs only, which the checks know by name, and

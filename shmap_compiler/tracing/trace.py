@@ -36,6 +36,7 @@ from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.tracing.canonicalize_collectives import normalize
+from shmap_compiler.tracing.futures import without_futures
 from shmap_compiler.tracing.ref_discharge import discharge
 from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
 from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
@@ -121,7 +122,8 @@ def trace(
 
     def untyped():
         with varying_types(False):  # which may be on for an enclosing function
-            return trace_with_axes(traced, body_mesh, manual, block_types)
+            jaxpr = trace_with_axes(traced, body_mesh, manual, block_types)
+        return without_futures(jaxpr)
 
     def typed():
         blocks = [

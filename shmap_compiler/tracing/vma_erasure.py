@@ -30,7 +30,6 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.untyped import (
     AnyValue,
-    Atom,
     Aval,
     Eqn,
     Function,
@@ -40,9 +39,9 @@ from shmap_compiler.base.untyped import (
     Wrapped,
 )
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
-from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
 from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import normalize
+from shmap_compiler.tracing.futures import OnOtherTypes
 from shmap_compiler.tracing.typed_primitives import as_custom_jvp
 
 
@@ -94,7 +93,7 @@ def erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], is_named: bool 
     """The same program on variables whose types do not say along which axes they vary.
 
     Casts of these types are removed, too: where JAX evaluates the program once more (a derivative
-    rule), they would bring the types back.
+    rule), they would bring the types back. Values take the place of futures.
 
     Args:
       mesh, axes: the mesh as the program sees it, and the axes that are manual there.
@@ -103,8 +102,8 @@ def erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], is_named: bool 
     return _Erasing(mesh, axes, is_named).jaxpr(jaxpr)
 
 
-class _Erasing(Rewriter):
-    """Gives new variables to programs, and so rewrites every equation."""
+class _Erasing(OnOtherTypes):
+    """Erases the types of varying values, and those of futures."""
 
     def __init__(self, mesh: AbstractMesh, axes: Sequence[str], is_named: bool):
         super().__init__()
@@ -112,27 +111,17 @@ class _Erasing(Rewriter):
         self.axes = axes
         self.is_named = is_named
 
-    def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
-        inner = open_jaxpr(jaxpr)
-        names: Names = {}
-        constvars = [_erased(v, names) for v in inner.constvars]
-        invars = [_erased(v, names) for v in inner.invars]
-        eqns = [new for eqn in inner.eqns for new in self.equation(eqn, names)]
-        outvars = [named(v, names) for v in inner.outvars]
-        return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+    def type(self, aval: Aval) -> Aval:
+        return without_varying_type(super().type(aval))
 
-    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
-        invars = [named(v, names) for v in eqn.invars]
-        if eqn.primitive.name == _CAST:
-            names.update(zip(eqn.outvars, invars, strict=True))
-            return []
+    def changes_type_only(self, eqn: Eqn) -> bool:
+        return eqn.primitive.name == _CAST or super().changes_type_only(eqn)
+
+    def fields(self, eqn: Eqn) -> dict[str, Parameter]:
         if holds_functions(eqn):
             call = as_custom_jvp(eqn, self.of_rule(), self.mesh, self.axes)
-            primitive, params = call.primitive, call.params
-        else:
-            primitive, params = eqn.primitive, self.parameters(eqn)
-        outvars = [_erased(v, names) for v in eqn.outvars]
-        return [eqn.replace(primitive=primitive, params=params, invars=invars, outvars=outvars)]
+            return {"primitive": call.primitive, "params": call.params}
+        return {"params": self.parameters(eqn)}
 
     def parameters(self, eqn: Eqn) -> dict[str, Parameter]:
         params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
@@ -149,14 +138,6 @@ class _Erasing(Rewriter):
         if self.is_named:
             return lambda held: erase(held, mesh, axes, True)
         return lambda held: normalize(erase(held, mesh, axes), mesh, axes, "a derivative rule")
-
-
-def _erased(var: Atom, names: Names) -> Atom:
-    """The variable without its varying type."""
-    aval = without_varying_type(var.aval)
-    if aval is not var.aval:
-        names[var] = type(var)(aval)
-    return named(var, names)
 
 
 _CAST = "pvary"

@@ -21,6 +21,7 @@ from shmap_compiler.base.jax_compat import (
     shows_varying_type,
     tracks_varying_types,
     varies_along,
+    wants_future,
 )
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import Aval, Function, Jaxpr
@@ -74,10 +75,10 @@ def trace_by_need(
             refusal = error
     try:
         jaxpr = untyped()
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         if needs_varying_types(error):  # a cast to unreduced
             return trace_unreduced(typed, who)
-        if refusal is None and shows_varying_type(error):
+        if refusal is None and (shows_varying_type(error) or wants_future(error)):
             return _typed_or(error, typed)
         if not is_of_other_mesh(error):
             raise

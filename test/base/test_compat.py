@@ -885,6 +885,40 @@ def test_shows_varying_type():
     assert not jax_compat.shows_varying_type(TypeError("float32[2]"))
 
 
+def future_type():
+    """The type of what `psum_scatter_start` returns; None if this JAX has none."""
+    if not hasattr(lax, "psum_scatter_start"):
+        return None
+    types = []
+
+    def body(b):
+        future = lax.psum_scatter_start(b, "i", scatter_dimension=0, tiled=True)
+        types.append(jax.typeof(future))
+        return future.done()
+
+    jax.eval_shape(jax.shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i")), np.ones(16))
+    return types[0]
+
+
+def test_is_future():
+    assert not jax_compat.is_future(jax.typeof(W))
+    future = future_type()
+    assert future is None or jax_compat.is_future(future)
+
+
+def test_settled():
+    assert jax_compat.settled(jax.typeof(W)) == jax.typeof(W)
+    future = future_type()
+    assert future is None or jax_compat.settled(future).shape == (1,)
+
+
+def test_wants_future():
+    with pytest.raises(AttributeError, match="done") as refused:
+        jax.eval_shape(lambda x: x.done(), W)
+    assert jax_compat.wants_future(refused.value)
+    assert not jax_compat.wants_future(AttributeError("no attribute shape"))
+
+
 def test_tensor_sharding():
     with ir.Context() as context:
         sdy.register_dialect(context)

@@ -43,6 +43,24 @@ def varies_along(aval: Aval) -> frozenset[str]:
     return aval.manual_axis_type.varying
 
 
+def is_future(aval: Aval) -> bool:
+    """Whether a value is what `psum_scatter_start` and the like return, until it is done."""
+    return hasattr(aval, "done_fun")
+
+
+def settled(aval: Aval) -> Aval:
+    """The type of a value once it is there."""
+    return aval.inner_aval if is_future(aval) else aval
+
+
+def wants_future(error: Exception) -> bool:
+    """Whether a value was used as a future, but is none.
+
+    Without types of varying values, JAX sums a value that is equal on all devices at once.
+    """
+    return isinstance(error, AttributeError) and "no attribute done" in str(error)
+
+
 def without_varying_type(aval: Aval) -> Aval:
     """The type without the axes along which its values vary; the same object if it has none."""
     if is_ref(aval):
