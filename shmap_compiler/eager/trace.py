@@ -124,7 +124,6 @@ class EagerTrace(OperationTrace):
             run = expansion(primitive.name, params, self.layout.mesh)
             value = self.stage_value(run(*operands))
         type_, _ = primitive.abstract_eval(*map(jax.typeof, operands), **params)
-        type_ = type_.update(inner_aval=value.aval)
         return Blocks(self, type_, value.rows, value.varying, value.type_key)
 
     def _settled(self, operands) -> Blocks:
