@@ -37,7 +37,7 @@ from shmap_compiler.graph.structural_keys import parameters_key, type_key
 from shmap_compiler.lowering.added_passes import added_passes
 from shmap_compiler.lowering.watchdog import is_watching
 from shmap_compiler.tracing.canonicalize_collectives import normalize
-from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
+from shmap_compiler.tracing.vma_erasure import trace_with_types
 
 PROGRAMS: Cache[EagerProgram] = Cache(maxsize=4096)
 """Compiled operations, by layout, primitive, parameters and types of operands."""
@@ -185,10 +185,11 @@ class OperationTrace(Trace):
         JAX's primitives that cast these types exist only where values have them.
         """
         axes = self.layout.axes
-        types = [_operand(x).type for x in operands]
-        varying = [self.layout.in_order(varies_along(jax.typeof(x))) for x in operands]
-        manual_types = [ManualType(tuple(v)) for v in varying]
-        jaxpr = trace_with_types(fun, self.body_mesh, axes, types, manual_types)
+        types = [
+            varying_type(_operand(x).type, self.body_mesh, varies_along(jax.typeof(x)))
+            for x in operands
+        ]
+        jaxpr = trace_with_types(fun, self.body_mesh, axes, types)
         return jex_core.jaxpr_as_fun(normalize(jaxpr, self.body_mesh, axes, self.who))
 
     def on_constants(self, primitive, operands, params):

@@ -7,7 +7,7 @@ tracers that the function closes over become inputs, equal on all devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from shmap_compiler.base.jax_compat import (
     enclosing_manual_axes,
     is_of_other_mesh,
     is_ref,
+    reductions,
     trace_with_axes,
     type_on_mesh,
     type_reductions,
     type_split,
+    varying_type,
     varying_types,
     with_manual_axes,
 )
@@ -39,7 +41,7 @@ from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import without_futures
 from shmap_compiler.tracing.ref_discharge import discharge
 from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
-from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
+from shmap_compiler.tracing.vma_erasure import trace_with_types
 from shmap_compiler.tracing.vma_typing import trace_by_need, trace_unreduced, varies_outside
 
 source_info_util.register_exclusion(str(Path(__file__).parents[1]))
@@ -126,15 +128,13 @@ def trace(
         return without_futures(jaxpr)
 
     def typed():
-        blocks = [
-            ManualType(
-                varying=(*_in_order(specs.mentioned(s), mesh), *varies_outside(t, outer)),
-                unreduced=tuple(_in_order(s.unreduced, mesh)),
-                reduced=tuple(_in_order(s.reduced, mesh)),
+        types = [
+            varying_type(
+                block, body_mesh, (*specs.mentioned(s), *varies_outside(t, outer)), reductions(s)
             )
-            for t, s in zip(in_types, in_specs, strict=True)
+            for block, t, s in zip(block_types, in_types, in_specs, strict=True)
         ]
-        return trace_with_types(traced, body_mesh, manual, block_types, blocks)
+        return trace_with_types(traced, body_mesh, manual, types)
 
     try:
         if user_fun is None or not check_vma:
@@ -185,10 +185,6 @@ def _block_types(
         return made[t, spec]
 
     return [block_type(t, spec) for t, spec in zip(full, in_specs, strict=True)]
-
-
-def _in_order(axes: Collection[str], mesh: AnyMesh) -> list[str]:
-    return [a for a in mesh.axis_names if a in axes]
 
 
 def retrace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ from jax.interpreters import ad
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
-    described_alike,
     holds_functions,
     manual_type_reductions,
     needs_varying_types,
@@ -45,47 +43,23 @@ from shmap_compiler.tracing.futures import OnOtherTypes
 from shmap_compiler.tracing.typed_primitives import as_custom_jvp
 
 
-@dataclass(frozen=True)
-class ManualType:
-    """The axes along which a block varies, and those along which it is unreduced or reduced."""
-
-    varying: tuple[str, ...] = ()
-    unreduced: tuple[str, ...] = ()
-    reduced: tuple[str, ...] = ()
-
-    def cast(self, block: AnyValue) -> AnyValue:
-        """Casts a block that is invariant by its type to this type."""
-        for axes, to in (
-            (self.varying + self.unreduced, "varying"),
-            (self.unreduced, "unreduced"),
-            (self.reduced, "reduced"),
-        ):
-            block = lax.pcast(block, axes, to=to) if axes else block
-        return block
-
-
 def trace_with_types(
     fun: Function,
     mesh: AbstractMesh,
     axes: Sequence[str],
     types: Sequence[Aval],
-    manual_types: Sequence[ManualType],
     *,
     is_named: bool = False,
 ) -> Jaxpr:
     """Traces a function with JAX's types of varying values, and erases these types.
 
     Args:
-      types, manual_types: of the inputs.
+      types: of the inputs, as of `varying_type`.
       is_named: whether `axes` are logical axes, so that collectives stay as JAX has them, in
         derivative rules, too.
     """
-
-    def typed(*blocks):
-        return fun(*[m.cast(x) for x, m in zip(blocks, manual_types, strict=True)])
-
     with varying_types():
-        jaxpr = trace_with_axes(described_alike(typed, fun), mesh, axes, types)
+        jaxpr = trace_with_axes(fun, mesh, axes, types)
     return erase(jaxpr, mesh, axes, is_named)
 
 

@@ -18,12 +18,13 @@ from shmap_compiler.base.jax_compat import (
     constants_to_inputs,
     trace_in_scope,
     type_on_mesh,
+    varying_type,
     varying_types,
     with_manual_axes,
 )
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
-from shmap_compiler.tracing.vma_erasure import ManualType, trace_with_types
+from shmap_compiler.tracing.vma_erasure import trace_with_types
 from shmap_compiler.tracing.vma_queries import casts
 from shmap_compiler.tracing.vma_typing import REFUSALS, refused_by_types, trace_by_need
 from shmap_compiler.xmap.axes import AxisMapping
@@ -88,11 +89,11 @@ def trace_named(
             raise BodyError(who, [_too_many_positions(known)])
         logical = AbstractMesh(tuple(known.values()), tuple(known))
         body = with_manual_axes(logical, known)
-        jaxpr = trace_with_types(
-            *(traced, body, tuple(known), inner_types(body)),
-            [ManualType(m.names) for m in mappings],
-            is_named=True,
-        )
+        types = [
+            varying_type(type_, body, mapping.names)
+            for type_, mapping in zip(inner_types(body), mappings, strict=True)
+        ]
+        jaxpr = trace_with_types(traced, body, tuple(known), types, is_named=True)
         return retyped(jaxpr, body, scope.mesh)
 
     try:

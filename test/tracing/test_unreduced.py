@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shmap_tools.cli.hlo_collectives import collectives
 
-from shmap_compiler import SpecError, load, shard_map
+from shmap_compiler import BodyError, SpecError, load, shard_map
 
 EXPLICIT = (AxisType.Explicit,) * 2
 MESH = jax.make_mesh((2, 4), ("x", "y"), axis_types=EXPLICIT)
@@ -422,3 +422,41 @@ def test_an_axis_of_one_device():
     with jax.set_mesh(mesh):
         a = jax.device_put(np.arange(8, dtype=np.float32).reshape(4, 2), P("x", "y"))
         assert_same(*(jax.jit(f(s))(a) for s in (shard_map, jax.shard_map)))
+
+
+# ------------------------------------------------------------------------- maxima and minima
+
+KINDS = {"max": (lax.reduce_max, lax.pmax), "min": (lax.reduce_min, lax.pmin)}
+
+
+@pytest.fixture(params=KINDS)
+def pending(request):
+    """(a full array, what is pending of it along "x", what reduces that, how it is called)."""
+    kinds = getattr(jax.sharding, "UnreducedKind", None)
+    if kinds is None:
+        pytest.skip("this JAX knows sums only")
+    reduce, collective = KINDS[request.param]
+    spec = P(None, unreduced={"x"}, unreduced_kind=kinds[request.param])
+    full = array((8, 8), P("x"), 8)
+    return full, jax.jit(partial(reduce, axes=(0,), out_sharding=spec))(full), collective, spec
+
+
+@pytest.mark.parametrize("call", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_pending_extremum_is_reduced_by_its_collective_only(pending, call):
+    full, extremum, collective, spec = pending
+    f = call(shard_map(lambda b: collective(b, "x"), in_specs=spec, out_specs=P()))
+    expected = getattr(np, collective.__name__[1:])(np.asarray(full), axis=0)
+    np.testing.assert_array_equal(f(extremum), expected)
+    for other in {lax.psum, lax.pmax, lax.pmin} - {collective}:
+        g = call(shard_map(lambda b, other=other: other(b, "x"), in_specs=spec, out_specs=P()))
+        with pytest.raises(BodyError, match="cannot accept args with unreduced_kind"):
+            g(extremum)
+
+
+def test_a_pending_extremum_stays_one(pending):
+    _, extremum, _, spec = pending
+    f = jax.jit(shard_map(lambda b: b, in_specs=spec, out_specs=spec))
+    result = f(extremum)
+    assert result.sharding.spec == spec
+    for shard, before in zip(result.addressable_shards, extremum.addressable_shards, strict=True):
+        np.testing.assert_array_equal(shard.data, before.data)

@@ -29,13 +29,23 @@ def shaped_array(
     return ShapedArray(tuple(shape), dtype, weak_type=weak_type, sharding=sharding)
 
 
-def varying_type(aval: Aval, mesh: AbstractMesh, axes: Iterable[str]) -> Aval:
-    """The type of blocks on `mesh`, which has manual axes, that vary along `axes`."""
+def varying_type(
+    aval: Aval, mesh: AbstractMesh, axes: Iterable[str], reduces: Reductions | None = None
+) -> Aval:
+    """The type of blocks on `mesh`, which has manual axes, that vary along `axes`.
+
+    Args:
+      reduces: the manual axes along which they are unreduced or reduced.
+    """
     sharding = aval.sharding
     if sharding.mesh.empty:
         sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(aval.shape)))
-    varying = ManualAxisType(varying=frozenset(axes))
-    return aval.update(sharding=sharding, manual_axis_type=varying)
+    parts: dict[str, Any] = {"varying": frozenset(axes)}
+    if reduces:
+        parts |= {"unreduced": reduces.unreduced, "reduced": reduces.reduced}
+        if reduces.kind is not None:
+            parts["unreduced_kind"] = reduces.kind
+    return aval.update(sharding=sharding, manual_axis_type=ManualAxisType(**parts))
 
 
 def varies_along(aval: Aval) -> frozenset[str]:
