@@ -83,7 +83,7 @@ class OperationTrace(Trace):
         self.rules = rules
         self._placed: dict[int, tuple[Any, jax.Array]] = {}
         # JAX turns these off where it evaluates a jaxpr.
-        self._checks = [check for check, name in _CHECKS_OF_VALUES.items() if setting(name)]
+        self.checks = [check for check, name in _CHECKS_OF_VALUES.items() if setting(name)]
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
@@ -120,14 +120,15 @@ class OperationTrace(Trace):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(eval_context())
                 stack.enter_context(jax.disable_jit(False))
-                for check in self._checks:
+                for check in self.checks:
                     stack.enter_context(check(True))
                 results = program.run(*arrays)
         except Exception as error:
             special = special_value(error)
             if special is None:
                 raise
-            where = f"{primitive} at {shown_source(source_info_util.current())}"
+            line = shown_source(source_info_util.current())
+            where = f"{primitive} at {line}" if line else f"{primitive}"
             raise FloatingPointError(f"invalid value ({special}) encountered in {where}") from None
         return [
             Blocks(self, *each)

@@ -28,6 +28,7 @@ from shmap_compiler.eager.refs import Reference, concerns_references, process
 from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.structural_keys import primitives_in, transposes_in, type_key
+from shmap_compiler.jaxprs.held_programs import JITS
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, STARTS, expansion
 from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
 
@@ -105,6 +106,9 @@ class EagerTrace(OperationTrace):
             return self._settled(operands)
         if self.rules.watch and (_transposes_here() or transposes_in(params)):
             raise Differentiates
+        if self.checks and primitive.name in JITS:  # to find the operation inside of it
+            with jex_core.set_current_trace(self):
+                return jex_core.jaxpr_as_fun(params["jaxpr"])(*operands)
         inner = primitives_in(params)
         of_mesh = primitive.name in _OF_THE_MESH or any(p.name in _OF_THE_MESH for p in inner)
         calls_python = is_callback(primitive) or any(map(is_callback, inner))

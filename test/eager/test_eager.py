@@ -547,14 +547,15 @@ def test_closures_of_one_code_do_not_depend_on_each_other():
     np.testing.assert_array_equal(make(False)(X), before)
 
 
-def test_debug_nans_points_at_the_users_line():
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jitted"])
+def test_debug_nans_points_at_the_users_line(wrap):
     def body(x):
         y = x - 100
         return lax.log(y)
 
     place = rf"log at test/eager/test_eager.py:{body.__code__.co_firstlineno + 2} "
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match=place):
-        mapped(body)(X)
+        mapped(wrap(body))(X)
 
 
 TRANSFORMED = {
@@ -576,15 +577,16 @@ def test_transformations_without_jit_or_nans(name):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jitted"])
 @pytest.mark.parametrize("name", ["grad", "jvp", "vmap"])
-def test_debug_nans_points_at_the_users_line_under_a_transformation(name):
+def test_debug_nans_points_at_the_users_line_under_a_transformation(name, wrap):
     def body(x):
         y = x - 100
         return lax.psum(lax.log(y), "j") * x
 
     place = rf"log at test/eager/test_eager.py:{body.__code__.co_firstlineno + 2} "
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match=place):
-        TRANSFORMED[name](mapped(body), jnp.asarray(X))
+        TRANSFORMED[name](mapped(wrap(body)), jnp.asarray(X))
 
 
 @pytest.mark.parametrize("setting", [jax.checking_leaks, jax.enable_checks, jax.enable_x64])
