@@ -61,6 +61,13 @@ def gathered(x, w, y, v):
     return lax.all_gather(x, "i", axis=0, tiled=True) @ w, y @ v
 
 
+def gathered_beside_more(x, w, y, v):
+    """The last product hides the gather; the others read what they alone need."""
+    computed = [f(v) for f in (jnp.tanh, jnp.sin, jnp.cos)]
+    product = lax.all_gather(x, "i", axis=0, tiled=True) @ w
+    return product, *(y @ each for each in computed), y @ v
+
+
 def layer_of_scaled(y, w, x):
     """Both products need the first sum."""
     scales = lax.psum(y[:64] @ w, "i")[0]
@@ -87,6 +94,7 @@ PROGRAMS = {
         (P(), P()),
     ),
 }
+PROGRAMS[gathered_beside_more] = (*PROGRAMS[gathered][:2], (P(),) * 5)
 
 
 def body(fun, sizes=None):
@@ -181,6 +189,12 @@ def test_all_products_that_can_run_beside_a_sum_count():
     gather, _, scattered, _, last = forms(mlp_gradient, FLAT)
     assert "of memory more" in gather
     assert (scattered, last) == ("columns", "columns")
+
+
+def test_only_products_that_hide_a_gather_count():
+    """In 5.44 ms for 6.03, instead of 5.69 with a ring, and with no more memory than as it is."""
+    sizes = ((8192, 8192), (8192, 2048), (4096, 8192), (8192, 8192))
+    assert forms(gathered_beside_more, V6E, sizes=sizes) == ["asynchronous"]
 
 
 @pytest.mark.parametrize(("columns", "is_sent"), [(8192, True), (4096, False), (1024, False)])
