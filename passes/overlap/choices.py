@@ -25,7 +25,11 @@ from .vmem import REASON, kept_in_vmem, rows_fit
 
 
 def choices(
-    module: ModuleOp, machine: Machine | None, effort: Effort = "auto", may_round: bool = False
+    module: ModuleOp,
+    machine: Machine | None,
+    effort: Effort = "auto",
+    may_round: bool = False,
+    only_sums: bool = False,
 ) -> tuple[Choice, ...]:
     """A choice for each site of a module in body form, in program order.
 
@@ -33,6 +37,7 @@ def choices(
       machine: what the program is compiled for; None if its figures are not known: then nothing is
         taken, unless forced.
       may_round: whether sums may be rounded on their way, which changes results.
+      only_sums: whether to consider only products whose results are summed.
     """
     # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
     form = read_body_form(module)
@@ -45,6 +50,8 @@ def choices(
         rows=is_tpu and may_round and not is_forced,
         exchanged=(machine is None or is_tpu) and not is_forced,
     )
+    if only_sums:
+        sites = [site for site in sites if site.pattern in _SUMS]
     if not sites:
         return ()
     mesh = form.mesh
@@ -83,6 +90,9 @@ def choices(
         else:
             chosen[site] = Choice(site, None, Plan(None, reason=REASON))
     return _shared([chosen[site] for site in sites])
+
+
+_SUMS = ("product-scatter", "product-sum")
 
 
 def _rings_beside_sums(chosen: Mapping[Site, Choice], decide: Decision) -> dict[Site, Choice]:

@@ -17,7 +17,8 @@ time of the plain program (most gathers and sums on TPUs 90%, exchanges 92%, a r
 that has a form 100%); with `effort=try`, at most 100%; with `effort=force`, whatever it takes. What
 is best left, as products run beside it that need nothing of it, counts as chosen in the form
 "asynchronous", and is not rewritten. Without a machine only forced forms are chosen. Partial sums
-are rounded between devices only with `may_round`.
+are rounded between devices only with `may_round`. With `only_sums`, products of gathered operands,
+exchanges and loops stay as they are.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class ChooseOverlap(Pass):
     machine: str = ""
     effort: Effort = "auto"
     may_round: bool = False
+    only_sums: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +67,7 @@ class ChooseOverlap(Pass):
             inline_steps(module)
             inline_local(module)
         machine = Machine.parse(self.machine) if self.machine else None
-        return choices(module, machine, self.effort, self.may_round)
+        return choices(module, machine, self.effort, self.may_round, self.only_sums)
 
     def run(self, module: ModuleOp) -> bool:
         if not self.machine and self.effort != "force":

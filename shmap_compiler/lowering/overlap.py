@@ -25,10 +25,15 @@ VARIABLE = "SHMAP_OVERLAP"
 
 @dataclass(frozen=True)
 class OverlapSetting:
-    """A mode, and whether sums may be rounded on their way between devices."""
+    """A mode, and whether sums may be rounded on their way between devices.
+
+    Attributes:
+      only_sums: whether only products whose results are summed are rewritten.
+    """
 
     mode: OverlapMode = "off"
     rounding: bool = False
+    only_sums: bool = False
 
     def chooser(self, machine: Machine | None, is_judged: bool) -> ChooseOverlap | None:
         """The pass that chooses for a machine; None if nothing can be chosen.
@@ -40,7 +45,8 @@ class OverlapSetting:
             return None
         tries = is_judged and self.mode == "measure"
         effort = "force" if self.mode == "force" else "try" if tries else "auto"
-        return ChooseOverlap(machine.text if machine else "", effort, self.rounding)
+        text = machine.text if machine else ""
+        return ChooseOverlap(text, effort, self.rounding, self.only_sums)
 
 
 def read_setting(mode: Setting, rounding: Setting, who: str | None = None) -> OverlapSetting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from shmap_passes.cost.machine import Machine
 
@@ -19,7 +20,7 @@ from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.compile_for_target import Progress, compile_for_target, target_mesh
 from shmap_compiler.stages.compiled import Compiled
-from shmap_compiler.stages.measured import better, not_compiled
+from shmap_compiler.stages.measured import Verdict, better, not_compiled, shares_of_memory
 from shmap_compiler.stages.subprocess_compiler import Failure, places_in_subprocess
 from shmap_compiler.targets import Target
 
@@ -67,11 +68,25 @@ def compile_overlapped(
     if setting.mode != "measure":
         return compiled(program, target.compiler_options)
     as_it_is = plain()
-    try:
-        changed = compiled(program, target.compiler_options)
-    except TargetError as error:
-        return not_compiled(as_it_is, error)
-    return better(as_it_is, changed, snapshots.chosen)
+
+    def judged(changed: PortableProgram, limit: Mapping[str, Setting]) -> Verdict:
+        try:
+            other = compiled(changed, {**target.compiler_options, **limit})
+        except TargetError as error:
+            return not_compiled(as_it_is, error)
+        return better(as_it_is, other, snapshots.chosen)
+
+    verdict = judged(program, {})
+    if not verdict.is_large:
+        return verdict.kept
+    # The forms of sums keep the fewest arrays in memory.
+    program, snapshots = lower(target.platform, replace(setting, only_sums=True), machine)
+    limits = map(target.options_for_memory, shares_of_memory(as_it_is))
+    for limit in filter(None, limits) if snapshots.chosen else ():
+        found = judged(program, limit)
+        if found.is_rewritten:
+            return found.kept
+    return verdict.kept
 
 
 def _may_overlap(graph: Graph) -> bool:

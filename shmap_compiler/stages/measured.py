@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,29 +18,61 @@ _ALLOWED = 1.02
 _KEPT = "overlap: the plain program was kept"
 
 
-def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> Compiled:
-    """The faster program, if it needs no more memory than the plain one; a note says why.
+@dataclass(frozen=True)
+class Verdict:
+    """Which of two programs is kept.
+
+    Attributes:
+      kept: it, with a note that says why.
+      is_rewritten: whether it is the rewritten one.
+      is_large: whether the rewritten one is faster, but needs more memory than the plain one.
+    """
+
+    kept: Compiled
+    is_rewritten: bool = False
+    is_large: bool = False
+
+
+def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> Verdict:
+    """The faster program, if it needs no more memory than the plain one.
 
     Args:
       chosen: what was rewritten in `changed`.
     """
     before, after = _Cost.of(plain), _Cost.of(changed)
     if before.seconds is None or after.seconds is None:
-        return _noted(plain, f"{_KEPT}: times on this target are not known")
+        return Verdict(_noted(plain, f"{_KEPT}: times on this target are not known"))
     times = f"{show_seconds(after.seconds)} instead of {show_seconds(before.seconds)}"
     memory = f"{show_bytes(after.memory)} of memory instead of {show_bytes(before.memory)}"
     if after.seconds >= before.seconds:
-        return _noted(plain, f"{_KEPT}: the rewritten one would take {times}")
+        return Verdict(_noted(plain, f"{_KEPT}: the rewritten one would take {times}"))
     if after.memory > _ALLOWED * before.memory + _early_bytes(chosen):
         why = f"the rewritten one would take {times}, but need {memory}"
-        return _noted(plain, f"{_KEPT}: {why}; overlap='auto' does not compare compiled programs")
-    return _noted(changed, f"overlap: the rewritten program takes {times}, and {memory}")
+        note = f"{_KEPT}: {why}; overlap='auto' does not compare compiled programs"
+        return Verdict(_noted(plain, note), is_large=True)
+    note = f"overlap: the rewritten program takes {times}, and {memory}"
+    return Verdict(_noted(changed, note), is_rewritten=True)
 
 
-def not_compiled(plain: Compiled, error: TargetError) -> Compiled:
-    """The plain program, as the rewritten one needs more memory, or fails to compile."""
+def shares_of_memory(plain: Compiled) -> tuple[float, ...]:
+    """Shares of a device's memory to which the schedule of a program should be limited in turn.
+
+    The first one is what the plain program needs in all. A schedule may exceed what it is limited
+    to, by a quarter to a half of the temporaries in the programs that we measured: libtpu does not
+    count what lies between arrays.
+    """
+    memory = plain.explain().memory
+    if not memory.capacity:
+        return ()
+    most = math.ceil(100 * memory.total / memory.capacity) / 100
+    return most, 0.75 * memory.temporaries / memory.capacity
+
+
+def not_compiled(plain: Compiled, error: TargetError) -> Verdict:
+    """The plain program, as the rewritten one needs more memory than there is, or is rejected."""
     found = error.problems[0].found.splitlines()[0]
-    return _noted(plain, f"{_KEPT}: compiling the rewritten one ends with {found}")
+    note = f"{_KEPT}: compiling the rewritten one ends with {found}"
+    return Verdict(_noted(plain, note), is_large=True)
 
 
 def _early_bytes(chosen: Sequence[ChosenForm]) -> int:

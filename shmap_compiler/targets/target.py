@@ -110,6 +110,17 @@ class Target:
         """
         return {}
 
+    def options_for_memory(self, share: float) -> Mapping[str, Setting]:
+        """Options that trade time for memory.
+
+        Args:
+          share: of the memory of a device, which the schedule should not exceed.
+
+        Returns:
+          Options; none if the compiler has no such option.
+        """
+        return {}
+
     @property
     def options_without_devices(self) -> Mapping[str, Setting]:
         """Options that the compiler needs where it has no device to try kernels on."""

@@ -185,6 +185,10 @@ class TpuTarget(Target):
     def device_count(self) -> int:
         return math.prod(self.shape) * self._generation.cores
 
+    def options_for_memory(self, share: float) -> Mapping[str, str]:
+        percent = min(max(math.floor(100 * share), 1), 100)
+        return {"xla_tpu_scheduler_percent_shared_memory_limit": str(percent)}
+
     def place(self, device: Device) -> Coordinates:
         chip = tuple(device.coords[: len(self.shape)])
         return (*chip, device.core_on_chip) if self._generation.cores > 1 else chip

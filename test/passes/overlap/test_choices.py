@@ -207,6 +207,14 @@ def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
         return [(c.site.pattern, c.form, c.plan) for c in found]
 
 
+def test_only_sums_leaves_everything_else():
+    forms = {p: form.name for p, form, _ in chosen(mlp_gradient, V5E, may_round=True) if form}
+    assert forms == {"row-block": "row-chunks"}
+    found = chosen(mlp_gradient, V5E, may_round=True, only_sums=True)
+    assert {pattern for pattern, _, _ in found} == {"product-scatter"}
+    assert {form.name for _, form, _ in found if form} == {"partial-sums"}
+
+
 def test_a_module_in_which_nothing_is_chosen_stays_as_it_is():
     """Also what it calls, which is inlined where something is chosen."""
     with shmap_passes.make_context():
