@@ -37,12 +37,12 @@ class OnOtherTypes(Rewriter):
 
     def variable(self, var: Atom, names: Names) -> Atom:
         """The variable of another type, if its type changes."""
-        aval = self.type(var.aval)
+        aval = self.type_for(var.aval)
         if aval is not var.aval:
             names[var] = type(var)(aval)
         return named(var, names)
 
-    def type(self, aval: Aval) -> Aval:
+    def type_for(self, aval: Aval) -> Aval:
         """The type that takes the place of `aval`; the same object if none does."""
         return settled(aval)
 

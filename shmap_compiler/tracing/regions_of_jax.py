@@ -29,7 +29,7 @@ from shmap_compiler.graph.primitive import bind
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations
 from shmap_compiler.tracing.canonicalize_collectives import normalize
-from shmap_compiler.tracing.vma_erasure import erase
+from shmap_compiler.tracing.vma_erasure import erase, without_types
 
 
 def with_graphs_of_regions(
@@ -51,7 +51,7 @@ def with_graphs_of_regions(
     if rewritten is jaxpr:
         return jaxpr
     # Where JAX checks the types of a region, its results are typed, whatever the operands are.
-    return erase(rewritten, with_manual_axes(mesh, axes), axes)
+    return without_types(rewritten)
 
 
 class _Regions(Rewriter):
@@ -88,9 +88,13 @@ class _Regions(Rewriter):
         jaxpr = with_graphs_of_regions(
             region.jaxpr, self.mesh, axes, self.who, check_hangs=self.check_hangs
         )
+        if region.check_vma:
+            jaxpr = erase(jaxpr, inside, axes, untracked=self.axes)
+        else:
+            jaxpr = without_types(jaxpr)
         return Graph(
             name=region.name,
-            jaxpr=normalize(erase(jaxpr, inside, axes), inside, axes, f"`{region.name}`"),
+            jaxpr=normalize(jaxpr, inside, axes, f"`{region.name}`"),
             mesh=self.mesh,
             manual_axes=tuple(a for a in axes if a in region.manual_axes),
             outer_manual_axes=self.axes,

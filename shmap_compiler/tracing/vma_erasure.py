@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,16 +14,19 @@ from jax.interpreters import ad
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
+    RegionOfJax,
     holds_functions,
     manual_type_reductions,
     needs_varying_types,
     open_jaxpr,
+    region_of_jax,
     replace_jaxpr,
     replace_jaxprs_in,
     trace_with_axes,
     unchecked_backward_rules,
     varies_along,
     varying_types,
+    with_manual_axes,
     without_varying_type,
 )
 from shmap_compiler.base.untyped import (
@@ -63,7 +66,13 @@ def trace_with_types(
     return erase(jaxpr, mesh, axes, is_named)
 
 
-def erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], is_named: bool = False) -> Jaxpr:
+def erase(
+    jaxpr: Jaxpr,
+    mesh: AbstractMesh,
+    axes: Sequence[str],
+    is_named: bool = False,
+    untracked: Collection[str] = (),
+) -> Jaxpr:
     """The same program on variables whose types do not say along which axes they vary.
 
     Casts of these types are removed, too: where JAX evaluates the program once more (a derivative
@@ -72,26 +81,55 @@ def erase(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], is_named: bool 
     Args:
       mesh, axes: the mesh as the program sees it, and the axes that are manual there.
       is_named: as for `trace_with_types`.
+      untracked: those of `axes` along which any value may vary, whatever its type says: an
+        enclosing program, which was traced without types, has made them manual.
     """
-    return _Erasing(mesh, axes, is_named).jaxpr(jaxpr)
+    return _Erasing(mesh, axes, is_named, untracked).jaxpr(jaxpr)
 
 
-class _Erasing(OnOtherTypes):
+def without_types(jaxpr: Jaxpr) -> Jaxpr:
+    """The same for a program that was traced without types, some of whose values have one.
+
+    Its derivative rules are traced without types, too.
+    """
+    return _Untyping().jaxpr(jaxpr)
+
+
+class _Untyping(OnOtherTypes):
     """Erases the types of varying values, and those of futures."""
 
-    def __init__(self, mesh: AbstractMesh, axes: Sequence[str], is_named: bool):
-        super().__init__()
-        self.mesh = mesh
-        self.axes = axes
-        self.is_named = is_named
-
-    def type(self, aval: Aval) -> Aval:
-        return without_varying_type(super().type(aval))
+    def type_for(self, aval: Aval) -> Aval:
+        return without_varying_type(super().type_for(aval))
 
     def changes_type_only(self, eqn: Eqn) -> bool:
         return eqn.primitive.name == _CAST or super().changes_type_only(eqn)
 
     def fields(self, eqn: Eqn) -> dict[str, Parameter]:
+        params = replace_jaxprs_in(eqn.params, self.jaxpr)
+        if "bwd" in params:  # JAX would compare what it returns with types that are erased
+            params = {**params, "bwd": _unchecked(params["bwd"])}
+        return {"params": params}
+
+
+class _Erasing(_Untyping):
+    """Makes derivative rules, which JAX traces later, fit a program from which types are erased."""
+
+    def __init__(
+        self,
+        mesh: AbstractMesh,
+        axes: Sequence[str],
+        is_named: bool,
+        untracked: Collection[str],
+    ):
+        super().__init__()
+        self.mesh = mesh
+        self.axes = axes
+        self.is_named = is_named
+        self.untracked = frozenset(untracked)
+
+    def fields(self, eqn: Eqn) -> dict[str, Parameter]:
+        if eqn.primitive.name == "shard_map" and "graph" not in eqn.params:
+            return {"params": replace_jaxprs_in(eqn.params, self.of_region(region_of_jax(eqn)))}
         if holds_functions(eqn):
             call = as_custom_jvp(eqn, self.of_rule(), self.mesh, self.axes)
             return {"primitive": call.primitive, "params": call.params}
@@ -99,19 +137,32 @@ class _Erasing(OnOtherTypes):
 
     def parameters(self, eqn: Eqn) -> dict[str, Parameter]:
         params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
-        rules = _NAMED_RULES if self.is_named else _RULES
+        late = partial(_erase_late, is_named=self.is_named, untracked=self.untracked)
+        backward = _unchecked if self.is_named else _unchecked_with_types
+        rules = {"jvp_jaxpr_fun": late, "fwd_jaxpr_thunk": late, "bwd": backward}
         params.update((k, rule(params[k])) for k, rule in rules.items() if k in params)
         if eqn.primitive.name == CUSTOM_VJP:
-            own = [_own_cotangent_axes(v.aval) for v in eqn.outvars]
+            own = [_own_cotangent_axes(v.aval) | self.untracked for v in eqn.outvars]
             params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
         return params
 
+    def of_region(self, region: RegionOfJax) -> Callable[[Jaxpr], Jaxpr]:
+        """Erases types in the program of a region of JAX's own, if it was traced with types."""
+        if not region.check_vma:
+            return without_types
+        axes = [a for a in self.mesh.axis_names if a in {*self.axes, *region.manual_axes}]
+        inside = with_manual_axes(self.mesh, axes)
+        return _Erasing(inside, axes, self.is_named, self.untracked).jaxpr
+
     def of_rule(self) -> Callable[[Jaxpr], Jaxpr]:
         """Erases and normalizes programs of derivative rules, which are traced later."""
-        mesh, axes = self.mesh, self.axes  # without what this object remembers
+        # Without what this object remembers.
+        mesh, axes, untracked = self.mesh, self.axes, self.untracked
         if self.is_named:
-            return lambda held: erase(held, mesh, axes, True)
-        return lambda held: normalize(erase(held, mesh, axes), mesh, axes, "a derivative rule")
+            return lambda held: erase(held, mesh, axes, True, untracked)
+        return lambda held: normalize(
+            erase(held, mesh, axes, untracked=untracked), mesh, axes, "a derivative rule"
+        )
 
 
 _CAST = "pvary"
@@ -138,7 +189,7 @@ def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxp
     )
 
 
-def _erase_late(rule: Wrapped, is_named: bool = False) -> Wrapped:
+def _erase_late(rule: Wrapped, is_named: bool, untracked: frozenset[str]) -> Wrapped:
     """A rule that JAX traces with the types with which it traced the function."""
 
     def trace(*args):
@@ -146,7 +197,7 @@ def _erase_late(rule: Wrapped, is_named: bool = False) -> Wrapped:
             jaxpr, *rest = rule.call_wrapped(*args)
         # JAX evaluates the program, and its casts would bring the types back.
         mesh = jax.sharding.get_abstract_mesh()
-        program = erase(jaxpr, mesh, mesh.manual_axes, is_named)
+        program = erase(jaxpr, mesh, mesh.manual_axes, is_named, untracked)
         if not is_named:
             program = normalize(program, mesh, mesh.manual_axes, "a derivative rule")
         return program, *rest
@@ -237,18 +288,3 @@ def call_on_mesh(
 
 def _is_zero(cotangent: object) -> bool:
     return type(cotangent) is ad.Zero
-
-
-_RULES = {
-    "jvp_jaxpr_fun": _erase_late,
-    "fwd_jaxpr_thunk": _erase_late,
-    "bwd": _unchecked_with_types,
-}
-"""Parameters that are derivative rules of the user's, which JAX calls after types are erased."""
-
-_erase_named = partial(_erase_late, is_named=True)
-_NAMED_RULES = {
-    "jvp_jaxpr_fun": _erase_named,
-    "fwd_jaxpr_thunk": _erase_named,
-    "bwd": _unchecked,
-}

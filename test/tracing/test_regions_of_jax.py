@@ -158,6 +158,42 @@ def test_a_rule_of_the_users_may_contain_one():
     assert_equal(loss(ours), loss(theirs), X)
 
 
+def with_rule(fun, *axes):
+    """`fun` with a rule that gives another derivative, and that names axes, as `fun` may."""
+    ruled = jax.custom_vjp(fun)
+
+    def backward(b, ct):
+        return (3 * ct * jnp.cos(b) + sum(map(lax.axis_index, axes)),)
+
+    ruled.defvjp(lambda b: (ruled(b), b), backward)
+    return ruled
+
+
+RULED = {
+    "plain": with_rule(jnp.sin),
+    "of-i": with_rule(lambda b: jnp.sin(b) * lax.axis_index("i"), "i"),
+    "of-j": with_rule(lambda b: jnp.sin(b) * (1 + lax.axis_index("j")), "j"),
+}
+
+
+@pytest.mark.parametrize("checked_outside", [False, True], ids=["", "checked"])
+@pytest.mark.parametrize("checked_inside", [False, True], ids=["", "region-checked"])
+@pytest.mark.parametrize("name", RULED)
+def test_rules_of_the_users_inside_and_beside(name, checked_inside, checked_outside):
+    """Types say nothing of the axes of an enclosing body that was traced without types."""
+    ruled, plain = RULED[name], RULED["plain"]
+    beside = ruled if name != "of-j" else plain
+
+    def mapped(shard_map, outside, inside):
+        region = inner(lambda b: ruled(b) * lax.psum(ruled(b) ** 2, "j"), check_vma=inside)
+        options = {"mesh": MESH, "in_specs": P("i"), "out_specs": P("i"), "axis_names": {"i"}}
+        f = shard_map(lambda b: region(beside(b)) + plain(region(b)), check_vma=outside, **options)
+        return jax.grad(lambda x: (f(x) ** 2).sum())
+
+    ours = mapped(shard_map, checked_outside, checked_inside)
+    assert_equal(ours, mapped(jax.shard_map, False, False), X)
+
+
 def test_axes_of_type_explicit():
     mesh = jax.make_mesh((2, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
     x = jax.device_put(X, jax.NamedSharding(mesh, P(("i", "j"))))
