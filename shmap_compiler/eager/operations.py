@@ -127,8 +127,7 @@ class OperationTrace(Trace):
             special = special_value(error)
             if special is None:
                 raise
-            line = shown_source(source_info_util.current())
-            where = f"{primitive} at {line}" if line else f"{primitive}"
+            where = f"{primitive} at {shown_source(source_info_util.current())}"
             raise FloatingPointError(f"invalid value ({special}) encountered in {where}") from None
         return [
             Blocks(self, *each)

@@ -1,8 +1,9 @@
 """JAX's own axis_index in a body: kernels that JAX interprets contain it, and regions of JAX's own.
 
-A region inside of the body, of `jax.shard_map` or of `jax.debug.print` where some axes are
-automatic, is manual over more axes than the body. JAX lowers its collectives to the form that XLA
-takes, and passes leave them as they are. The axis index is therefore finished here as well.
+Such a region is manual over more axes than the body. JAX makes one when it lowers
+`jax.debug.print` where an axis is automatic, and some of `jax.shard_map` stay JAX's own (see
+`tracing/regions_of_jax.py`). JAX lowers their collectives to the form that XLA takes, and passes
+leave them as they are. The axis index is therefore finished here as well.
 """
 
 from __future__ import annotations

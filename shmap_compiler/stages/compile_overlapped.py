@@ -69,21 +69,23 @@ def compile_overlapped(
         return compiled(program, target.compiler_options)
     as_it_is = plain()
 
-    def judged(changed: PortableProgram, limit: Mapping[str, Setting]) -> Verdict:
+    def judged(changed: PortableProgram, made: Snapshots, limit: Mapping[str, Setting]) -> Verdict:
         try:
             other = compiled(changed, {**target.compiler_options, **limit})
         except TargetError as error:
             return not_compiled(as_it_is, error)
-        return better(as_it_is, other, snapshots.chosen)
+        return better(as_it_is, other, made.chosen)
 
-    verdict = judged(program, {})
+    verdict = judged(program, snapshots, {})
     if not verdict.is_large:
         return verdict.kept
+    limits = [target.options_for_memory(share) for share in shares_of_memory(as_it_is)]
+    if not all(limits):
+        return verdict.kept
     # The forms of sums keep the fewest arrays in memory.
-    program, snapshots = lower(target.platform, replace(setting, only_sums=True), machine)
-    limits = map(target.options_for_memory, shares_of_memory(as_it_is))
-    for limit in filter(None, limits) if snapshots.chosen else ():
-        found = judged(program, limit)
+    smaller, sums = lower(target.platform, replace(setting, only_sums=True), machine)
+    for limit in limits if sums.chosen else ():
+        found = judged(smaller, sums, limit)
         if found.is_rewritten:
             return found.kept
     return verdict.kept

@@ -63,13 +63,14 @@ def trace_with_types(
     """
     with varying_types():
         jaxpr = trace_with_axes(fun, mesh, axes, types)
-    return erase(jaxpr, mesh, axes, is_named)
+    return erase(jaxpr, mesh, axes, is_named=is_named)
 
 
 def erase(
     jaxpr: Jaxpr,
     mesh: AbstractMesh,
     axes: Sequence[str],
+    *,
     is_named: bool = False,
     untracked: Collection[str] = (),
 ) -> Jaxpr:
@@ -159,7 +160,7 @@ class _Erasing(_Untyping):
         # Without what this object remembers.
         mesh, axes, untracked = self.mesh, self.axes, self.untracked
         if self.is_named:
-            return lambda held: erase(held, mesh, axes, True, untracked)
+            return lambda held: erase(held, mesh, axes, is_named=True, untracked=untracked)
         return lambda held: normalize(
             erase(held, mesh, axes, untracked=untracked), mesh, axes, "a derivative rule"
         )
@@ -197,7 +198,7 @@ def _erase_late(rule: Wrapped, is_named: bool, untracked: frozenset[str]) -> Wra
             jaxpr, *rest = rule.call_wrapped(*args)
         # JAX evaluates the program, and its casts would bring the types back.
         mesh = jax.sharding.get_abstract_mesh()
-        program = erase(jaxpr, mesh, mesh.manual_axes, is_named, untracked)
+        program = erase(jaxpr, mesh, mesh.manual_axes, is_named=is_named, untracked=untracked)
         if not is_named:
             program = normalize(program, mesh, mesh.manual_axes, "a derivative rule")
         return program, *rest
