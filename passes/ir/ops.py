@@ -39,6 +39,13 @@ class Position:
         return self.op != other.op and self.op.is_before_in_block(other.op)
 
 
+def next_op(op: ir.Operation) -> ir.Operation:
+    """The one after an operation that is not the last of its block."""
+    following = ir.InsertionPoint.after(op).ref_operation
+    assert following is not None, f"{op.name} ends its block"
+    return following.operation
+
+
 def terminator(block: ir.Block) -> ir.Operation:
     return block.operations[len(block.operations) - 1].operation
 

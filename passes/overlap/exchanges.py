@@ -9,9 +9,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.analyses import analysis
-from ..ir.body_form import BodyForm, read_body_form
+from ..ir.body_form import read_body_form
 from ..ir.collective_ops import whole_axes, with_whole_axes
-from ..ir.dataflow import Dataflow, Dataflows, Node, dataflows
+from ..ir.dataflow import Dataflow, Node, dataflows
 from ..ir.find_ops import find_ops
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
@@ -28,7 +28,8 @@ class Exchange:
       op, back: the two all_to_alls.
       axes: the group of both, first axis major.
       ops: what is computed between the two, in program order.
-      cuts: of every value that is cut, from the operand of `op` to the result of `back`.
+      sent: the cut of the operand of `op`.
+      cuts: of every other value that is cut, from the result of `op` to that of `back`.
     """
 
     op: ir.Operation
@@ -36,48 +37,43 @@ class Exchange:
     axes: tuple[str, ...]
     count: int
     ops: tuple[ir.Operation, ...]
+    sent: Cut
     cuts: dict[Value, Cut]
 
     @property
     def size(self) -> int:
         """The indices that are cut."""
-        return self.cuts[self.op.operands[0]].size
+        return self.sent.size
+
+    @property
+    def all_ops(self) -> tuple[ir.Operation, ...]:
+        """In program order, with both all_to_alls."""
+        return (self.op, *self.ops, self.back)
 
     @property
     def products(self) -> tuple[Product, ...]:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 
 
-def exchanges(
-    ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows | None = None
-) -> Iterator[Exchange]:
-    """The pairs of all_to_alls, over several devices, with products between them.
-
-    Each is looked for when it is asked for, so those before may be rewritten.
-
-    Args:
-      ops: all_to_alls, in program order; no pair begins with another.
-      flows: if nothing is rewritten.
-    """
-    found = with_whole_axes(ops)
-    numbers = {op: number for number, (op, _) in enumerate(found)}
-    taken: set[int] = set()
-    for number, (op, axes) in enumerate(found):
-        count = form.mesh.product(axes)
-        if number in taken or count == 1:
-            continue
-        flow = (flows or Dataflows()).of(op.block)
-        pair = next(_pairs(op, axes, count, flow), None)
-        if pair is not None:
-            taken.update(numbers[each] for each in [pair.back] if each in numbers)
-            yield pair
-
-
 @analysis
 def exchanges_of(module: ModuleOp) -> tuple[Exchange, ...]:
-    """All of a module in body form."""
-    ops = find_ops(module.operation, [ALL_TO_ALL])
-    return tuple(exchanges(ops, read_body_form(module), dataflows(module)))
+    """The pairs of all_to_alls of a module in body form, over several devices, in program order.
+
+    There are products between those of a pair, and none ends where another begins. When one is
+    rewritten, those that have other operations are still as they were found.
+    """
+    form, flows = read_body_form(module), dataflows(module)
+    found: list[Exchange] = []
+    ends: set[ir.Operation] = set()
+    for op, axes in with_whole_axes(find_ops(module.operation, [ALL_TO_ALL])):
+        count = form.mesh.product(axes)
+        if op in ends or count == 1:
+            continue
+        pair = next(_pairs(op, axes, count, flows.of(op.block)), None)
+        if pair is not None:
+            ends.add(pair.back)
+            found.append(pair)
+    return tuple(found)
 
 
 def _pairs(
@@ -127,7 +123,9 @@ def _followed(
             cuts[node.result] = returned
             if not _is_closed(first, inside, node, flow):
                 return None
-            return Exchange(op, node.op, axes, count, tuple(each.op for each in inside), cuts)
+            del cuts[sent]  # It is another value when what computes it is rewritten.
+            ops = tuple(each.op for each in inside)
+            return Exchange(op, node.op, axes, count, ops, cut, cuts)
         result = cut_through(node.op, numbers[0], operand_cut)
         if result is None or any(
             cut_of_operand(node.op, k, result) != cuts[node.operands[k]] for k in numbers[1:]

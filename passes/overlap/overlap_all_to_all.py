@@ -34,7 +34,7 @@ from ..ir.body_form import BodyForm
 from ..ir.types import Value
 from .called import Alike
 from .cuts import Cut
-from .exchanges import ALL_TO_ALL, Exchange, exchanges, exchanges_of
+from .exchanges import ALL_TO_ALL, Exchange, exchanges_of
 from .form import Empty, Form
 from .pieces import barrier, compute, empty, join, take
 from .rewriting import RewritingPass
@@ -60,10 +60,13 @@ class OverlapAllToAll(RewritingPass[Exchange]):
     barriers: bool = False
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[Exchange]:
-        # One alone is as shmap-choose-overlap has found it; others change when one is rewritten.
-        if len(ops) == 1:
-            return (each for each in exchanges_of(body.module) if each.op in ops)
-        return exchanges(ops, body)
+        wanted, taken = {*ops}, set[ir.Operation]()
+        found: list[Exchange] = []
+        for each in exchanges_of(body.module):
+            if each.op in wanted and taken.isdisjoint(each.all_ops):
+                taken.update(each.all_ops)
+                found.append(each)
+        return iter(found)
 
     def rewrite(self, site: Exchange, body: BodyForm, form: Form) -> None:
         parts = form.parts or _USUAL
@@ -79,16 +82,15 @@ def _rewrite(exchange: Exchange, parts: int, form: Form) -> None:
         pieces = _pieces(exchange, parts, form)
         joined = join(pieces, exchange.cuts[result], type_, buffer)
     result.replace_all_uses_with(joined)
-    for op in (exchange.back, *reversed(exchange.ops), exchange.op):
+    for op in reversed(exchange.all_ops):
         op.erase()
 
 
 def _pieces(exchange: Exchange, parts: int, form: Form) -> list[Value]:
     sent = exchange.op.operands[0]
-    own = sent, exchange.cuts[sent]
+    own = sent, exchange.sent
     result = exchange.back.results[0]
     size = exchange.size // parts
-    ops = (exchange.op, *exchange.ops, exchange.back)
 
     def computed(known: dict[tuple[Value, Cut], Value]) -> list[Value]:
         def take_piece(value: Value, cut: Cut) -> Value:
@@ -97,7 +99,8 @@ def _pieces(exchange: Exchange, parts: int, form: Form) -> list[Value]:
                     known[value, cut] = take(value, cut, 0, size)
             return known[value, cut]
 
-        return [compute(ops, {sent: known[own]}, exchange.cuts, size, take_piece)[result]]
+        pieces = {sent: known[own]}
+        return [compute(exchange.all_ops, pieces, exchange.cuts, size, take_piece)[result]]
 
     compute_chunk = Alike("shmap_chunk", computed)
     known: dict[tuple[Value, Cut], Value] = {}

@@ -45,7 +45,7 @@ from ..ir.collective_ops import ALL_GATHER
 from .form import Empty, Form
 from .rewriting import RewritingPass
 from .rings import can_go_round
-from .row_blocks import RowBlock, row_blocks, row_blocks_of
+from .row_blocks import RowBlock, row_blocks_of
 from .row_chunks import compute_in_chunks
 
 
@@ -64,10 +64,14 @@ class OverlapRowBlock(RewritingPass[RowBlock]):
     empty: Empty = "zeros"
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[RowBlock]:
-        # One alone is as shmap-choose-overlap has found it; others change when one is rewritten.
-        if len(ops) == 1:
-            return (each for each in row_blocks_of(body.module) if each.op in ops)
-        return row_blocks(ops, body)
+        wanted, taken = {*ops}, set[ir.Operation]()
+        found: list[RowBlock] = []
+        for each in row_blocks_of(body.module):
+            # A block is as it was found when another is rewritten, if it has other operations.
+            if each.op in wanted and taken.isdisjoint(each.late):
+                taken.update(each.all_ops)
+                found.append(each)
+        return iter(found)
 
     def rewrite(self, site: RowBlock, body: BodyForm, form: Form) -> None:
         if can_go_round(site.op, body, site.count):

@@ -158,7 +158,7 @@ def compute(
     Args:
       ops: in program order.
       pieces: by the value that they are pieces of.
-      cuts: the cuts of `pieces`, and of the results of `ops`.
+      cuts: of the results of `ops`.
       size: how many of the indices that are cut a piece has.
       take_piece: for operands that are not computed in pieces.
       element: the element type of all results, if it is another than that of the operations.

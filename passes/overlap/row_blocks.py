@@ -6,7 +6,7 @@ cotangent. Weights' gradients are products that sum over the rows of both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -15,7 +15,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..ir.analyses import analysis
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
-from ..ir.dataflow import Dataflow, Dataflows, Node, dataflows
+from ..ir.dataflow import Dataflow, Node, dataflows
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.find_ops import find_ops
 from ..ir.ops import defining_op
@@ -54,6 +54,12 @@ class RowBlock:
     late: tuple[ir.Operation, ...]
 
     @property
+    def all_ops(self) -> tuple[ir.Operation, ...]:
+        """With what is scattered."""
+        scattered = [op for each in self.scatters for op in (each.product.op, each.op)]
+        return (*self.ops, *scattered)
+
+    @property
     def products(self) -> tuple[Product, ...]:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 
@@ -74,36 +80,25 @@ class RowBlock:
         return found
 
 
-def row_blocks(
-    ops: Sequence[ir.Operation], form: BodyForm, *, rewritten: bool = True
-) -> Iterator[RowBlock]:
-    """The blocks that begin with some all_gathers.
-
-    They have a gathered array that is summed over its rows, and a sum that is scattered.
-
-    Args:
-      rewritten: whether each may be rewritten before the next one is asked for.
-    """
-    firsts = [op for op, _ in with_whole_axes(ops)]
-    flows = dataflows(form.module)
-    for block in dict.fromkeys(op.block for op in firsts):
-        for gathers, axes in _together(flows.of(block)):
-            count = form.mesh.product(axes)
-            if count > 1 and gathers[0] in firsts:
-                found = _found(gathers, axes, count, flows.of(block), form)
-                if found is not None:
-                    yield found
-                    if rewritten:
-                        flows = Dataflows()
-
-
 @analysis
 def row_blocks_of(module: ModuleOp) -> tuple[RowBlock, ...]:
-    """All of a module in body form."""
-    found = find_ops(module.operation, [ALL_GATHER, REDUCE_SCATTER])
-    scattering = {op.block for op in found if op.name == REDUCE_SCATTER}
-    gathers = [op for op in found if op.name == ALL_GATHER and op.block in scattering]
-    return tuple(row_blocks(gathers, read_body_form(module), rewritten=False))
+    """The blocks of a module in body form, in program order.
+
+    They have a gathered array that is summed over its rows, and a sum that is scattered.
+    """
+    form, flows = read_body_form(module), dataflows(module)
+    ops = find_ops(module.operation, [ALL_GATHER, REDUCE_SCATTER])
+    scattering = {op.block for op in ops if op.name == REDUCE_SCATTER}
+    gathers = with_whole_axes(op for op in ops if op.name == ALL_GATHER)
+    found: list[RowBlock] = []
+    for block in dict.fromkeys(op.block for op, _ in gathers if op.block in scattering):
+        flow = flows.of(block)
+        for together, axes in _together(flow):
+            count = form.mesh.product(axes)
+            each = _found(together, axes, count, flow, form) if count > 1 else None
+            if each is not None:
+                found.append(each)
+    return tuple(found)
 
 
 def _together(flow: Dataflow) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:
@@ -188,7 +183,7 @@ def _found(
     needing: set[Value] = set()
     pending: list[ir.Operation] = []
     unread = sum(len(flow.users(value)) for value in gathered)
-    for node in flow.nodes:
+    for node in flow.nodes[flow.node(gathers[0]).number :]:
         op, operands = node.op, node.operands
         if needing and _reads(node, needing):
             needing.update(node.results)

@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.ops import defining_op
+from ..ir.ops import Position, defining_op, next_op
 from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, element_of, shape_of, tensor
 from .called import Alike, Called
@@ -72,8 +72,7 @@ class _Chunks:
             for op in self.block.late:
                 if op.is_before_in_block(end):
                     op.move_before(end)
-        scattered = [op for each in self.block.scatters for op in (each.op, each.product.op)]
-        for op in (*scattered, *reversed(self.block.ops)):
+        for op in reversed(self.block.all_ops):
             op.erase()
 
     def _gathered(self, gather: ir.Operation, ops: Sequence[ir.Operation]) -> None:
@@ -269,24 +268,17 @@ def _segments(
 ) -> Iterator[tuple[ir.Operation | ScatteredProduct, list[ir.Operation], ir.Operation]]:
     """Each gather and scatter, the operations up to the next one, and where these end."""
     scatters = {each.op: each for each in block.scatters}
-    inside = {*block.ops, *scatters}
     head: ir.Operation | ScatteredProduct = block.op
     ops: list[ir.Operation] = []
-    left = len(inside)
-    for each in block.op.block.operations:
-        op = each.operation
-        if not left:
-            yield head, ops, op
-            return
-        if op not in inside:
-            continue
-        left -= 1
+    inside = sorted((*block.ops, *scatters), key=Position)
+    for op in inside:
         if op in scatters or op in block.gathers:
             if op != block.op:
                 yield head, ops, op
             head, ops = scatters.get(op, op), []
         else:
             ops.append(op)
+    yield head, ops, next_op(inside[-1])
 
 
 def _no_rows(value: Value, cut: Cut) -> Value:
