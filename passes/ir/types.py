@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 from jaxlib.mlir import ir
 
+from .memoize import memoized
+
 Value: TypeAlias = "ir.Value[Any]"
 """An SSA value. Its argument is the class of its type, which MLIR's bindings do not track."""
 
@@ -58,7 +60,11 @@ def element_bytes(element: ir.Type) -> int:
 
 def array_bytes(value: Value) -> int:
     """Of an array; 0 for anything else."""
-    type_ = value.type
+    return _type_bytes(value.type)
+
+
+@memoized  # a program has few types
+def _type_bytes(type_: ir.Type) -> int:
     if not isinstance(type_, ir.RankedTensorType):
         return 0
     return prod(type_.shape) * element_bytes(type_.element_type)

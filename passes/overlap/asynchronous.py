@@ -30,14 +30,14 @@ from ..ir.types import array_bytes
 from .decision import Choice, Decision
 from .form import Form
 from .independence import Independence, bits
-from .lives import Life, Lives, peak
+from .lives import Life, Lives, Timeline
 from .products import Product
 from .site import Site
 
 _PATTERNS = ("gather-product", "gather-contraction", "product-scatter", "product-sum")
-_MOST = 128
-"""Blocks with more collectives, as of dozens of layers written one after the other, keep their
-forms: the time to choose grows with the third power. It is 0.4 s for 16 layers of a transformer."""
+_TOGETHER = 32
+"""So many collectives are decided about at a time, in program order: all ways to give up one form
+are tried, so the time grows with the square of their number."""
 _SHARE = 0.97
 """Forms are given up if a block takes at most this share of its time without them."""
 _LEAST_SAVED = 0.06
@@ -97,6 +97,24 @@ _Hidden = dict[_Candidate, dict[int, float]]
 
 
 @dataclass(frozen=True)
+class _Reached:
+    """What is left when the first candidates of a block are decided about.
+
+    Attributes:
+      given_up: those of them whose forms are given up.
+      ordered: the candidates, as bits by number, before whose forms products are computed that need
+        nothing of them, in order that what these read need not stay in memory.
+      free: the seconds of products that hide nothing yet, by number.
+      late: what comes before products that run beside a collective, as bits by number.
+    """
+
+    given_up: frozenset[_Candidate]
+    ordered: int
+    free: Mapping[int, float]
+    late: Mapping[int, int]
+
+
+@dataclass(frozen=True)
 class _Block:
     """A block of operations, and the choices for its collectives."""
 
@@ -115,11 +133,10 @@ class _Block:
         """
         numbers = [self.flow.node(site.op).number for site in self.choices]
         # In most programs nothing can run beside a collective.
-        if len(numbers) > _MOST or not any(map(self._independence.beside, numbers)):
+        if not any(map(self._independence.beside, numbers)):
             return {}
-        _, hidden = self._seconds_without(self._given_up())
         found: dict[Site, Choice] = {}
-        for each, beside in hidden.items():
+        for each, beside in self._hidden().items():
             plan, saved = each.choice.plan, sum(beside.values())
             seconds = each.computed + each.sent - saved
             is_formed = each.choice.form is not None
@@ -130,12 +147,22 @@ class _Block:
                 found[each.site] = Choice(each.site, Form("asynchronous"), plan)
         return {} if is_alone and self._saved(found) < _LEAST_SAVED else found
 
-    def _given_up(self) -> frozenset[_Candidate]:
-        """The collectives whose forms are given up."""
-        formed = [each for each in self._candidates if each.beside and self._may_give_up(each)]
+    def _hidden(self) -> _Hidden:
+        """What hides the collectives that are left, with the forms given up that save least."""
+        found: _Hidden = {}
+        reached = self._start
+        for first in range(0, len(self._candidates), _TOGETHER):
+            group = self._candidates[first : first + _TOGETHER]
+            _, hidden, reached = self._run(group, self._given_up(group, reached), reached)
+            found |= hidden
+        return found
+
+    def _given_up(self, group: Sequence[_Candidate], reached: _Reached) -> frozenset[_Candidate]:
+        """The collectives of a group whose forms are given up."""
+        formed = [each for each in group if each.beside and self._may_give_up(each)]
         while True:
-            given_up = self._fastest_without(formed)
-            hidden = self._seconds_without(given_up)[1]
+            given_up = self._fastest_without(formed, group, reached)
+            hidden = self._run(group, given_up, reached)[1]
             large = {
                 each
                 for each in given_up
@@ -166,50 +193,94 @@ class _Block:
         is_in_loop = self.block.owner.operation.name != "func.func"
         return form is not None and not (is_in_loop and form.name == "columns")
 
-    def _fastest_without(self, formed: Sequence[_Candidate]) -> frozenset[_Candidate]:
-        """Those of some forms without which the block takes the least time."""
+    def _fastest_without(
+        self, formed: Sequence[_Candidate], group: Sequence[_Candidate], reached: _Reached
+    ) -> frozenset[_Candidate]:
+        """Those of some forms without which a group takes the least time."""
+        others = self._others * len(group) / len(self._candidates)
+
+        def seconds_without(given_up: frozenset[_Candidate]) -> float:
+            return others + self._run(group, given_up, reached)[0]
+
         none = frozenset[_Candidate]()
-        best, given_up = self._seconds_without(none)[0] * _SHARE, none
+        best, given_up = seconds_without(none) * _SHARE, none
         for tried in (none, frozenset(formed)) if formed else ():
-            seconds, _ = self._seconds_without(tried)
+            seconds = seconds_without(tried)
             for each in formed:
                 other = tried ^ {each}
-                if (found := self._seconds_without(other)[0]) < seconds:
+                if (found := seconds_without(other)) < seconds:
                     seconds, tried = found, other
             if seconds < best:
                 best, given_up = seconds, tried
         return given_up
 
-    def _seconds_without(self, given_up: frozenset[_Candidate]) -> tuple[float, _Hidden]:
-        """The time of the block if some forms are given up."""
-        formed = {each for each in self._candidates if each.choice.form} - given_up
-        # Products that need nothing of these are computed before them, in order that what they
-        # read need not stay in memory.
-        ordered = bits(e.number for e in formed if e.choice.form and e.choice.form.ordered)
-        inside = {op for each in formed for op in each.site.products}
-        free = {n: s for n, s in self._products.items() if self.flow.nodes[n].op not in inside}
-        total, hidden = self._others, _Hidden()
-        late: dict[int, int] = {}  # what comes before products that run beside a collective
-        for each in self._candidates:
-            if each in formed:
-                total += each.choice.plan.expected or 0.0
+    def _run(
+        self, group: Sequence[_Candidate], given_up: frozenset[_Candidate], reached: _Reached
+    ) -> tuple[float, _Hidden, _Reached]:
+        """The seconds of a group if some of its forms are given up, and what is left after it."""
+        all_given_up = reached.given_up | given_up
+        ordered = reached.ordered & ~bits(each.number for each in given_up)
+        free, late = dict(reached.free), dict(reached.late)
+        waiting = bits(late)
+        for each in given_up:
+            for number in self._own[each]:
+                if all_given_up.issuperset(self._owners[number]):
+                    free[number] = self._products[number]
+        seconds, hidden = 0.0, _Hidden()
+        for each in group:
+            if each.choice.form and each not in given_up:
+                seconds += each.choice.plan.expected or 0.0
                 continue
             rest, hidden[each] = each.sent, {}
-            before = self._before(each.number, late)
+            before = self._before(each.number, late, waiting)
             for number in each.beside:
-                is_late = before & ordered & ~self._independence.needed[number]
-                if rest > 0 and free.get(number, 0.0) > 0 and not is_late | before >> number & 1:
+                if free.get(number, 0.0) <= 0 or before >> number & 1:
+                    continue
+                if not before & ordered & ~self._independence.needed[number]:
                     hidden[each][number] = min(rest, free[number])
                     rest -= hidden[each][number]
                     free[number] -= hidden[each][number]
                     late[number] = late.get(number, 0) | before
-            total += each.computed + rest
-        return total, {each: beside for each, beside in hidden.items() if beside}
+                    waiting |= 1 << number
+                    if rest <= 0:
+                        break
+            seconds += each.computed + rest
+        beside = {each: beside for each, beside in hidden.items() if beside}
+        return seconds, beside, _Reached(all_given_up, ordered, free, late)
 
-    def _before(self, number: int, late: Mapping[int, int]) -> int:
-        """What comes before an operation, as bits by number, if some products are late."""
+    @cached_property
+    def _start(self) -> _Reached:
+        """What there is before the first candidate."""
+        forms = {each.number: each.choice.form for each in self._candidates}
+        ordered = bits(number for number, form in forms.items() if form and form.ordered)
+        free = {n: s for n, s in self._products.items() if not self._owners[n]}
+        return _Reached(frozenset(), ordered, free, {})
+
+    @cached_property
+    def _own(self) -> dict[_Candidate, list[int]]:
+        """The products of each candidate, by number."""
+        return {
+            each: [self.flow.node(op).number for op in each.site.products]
+            for each in self._candidates
+        }
+
+    @cached_property
+    def _owners(self) -> dict[int, list[_Candidate]]:
+        """The candidates with a form that each product belongs to."""
+        found: dict[int, list[_Candidate]] = {number: [] for number in self._products}
+        for each, numbers in self._own.items():
+            for number in numbers if each.choice.form else ():
+                found[number].append(each)
+        return found
+
+    def _before(self, number: int, late: Mapping[int, int], waiting: int) -> int:
+        """What comes before an operation, as bits by number, if some products are late.
+
+        Args:
+          waiting: the numbers of these products, as bits.
+        """
         before, known = self._independence.needed[number], 0
-        while before != known:
+        while before != known and before & waiting:
             known = before
             for product, others in late.items():
                 if known >> product & 1:
@@ -252,21 +323,34 @@ class _Block:
         before = sent.number
         if sent.name != ALL_GATHER:
             before = min(each.number for each in map(self.flow.node, site.products))
-        late = {self.flow.nodes[number] for number in beside}
-        plain: list[Life] = []
-        meanwhile: list[Life] = []
-        for life in self.lives.of(self.block):
-            readers = self.flow.users(life.value)
-            earlier = later = life
-            if life.first < sent.number and not late.isdisjoint(readers):
-                others = [each.number for each in readers if each not in late]
-                least = max([before, life.first, *others])
-                earlier = replace(life, last=min(life.last, least))
-                later = replace(life, last=max(life.last, sent.number))
-            plain.append(earlier)
-            meanwhile.append(later)
-        most = peak(plain, {})
-        return peak(meanwhile, {}) - most <= self.lives.allowed(self.block, most)
+        late = {*beside}
+        earlier, later = dict[int, int](), dict[int, int]()
+        for place in {place for number in late for place in self._read_by.get(number, ())}:
+            life = self._lives[place]
+            if life.first < sent.number:
+                readers = [user.number for user in self.flow.users(life.value)]
+                least = max([before, life.first, *(n for n in readers if n not in late)])
+                earlier[place] = min(life.last, least)
+                later[place] = max(life.last, sent.number)
+        most = self._timeline.peak(earlier)
+        return self._timeline.peak(later) - most <= self.lives.allowed(self.block, most)
+
+    @cached_property
+    def _lives(self) -> list[Life]:
+        return self.lives.of(self.block)
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return Timeline.of(self._lives)
+
+    @cached_property
+    def _read_by(self) -> dict[int, list[int]]:
+        """The places in `_lives` of the arrays that an operation reads."""
+        found: dict[int, list[int]] = {}
+        for place, life in enumerate(self._lives):
+            for user in self.flow.users(life.value):
+                found.setdefault(user.number, []).append(place)
+        return found
 
     @cached_property
     def _independence(self) -> Independence:
@@ -289,5 +373,5 @@ class _Block:
     @cached_property
     def _others(self) -> float:
         """The seconds of the products that are of no candidate."""
-        own = {op for each in self._candidates for op in each.site.products}
-        return sum(s for n, s in self._products.items() if self.flow.nodes[n].op not in own)
+        own = {number for numbers in self._own.values() for number in numbers}
+        return sum(seconds for number, seconds in self._products.items() if number not in own)

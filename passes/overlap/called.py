@@ -10,6 +10,7 @@ were written out. The module is smaller, and takes less time to build, verify, s
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,8 +124,12 @@ def define(name: str, build: Build, types: Sequence[ir.Type]) -> Function:
 
 
 def _unused(name: str, symbols: ir.SymbolTable) -> str:
-    numbered = (f"{name}_{number}" for number in itertools.count())
-    return next(each for each in itertools.chain([name], numbered) if each not in symbols)
+    if name not in symbols:
+        return name
+    # The first of them may be many.
+    above = next(2**k for k in itertools.count() if f"{name}_{2**k - 1}" not in symbols)
+    used = bisect.bisect_left(range(above), True, key=lambda k: f"{name}_{k}" not in symbols)
+    return f"{name}_{used}"
 
 
 def _function_around() -> tuple[ir.Operation, ir.Operation]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from jaxlib.mlir import ir
@@ -133,9 +134,11 @@ def _block(
 ) -> ExchangeBlock | None:
     """The block that begins with an operation, of what is reached in its block."""
     cuts, connected = reached.cuts, reached.connected(first)
+    if connected[0] is not first:
+        return None
     exchanged = [node for node in connected if node.name == ALL_TO_ALL]
     sums = {node for node in connected if node.result not in cuts}
-    if len(exchanged) < 2 or not sums or connected[0] is not first:
+    if len(exchanged) < 2 or not sums:
         return None
     needed = {*sums, *exchanged}
     for node in reversed(connected):
@@ -200,8 +203,15 @@ class _Reached:
         """The operations of the part to which one belongs."""
         if node not in self.parts:
             return [node]
-        part = self._part(self.parts[node])
-        return [each for each, number in self.parts.items() if self._part(number) == part]
+        return self._connected[self._part(self.parts[node])]
+
+    @cached_property
+    def _connected(self) -> dict[int, list[Node]]:
+        """The operations of each part, when all are added."""
+        found: dict[int, list[Node]] = {}
+        for node, number in self.parts.items():
+            found.setdefault(self._part(number), []).append(node)
+        return found
 
     def add(self, node: Node, cut: Cut, axes: tuple[str, ...], count: int) -> None:
         """Adds an operation that can be computed in chunks.

@@ -3,6 +3,7 @@
 independence = Independence(flow)
 independence.beside(3)            the numbers of the products beside the fourth operation
 independence.needed[3]            what it needs, directly or not, as bits by number
+independence.needing[3]           what needs it
 """
 
 from __future__ import annotations
@@ -54,6 +55,15 @@ class Independence:
         return needed
 
     @cached_property
+    def needing(self) -> list[int]:
+        """What needs each operation of the block, as bits by number."""
+        needing = [0] * len(self.flow.nodes)
+        for node in reversed(self.flow.nodes):
+            for user in (user for value in node.results for user in self.flow.users(value)):
+                needing[node.number] |= needing[user.number] | 1 << user.number
+        return needing
+
+    @cached_property
     def _sent(self) -> int:
         """The collectives of the block, as bits by number."""
         return bits(node.number for node in self.flow.nodes if node.name in COLLECTIVES)
@@ -65,3 +75,8 @@ def bits(numbers: Iterable[int]) -> int:
     for number in numbers:
         found |= 1 << number
     return found
+
+
+def numbers(found: int) -> list[int]:
+    """The numbers of the bits of an integer that are set."""
+    return [number for number, bit in enumerate(reversed(f"{found:b}")) if bit == "1"]

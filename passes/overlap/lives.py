@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from jaxlib.mlir import ir
 
 from ..ir.dataflow import Dataflow, Dataflows, Node
@@ -48,6 +50,8 @@ class Lives:
         self._flows = flows
         self._known: dict[ir.Block, list[Life]] = {}
         self._peaks: dict[ir.Block, int] = {}
+        self._given: dict[ir.Block, int] = {}
+        self._most: dict[ir.Block, tuple[int, int]] = {}
 
     def of(self, block: ir.Block) -> list[Life]:
         """Those that its operations store."""
@@ -59,6 +63,14 @@ class Lives:
         """Those of them that are not returned."""
         return [life for life in self.of(block) if not life.is_returned]
 
+    def most(self, block: ir.Block) -> tuple[int, int]:
+        """Of what its operations compute and do not return, (bytes at the peak, of the largest)."""
+        if block not in self._most:
+            computed = self.computed(block)
+            largest = max((life.bytes_ for life in computed), default=0)
+            self._most[block] = peak(computed, {}), largest
+        return self._most[block]
+
     def allowed(self, block: ir.Block, plain: int) -> float:
         """How much more than in the plain program a block with forms may need.
 
@@ -67,7 +79,9 @@ class Lives:
         Args:
           plain: the peak of the block in the plain program, without what is around it.
         """
-        least = allowed(block, plain)
+        if block not in self._given:
+            self._given[block] = given_bytes(block)
+        least = allowed(self._given[block], plain)
         function, around = self._around(block)
         if function == block:
             return least
@@ -101,7 +115,7 @@ class Lives:
 
         Results of the program have their places all the time.
         """
-        peaks = [peak(self.computed(block), {})]
+        peaks = [self.most(block)[0]]
         for node in self._flows.of(block).nodes:
             for region in node.op.regions if node.inner or node.name == "stablehlo.while" else ():
                 inside = max((self._peak(each) for each in region.blocks), default=0)
@@ -143,21 +157,59 @@ def _is_array(value: Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType)
 
 
+@dataclass(frozen=True)
+class Timeline:
+    """The arrays of a block over the time that its operations take.
+
+    Attributes:
+      starts, ends: when arrays begin and cease to be there, by four times for each operation.
+      sizes: their bytes.
+    """
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lives: Sequence[Life], sizes: Mapping[Value, int] | None = None) -> Timeline:
+        """That of arrays, with other sizes for some."""
+        # What is fused is there when its operands are not needed any more.
+        starts = [4 * life.first + 2 * life.is_fused for life in lives]
+        ends = [4 * life.last + 1 for life in lives]
+        found = [(sizes or {}).get(life.value, life.bytes_) for life in lives]
+        return cls(*(np.array(each, np.int64) for each in (starts, ends, found)))
+
+    def peak(self, lasts: Mapping[int, int] | None = None) -> int:
+        """The most bytes at any time.
+
+        Args:
+          lasts: the operations that read some arrays last, by place, if they are others.
+        """
+        ends = self.ends
+        if lasts:
+            ends = ends.copy()
+            ends[[*lasts]] = 4 * np.array([*lasts.values()]) + 1
+        changes = np.zeros(1 + max(self.starts.max(initial=0), ends.max(initial=0)), np.int64)
+        np.add.at(changes, self.starts, self.sizes)
+        np.subtract.at(changes, ends, self.sizes)
+        return int(changes.cumsum().max(initial=0))
+
+
 def peak(lives: Sequence[Life], sizes: Mapping[Value, int]) -> int:
     """The most bytes at any time, with other sizes for some arrays."""
-    steps: list[tuple[float, int]] = []
-    for life in lives:
-        size = sizes.get(life.value, life.bytes_)
-        # What is fused is there when its operands are not needed any more.
-        steps += [(life.first + 0.5 * life.is_fused, size), (life.last + 0.25, -size)]
-    total = most = 0
-    for _, change in sorted(steps):
-        total += change
-        most = max(most, total)
-    return most
+    return Timeline.of(lives, sizes).peak()
 
 
-def allowed(block: ir.Block, plain: int) -> float:
-    """How much more than the plain program a function with forms may need."""
-    given = sum(array_bytes(each) for each in block.arguments if _is_array(each))
+def allowed(given: int, plain: int) -> float:
+    """How much more than the plain program a function with forms may need.
+
+    Args:
+      given: the bytes of its arguments.
+      plain: those of what it computes at the peak.
+    """
     return max(SHARE * (plain + given), FEW_BYTES)
+
+
+def given_bytes(block: ir.Block) -> int:
+    """The bytes of the arguments of a block."""
+    return sum(array_bytes(each) for each in block.arguments if _is_array(each))

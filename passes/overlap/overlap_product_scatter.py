@@ -48,14 +48,15 @@ from jaxlib.mlir import ir
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import REDUCE_SCATTER
 from .form import Empty, Form
-from .rewriting import RewritingPass
-from .scatter_chunks import scatter_in_chunks
-from .scatter_ring import scatter_by_ring
+from .released import Ordered
+from .rewriting import OrderingPass
+from .scatter_chunks import ordered_chunks, sum_in_chunks
+from .scatter_ring import ordered_sums, scatter_by_ring
 from .scatters import ScatteredProduct, scattered_products
 
 
 @dataclass(frozen=True)
-class OverlapProductScatter(RewritingPass[ScatteredProduct]):
+class OverlapProductScatter(OrderingPass[ScatteredProduct]):
     """Adds products of other devices' blocks while sums are being transferred."""
 
     name = "shmap-overlap-product-scatter"
@@ -73,8 +74,13 @@ class OverlapProductScatter(RewritingPass[ScatteredProduct]):
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ScatteredProduct]:
         return scattered_products(ops, body)
 
+    def order_around(self, site: ScatteredProduct, body: BodyForm, form: Form) -> Ordered | None:
+        if form.name == "columns":
+            return ordered_chunks(site, form)
+        return ordered_sums(site, body, form)
+
     def rewrite(self, site: ScatteredProduct, body: BodyForm, form: Form) -> None:
         if form.name == "columns":
-            scatter_in_chunks(site, form)
+            sum_in_chunks(site, form)
         else:
             scatter_by_ring(site, body, form)

@@ -37,13 +37,14 @@ from jaxlib.mlir import ir
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_REDUCE
 from .form import Empty, Form
-from .rewriting import RewritingPass
-from .scatter_chunks import sum_in_chunks
+from .released import Ordered
+from .rewriting import OrderingPass
+from .scatter_chunks import ordered_chunks, sum_in_chunks
 from .scatters import SummedProduct, summed_products
 
 
 @dataclass(frozen=True)
-class OverlapProductSum(RewritingPass[SummedProduct]):
+class OverlapProductSum(OrderingPass[SummedProduct]):
     """Sums a product over devices in chunks, each beside the product of the next chunk."""
 
     name = "shmap-overlap-product-sum"
@@ -60,6 +61,9 @@ class OverlapProductSum(RewritingPass[SummedProduct]):
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[SummedProduct]:
         return summed_products(ops, body)
+
+    def order_around(self, site: SummedProduct, body: BodyForm, form: Form) -> Ordered | None:
+        return ordered_chunks(site, form)
 
     def rewrite(self, site: SummedProduct, body: BodyForm, form: Form) -> None:
         sum_in_chunks(site, form)

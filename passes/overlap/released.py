@@ -1,171 +1,225 @@
-"""Orders products around one that is computed in chunks, so that they need less memory together.
+"""Orders products around those that are computed in pieces, so that they need less memory together.
 
-A compiler that hides transfers takes what is independent of a chunk for the time of its transfer.
+    order([Ordered(op, product, rows)], flows)
+
+A compiler that hides transfers takes what is independent of a piece for the time of its transfer.
 An array that only such an operation reads stays in memory until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
+from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.ops import Position, defining_op, free_values, is_token, terminator
+from ..ir.ops import Position, is_token, next_op
 from ..ir.types import Value, array_bytes
+from .independence import Independence, bits, numbers
 from .pieces import barrier
-from .products import DOT
 from .stored import FEW_BYTES, is_fused
 
 _ALIKE = ("stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota")
 
+_MOST = 2**14
+"""In blocks with more operations no product is moved: what each needs would take hundreds of MB."""
 
-def release(op: ir.Operation, product: ir.Operation, rows: int) -> None:
-    """Has the last other readers of large arrays computed before a product.
 
-    Products are moved that read an array that neither `product` reads nor anything that needs
-    `op`, if that array is larger than what they compute for others.
+@dataclass(frozen=True)
+class Ordered:
+    """A product that is computed in pieces, around which others are ordered.
+
+    Attributes:
+      op: the sum of `product` over devices.
+      rows: the number of the operand of `product` that becomes one that is there when those before
+        it are computed. Only what is built before `op` may read it.
+      stores: whether operands that are computed element by element are stored as they are.
+    """
+
+    op: ir.Operation
+    product: ir.Operation
+    rows: int
+    stores: bool = False
+
+
+def order(found: Sequence[Ordered], flows: Dataflows) -> None:
+    """Has the last other readers of large arrays computed before products, and operands stored.
+
+    Products are moved that read an array that neither the ordered product reads nor anything that
+    needs its sum, if that array is larger than what they compute for others.
 
     Args:
-      op: the sum of `product` over devices.
-      rows: the number of the operand of `product` that becomes one that is there when they are
-        computed. Only what is built before `op` may read it.
+      flows: as the module is before.
     """
-    found = [_last(each) for each in _releasing(op, product)]
-    if not found:
-        return
-    for value in found:
-        _move_before(ir.OpResult(value).owner.operation, op)
-    with ir.InsertionPoint(op), op.location:
-        product.operands[rows] = barrier(product.operands[rows], *found)[0]
+    for op_block in dict.fromkeys(each.op.block for each in found):
+        inside = [each for each in found if each.op.block == op_block]
+        flow = flows.of(op_block)
+        stored = {n: op for each in inside if each.stores for n, op in _store(each, flow)}
+        if len(flow.nodes) > _MOST:
+            continue
+        block = _Block(flow, stored, [each.product for each in inside])
+        for each in inside:
+            block.release(each)
 
 
-def store_once(product: ir.Operation) -> None:
-    """Has operands of a product that are computed element by element stored as they are.
+def _store(ordered: Ordered, flow: Dataflow) -> Iterator[tuple[int, ir.Operation]]:
+    """Stores operands of a product; (the number of what computes one, its barrier).
 
-    If chunks read such an array, libtpu stores it apart from the product that it is computed from,
+    If pieces read such an array, libtpu stores it apart from the product that it is computed from,
     also if other products read it, which compute it again. With a barrier only the array is stored:
     on v6e e with 8192 rows of 8192, and 131072 between, on 2 groups of 8, took 7.39 ms for 8.21,
     and 384 MiB of temporaries for 640. It is left so if others read what it is computed from.
     """
-    for operand in dict.fromkeys(product.operands):
-        op = defining_op(operand)
-        if op is None or op.block != product.block or not _is_computed_once(operand, op):
+    for operand in dict.fromkeys(ordered.product.operands):
+        node = flow.source(operand)
+        if node is None or not _is_computed_once(node, flow):
             continue
-        with ir.InsertionPoint(_next(op)), op.location:
+        with ir.InsertionPoint(next_op(node.op)), node.op.location:
             (stored,) = barrier(operand)
         copy = ir.OpResult(stored).owner.operation
         operand.replace_all_uses_except(stored, [copy])
+        yield node.number, copy
 
 
-def _is_computed_once(value: Value, op: ir.Operation) -> bool:
+def _is_computed_once(node: Node, flow: Dataflow) -> bool:
     """Whether a value is computed element by element from what is read only through it."""
-    if op.name not in ELEMENTWISE:
+    if node.name not in ELEMENTWISE:
         return False
-    made: set[ir.Operation] = set()
-    values = [value]
-    while values:
-        source = defining_op(values.pop())
-        if source is None or source in made or source.name in _ALIKE:
-            continue
-        made.add(source)
-        if is_fused(source.name):
-            values += source.operands
-    uses = (use for each in made - {op} for result in each.results for use in result.uses)
-    return all(use.owner.operation in made for use in uses)
+    made, pending = {node.number}, [-node.number]
+    while pending:
+        # The last one: what reads it, and is made, is known.
+        each = flow.nodes[-heapq.heappop(pending)]
+        users = (user.number for value in each.results for user in flow.users(value))
+        if each is not node and not made.issuperset(users):
+            return False
+        for value in each.operands if is_fused(each.name) else ():
+            source = flow.source(value)
+            if source is not None and source.name not in _ALIKE and source.number not in made:
+                made.add(source.number)
+                heapq.heappush(pending, -source.number)
+    return True
 
 
-def _releasing(op: ir.Operation, product: ir.Operation) -> list[ir.Operation]:
-    """The products that are the last to read large arrays, in program order."""
-    after, before = _following(op), _needed(op)
-    end = terminator(op.block)
-    arrays: list[tuple[int, Value]] = []
-    for each in op.block.operations:
-        source = each.operation
-        if source not in after and source != product and not is_fused(source.name):
-            values = (value for value in source.results if not is_token(value.type))
-            arrays += [(array_bytes(value), value) for value in values]
-    found: dict[ir.Operation, None] = {}
-    for size, value in sorted(arrays, key=lambda each: -each[0]):
-        if size <= FEW_BYTES:
-            break
-        readers = dict.fromkeys(_readers(value))
-        others = [each for each in readers if each not in before and each not in found]
-        if product in readers or any(each in after or each.name != DOT for each in others):
-            continue
-        results = [result for each in others for result in each.results]
-        # What is returned has its place all the time.
-        kept = [result for result in results if {*_readers(result)} != {end}]
-        if others and sum(map(array_bytes, kept)) + FEW_BYTES < size:
-            found |= dict.fromkeys(others)
-    return sorted(found, key=Position)
+class _Block:
+    """What the operations of a block need of each other, as products are moved in it.
 
+    Operations are known by their numbers before the first was moved, several as bits.
 
-def _last(op: ir.Operation) -> Value:
-    """What is computed in the end where the result of an operation is read."""
-    value = op.results[0]
-    while True:
-        users = [use.owner.operation for use in value.uses]
-        is_one = len(users) == 1 and users[0].block == op.block and len(users[0].operands) == 1
-        if not is_one or not is_fused(users[0].name):
-            return value
-        value = users[0].results[0]
+    Attributes:
+      needed, needing: by operation, what it needs and what needs it, directly or not.
+      readers: by value; what is computed where it is read is not one, but what reads it is.
+      large: (bytes, number of what computes it, value) of large arrays, the largest first.
+      products: those that can be moved.
+      barriers: by operation, what stores its result, or what it waits for if it is ordered.
+      stored: what is not computed where it is read, though it could be.
+      awaited: what they wait for.
+      moved: what was moved.
+    """
 
+    def __init__(
+        self, flow: Dataflow, stored: dict[int, ir.Operation], ordered: Sequence[ir.Operation]
+    ) -> None:
+        independence = Independence(flow)
+        self.flow = flow
+        self.needed = list(independence.needed)
+        self.needing = list(independence.needing)
+        self.readers: dict[Value, int] = {}
+        self.large: list[tuple[int, int, Value]] = []
+        self.products = bits(independence.products) & ~bits(flow.node(op).number for op in ordered)
+        self.barriers = dict(stored)
+        self.stored = {*stored}
+        self.awaited: set[int] = set()
+        self.moved = 0
+        for node in reversed(flow.nodes):
+            for value in node.results:
+                self.readers[value] = self._readers(value)
+                if not self._is_fused(node) and not is_token(value.type):
+                    self.large.append((array_bytes(value), node.number, value))
+        self.large = [each for each in self.large if each[0] > FEW_BYTES]
+        self.large.sort(key=lambda each: (-each[0], each[1]))
 
-def _move_before(op: ir.Operation, place: ir.Operation) -> None:
-    """Moves an operation, with what it needs, before another, of whose results it needs none."""
-    moved = [each for each in (*_needed(op), op) if not each.is_before_in_block(place)]
-    for each in sorted(moved, key=Position):
-        each.move_before(place)
+    def _readers(self, value: Value) -> int:
+        """Those of a value, if those of what is computed from it are known."""
+        found = 0
+        for user in self.flow.users(value):
+            found |= self.readers[user.result] if self._is_fused(user) else 1 << user.number
+        return found
 
+    def _is_fused(self, node: Node) -> bool:
+        return is_fused(node.name) and node.number not in self.stored
 
-def _next(op: ir.Operation) -> ir.Operation:
-    ops = iter(op.block.operations)
-    while next(ops).operation != op:
-        pass
-    return next(ops).operation
+    def release(self, ordered: Ordered) -> None:
+        """Has the last readers of large arrays computed before a product, as `order` says."""
+        op, product = (self.flow.node(each).number for each in (ordered.op, ordered.product))
+        found = [self._following(node) for node in self._releasing(op, product)]
+        if not found:
+            return
+        for *_, last in found:
+            self._move_before(last, ordered.op)
+        with ir.InsertionPoint(ordered.op), ordered.op.location:
+            rows, *_ = barrier(
+                ordered.product.operands[ordered.rows], *(f[-1].result for f in found)
+            )
+        ordered.product.operands[ordered.rows] = rows
+        self.barriers[product] = ir.OpResult(rows).owner.operation
+        self._wait(product, found)
 
+    def _releasing(self, op: int, product: int) -> list[Node]:
+        """The products that are the last to read large arrays, in program order."""
+        before, after = self.needed[op], self.needing[op] | 1 << op
+        stays, end = after | ~self.products, 1 << len(self.flow.nodes) - 1
+        found = 0
+        for size, number, value in self.large:
+            if number == product or after >> number & 1:
+                continue
+            readers = self.readers[value]
+            others = readers & ~before & ~found
+            if not others or others & stays or readers >> product & 1:
+                continue
+            results = [each for n in numbers(others) for each in self.flow.nodes[n].results]
+            # What is returned has its place all the time.
+            kept = [each for each in results if self.readers[each] != end]
+            if sum(map(array_bytes, kept)) + FEW_BYTES < size:
+                found |= others
+        return sorted((self.flow.nodes[n] for n in numbers(found)), key=lambda n: Position(n.op))
 
-def _readers(value: Value) -> Iterator[ir.Operation]:
-    """The operations of its block that read an array, or what is computed where it is read."""
-    source = defining_op(value)
-    assert source is not None, "it is a result"
-    for use in value.uses:
-        user = _in_block(use.owner.operation, source.block)
-        if is_fused(user.name):
-            yield from _readers(user.results[0])
-        else:
-            yield user
+    def _following(self, node: Node) -> list[Node]:
+        """An operation, and what is computed from it alone where its result is read, in turn."""
+        found = [node]
+        while node.number not in self.awaited | self.stored:
+            users = self.flow.users(node.result)
+            if len(users) != 1 or len(users[0].operands) != 1 or not is_fused(users[0].name):
+                break
+            node = users[0]
+            found.append(node)
+        return found
 
+    def _move_before(self, node: Node, place: ir.Operation) -> None:
+        """Moves an operation, with what it needs, before another, of which it needs nothing."""
+        needed, at = self.needed[node.number] | 1 << node.number, self.flow.node(place).number
+        if not self.moved >> at & 1:
+            needed = needed >> at << at  # The others are before it, where they were or moved.
+        found = numbers(needed)
+        ops = [self.flow.nodes[n].op for n in found]
+        ops += [self.barriers[n] for n in found if n in self.barriers]
+        ops = [each for each in ops if not each.is_before_in_block(place)]
+        for each in sorted(ops, key=Position):
+            each.move_before(place)
+        self.moved |= needed
 
-def _following(op: ir.Operation) -> set[ir.Operation]:
-    """An operation, and those of its block that need its results."""
-    found: set[ir.Operation] = set()
-    ops = [op]
-    while ops:
-        each = ops.pop()
-        if each not in found:
-            found.add(each)
-            uses = (use for result in each.results for use in result.uses)
-            ops += [_in_block(use.owner.operation, op.block) for use in uses]
-    return found
-
-
-def _needed(op: ir.Operation) -> set[ir.Operation]:
-    """The operations of its block whose results an operation needs."""
-    found: set[ir.Operation] = set()
-    ops = [op]
-    while ops:
-        for operand in free_values([ops.pop()]):
-            source = defining_op(operand)
-            if source is not None and source.block == op.block and source not in found:
-                found.add(source)
-                ops.append(source)
-    return found
-
-
-def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation:
-    """The op of `block` that is or holds `op`."""
-    while op.block != block:
-        op = op.block.owner.operation
-    return op
+    def _wait(self, product: int, found: Sequence[Sequence[Node]]) -> None:
+        """Notes that a product waits for the last of each of some operations in turn."""
+        needed = 0
+        for nodes in found:
+            needed |= self.needed[nodes[-1].number] | 1 << nodes[-1].number
+            self.awaited.add(nodes[-1].number)
+            for node in nodes:
+                self.readers[node.result] |= 1 << product
+        waiting = self.needing[product] | 1 << product
+        for number in numbers(waiting):
+            self.needed[number] |= needed
+        for number in numbers(needed):
+            self.needing[number] |= waiting

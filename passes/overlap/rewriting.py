@@ -8,7 +8,7 @@ and the form that is forced in decision.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Generic, Protocol, TypeVar
@@ -18,10 +18,12 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, option_fields
 from ..ir.body_form import BodyForm, read_body_form
+from ..ir.dataflow import dataflows
 from ..ir.find_ops import find_ops
 from ..ir.types import Option
 from .equal_sites import sharing
 from .form import Form, FormName, erase, erase_all, read
+from .released import Ordered, order
 
 
 class Rewritable(Protocol):
@@ -60,15 +62,20 @@ class RewritingPass(Pass, Generic[SiteT]):
         """Rewrites a site, or leaves it as it is if the form is not possible."""
         raise NotImplementedError(f"{type(self).__name__} defines no rewrite(site, body, form)")
 
+    def prepared(self, sites: Iterator[SiteT], body: BodyForm) -> Iterable[SiteT]:
+        """The sites, after what is done around them before the first is rewritten."""
+        del body
+        return sites
+
     def run(self, module: ModuleOp) -> bool:
-        ops = [op for op in find_ops(module.operation, [self.op_name]) if self._form_of(op)]
+        ops = [op for op in find_ops(module.operation, [self.op_name]) if self.form_of(op)]
         if not ops:
             return False
         body, rewritten = read_body_form(module), 0
         if not body.is_partly_manual:
             with sharing():
-                for site in self.sites(ops, body):
-                    form = self._form_of(site.op)
+                for site in self.prepared(self.sites(ops, body), body):
+                    form = self.form_of(site.op)
                     assert form is not None, "the site is one of the operations"
                     erase(site.op)
                     self.rewrite(site, body, form)
@@ -82,12 +89,30 @@ class RewritingPass(Pass, Generic[SiteT]):
         """Whether only sites are rewritten that have a form."""
         return _options(self)["form"] == "chosen"
 
-    def _form_of(self, op: ir.Operation) -> Form | None:
+    def form_of(self, op: ir.Operation) -> Form | None:
         """The form of an operation, if it is one that this pass knows."""
         if self.is_chosen:
             return read(op, self.forms)
         options = _options(self)
         return Form(options.pop("form"), **options)
+
+
+@dataclass(frozen=True)
+class OrderingPass(RewritingPass[SiteT]):
+    """One that orders other products around those of its sites, before the first is rewritten."""
+
+    def order_around(self, site: SiteT, body: BodyForm, form: Form) -> Ordered | None:
+        """The product of a site around which others are ordered; None if the form asks for none."""
+        raise NotImplementedError(
+            f"{type(self).__name__} defines no order_around(site, body, form)"
+        )
+
+    def prepared(self, sites: Iterator[SiteT], body: BodyForm) -> list[SiteT]:
+        found = list(sites)
+        formed = [(site, form) for site in found if (form := self.form_of(site.op)) is not None]
+        ordered = [self.order_around(site, body, form) for site, form in formed]
+        order([each for each in ordered if each is not None], dataflows(body.module))
+        return found
 
 
 def _options(pass_: Pass) -> dict[str, Option]:

@@ -6,7 +6,8 @@ cotangent. Weights' gradients are products that sum over the rows of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -183,10 +184,20 @@ def _found(
     needing: set[Value] = set()
     pending: list[ir.Operation] = []
     unread = sum(len(flow.users(value)) for value in gathered)
-    for node in flow.nodes[flow.node(gathers[0]).number :]:
+    todo = [flow.node(each).number for each in gathers]  # first in program order
+    seen = {*todo}
+
+    def look_at_readers(values: Iterable[Value]) -> None:
+        for number in {user.number for value in values for user in flow.users(value)} - seen:
+            seen.add(number)
+            heapq.heappush(todo, number)
+
+    while todo:
+        node = flow.nodes[heapq.heappop(todo)]
         op, operands = node.op, node.operands
         if needing and _reads(node, needing):
             needing.update(node.results)
+            look_at_readers(node.results)
             pending.append(op)
         read = [number for number, value in enumerate(operands) if value in cuts]
         unread -= len(read)
@@ -198,6 +209,7 @@ def _found(
             pending = []
         if is_gather:
             ops.append(op)
+            look_at_readers(node.results)
         elif not read:
             continue
         elif node.name == REDUCE_SCATTER:
@@ -211,6 +223,7 @@ def _found(
             sums.append(op)
             ops.append(op)
             needing.update(node.results)
+            look_at_readers(node.results)
         else:
             result = _result(node, read[0], cuts, flow)
             if result is None:
@@ -218,6 +231,7 @@ def _found(
             ops.append(op)
             cuts[node.result] = result
             unread += len(flow.users(node.result))
+            look_at_readers(node.results)
         if not unread:
             break
     if unread:  # by operations inside of others

@@ -1,9 +1,13 @@
-"""Replaces the sum of a product over devices by sums of products of chunks of columns."""
+"""Replaces the sum of a product over devices by sums of products of chunks.
+
+Columns are cut rather than rows. A reduce_scatter has the columns cut that it does not scatter.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
@@ -13,27 +17,28 @@ from ..ir.types import Value, shape_of
 from .cuts import Cut
 from .form import Form
 from .pieces import barrier, compute, empty, join, piece_type, take
-from .released import release, store_once
-from .scatters import ScatteredProduct, SummedProduct
+from .released import Ordered
+from .scatters import SummedProduct
 
 _USUAL = 4
 """Chunks, if the form does not say how many."""
 
 
-def scatter_in_chunks(scattered: ScatteredProduct, form: Form) -> None:
-    """Rewrites the reduce_scatter, if it has columns that are that many chunks."""
-    sides = scattered.product.operand_dimensions(scattered.cut.dimension)
-    if len(sides) == 1:
-        (rows,) = sides
-        _in_chunks(scattered, [1 - rows], form)
-
-
 def sum_in_chunks(summed: SummedProduct, form: Form) -> None:
-    """Rewrites the all_reduce, if the product has a free dimension that is that many chunks.
+    """Rewrites the sum, if the product has a free dimension that is that many chunks."""
+    found = _chunks(summed, form)
+    if found is not None:
+        build = functools.partial(_value, summed, found, form)
+        with ir.InsertionPoint(summed.op), summed.op.location:
+            summed.replace_by("shmap_chunks", form, build)
 
-    Columns are cut rather than rows.
-    """
-    _in_chunks(summed, (1, 0), form)
+
+def ordered_chunks(summed: SummedProduct, form: Form) -> Ordered | None:
+    """The product, if others are ordered around its chunks."""
+    found = _chunks(summed, form) if form.ordered else None
+    if found is None:
+        return None
+    return Ordered(summed.op, summed.product.op, found.rows, stores=True)
 
 
 def free_dimensions(summed: SummedProduct, sides: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -53,28 +58,36 @@ def free_dimensions(summed: SummedProduct, sides: Sequence[int]) -> list[tuple[i
     return sorted(sizes, key=lambda each: (sides.index(each[1]), -each[0]))
 
 
-def _in_chunks(summed: SummedProduct, sides: Sequence[int], form: Form) -> None:
-    """Rewrites the sum in chunks along a free dimension of one of some operands."""
+@dataclass(frozen=True)
+class _Chunks:
+    """How a product is cut.
+
+    Attributes:
+      cuts: of the product and of what is computed from it.
+      rows: the number of the operand that each chunk reads as a whole.
+      parts: the number of chunks.
+    """
+
+    cuts: dict[Value, Cut]
+    rows: int
+    parts: int
+
+
+def _chunks(summed: SummedProduct, form: Form) -> _Chunks | None:
     parts = form.parts or _USUAL
     left, right = summed.product.op.operands
     if parts < 2 or left == right:
-        return
-    for size, side, dimension in free_dimensions(summed, sides):
+        return None
+    for size, side, dimension in free_dimensions(summed, summed.sides):
         cuts = summed.cuts(Cut(dimension, size))
         if cuts is not None and size % parts == 0:
-            if form.ordered:
-                store_once(summed.product.op)
-                release(summed.op, summed.product.op, 1 - side)
-            build = functools.partial(_value, summed, cuts, 1 - side, parts, form)
-            with ir.InsertionPoint(summed.op), summed.op.location:
-                summed.replace_by("shmap_chunks", form, build)
-            return
+            return _Chunks(cuts, 1 - side, parts)
+    return None
 
 
-def _value(
-    found: SummedProduct, cuts: dict[Value, Cut], rows: int, parts: int, form: Form
-) -> Value:
-    whole = found.product.op.operands[rows]
+def _value(found: SummedProduct, chunks: _Chunks, form: Form) -> Value:
+    cuts, parts = chunks.cuts, chunks.parts
+    whole = found.product.op.operands[chunks.rows]
     summed = found.op.operands[0]
     cut = cuts[summed]
     size = cut.size // parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from .called import Called
 from .cuts import Cut
 from .form import Form
 from .pieces import adding_type, barrier, compute, empty, join
-from .released import release
+from .released import Ordered
 from .repeated import repeated
 from .rings import Ring, can_go_round, place_in, ring
 from .scatters import ScatteredProduct
@@ -28,20 +29,35 @@ _USUAL = 4
 
 def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> None:
     """Rewrites the reduce_scatter, if blocks are pieces and sums can go round."""
-    size = scattered.cut.size
-    parts = form.parts or next((k for k in (_USUAL, 2) if size % k == 0), 1)
+    cuts = _cuts(scattered, body, form)
+    if cuts is not None:
+        parts = _parts(scattered, form)
+        build = functools.partial(_value, scattered, body, cuts, parts, form)
+        with ir.InsertionPoint(scattered.op), scattered.op.location:
+            scattered.replace_by("shmap_sums", form, build)
+
+
+def ordered_sums(scattered: ScatteredProduct, body: BodyForm, form: Form) -> Ordered | None:
+    """The product, if others are ordered around its partial sums."""
+    if not form.ordered or _cuts(scattered, body, form) is None:
+        return None
+    rows = next(iter(scattered.product.operand_dimensions(scattered.cut.dimension)))
+    return Ordered(scattered.op, scattered.product.op, rows)
+
+
+def _cuts(scattered: ScatteredProduct, body: BodyForm, form: Form) -> dict[Value, Cut] | None:
+    """The cuts of the product and of what is computed from it; None if sums cannot go round."""
+    size, parts = scattered.cut.size, _parts(scattered, form)
     if parts < 1 or size % parts or size < parts:
-        return
+        return None
     if not can_go_round(scattered.op, body, scattered.count):
-        return
-    cuts = scattered.cuts(Cut(scattered.cut.dimension, size * scattered.count))
-    if cuts is None:
-        return
-    if form.ordered:
-        sides = scattered.product.operand_dimensions(scattered.cut.dimension)
-        release(scattered.op, scattered.product.op, next(iter(sides)))
-    with ir.InsertionPoint(scattered.op), scattered.op.location:
-        scattered.replace_by("shmap_sums", form, lambda: _value(scattered, body, cuts, parts, form))
+        return None
+    return scattered.cuts(Cut(scattered.cut.dimension, size * scattered.count))
+
+
+def _parts(scattered: ScatteredProduct, form: Form) -> int:
+    size = scattered.cut.size
+    return form.parts or next((k for k in (_USUAL, 2) if size % k == 0), 1)
 
 
 def _value(

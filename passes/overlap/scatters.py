@@ -36,6 +36,11 @@ class SummedProduct:
     product: Product
     chain: tuple[ir.Operation, ...]
 
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The operands whose free dimensions can be cut, first those that are cut rather."""
+        return (1, 0)
+
     def replace_by(self, name: str, form: Form, build: Callable[[], Value]) -> None:
         """Replaces the sum, and erases it with what it is computed from.
 
@@ -71,6 +76,12 @@ class ScatteredProduct(SummedProduct):
 
     dimension: int
     cut: Cut
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The operand that is not scattered."""
+        scattered = self.product.operand_dimensions(self.cut.dimension)
+        return tuple(1 - side for side in scattered) if len(scattered) == 1 else ()
 
 
 def summed_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[SummedProduct]:

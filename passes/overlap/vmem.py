@@ -9,7 +9,8 @@ is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,7 +23,7 @@ from ..ir.collective_ops import ALL_GATHER
 from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.types import Value, array_bytes
 from .decision import Choice, Decision, is_narrowed
-from .lives import Life, Lives, allowed, peak
+from .lives import Life, Lives, allowed, given_bytes, peak
 from .memory import CHUNKS_OF_SUMS, buffers
 from .products import DOT
 from .row_sources import computed_from
@@ -60,7 +61,7 @@ def kept_in_vmem(
         is_function = block.owner.operation.name == "func.func"
         if is_sent_alike or not is_function or not patterns <= _KNOWN:
             continue
-        function = _Function(block, lives.computed(block), flows.of(block), decide, machine)
+        function = _Function(block, lives, flows.of(block), decide, machine)
         changed |= next(each for each in _tries(inside) if function.fits(each))
     return changed
 
@@ -70,13 +71,9 @@ def rows_fit(block: Site, machine: Machine | None, lives: Lives) -> bool:
     if machine is None or not libtpu.adds_meanwhile(machine):
         return True
     gathered = [op.results[0] for op in block.collectives if op.name == ALL_GATHER]
-    computed = lives.computed(block.op.block)
-    return not _is_in_vmem(computed, machine) or sum(map(array_bytes, gathered)) < FEW_BYTES
-
-
-def _is_in_vmem(lives: Sequence[Life], machine: Machine) -> bool:
-    largest = max((life.bytes_ for life in lives), default=0)
-    return libtpu.keeps_all_in_vmem(machine, peak(lives, {}), largest)
+    if sum(map(array_bytes, gathered)) < FEW_BYTES:
+        return True
+    return not libtpu.keeps_all_in_vmem(machine, *lives.most(block.op.block))
 
 
 def _tries(inside: Choices) -> Iterator[dict[Site, Choice]]:
@@ -105,14 +102,10 @@ def _left(site: Site, choice: Choice) -> Choice:
 
 @dataclass(frozen=True)
 class _Function:
-    """A function with its sites.
-
-    Attributes:
-      lives: of what it computes and does not return.
-    """
+    """A function with its sites."""
 
     block: ir.Block
-    lives: list[Life]
+    lives: Lives
     flow: Dataflow
     decide: Decision
     machine: Machine
@@ -121,12 +114,16 @@ class _Function:
         """Whether a function needs no more memory with these choices, or little more."""
         if not any(choice.form for choice in choices.values()):
             return True
-        if _is_in_vmem(self.lives, self.machine):
-            sizes = dict.fromkeys((life.value for life in self.lives), 0)
-            return peak(self.lives, sizes | self._in_memory(choices)) < FEW_BYTES
-        plain = peak(self.lives, self._in_vmem(choices))
-        more = peak(self.lives, self._with_forms(choices)) - plain
-        return more <= allowed(self.block, plain)
+        if libtpu.keeps_all_in_vmem(self.machine, *self.lives.most(self.block)):
+            sizes = dict.fromkeys((life.value for life in self._computed), 0)
+            return peak(self._computed, sizes | self._in_memory(choices)) < FEW_BYTES
+        plain = peak(self._computed, self._in_vmem(choices))
+        more = peak(self._computed, self._with_forms(choices)) - plain
+        return more <= allowed(given_bytes(self.block), plain)
+
+    @cached_property
+    def _computed(self) -> list[Life]:
+        return self.lives.computed(self.block)
 
     def _in_memory(self, choices: Choices) -> dict[Value, int]:
         """What needs a place with forms, if nothing does without."""
@@ -152,7 +149,7 @@ class _Function:
             for value in node.results
         }
 
-    @property
+    @cached_property
     def _gathers(self) -> list[Node]:
         return [node for node in self.flow.nodes if node.name == ALL_GATHER]
 
@@ -162,17 +159,13 @@ class _Function:
         products = [node.number for node in self.flow.nodes if node.name == DOT]
         return {
             life.value
-            for life in self.lives
-            if any(life.first < number < life.last for number in products)
+            for life in self._computed
+            if bisect_right(products, life.first) < bisect_left(products, life.last)
         }
 
     def _in_vmem(self, choices: Choices) -> dict[Value, int]:
         """What the plain program has in VMEM, which one with forms has not: no bytes."""
-        sizes = self._gathered(choices)
-        for operand in [value for node in self._gathers for value in node.operands]:
-            if libtpu.gathers_from_vmem(self.machine, array_bytes(operand)):
-                none = _none(operand, self.flow)
-                sizes |= {value: 0 for value in none if value not in self._beside_products}
+        sizes = self._gathered(choices) | self._gathered_from_vmem
         for site, choice in choices.items():
             if choice.form is None or site.pattern != "product-scatter" or site.product is None:
                 continue
@@ -181,6 +174,18 @@ class _Function:
                 if libtpu.keeps_rows(work, self.machine, array_bytes(rows)):
                     sizes |= _none(rows, self.flow)
         return sizes
+
+    @cached_property
+    def _gathered_from_vmem(self) -> dict[Value, int]:
+        """What is gathered from VMEM, and only needed for that: no bytes."""
+        operands = [value for node in self._gathers for value in node.operands]
+        return {
+            value: 0
+            for operand in operands
+            if libtpu.gathers_from_vmem(self.machine, array_bytes(operand))
+            for value in _none(operand, self.flow)
+            if value not in self._beside_products
+        }
 
     def _with_forms(self, choices: Choices) -> dict[Value, int]:
         sizes = self._gathered(choices)

@@ -46,6 +46,12 @@ def two_layers(y, w, x):
     return scattered(y, w), scattered(jnp.tanh(y), w), x.T @ y
 
 
+def successive(y, w, x):
+    """The last product can hide one of the sums."""
+    z = jnp.tile(scattered(y, w), (8, 1))[:, :2048]
+    return scattered(z, w), x.T @ y
+
+
 def chain(y, w, x):
     """Nothing is independent."""
     z = scattered(y, w)
@@ -83,6 +89,7 @@ PROGRAMS = {
     layer: (*LAYER, (P("i"), COLUMNS)),
     layer_of_computed: (*LAYER, (P("i"), COLUMNS)),
     two_layers: (*LAYER, (P("i"), P("i"), COLUMNS)),
+    successive: ((COLUMNS, P("i"), P()), (*LAYER[1][:2], (16384, 8192)), (P("i"), COLUMNS)),
     last: (*LAYER, (P("i"), COLUMNS)),
     layer_of_scaled: (*LAYER, (P("i"), COLUMNS)),
     summed: (*LAYER, (P(), COLUMNS)),
@@ -168,10 +175,12 @@ def test_no_two_sums_run_beside_the_products_of_each_other(columns, expected):
     assert forms(two_layers, V6E, sizes=sizes) == expected
 
 
-def test_blocks_with_very_many_collectives_keep_their_forms(monkeypatch):
-    monkeypatch.setattr("shmap_passes.overlap.asynchronous._MOST", 1)
-    assert forms(layer, V6E) == ["asynchronous"]
-    assert forms(two_layers, V6E) == ["partial-sums", "partial-sums"]
+def test_what_hides_the_collectives_of_a_group_does_not_hide_those_of_the_next(monkeypatch):
+    """In blocks with many collectives, some are decided about at a time."""
+    monkeypatch.setattr("shmap_passes.overlap.asynchronous._TOGETHER", 1)
+    assert forms(successive, V6E) == ["asynchronous", "partial-sums"]
+    twice = (*PROGRAMS[successive][1][:2], (16384, 12288))
+    assert forms(successive, V6E, sizes=twice) == ["asynchronous", "asynchronous"]
 
 
 def test_arrays_do_not_stay_in_memory_for_it():

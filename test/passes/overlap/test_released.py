@@ -103,3 +103,12 @@ def test_what_chunks_read_is_stored_once():
 def test_only_what_is_computed_element_by_element_is_stored_for_chunks():
     other = f"%o = stablehlo.reverse %x, dims = [0] : {ROWS}"
     assert barriers(operand=other) == ORDER
+
+
+def test_what_reads_itself_twice_many_times_is_followed_once():
+    """There are 2**64 ways from the product to the result."""
+    squares = [f"%t{k + 1} = stablehlo.multiply %t{k}, %t{k} : {LARGE}" for k in range(64)]
+    last = "\n".join(
+        [AS_LARGE.replace("%q", "%t0"), *squares, f"%q = stablehlo.tanh %t64 : {LARGE}"]
+    )
+    assert is_before_chunks(LARGE, last=last, type_=LARGE)

@@ -1,0 +1,85 @@
+"""Sites that were found together, of which one changes when another is rewritten."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from overlap_programs import BY_NAME, gather, mesh, normal, scatter
+
+import shmap_compiler
+from shmap_compiler import shard_map
+
+ROWS = P("i")
+
+
+def exchange(x):
+    return lax.all_to_all(x, "i", 0, 0, tiled=True)
+
+
+def rewritten(fun, pass_name, form, *args, in_specs=ROWS):
+    """(results as they are, and rewritten; the operations of the rewritten program by name)."""
+    mapped = {"mesh": mesh(i=4), "in_specs": in_specs, "out_specs": ROWS, "check_vma": False}
+    expected = shard_map(fun, **mapped)(*args)
+    with shmap_compiler.passes(BY_NAME[pass_name](form=form, parts=2)):
+        lowered = shard_map(fun, **mapped).lower(*args)
+    results = lowered.compile()(*args)
+    for ours, plain in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=2e-6 * np.abs(plain).max())
+    states = {state.name: state.text for state in lowered.snapshots.stages}
+    return states[f"shmap-{pass_name}"]
+
+
+def test_of_exchanges_that_share_operations_the_first_is_rewritten():
+    def both(x, y, w):
+        return exchange(jnp.tanh(exchange(x) + exchange(y)) @ w)
+
+    x, y, w = normal(0, 32, 8, 8), normal(1, 32, 8, 8), normal(2, 8, 8)
+    text = rewritten(both, "overlap-all-to-all", "chunks", x, y, w, in_specs=(ROWS, ROWS, P()))
+    assert text.count("call @shmap_chunk") == 2
+
+
+def test_exchanges_one_after_the_other_are_rewritten():
+    """What the second sends is another value when the first is rewritten."""
+
+    def twice(x, w):
+        y = exchange(jnp.tanh(exchange(x)) @ w)
+        return exchange(jnp.sin(exchange(y)) @ w)
+
+    x, w = normal(0, 32, 8, 8), normal(1, 8, 8)
+    text = rewritten(twice, "overlap-all-to-all", "chunks", x, w, in_specs=(ROWS, P()))
+    assert text.count("call @shmap_chunk") == 4
+
+
+def layer(x, dy, w):
+    """The gradient of a weight, and sums of the rows over devices."""
+    g, e = gather(x), gather(dy)
+    return jnp.einsum("rk,rf->kf", g, e), lambda w: scatter(g @ w)
+
+
+def test_blocks_of_rows_beside_each_other_are_rewritten():
+    def beside(x, y, w):
+        one, summed_one = layer(x, y, w)
+        other, summed_other = layer(y * 2, x * 3, w)
+        return one[:2], summed_one(w), other[:2], summed_other(w)
+
+    args = normal(0, 32, 8), normal(1, 32, 8), normal(2, 8, 8)
+    in_specs = (ROWS, ROWS, P())
+    text = rewritten(beside, "overlap-row-block", "row-chunks", *args, in_specs=in_specs)
+    assert text.count("stablehlo.all_gather") == 8
+    assert "stablehlo.reduce_scatter" not in text
+
+
+def test_a_block_of_rows_that_waits_for_one_that_is_rewritten_stays():
+    """The first block has a product of the gradient of a weight in the second one."""
+
+    def crossed(x, y, w):
+        one, summed_one = layer(x, y, w)
+        other, summed_other = layer(y * 2, x * 3, w)
+        return one[:2], summed_one(other), summed_other(w)
+
+    args = normal(0, 32, 8), normal(1, 32, 8), normal(2, 8, 8)
+    in_specs = (ROWS, ROWS, P())
+    text = rewritten(crossed, "overlap-row-block", "row-chunks", *args, in_specs=in_specs)
+    assert text.count("stablehlo.all_gather") == 6
+    assert text.count("stablehlo.reduce_scatter") == 1
