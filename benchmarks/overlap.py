@@ -169,6 +169,28 @@ def program(name, size="usual", count=8, others=1):
     return mapped, [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
 
 
+def layers(name, count):
+    """A program of several layers, one after the other, with weights of their own."""
+    body, (rows, *weights), _, (shape, *shapes) = PROGRAMS[name.removesuffix("'")]
+
+    def layers(x, ws):
+        for w in ws:
+            x = x + body(x, *w)
+        return x
+
+    specs = rows, [tuple(weights)] * count
+    is_gradient = name.endswith("'")
+    mapped = shard_map(
+        _gradient(layers, 0, 1) if is_gradient else layers,
+        mesh=AbstractMesh((8,), ("i",)),
+        in_specs=specs,
+        out_specs=specs if is_gradient else rows,
+        check_vma=False,
+    )
+    x, *ws = (jax.ShapeDtypeStruct(each, jnp.bfloat16) for each in (shape, *shapes))
+    return mapped, (x, [tuple(ws)] * count)
+
+
 def lowered(mapped, arguments, mode):
     return mapped.lower(*arguments, overlap=mode, overlap_rounding=True)
 
@@ -291,6 +313,7 @@ def main():
     parser.add_argument("--sizes", nargs="+", default=["usual"], choices=("usual", *SIZES))
     parser.add_argument("--groups", type=int, default=1, help="cut a target into so many groups")
     parser.add_argument("--lowering", action="store_true", help="time lowering, compile nothing")
+    parser.add_argument("--layers", type=int, help="of so many; with --lowering, and b, e and f")
     parser.add_argument("--random", type=int, metavar="N", help="draw so many programs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", metavar="FILE", help="to continue --random where it ended")
@@ -303,6 +326,9 @@ def main():
     programs = options.programs or PROGRAMS
     if options.lowering:
         made = {name: functools.partial(program, name) for name in programs}
+        if options.layers:
+            names = options.programs or ("b", "e", "f", "b'", "e'", "f'")
+            made = {name: functools.partial(layers, name, options.layers) for name in names}
         print_lowering(made, options.targets, options.mode)
         return
     print(HEAD)

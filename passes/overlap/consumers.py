@@ -52,30 +52,39 @@ def consumers(cuts: dict[Value, Cut]) -> Consumers:
 def _reachable(
     cuts: dict[Value, Cut],
 ) -> tuple[list[ir.Operation], dict[Value, Cut], dict[Value, set[ir.Operation]]]:
-    """The operations, the cuts of what they are computed from and of their results, and users."""
+    """The operations, the cuts of what they are computed from and of their results, and users.
+
+    It ends where others use as many values as there are in `cuts`: any operation more, or the last
+    one of those after it, has a result that others use, too.
+    """
     known = dict(cuts)
-    users = {value: users_of(value) for value in known}
+    users: dict[Value, set[ir.Operation]] = {}
     first = defining_op(next(iter(cuts)))
     assert first is not None, "a product is an operation"
     block, reached = first.block, set[ir.Operation]()
     pending: list[Position] = []  # the first in program order is taken first
+    outs: set[Value] = set()
 
-    def reach(found: set[ir.Operation]) -> None:
-        for op in found - reached:
-            if op.name in ELEMENTWISE and op.block == block:
+    def reach(value: Value) -> None:
+        users[value] = users_of(value)
+        for op in users[value]:
+            if op.name not in ELEMENTWISE or op.block != block:
+                outs.add(value)
+            elif op not in reached:
                 heapq.heappush(pending, Position(op))
-        reached.update(found)
+        reached.update(users[value])
 
-    for found in users.values():
-        reach(found)
+    for value in cuts:
+        reach(value)
     ops: list[ir.Operation] = []
-    while pending and len(ops) < _MOST:
+    while pending and len(ops) < _MOST and len(outs) < len(cuts):
         op = heapq.heappop(pending).op
         result = _result(op, known)
-        if result is not None:
-            value = op.results[0]
-            known[value], users[value] = result, users_of(value)
-            reach(users[value])
+        if result is None:
+            outs.update(operand for operand in op.operands if operand in known)
+        else:
+            known[op.results[0]] = result
+            reach(op.results[0])
             ops.append(op)
     return ops, known, users
 
