@@ -144,11 +144,16 @@ class _Solver:
         return self.function(name, tuple(masks.get(value, 0) for value in op.operands), control)
 
     def loop(self, op: ir.Operation, masks: Masks, control: int) -> list[int]:
-        carries, again = [masks.get(value, 0) for value in op.operands], control
         test, body = (region.blocks[0] for region in op.regions)
+        # A loop around this one solves it again, for sets that have only grown.
+        carries = [
+            masks.get(value, 0) | masks.get(argument, 0)
+            for value, argument in zip(op.operands, body.arguments, strict=True)
+        ]
         before = None
-        while before != (carries, again):
-            before = carries, again
+        again = control
+        while carries != before:
+            before = carries
             _put(masks, test.arguments, carries)
             again |= _union(self.block(test, masks, control))
             _put(masks, body.arguments, carries)

@@ -74,11 +74,12 @@ class FullValues:
                 )
 
     def add_block(self, block: ir.Block) -> None:
+        end = terminator(block)
         for view in block.operations:
             op = view.operation
             if op in self.crossings:
                 self._cross(op, self.crossings[op])
-            elif op != terminator(block):
+            elif op != end:
                 self._add_op(op)
 
     # ---- one op ----------------------------------------------------------------------------------

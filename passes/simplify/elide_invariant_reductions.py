@@ -52,7 +52,8 @@ class ElideInvariantReductions(Pass):
     def run(self, module: ModuleOp) -> bool:
         reductions = over_whole_axes(module, ALL_REDUCE)
         form = read_body_form(module)
-        if all(_plainly_varies(op.operands[0], axes, form) for op, axes in reductions):
+        plainly = _PlainlyVarying(form)
+        if all(plainly.along(op.operands[0]).issuperset(axes) for op, axes in reductions):
             return False
         varying = infer(form, module)
         found = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
@@ -63,25 +64,41 @@ class ElideInvariantReductions(Pass):
         return bool(work)
 
 
-def _plainly_varies(value: Value, axes: Sequence[str], form: BodyForm) -> bool:
-    """Returns whether `value` varies along all of `axes` by a quick search, without inference.
+class _PlainlyVarying:
+    """The axes along which values vary by a quick search, without inference: some of them.
 
     In most programs a few elementwise ops lead from a reduction back to an argument that is split
-    along its axes. This search finds a subset of what inference finds.
+    along its axes. A value is looked at once for all reductions.
     """
-    missing, seen, found = set(axes), set(), [value]
-    entry = form.main.entry_block
-    while missing and found:
-        value = found.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+
+    def __init__(self, form: BodyForm):
+        self._form = form
+        self._known: dict[Value, frozenset[str]] = {}
+
+    def along(self, value: Value) -> frozenset[str]:
+        """Axes of arguments of @main from which a value is computed."""
+        pending = [value]
+        while pending:
+            operands = self._operands(pending[-1])
+            unknown = [each for each in operands if each not in self._known]
+            if unknown:
+                pending += unknown
+            else:
+                known = pending.pop()
+                axes = (self._known[each] for each in operands)
+                self._known[known] = self._of_argument(known).union(*axes)
+        return self._known[value]
+
+    def _operands(self, value: Value) -> list[Value]:
         if isinstance(value, ir.BlockArgument):
-            if value.owner == entry:
-                missing.difference_update(form.inputs[value.arg_number].varying)
-        elif passes_on(op := ir.OpResult(value).owner.operation):
-            found.extend(op.operands)
-    return not missing
+            return []
+        op = ir.OpResult(value).owner.operation
+        return list(op.operands) if passes_on(op) else []
+
+    def _of_argument(self, value: Value) -> frozenset[str]:
+        if isinstance(value, ir.BlockArgument) and value.owner == self._form.main.entry_block:
+            return frozenset(self._form.inputs[value.arg_number].varying)
+        return frozenset()
 
 
 def _equal_axes(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
     names = ["an array closed over"] * (len(graph.in_specs) - len(in_paths)) + list(in_paths)
     replication = graph.replication
     everywhere = replication.axes.mask(graph.all_manual_axes)
-    suspects = _suspects(replication.frame, (), (), (), replication.axes, everywhere)
+    suspects = _suspects(replication.frame, (), (), (), replication.axes, everywhere, set())
     found = {
         (id(m.eqn), id(m.control.eqn)): m
         for m in suspects
@@ -97,7 +97,15 @@ def _suspects(
     controls: tuple[_Control, ...],
     axes: AxisSet,
     everywhere: int,
+    entered: set[Hashable],
 ) -> Iterator[_Suspect]:
+    """Those of a program and of those that it holds; none if it was entered in the same way."""
+    deciding = tuple((id(each.eqn), each.mask, each.predicate) for each in controls)
+    graphs = tuple(id(each) for each in around if holds_graph(each))
+    entrance = id(frame), deciding, everywhere, graphs
+    if entrance in entered:  # Several equations hold it.
+        return
+    entered.add(entrance)
     # Without controls, all devices reach these equations; only nested programs matter.
     positions = range(len(frame.jaxpr.eqns)) if controls else sorted(frame.nested)
     for position in positions:
@@ -117,7 +125,8 @@ def _suspects(
                 new = _controls(eqn, program, frame, frames, path, position, around)
                 held = (*around, eqn)
                 here = everywhere | axes.mask(program.manual_axes or ())
-                yield from _suspects(inner, inner_path, held, (*controls, *new), axes, here)
+                inside = (*controls, *new)
+                yield from _suspects(inner, inner_path, held, inside, axes, here, entered)
 
 
 def _controls(

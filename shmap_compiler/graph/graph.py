@@ -211,13 +211,16 @@ def _check(graph: Graph) -> None:
     for atom, spec in zip((*jaxpr.invars, *jaxpr.outvars), all_specs, strict=True):
         if len(spec) > len(atom.aval.shape):
             _require(False, "{} fits the rank of {}", spec, atom.aval)
-    _check_jaxpr(jaxpr, graph)
+    _check_jaxpr(jaxpr, graph, set())
 
 
 _DEFINED = "{} is set before it is used"
 
 
-def _check_jaxpr(jaxpr: Jaxpr, graph: Graph) -> None:
+def _check_jaxpr(jaxpr: Jaxpr, graph: Graph, checked: set[int]) -> None:
+    if id(jaxpr) in checked:  # Several equations hold it.
+        return
+    checked.add(id(jaxpr))
     defined = {*jaxpr.constvars, *jaxpr.invars}
     for eqn in jaxpr.eqns:
         for atom in eqn.invars:
@@ -228,7 +231,7 @@ def _check_jaxpr(jaxpr: Jaxpr, graph: Graph) -> None:
             _check_collective(eqn, graph)
     for programs in holders(jaxpr).values():
         for inner in programs:
-            _check_jaxpr(open_jaxpr(inner), graph)
+            _check_jaxpr(open_jaxpr(inner), graph, checked)
     for atom in jaxpr.outvars:
         _require(isinstance(atom, Literal) or atom in defined, _DEFINED, atom)
 

@@ -16,9 +16,14 @@ def transposes(jaxpr: Jaxpr) -> bool:
     derivative is taken.
     """
     stacks: dict[int, Any] = {}
+    seen: set[int] = set()
 
     def collect(program: Jaxpr) -> None:
-        eqns = open_jaxpr(program).eqns
+        program = open_jaxpr(program)
+        if id(program) in seen:  # Several equations hold it.
+            return
+        seen.add(id(program))
+        eqns = program.eqns
         last = None
         for eqn in eqns:
             stack = eqn.source_info.name_stack

@@ -124,11 +124,12 @@ def _used_arguments(main: OpView) -> tuple[int, ...]:
 def _keep_arguments(main: OpView, kept: Sequence[int]) -> None:
     """Removes the arguments of a function at other positions, which have no use."""
     block, attributes = main.regions[0].blocks[0], list(main.arg_attrs)
+    inputs, wanted = main.type.inputs, {*kept}
     for i in reversed(range(len(block.arguments))):
-        if i not in kept:
+        if i not in wanted:
             block.erase_argument(i)
     with main.context:
-        type_ = ir.FunctionType.get([main.type.inputs[i] for i in kept], main.type.results)
+        type_ = ir.FunctionType.get([inputs[i] for i in kept], main.type.results)
         main.attributes["function_type"] = ir.TypeAttr.get(type_)
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[i] for i in kept])
 

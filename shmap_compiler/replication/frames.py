@@ -50,7 +50,7 @@ class Replication:
             return frozenset()
         return frozenset(self.axes.names(self._masks.get(atom, 0)))
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[frozenset[str], ...]:
         """The axes along which each output may differ between devices."""
         return tuple(frozenset(self.axes.names(m)) for m in self.frame.outputs)

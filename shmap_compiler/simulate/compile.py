@@ -90,6 +90,7 @@ class _Compiler:
         self.module, self.every_op = module, every_op
         self._numbering = Numbering()
         self._played: dict[str, bool] = {}
+        self._holds_played: dict[ir.Operation, bool] = {}
         self._blocks: dict[str, Block] = {}
 
     def program(self) -> Playable:
@@ -142,8 +143,11 @@ class _Compiler:
             passes_tokens = any(is_token(value.type) for value in (*op.operands, *op.results))
             return self.every_op or passes_tokens or self._calls_played(op)
         if op.name in _CONTROL:
-            inside = (each for each in walk(op) if each != op)
-            return self.every_op or any(self.is_played(each) for each in inside if _is_step(each))
+            if op not in self._holds_played:
+                inside = walk(op)[1:]
+                played = any(self.is_played(each) for each in inside if _is_step(each))
+                self._holds_played[op] = self.every_op or played
+            return self._holds_played[op]
         is_foreign = not op.name.startswith("stablehlo.")
         return is_foreign or op.name in _ALWAYS_PLAYED or move_of(op) is not None
 

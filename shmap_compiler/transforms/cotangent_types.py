@@ -14,8 +14,9 @@ devices only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 from jax.extend import core as jex_core
@@ -57,7 +58,7 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Jaxpr, l
     outside = frozenset(graph.outer_manual_axes)
     wanted = [axes.own(spec) | outside for spec in graph.out_specs]
     with jax.sharding.use_abstract_mesh(graph.body_mesh):
-        typed = _Typing(axes, frame, inputs).run(graph.jaxpr, wanted)
+        typed = _Typing(axes, frame, inputs, {}).run(graph.jaxpr, wanted)
     return typed.jaxpr, [v.axes for v in typed.outputs]
 
 
@@ -76,13 +77,27 @@ class _Typed:
     comm_cost: CommCost
 
 
+_Known: TypeAlias = "dict[Hashable, tuple[_Typed, Jaxpr, Frame]]"
+"""Typed programs by all that their types depend on, with what must live as long as its `id`."""
+
+
 class _Typing(Promoter):
-    """Types one program, top-level or nested."""
+    """Types one program, top-level or nested.
+
+    Args:
+      typed: the nested ones of the Graph that have been typed.
+    """
 
     def __init__(
-        self, axes: GraphAxes, frame: Frame, inputs: Sequence[Value], control: Axes = NONE
+        self,
+        axes: GraphAxes,
+        frame: Frame,
+        inputs: Sequence[Value],
+        typed: _Known,
+        control: Axes = NONE,
     ):
         super().__init__(axes, frame, inputs, control)
+        self._typed = typed
 
     def run(self, jaxpr: Jaxpr, wanted: Sequence[Axes | None]) -> _Typed:
         """Types the program.
@@ -121,7 +136,12 @@ class _Typing(Promoter):
     ) -> _Typed:
         """Types a program that an equation holds. `control` is by default that of this program."""
         control = self.control if control is None else control
-        return _Typing(self.axes, frame, inputs, control).run(jaxpr, wanted)
+        # Several equations may hold it, and each asks more than once.
+        key = id(jaxpr), id(frame), tuple(inputs), tuple(wanted), control
+        if key not in self._typed:
+            typing = _Typing(self.axes, frame, inputs, self._typed, control)
+            self._typed[key] = typing.run(jaxpr, wanted), jaxpr, frame
+        return self._typed[key][0]
 
     def equation(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         name = eqn.primitive.name
