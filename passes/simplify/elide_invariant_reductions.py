@@ -53,7 +53,7 @@ class ElideInvariantReductions(Pass):
         reductions = over_whole_axes(module, ALL_REDUCE)
         form = read_body_form(module)
         plainly = _PlainlyVarying(form)
-        if all(plainly.along(op.operands[0]).issuperset(axes) for op, axes in reductions):
+        if all(plainly.along(axes, op.operands[0]) for op, axes in reductions):
             return False
         varying = infer(form, module)
         found = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
@@ -65,40 +65,45 @@ class ElideInvariantReductions(Pass):
 
 
 class _PlainlyVarying:
-    """The axes along which values vary by a quick search, without inference: some of them.
+    """Axes along which values vary by a quick search, without inference: some of them.
 
     In most programs a few elementwise ops lead from a reduction back to an argument that is split
-    along its axes. A value is looked at once for all reductions.
+    along its axes. What one search finds on its way, those after it need not follow.
     """
 
     def __init__(self, form: BodyForm):
         self._form = form
-        self._known: dict[Value, frozenset[str]] = {}
+        self._known: dict[Value, set[str]] = {}
 
-    def along(self, value: Value) -> frozenset[str]:
-        """Axes of arguments of @main from which a value is computed."""
-        pending = [value]
-        while pending:
-            operands = self._operands(pending[-1])
-            unknown = [each for each in operands if each not in self._known]
-            if unknown:
-                pending += unknown
-            else:
-                known = pending.pop()
-                axes = (self._known[each] for each in operands)
-                self._known[known] = self._of_argument(known).union(*axes)
-        return self._known[value]
+    def along(self, axes: Sequence[str], value: Value) -> bool:
+        """Whether a value varies along all of some axes, as far as the search can tell."""
+        missing, found = {*axes}, [value]
+        read_by: dict[Value, Value | None] = {value: None}
+        while missing and found:
+            value = found.pop()
+            new = missing & (self._known.get(value) or self._of_argument(value))
+            missing -= new
+            reader = read_by[value] if new else None
+            while reader is not None:
+                self._known.setdefault(reader, set()).update(new)
+                reader = read_by[reader]
+            if missing:
+                for operand in self._operands(value):
+                    if operand not in read_by:
+                        read_by[operand] = value
+                        found.append(operand)
+        return not missing
+
+    def _of_argument(self, value: Value) -> set[str]:
+        if isinstance(value, ir.BlockArgument) and value.owner == self._form.main.entry_block:
+            return {*self._form.inputs[value.arg_number].varying}
+        return set()
 
     def _operands(self, value: Value) -> list[Value]:
         if isinstance(value, ir.BlockArgument):
             return []
         op = ir.OpResult(value).owner.operation
         return list(op.operands) if passes_on(op) else []
-
-    def _of_argument(self, value: Value) -> frozenset[str]:
-        if isinstance(value, ir.BlockArgument) and value.owner == self._form.main.entry_block:
-            return frozenset(self._form.inputs[value.arg_number].varying)
-        return frozenset()
 
 
 def _equal_axes(
