@@ -103,13 +103,21 @@ def _at_fault(kind: str, graph: Graph) -> list[str]:
     return list(dict.fromkeys(map(_named, found or every)))
 
 
-def _frames(frame: Frame) -> Iterator[Frame]:
-    """A solved program and those it holds, without Graphs, which have axes of their own."""
-    yield frame
-    for position, (_, frames) in frame.nested.items():
-        if not holds_graph(frame.jaxpr.eqns[position]):
-            for each in frames:
-                yield from _frames(each)
+def _frames(frame: Frame) -> list[Frame]:
+    """A solved program and those it holds, each once; without Graphs, which have their own axes."""
+    found: dict[int, Frame] = {}
+
+    def collect(each: Frame) -> None:
+        if id(each) in found:
+            return
+        found[id(each)] = each
+        for position, (_, frames) in each.nested.items():
+            if not holds_graph(each.jaxpr.eqns[position]):
+                for inner in frames:
+                    collect(inner)
+
+    collect(frame)
+    return list(found.values())
 
 
 def _named(eqn: Eqn) -> str:

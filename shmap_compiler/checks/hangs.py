@@ -7,6 +7,7 @@ combined with the second round of another.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -16,13 +17,14 @@ from typing import Any
 from shmap_passes.ir.axis_set import AxisSet
 
 from shmap_compiler.base.errors import HangError, Problem
+from shmap_compiler.base.jax_compat import open_jaxpr
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, provenance
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import holds_graph
-from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.jaxprs.contents import equations, holders, once_per_jaxpr
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.frames import Frame, Replication
 from shmap_compiler.replication.region_dataflow import HeldProgram, Out
@@ -234,10 +236,29 @@ def _other_order(eqn: Eqn) -> Iterator[Problem]:
             )
 
 
+_MOST_COMPARED = 1000
+"""Functions that share functions run exponentially many collectives. Branches with the same order
+have the same order up to here, too."""
+
+
 def _collectives(program: Jaxpr) -> list[tuple[str, tuple[str, ...]]]:
-    """The collectives of a program, in order."""
-    found = [(e.primitive.name, communicates_over(e)) for e in equations(program)]
-    return [(name, axes) for name, axes in found if axes]
+    """The first collectives of a program, in order, each as often as equations hold it."""
+    return list(itertools.islice(_all_collectives(program), _MOST_COMPARED))
+
+
+def _all_collectives(program: Jaxpr) -> Iterator[tuple[str, tuple[str, ...]]]:
+    held = holders(program)
+    for position, eqn in enumerate(open_jaxpr(program).eqns):
+        if axes := communicates_over(eqn):
+            yield eqn.primitive.name, axes
+        for inner in map(open_jaxpr, held.get(position, ())):
+            if _communicates(inner):
+                yield from _all_collectives(inner)
+
+
+@once_per_jaxpr
+def _communicates(program: Jaxpr) -> bool:
+    return any(map(communicates_over, equations(program)))
 
 
 def _shared(sequence: list[Eqn], common: Counter) -> list[Eqn]:

@@ -86,13 +86,23 @@ def primitives(jaxpr: Jaxpr) -> frozenset[Primitive]:
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[Eqn]:
-    """All equations of a jaxpr and of the programs nested in it, outer ones first."""
-    program = open_jaxpr(jaxpr)
-    held = _contents(program).holders
-    for position, eqn in enumerate(program.eqns):
-        yield eqn
-        for inner in held.get(position, ()):
-            yield from equations(inner)
+    """All equations of a jaxpr and of the programs nested in it, outer ones first.
+
+    A program that several equations hold is visited once: functions that share functions hold
+    exponentially many occurrences of them.
+    """
+    visited: set[int] = set()
+
+    def visit(program: Jaxpr) -> Iterator[Eqn]:
+        visited.add(id(program))
+        held = _contents(program).holders
+        for position, eqn in enumerate(program.eqns):
+            yield eqn
+            for inner in map(open_jaxpr, held.get(position, ())):
+                if id(inner) not in visited:
+                    yield from visit(inner)
+
+    return visit(open_jaxpr(jaxpr))
 
 
 def names_any(jaxpr: Jaxpr, names: Sequence[str] | frozenset[str]) -> bool:

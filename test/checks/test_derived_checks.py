@@ -136,6 +136,16 @@ def test_R17_names_the_rule_at_fault():
     assert str(raised.value).count("custom_jvp function") == 1
 
 
+def test_R17_names_the_rule_at_fault_in_functions_that_share_functions():
+    """The number of calls grows exponentially."""
+    fun = VARIES
+    for _ in range(24):
+        fun = jax.jit(lambda v, x, below=fun: below(below(v, x), x))
+    with pytest.raises(ReplicationError, match="the custom_jvp function `twice`") as raised:
+        made(jvp, fun)
+    assert str(raised.value).count("custom_jvp function") == 1
+
+
 def test_R17_the_rule_of_a_vmap():
     @custom_vmap
     def doubled(v):

@@ -409,6 +409,36 @@ def test_warning_collectives_in_another_order():
     )
 
 
+def test_no_warning_for_branches_that_repeat_a_function():
+    """Only one of the branches calls `shared`; both run psum twice, pmax, and psum."""
+    shared = jax.jit(lambda x: lax.psum(x, "i"))
+
+    def called(x):
+        return lax.psum(lax.pmax(shared(shared(x)), "j"), "i")
+
+    def written(x):
+        return lax.psum(lax.pmax(lax.psum(lax.psum(x, "i"), "i"), "j"), "i")
+
+    assert found(lambda x: lax.cond(lax.pmax(x.sum(), ("i", "j")) > 0, called, written, x)) == []
+
+
+@pytest.mark.parametrize("collective", ["psum", "axis_index", None])
+def test_warnings_of_functions_that_share_functions(collective):
+    """The number of calls grows exponentially."""
+
+    def fun(x):
+        x = lax.psum(x, "i") if collective == "psum" else x
+        return x + lax.axis_index("i") if collective == "axis_index" else x
+
+    for _ in range(32):
+        fun = jax.jit(lambda x, below=fun: below(below(x)))
+
+    def chosen(x):
+        return lax.cond(lax.pmax(x.sum(), ("i", "j")) > 0, fun, lambda x: fun(2 * x), x)
+
+    assert found(chosen) == []
+
+
 def test_no_warning_for_branches_with_other_collectives():
     def fun(x):
         equal = lax.pmax(x.sum(), ("i", "j")) > 0

@@ -31,6 +31,15 @@ def test_primitives_are_those_of_all_equations():
     assert not contents.names_any(jaxpr, ["tan"])
 
 
+def test_a_program_that_several_equations_hold_is_visited_once():
+    """A tower in which each function calls the one below twice."""
+    fun, depth = jnp.sin, 40
+    for _ in range(depth):
+        fun = jax.jit(lambda x, below=fun: below(below(x)))
+    names = [eqn.primitive.name for eqn in contents.equations(jax.make_jaxpr(fun)(X))]
+    assert (len(names), names[-1], names.count("sin")) == (1 + 2 * depth, "jit", 2)
+
+
 @pytest.mark.parametrize(
     ("fun", "alive"),
     [
