@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import string
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +29,8 @@ def print_program(
 ) -> str:
     """The text of a per-device program.
 
+    Programs that it holds more than once are printed once, in front of it: `let name = {...} in`.
+
     Args:
       program: a jaxpr.
       in_layouts, out_layouts: what is shown after `@` of each input and output.
@@ -35,11 +39,12 @@ def print_program(
     """
     printer = _Printer(suffix, is_graph)
     jaxpr = open_jaxpr(program)
+    lines = [f"{heading}:", *printer.shared_programs(jaxpr)]
     inputs = [f"{printer.binder(v)}@{s}" for v, s in zip(jaxpr.invars, in_layouts, strict=True)]
-    lines = [f"{heading}:", f"{{ lambda ; {' '.join(inputs)}. let"]
+    lines.append(f"{{ lambda ; {' '.join(inputs)}. let")
     lines += printer.equations(jaxpr, "    ")
     outputs = [f"{printer.atom(v)}@{s}" for v, s in zip(jaxpr.outvars, out_layouts, strict=True)]
-    lines.append(f"  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}")
+    lines.append(f"  in {_listed(outputs)} }}")
     return "\n".join(lines)
 
 
@@ -48,6 +53,7 @@ class _Printer:
         self.suffix = suffix
         self.is_graph = is_graph
         self.names: dict[Any, str] = {}
+        self.shared: dict[Jaxpr, str] = {}
         self.fresh = _names()
 
     def binder(self, var: Atom) -> str:
@@ -84,26 +90,74 @@ class _Printer:
                 yield f"{indent}{head}{params} {inputs}".rstrip() + place
 
     def params(self, eqn: Eqn, indent: str) -> tuple[str, list[str]]:
-        flat, nested = [], []
-        for key, value in eqn.params.items():
-            if key == "mesh_witness":
-                continue  # it computes nothing
-            values = value if isinstance(value, (tuple, list)) else (value,)
-            if values and all(is_jaxpr(v) for v in values):
-                for inner in values:
-                    nested += self.program(key, open_jaxpr(inner), indent + "  ")
+        flat, named, nested = [], [], []
+        for key, value in _shown_params(eqn):
+            programs = _programs(value)
+            names = [self.shared[inner] for inner in programs if inner in self.shared]
+            if programs and len(names) == len(programs):
+                named.append(f"{key}={names[0] if len(names) == 1 else _listed(names)}")
+            elif programs:
+                for inner in programs:
+                    nested += self.program(f"{key}=", inner, indent + "  ")
             elif self.is_graph(value):
                 nested += [f"{indent}  {line}" for line in str(value).splitlines()]
             elif _is_telling(value):
                 flat.append(f"{key}={_plain(value)}")
-        return " ".join(flat), nested
+        return " ".join(flat + named), nested
 
-    def program(self, key: str, jaxpr: Jaxpr, indent: str) -> Iterator[str]:
+    def shared_programs(self, jaxpr: Jaxpr) -> Iterator[str]:
+        """The definitions of the programs that are held more than once, in order of use."""
+        for program, name in _names_of_shared(jaxpr).items():
+            *lines, last = self.program(f"let {name} = ", program, "")
+            yield from (*lines, f"{last} in")
+            self.shared[program] = name
+
+    def program(self, start: str, jaxpr: Jaxpr, indent: str) -> Iterator[str]:
+        if jaxpr in self.shared:
+            yield f"{indent}{start}{self.shared[jaxpr]}"
+            return
         binders = " ".join(self.binder(v) for v in (*jaxpr.constvars, *jaxpr.invars))
-        yield f"{indent}{key}={{ lambda ; {binders}. let"
+        yield f"{indent}{start}{{ lambda ; {binders}. let"
         yield from self.equations(jaxpr, indent + "    ")
-        outputs = [self.atom(v) for v in jaxpr.outvars]
-        yield f"{indent}  in ({', '.join(outputs)}{',' if len(outputs) == 1 else ''}) }}"
+        yield f"{indent}  in {_listed([self.atom(v) for v in jaxpr.outvars])} }}"
+
+
+def _shown_params(eqn: Eqn) -> Iterator[tuple[str, Parameter]]:
+    # A mesh_witness computes nothing.
+    return ((key, value) for key, value in eqn.params.items() if key != "mesh_witness")
+
+
+def _programs(value: Parameter) -> list[Jaxpr]:
+    """The programs that a parameter holds, if it holds nothing else."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [open_jaxpr(v) for v in values] if all(is_jaxpr(v) for v in values) else []
+
+
+def _names_of_shared(jaxpr: Jaxpr) -> dict[Jaxpr, str]:
+    """A name for each program that is held more than once, after those that it holds."""
+    held: Counter[Jaxpr] = Counter()
+    found: list[Jaxpr] = []
+
+    def visit(program: Jaxpr) -> None:
+        for eqn in program.eqns:
+            for inner in (each for _, value in _shown_params(eqn) for each in _programs(value)):
+                held[inner] += 1
+                if held[inner] == 1:
+                    visit(inner)
+                    found.append(inner)
+
+    visit(jaxpr)
+    names: dict[str, Jaxpr] = {}
+    for program in found:
+        if held[program] > 1:
+            function = re.sub(r"\W", "", program.debug_info.func_name) or "program"
+            numbered = (f"{function}{number or ''}" for number in itertools.count())
+            names[next(name for name in numbered if name not in names)] = program
+    return {program: name for name, program in names.items()}
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
 def _plain(value: object) -> Parameter:

@@ -421,6 +421,61 @@ def test_nested_programs_print_inside_their_equation():
     assert "        in (c,) }\n    ] a\n  in (d@P(),) }" in text
 
 
+def test_programs_held_more_than_once_print_once():
+    """Under the name of their function, before the programs that hold them."""
+
+    @jax.jit
+    def inner(x):
+        return jnp.sin(x)
+
+    def outer(x):
+        return inner(inner(x))
+
+    def body(x, flag):
+        return inner(lax.switch(flag, (jnp.cos, outer, outer), x))
+
+    graph = traced(body, X, FLAG, in_specs=(P(("i", "j")), P()))
+    text = re.sub("  # .*| inline=Inline.AUTO", "", without_replication(str(graph)))
+    lines = [
+        "graph body on mesh(i=4, j=2):",
+        "let inner = { lambda ; a:f32[2,8]. let",
+        "    b:f32[2,8] = sin a",
+        "  in (b,) } in",
+        "let outer = { lambda ; c:f32[2,8]. let",
+        "    d:f32[2,8] = jit[name=inner jaxpr=inner] c",
+        "    e:f32[2,8] = jit[name=inner jaxpr=inner] d",
+        "  in (e,) } in",
+        "{ lambda ; f:f32[2,8]@P(('i', 'j')) g:i32[]@P(). let",
+        "    h:i32[] = clamp 0:i32[] g 2:i32[]",
+        "    k:f32[2,8] = cond[",
+        "      branches={ lambda ; i:f32[2,8]. let",
+        "          j:f32[2,8] = cos i",
+        "        in (j,) }",
+        "      branches=outer",
+        "      branches=outer",
+        "    ] h f",
+        "    l:f32[2,8] = jit[name=inner jaxpr=inner] k",
+        "  in (l@P(('i', 'j')),) }",
+    ]
+    assert text == "\n".join(lines)
+
+
+def test_calls_of_calls_print_in_a_size_that_grows_with_their_number():
+    def twice(f, name):
+        def g(x):
+            return f(f(x))
+
+        g.__name__ = name
+        return jax.jit(g)
+
+    fun = jnp.sin
+    for depth in range(10):
+        fun = twice(fun, f"f{depth}")
+    text = str(traced(fun))
+    assert text.count(" = jit[") == 2 * 9 + 1
+    assert re.findall(r"^let (\w+) = ", text, re.M) == [f"f{depth}" for depth in range(9)]
+
+
 def without_replication(text):
     """The text without the axes along which values vary, and with bare line numbers."""
     text = re.sub(r"\{V:[a-z,]+\}", "", text)
