@@ -10,6 +10,9 @@ from typing import ClassVar
 
 from shmap_passes import reference
 
+_MOST_SHOWN = 20
+"""Messages leave out further problems."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -90,13 +93,16 @@ class ShmapError(Exception):
         """
         self.who = who
         self.problems = tuple(problems)
+        shown = list(map(str, self.problems[:_MOST_SHOWN]))
+        if len(self.problems) > _MOST_SHOWN:
+            shown.append(f"and {len(self.problems) - _MOST_SHOWN} more")
         if who is None:
-            lines = [*map(str, self.problems), reference(self.code)]
+            lines = [*shown, reference(self.code)]
         else:
             count = "" if len(self.problems) == 1 else f" ({len(self.problems)} problems)"
             is_whole = " of `" in who or isinstance(who, ProgramName)
             mapped = who if is_whole else f"{_front_end.get()} of {who}"
-            lines = [f"{mapped}{count}:", *(f"  {p}" for p in self.problems)]
+            lines = [f"{mapped}{count}:", *(f"  {problem}" for problem in shown)]
             lines.append(f"  {reference(self.code)}")
         super().__init__("\n".join(lines))
 

@@ -1,10 +1,17 @@
-"""Provenance: the path of a varying value back to the equation or input where it became varying."""
+"""Provenance: the path of a varying value back to the equation or input where it became varying.
+
+Paths of values of one program have parts in common. Each value's next step is found once, and a
+search ends where it meets a path that is known.
+"""
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -45,6 +52,10 @@ class ProvenanceStep:
     decides: bool = False
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         role = "the predicate of " if self.decides else ""
         line = source_line(self.eqn)  # empty for equations that a derivative inserted
         return f"{role}{self.eqn.primitive.name}" + (f" at {line}" if line else "")
@@ -64,27 +75,16 @@ class Provenance:
     steps: tuple[ProvenanceStep, ...]
 
 
+_finders: weakref.WeakKeyDictionary[Replication, dict[str, _Finder]] = weakref.WeakKeyDictionary()
+"""By axis; they live as long as the program."""
+
+
 def provenance(replication: Replication, ref: ValueRef, axis: str) -> Provenance:
     """Returns why a value varies along `axis`, which must be one of its varying axes."""
-    finder = _Finder(replication.frame, replication.axes, replication.axes.mask([axis]))
-    # Breadth first: the first start found is the nearest.
-    queue: deque[tuple[ValueRef, tuple[ProvenanceStep, ...]]] = deque([(ref, ())])
-    seen = {ref}
-    longest: tuple[ProvenanceStep, ...] = ()
-    while queue:
-        ref, after = queue.popleft()
-        longest = max(longest, after, key=len)
-        number = finder.input_of_graph(ref)
-        if number is not None:
-            return Provenance(number, after)
-        before = list(finder.before(ref))
-        if not before:
-            return Provenance(None, (finder.maker(ref), *after))
-        for earlier, step in before:
-            if earlier not in seen:
-                seen.add(earlier)
-                queue.append((earlier, (step, *after) if step else after))
-    return Provenance(None, longest)
+    finders = _finders.setdefault(replication, {})
+    if axis not in finders:
+        finders[axis] = _Finder(replication.frame, replication.axes, replication.axes.mask([axis]))
+    return finders[axis].provenance(ref)
 
 
 def format_provenance(graph: Graph, found: Provenance, names: Sequence[str]) -> str:
@@ -110,12 +110,84 @@ def _lines(graph: Graph, found: Provenance, names: Sequence[str]) -> Iterator[st
         yield from lines
 
 
+@dataclass(frozen=True)
+class _Hop:
+    """The first part of the shortest path from a value to where it became varying.
+
+    Attributes:
+      length: the number of hops of the whole path.
+      earlier: the next value; None at the end of the path.
+      step: the equation between them, if it is to be shown.
+    """
+
+    length: int
+    earlier: ValueRef | None = None
+    step: ProvenanceStep | None = None
+
+
 class _Finder:
+    """Finds shortest paths for one axis.
+
+    Attributes:
+      hops: those of the values on the paths that were found.
+    """
+
     def __init__(self, frame: Frame, axes: AxisSet, axis: int):
         self.frame = frame
         self.axes = axes
         self.axis = axis
+        self.inputs = {var: number for number, var in enumerate(frame.jaxpr.invars)}
         self.definitions: dict[int, dict[Any, tuple[int, int]]] = {}
+        self.hops: dict[ValueRef, _Hop] = {}
+
+    def provenance(self, ref: ValueRef) -> Provenance:
+        if ref not in self.hops:
+            self.search(ref)
+        steps: list[ProvenanceStep] = []
+        while (hop := self.hops[ref]).earlier is not None:
+            steps += [hop.step] if hop.step else []
+            ref = hop.earlier
+        number = self.input_of_graph(ref)
+        if number is None:
+            steps.append(self.maker(ref))
+        return Provenance(number, tuple(reversed(steps)))
+
+    def search(self, ref: ValueRef) -> None:
+        """Adds the hops of the values on the shortest path from `ref`.
+
+        Of several shortest paths, it is the one with the earliest operands.
+        """
+        levels = {ref: 0}
+        before: dict[ValueRef, list[tuple[ValueRef, ProvenanceStep | None]]] = {}
+        found: dict[ValueRef, _Hop] = {}
+        queue = deque([ref])
+        shortest = math.inf
+        while queue and levels[queue[0]] <= shortest:  # breadth first
+            each = queue.popleft()
+            if each not in self.hops:
+                is_input = self.input_of_graph(each) is not None
+                before[each] = [] if is_input else list(self.before(each))
+                for earlier, _ in before[each]:
+                    if earlier not in levels:
+                        levels[earlier] = levels[each] + 1
+                        queue.append(earlier)
+            hop = self.hops.get(each) or (None if before[each] else _Hop(0))
+            if hop:
+                found[each] = hop
+                shortest = min(shortest, levels[each] + hop.length)
+        # On a shortest path each value is one level after the last.
+        for each in reversed(before):
+            nexts = [
+                _Hop(found[earlier].length + 1, earlier, step)
+                for earlier, step in before[each]
+                if earlier in found and levels[earlier] == levels[each] + 1
+            ]
+            if nexts:
+                found[each] = min(nexts, key=lambda hop: hop.length)
+        found.setdefault(ref, _Hop(0))  # if it only depends on itself
+        while ref not in self.hops:
+            self.hops[ref] = found[ref]
+            ref = found[ref].earlier or ref
 
     def frame_at(self, path: Path) -> Frame:
         frame = self.frame
@@ -135,9 +207,7 @@ class _Finder:
         return self.definitions[id(frame)].get(ref.var)
 
     def input_of_graph(self, ref: ValueRef) -> int | None:
-        if ref.path or self.definition(ref) is not None:
-            return None
-        return self.frame.jaxpr.invars.index(ref.var)
+        return None if ref.path else self.inputs.get(ref.var)
 
     def maker(self, ref: ValueRef) -> ProvenanceStep:
         """The equation that makes the value vary, though none of its operands does."""

@@ -1,6 +1,7 @@
 """The static check (R17): wrong programs are refused, with their line, a history and a repair."""
 
 import inspect
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import ReplicationError, assume_replicated, shard_map
+from shmap_compiler.checks.provenance import _Finder
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = np.arange(16 * 8, dtype=np.float32).reshape(16, 8) / 64
@@ -389,6 +391,33 @@ def test_R17_the_value_that_decides_a_branch_is_told():
 
     (problem,) = refusal(fun, X, N, in_specs=(P("i"), P())).problems
     assert "the predicate of cond at" in problem.found
+
+
+def test_R17_the_history_is_the_shortest_one_also_where_a_longer_one_is_known():
+    def fun(x, n):
+        long = jnp.sin(jnp.cos(x))
+        return long, long * jnp.exp(x), long * n
+
+    problems = refusal(fun, N, N, in_specs=(P("i", None), P()), out_specs=REPLICATED).problems
+    histories = [re.findall(r"^ +(\S+) at ", problem.found, re.M) for problem in problems]
+    assert histories == [["cos", "sin"], ["exp", "mul"], ["cos", "sin", "mul"]]
+
+
+def test_histories_of_many_values_are_searched_once(monkeypatch):
+    searched = []
+    before = _Finder.before
+    monkeypatch.setattr(
+        _Finder, "before", lambda self, ref: searched.append(ref) or before(self, ref)
+    )
+
+    def fun(x):
+        results = [x]
+        for _ in range(40):
+            results.append(jnp.sin(results[-1]))
+        return results[1:]
+
+    assert len(refusal(fun, X, in_specs=(P("i"),)).problems) == 40
+    assert len(searched) == 40
 
 
 def test_R17_follows_a_value_into_a_nested_shard_map():

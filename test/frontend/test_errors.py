@@ -1671,6 +1671,16 @@ def test_smap_raises_type_errors_where_jax_does(given):
             function(identity, **options)(np.zeros(8))
 
 
+def test_messages_show_the_first_20_problems():
+    with pytest.raises(SpecError, match=r"25 problems") as raised:
+        shard_map(lambda *xs: xs, mesh=MESH, in_specs=(P("z"),) * 25, out_specs=P())(*[X] * 25)
+    assert len(raised.value.problems) == 25
+    *shown, more, code = str(raised.value).split("\n  ")
+    assert sum("found:" in part for part in shown) == 20
+    assert more == "and 5 more"
+    assert code.startswith("[SHM-E101")
+
+
 def test_mistakes_of_type_beside_others():
     """Only if all are about types, it is a TypeError."""
     with pytest.raises(SpecError, match="2 problems") as raised:
