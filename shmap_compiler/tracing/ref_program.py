@@ -25,7 +25,8 @@ class ValueProgram:
     """A program on values while it is made from one with references.
 
     Which last values of references it returns is decided last, by `closed`. Subclasses define
-    `equation`.
+    `equation`. A program that several equations hold is rewritten once, so that they still share
+    it.
 
     Attributes:
       who: the user's function.
@@ -33,11 +34,15 @@ class ValueProgram:
       refs: the atom that is the current value of each reference.
       atoms: the atoms that take the place of other variables.
       eqns: the equations so far.
+      known: what was made of held programs, by the `id` of each. It keeps them alive, so that no
+        other object gets their `id`.
     """
 
-    def __init__(self, who: str, jaxpr: Jaxpr):
+    def __init__(self, who: str, jaxpr: Jaxpr, known: dict[int, ValueProgram] | None = None):
         self.who = who
         self.jaxpr = jaxpr
+        self.known = {} if known is None else known
+        self._closed: dict[tuple[int, ...], Jaxpr] = {}
         inner = open_jaxpr(jaxpr)
         self.atoms: Names = {}
         self.refs: Names = {}
@@ -74,19 +79,23 @@ class ValueProgram:
         Args:
           returned: the inputs whose last values are additional results.
         """
-        inner = open_jaxpr(self.jaxpr)
-        return replace_jaxpr(
-            self.jaxpr,
-            invars=self.invars,
-            outvars=[*self.outvars, *(self.refs[inner.invars[k]] for k in returned)],
-            eqns=self.eqns,
-            effects={e for e in inner.effects if not is_ref_effect(e)},
-            debug_info=inner.debug_info.with_unknown_names(),
-        )
+        inner, key = open_jaxpr(self.jaxpr), tuple(returned)
+        if key not in self._closed:
+            self._closed[key] = replace_jaxpr(
+                self.jaxpr,
+                invars=self.invars,
+                outvars=[*self.outvars, *(self.refs[inner.invars[k]] for k in returned)],
+                eqns=self.eqns,
+                effects={e for e in inner.effects if not is_ref_effect(e)},
+                debug_info=inner.debug_info.with_unknown_names(),
+            )
+        return self._closed[key]
 
     def nested(self, jaxpr: Jaxpr) -> ValueProgram:
         """The program on values of a program that an equation holds."""
-        return type(self)(self.who, jaxpr)
+        if id(jaxpr) not in self.known:
+            self.known[id(jaxpr)] = type(self)(self.who, jaxpr, self.known)
+        return self.known[id(jaxpr)]
 
     def read(self, atom: Atom) -> Atom:
         """The atom of the new program: for a reference, its current value."""

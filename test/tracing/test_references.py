@@ -1,5 +1,7 @@
 """Mutable references in a body, passed as arguments, and closed over."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import HangError, ReplicationError, SpecError, shard_map
+from shmap_compiler.tracing.ref_program import ValueProgram
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 ON_I = P("i")
@@ -101,6 +104,21 @@ def in_calls(x):
     return ref[...] + scaled(ref, x[0]) + again(x)
 
 
+def in_calls_of_calls(x, depth=3):
+    """With either of two references."""
+    one, other = jax.new_ref(x), jax.new_ref(2 * x)
+
+    def calls(y):
+        fun = jax.jit(lambda a, b, y: (a.__setitem__(..., a[...] + y), b[...] + y)[1])
+        for _ in range(depth):
+            fun = jax.jit(lambda a, b, y, fun=fun: fun(a, b, fun(a, b, y)))
+        y = fun(one, other, y)
+        y = lax.cond(y.sum() > 0, lambda: fun(other, one, y), lambda: fun(one, other, y))
+        return fun(one, other, y)
+
+    return calls(x / 100) + one[...] + other[...]
+
+
 def in_rules(x):
     @jax.custom_vjp
     def fun(y):
@@ -149,7 +167,7 @@ def made_empty(x):
 
 
 BODIES = [whole_and_parts, indices, in_scan, in_nested_loops, in_branches, in_calls, in_rules]
-BODIES += [with_collectives, mapped_over_rows, made_empty]
+BODIES += [in_calls_of_calls, with_collectives, mapped_over_rows, made_empty]
 EVERY_BODY = pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 
 
@@ -160,6 +178,20 @@ def test_values(body):
     expected = jax.jit(mapped(body, jax.shard_map, **options))(X)
     np.testing.assert_allclose(jax.jit(mapped(body))(X), expected, rtol=1e-5)
     np.testing.assert_allclose(mapped(body)(X), expected, rtol=1e-5)
+
+
+def test_shared_programs_are_rewritten_once(monkeypatch):
+    rewritten = []
+    start = ValueProgram.__init__
+
+    def counted(self, *args):
+        rewritten.append(self)
+        start(self, *args)
+
+    monkeypatch.setattr(ValueProgram, "__init__", counted)
+    graph = mapped(partial(in_calls_of_calls, depth=6)).trace(X)
+    assert len(rewritten) == 1 + 7 + 2  # the body, the jitted functions and the branches
+    assert str(graph).count(" = jit[") == 2 * 6 + 4
 
 
 @pytest.mark.parametrize(
