@@ -24,7 +24,7 @@ Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overl
          gather of each block that is to be rewritten.
 Leaves:  gathers without a product that sums over their rows, or without a reduce_scatter of a
          product of them; those whose rows anything else reads; devices whose rows cannot be cut
-         into `parts` equal chunks.
+         into `parts` equal chunks; a block that waits for one that is rewritten before it.
 
 What is computed of a chunk between two gathers is a function that is called for each chunk.
 What is computed element by element from one product is computed again where it is needed, so that
