@@ -9,7 +9,9 @@ was traced as a template.
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
 
 from jax.extend import core as jex_core
 
@@ -88,6 +90,25 @@ class Rewriter:
     def effects(self, effects: Effect) -> Effect:
         """The effects of a rewritten program or equation that had these effects."""
         return effects
+
+
+class KeptRewriter(Rewriter):
+    """A rewrite that depends on the program alone: it keeps results as long as programs live.
+
+    What JAX derives from a program, it keeps with that object. Functions that share functions would
+    take exponential time if each rewrite of a shared program gave another one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: weakref.WeakKeyDictionary[Any, Jaxpr | None] = weakref.WeakKeyDictionary()
+
+    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
+        if jaxpr not in self._kept:
+            new = self.rewrite(jaxpr)
+            self._kept[jaxpr] = None if new is jaxpr else new  # or `jaxpr` would never be freed
+        new = self._kept[jaxpr]
+        return jaxpr if new is None else new
 
 
 def named(atom: Atom, names: Mapping[Atom, Atom]) -> Atom:

@@ -31,7 +31,7 @@ from shmap_compiler.base.untyped import AnyValue, Atom, DType, Eqn, Function, Ja
 from shmap_compiler.jaxprs.building import is_dropped, where
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
-from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
+from shmap_compiler.jaxprs.rewriting import KeptRewriter, Names, copy_equations, named
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
 from shmap_compiler.transforms.split import Split, save_everything, split
@@ -81,9 +81,9 @@ def _split_marked(
 ) -> Split:
     if not names_any(closed, ("cond", "scan", *REGIONS)):
         return split(closed, unknown_in, instantiated_in, saveable)
-    marked = _Marking(regions=saveable is save_everything).jaxpr(closed)
-    parts = split(marked, unknown_in, instantiated_in, saveable)
-    restore = _Restoring().jaxpr
+    marking = _MARKING if saveable is save_everything else _MARKING_BRANCHES
+    parts = split(marking.jaxpr(closed), unknown_in, instantiated_in, saveable)
+    restore = _RESTORING.jaxpr
     return dataclasses.replace(parts, known=restore(parts.known), staged=restore(parts.staged))
 
 
@@ -95,7 +95,7 @@ def _split_region(
         return eqn, None, [False] * len(eqn.outvars), [False] * len(eqn.outvars), []
     region = eqn.params["eqn"]
     policy = region.params["policy"] or jax.checkpoint_policies.nothing_saveable
-    program = _Marking(regions=False).jaxpr(close_jaxpr(region.params["jaxpr"]))
+    program = _MARKING_BRANCHES.jaxpr(close_jaxpr(region.params["jaxpr"]))
     everywhere = [True] * len(eqn.invars)
     parts = split(program, unknown_in, everywhere, policy).with_unknown_outputs_only()
     unknown_out = parts.unknown_out
@@ -189,7 +189,7 @@ def _round(x: Atom, out: Atom, near: Eqn) -> Eqn:
 # --------------------------------------------------------------------------- regions, marked
 
 
-class _Marking(Rewriter):
+class _Marking(KeptRewriter):
     """Replaces branches and, if `regions`, regions and loops by primitives with their own rules.
 
     Only where JAX's rules are made from those of the held equations: the program of a while loop,
@@ -213,7 +213,11 @@ class _Marking(Rewriter):
         return super().equation(eqn, names) if name in RULE_FOLLOWING else [eqn]
 
 
-class _Restoring(Rewriter):
+_MARKING = _Marking(regions=True)
+_MARKING_BRANCHES = _Marking(regions=False)
+
+
+class _Restoring(KeptRewriter):
     """Restores regions to equations of JAX, and inlines the calls of known halves."""
 
     def concerned(self, eqns: Sequence[Eqn]) -> list[int]:
@@ -240,3 +244,6 @@ class _Restoring(Rewriter):
         for outer, v in zip(call.outvars, inner.outvars, strict=True):
             names[outer] = named(v, values)
         return eqns
+
+
+_RESTORING = _Restoring()

@@ -20,7 +20,7 @@ from shmap_compiler.base.jax_compat import close_jaxpr, constants_to_inputs, ope
 from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
-from shmap_compiler.jaxprs.rewriting import Names, Rewriter
+from shmap_compiler.jaxprs.rewriting import KeptRewriter, Names
 from shmap_compiler.transforms.checkpoint import split_in_scope
 
 
@@ -33,7 +33,7 @@ def transpose(
       known: values of the other inputs.
       cotangents: of the outputs.
     """
-    return jax_compat.transpose(_Whole().jaxpr(jaxpr), linear, known, cotangents)
+    return jax_compat.transpose(_WHOLE.jaxpr(jaxpr), linear, known, cotangents)
 
 
 _whole_p = jex_core.Primitive("linear_region")
@@ -42,12 +42,15 @@ _whole_p.multiple_results = True
 _whole_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
 
 
-class _Whole(Rewriter):
+class _Whole(KeptRewriter):
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name
         if name == "cond" or name in REGIONS:
             return [eqn.replace(primitive=_whole_p, params={"eqn": eqn})]
         return super().equation(eqn, names) if name in RULE_FOLLOWING else [eqn]
+
+
+_WHOLE = _Whole()
 
 
 def _transpose(cotangents: Sequence[AnyValue], *args: AnyValue, eqn: Eqn) -> list[AnyValue]:

@@ -1,12 +1,15 @@
 """The walk that all rewrites of nested programs share."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from shmap_compiler.base.jax_compat import replace_jaxpr
 from shmap_compiler.jaxprs.contents import equations, holders, primitives
-from shmap_compiler.jaxprs.rewriting import Rewriter, copy_equations, named, renamed
+from shmap_compiler.jaxprs.rewriting import KeptRewriter, Rewriter, copy_equations, named, renamed
 
 X = jnp.arange(4.0)
 
@@ -87,6 +90,26 @@ def test_results_are_renamed():
     same, sine = run(new, X)
     assert jnp.array_equal(same, X)
     assert jnp.array_equal(sine, jnp.sin(X))
+
+
+class KeptSinToCos(SinToCos, KeptRewriter):
+    pass
+
+
+def test_kept_rewrites_give_the_same_object_as_long_as_the_program_lives():
+    rewriter = KeptSinToCos()
+    shared = jax.jit(jnp.sin)
+    one, other = (jax.make_jaxpr(lambda x, y=y: (shared(x), -x * y))(X) for y in (1, 2))
+    first, second = (rewriter.jaxpr(each).eqns[0].params["jaxpr"] for each in (one, other))
+    assert first is second
+    assert rewriter.jaxpr(one) is rewriter.jaxpr(one)
+    unchanged = jax.make_jaxpr(jnp.tanh)(X)
+    assert rewriter.jaxpr(unchanged) is rewriter.jaxpr(unchanged) is unchanged
+    references = [weakref.ref(each) for each in (one, other, unchanged, rewriter.jaxpr(one))]
+    del one, other, unchanged
+    jax.clear_caches()
+    gc.collect()
+    assert [each() for each in references] == [None] * 4
 
 
 def test_copies_of_equations():

@@ -11,7 +11,9 @@ from checkpoint_programs import POLICIES, STRUCTURES, arguments, cost, gradient
 from compilers import fast_jit
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from jax import lax
 from jax.experimental import io_callback
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
@@ -127,6 +129,32 @@ def test_what_is_an_argument_already_is_not_saved_again():
     )
     (known,) = (eqn for eqn in program.eqns if eqn.primitive is shmap_p)
     assert len(known.outvars) == 1
+
+
+def twice(below):
+    return jax.checkpoint(lambda x: below(below(x)))
+
+
+def in_both_branches(below):
+    return lambda x: lax.cond(lax.psum(x.sum(), "i") > 0, below, lambda x: below(2 * x), x)
+
+
+@pytest.mark.parametrize("around", [twice, in_both_branches])
+def test_gradients_of_functions_that_share_functions(around):
+    """The number of calls grows exponentially with the depth, the gradient's program does not."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+
+    def gradient_of(depth, mapper):
+        fun = jax.jit(lambda x: jnp.sin(x) + lax.pmean(x, "i"))
+        for _ in range(depth):
+            fun = jax.jit(around(fun))
+        mapped = mapper(fun, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        return jax.jit(jax.grad(lambda x: mapped(x).sum()))
+
+    expected = gradient_of(3, jax.shard_map)(x)
+    np.testing.assert_allclose(gradient_of(3, shard_map)(x), expected, rtol=1e-5)
+    assert gradient_of(20, shard_map).lower(x).as_text().count("all_reduce") < 1000
 
 
 def examples(count):
