@@ -363,6 +363,12 @@ def test_R9_a_program_called_twice_is_solved_for_each_call():
     assert graph.replication.of(program.invars[0]) == ON_I, "the union over both calls"
 
 
+def test_outputs_are_listed_once():
+    """Checks ask for those of programs with thousands of results, one by one."""
+    replication = traced(lambda x: (x, x), P("i")).replication
+    assert replication.outputs is replication.outputs
+
+
 def test_R11_R12_what_loops_and_branches_pass_on_where_transformations_made_them():
     """`jax.lax` takes such carries and operands out of the loops and branches that users write."""
     test = jax.make_jaxpr(lambda a, b: jnp.sum(a) < 9)(BLOCK, BLOCK)
