@@ -14,7 +14,7 @@ from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import COLLECTIVES, is_axis_index
 from shmap_passes.ir.ops import defining_op, free_values
 
-from shmap_compiler.unjit.replacing_call import ReplacingCall, as_call, is_constant, is_inside
+from shmap_compiler.unjit.replacing_call import ReplacingCall, as_call, constants, is_inside
 from shmap_compiler.unjit.spelling.draws import is_draw
 from shmap_compiler.unjit.types import is_tensor
 from shmap_compiler.unjit.user_calls import library_call_at
@@ -31,10 +31,11 @@ def find_calls(block: ir.Block, outermost: str) -> Iterator[ReplacingCall]:
     Args:
       outermost: the jitted function.
     """
+    known = constants()
     groups: dict[tuple[Any, ...], list[ir.Operation]] = {}
     for each in list(block.operations)[:-1]:
         op = each.operation
-        if op.name in _NOT_INSIDE or is_axis_index(op) or is_draw(op) or is_constant(op):
+        if op.name in _NOT_INSIDE or is_axis_index(op) or is_draw(op) or op in known:
             continue
         location = str(op.location)
         frames = () if is_backward(location) else frames_of(location, outermost)

@@ -20,7 +20,7 @@ from shmap_passes.ir.types import Value
 from shmap_compiler.unjit.replacing_call import (
     ReplacingCall,
     as_call,
-    is_constant,
+    constants,
 )
 from shmap_compiler.unjit.types import elements_of, is_float, literal, shape_of
 from shmap_compiler.unjit.user_calls import SOURCE
@@ -238,14 +238,14 @@ def _cone(
     result: Value, x: Value, order: dict[ir.Operation, int]
 ) -> tuple[list[ir.Operation], list[Value]] | None:
     """The operations between `x` and a result, and what else they need; None if it is too much."""
-    after = _made_of(x, order)
+    after, known = _made_of(x, order), constants()
     found: dict[ir.Operation, None] = {}
     parameters: dict[Value, None] = {}
     todo = [result]
     while todo:
         value = todo.pop()
         op = defining_op(value)
-        if value == x or op in found or (op is not None and is_constant(op)):
+        if value == x or op in found or (op is not None and op in known):
             continue
         if value in after:
             if op is None or not _may_be_inside(op) or len(found) > _MOST_OPS:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxlib.mlir import ir
-from shmap_passes.ir.ops import defining_op, free_values
+from shmap_passes.ir.ops import free_values
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.unjit.constants import Constants
 from shmap_compiler.unjit.embedded import outline
 from shmap_compiler.unjit.layout import Code, call
 from shmap_compiler.unjit.same_results import order_of_arguments
@@ -97,11 +98,9 @@ def as_call(ops: Sequence[ir.Operation], text: str, definition: str = "") -> Rep
     last = ops[-1]
     if len(last.results) != 1:
         return None
-    constants: dict[Any, None] = {}
-    for value in free_values(ops):
-        for op in makers_of_constant(value):
-            constants[op] = None
-    inputs, module = outline([*constants, *ops], [last.results[0]])
+    known = constants()
+    makers = dict.fromkeys(op for value in free_values(ops) for op in known.makers(value))
+    inputs, module = outline([*makers, *ops], [last.results[0]])
     if not 0 < len(inputs) <= _MOST_INPUTS or len(inputs) != text.count(SOURCE):
         return None
     if not all(is_tensor(value) and shape_of(value) for value in inputs):
@@ -124,18 +123,6 @@ def is_inside(op: ir.Operation, ops: Sequence[ir.Operation]) -> bool:
     return True
 
 
-def makers_of_constant(value: Value) -> list[ir.Operation]:
-    """The operations that make what is known without arguments; [] of other values."""
-    op = defining_op(value)
-    if op is None or not is_constant(op):
-        return []
-    return [*(each for v in op.operands for each in makers_of_constant(v)), op]
-
-
-def is_constant(op: ir.Operation) -> bool:
-    if op.name == "stablehlo.constant":
-        return True
-    if op.name not in _OF_CONSTANTS:
-        return False
-    sources = [defining_op(operand) for operand in op.operands]
-    return all(source is not None and is_constant(source) for source in sources)
+def constants() -> Constants:
+    """The operations that are part of a call if what they make is."""
+    return Constants(lambda op: op.name in _OF_CONSTANTS)

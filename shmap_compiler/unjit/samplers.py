@@ -7,6 +7,7 @@ the user's line returns for that key.
 from __future__ import annotations
 
 import ast
+import heapq
 import inspect
 import math
 from collections.abc import Iterator
@@ -16,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
-from shmap_passes.ir.ops import defining_op
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.unjit.constants import Constants
 from shmap_compiler.unjit.embedded import call_stablehlo, outline
 from shmap_compiler.unjit.same_results import agree
+from shmap_compiler.unjit.threefry_loops import in_order
 from shmap_compiler.unjit.types import shape_of
 from shmap_compiler.unjit.user_calls import call_at, full_name
 from shmap_compiler.unjit.user_lines import frames_of
@@ -103,45 +105,33 @@ def _tuple(shape: tuple[int, ...]) -> str:
 def _behind(sources: list[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
     """The operations that need only random bits, and those with results of their shape."""
     derived: set[Value] = {op.results[0] for op in sources}
+    known = Constants(lambda op: not len(op.regions) and op.name != "stablehlo.custom_call")
     constants: dict[ir.Operation, None] = {}
-    ops: list[ir.Operation] = []
-    is_after = False
-    for each in sources[0].block.operations:
-        op = each.operation
-        if op in sources:
-            is_after = True
+    ops: dict[ir.Operation, None] = {}
+    todo = [(in_order(user), user) for op in sources for user in _users(op)]
+    heapq.heapify(todo)
+    while todo and len(ops) < _MOST_OPS:
+        _, op = heapq.heappop(todo)
+        if op in ops or op in sources or len(op.results) != 1 or len(op.regions):
             continue
-        if not is_after or len(op.results) != 1 or len(op.regions) or len(ops) >= _MOST_OPS:
+        if not op.name.startswith(("stablehlo.", "chlo.")):
             continue
-        others = [value for value in op.operands if value not in derived]
-        if len(others) == len(op.operands) or not op.name.startswith(("stablehlo.", "chlo.")):
+        made = [known.makers(value) for value in op.operands if value not in derived]
+        if not all(made):
             continue
-        made = [_constant_ops(value) for value in others]
-        if any(each is None for each in made):
-            continue
-        constants.update(dict.fromkeys(op for each in made for op in each or ()))
+        constants.update(dict.fromkeys(op for each in made for op in each))
         derived.add(op.results[0])
-        ops.append(op)
+        ops[op] = None
+        for user in _users(op):
+            heapq.heappush(todo, (in_order(user), user))
     shape = shape_of(sources[0].results[0])
     return [*constants, *ops], [op for op in ops if shape_of(op.results[0]) == shape]
 
 
-def _constant_ops(value: Value) -> list[ir.Operation] | None:
-    """The operations that make a value of constants alone, in order; None for other values."""
-    op = defining_op(value)
-    if op is None or len(op.regions) or op.name == "stablehlo.custom_call":
-        return None
-    if op.name == "stablehlo.constant":
-        return [op]
-    if not len(op.operands):
-        return None
-    found: list[ir.Operation] = []
-    for operand in op.operands:
-        made = _constant_ops(operand)
-        if made is None:
-            return None
-        found += made
-    return [*found, op]
+def _users(op: ir.Operation) -> list[ir.Operation]:
+    """The operations of the same block that use the result."""
+    users = (use.owner.operation for use in op.results[0].uses)
+    return [user for user in users if user.block == op.block]
 
 
 @cache

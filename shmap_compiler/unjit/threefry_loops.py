@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cmp_to_key
 from itertools import product
 from typing import Any
 
@@ -133,8 +133,14 @@ def _ops_behind(loop: ir.Operation, stops: set[Value]) -> list[ir.Operation] | N
         found[source] = None
         todo += list(source.operands)
     # Constants may be in a block around that of the loop.
-    order = {each.operation: k for k, each in enumerate(loop.block.operations)}
-    return sorted(found, key=lambda op: order.get(op, -1))
+    around = [op for op in found if op.block != loop.block]
+    return around + sorted((op for op in found if op.block == loop.block), key=in_order)
+
+
+@cmp_to_key
+def in_order(op: ir.Operation, other: ir.Operation) -> int:
+    """A key by which operations of a block are in order. MLIR numbers a block once."""
+    return -1 if op.is_before_in_block(other) else 1
 
 
 @cache
