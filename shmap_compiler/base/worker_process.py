@@ -63,7 +63,8 @@ class WorkerProcess:
             died = WorkerDied(status, self._log.read())
             self.stop()
             raise died from None
-        except TimeoutError:
+        except BaseException:
+            # After a KeyboardInterrupt, too: the next message would get this answer.
             self.stop()
             raise
 
