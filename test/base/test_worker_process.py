@@ -45,6 +45,6 @@ def test_an_interrupted_question_leaves_no_answer(worker):
 
 
 def test_a_late_answer_is_not_taken_for_the_next(worker):
-    with pytest.raises(TimeoutError, match="^$"):
+    with pytest.raises(TimeoutError, match=r"^$"):
         worker.ask(b"slow", 0.5)
     assert worker.ask(b"last", 60) == b"last"
