@@ -173,7 +173,7 @@ def layers(name, count):
     """A program of several layers, one after the other, with weights of their own."""
     body, (rows, *weights), _, (shape, *shapes) = PROGRAMS[name.removesuffix("'")]
 
-    def layers(x, ws):
+    def stack(x, ws):
         for w in ws:
             x = x + body(x, *w)
         return x
@@ -181,7 +181,7 @@ def layers(name, count):
     specs = rows, [tuple(weights)] * count
     is_gradient = name.endswith("'")
     mapped = shard_map(
-        _gradient(layers, 0, 1) if is_gradient else layers,
+        _gradient(stack, 0, 1) if is_gradient else stack,
         mesh=AbstractMesh((8,), ("i",)),
         in_specs=specs,
         out_specs=specs if is_gradient else rows,

@@ -7,7 +7,7 @@ Weights' gradients are products that sum over the tokens of both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -16,9 +16,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.analyses import analysis
-from ..ir.body_form import BodyForm, read_body_form
+from ..ir.body_form import read_body_form
 from ..ir.collective_ops import whole_axes, with_whole_axes
-from ..ir.dataflow import Dataflow, Dataflows, Node, dataflows
+from ..ir.dataflow import Dataflow, Node, dataflows
 from ..ir.find_ops import find_ops
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
@@ -54,38 +54,37 @@ class ExchangeBlock:
     taken: dict[tuple[Value, int], Cut]
 
     @property
+    def all_ops(self) -> tuple[ir.Operation, ...]:
+        return self.ops
+
+    @property
+    def touched(self) -> tuple[ir.Operation, ...]:
+        return (*self.ops, *(op for segment in self.segments for op in segment.late))
+
+    @property
     def exchanges(self) -> tuple[ir.Operation, ...]:
         return tuple(op for segment in self.segments for op in segment.exchanges)
 
 
-def exchange_blocks(
-    ops: Sequence[ir.Operation], form: BodyForm, *, rewritten: bool = True
-) -> Iterator[ExchangeBlock]:
-    """The blocks that begin with some all_to_alls, and have a sum over what is exchanged.
-
-    Args:
-      rewritten: whether each may be rewritten before the next one is asked for.
-    """
-    todo = with_whole_axes(ops)
-    flows = dataflows(form.module)
-    known: _Known = {}
-    while todo:
-        op, axes = todo.pop(0)
-        count = form.mesh.product(axes)
-        found = _found(op, axes, count, flows.of(op.block), known) if count > 1 else None
-        if found is not None:
-            inside = found.exchanges
-            todo = [each for each in todo if each[0] not in inside]  # rewriting erases them
-            yield found
-            if rewritten:
-                flows, known = Dataflows(), {}
-
-
 @analysis
 def exchange_blocks_of(module: ModuleOp) -> tuple[ExchangeBlock, ...]:
-    """All of a module in body form."""
-    ops = find_ops(module.operation, [ALL_TO_ALL])
-    return tuple(exchange_blocks(ops, read_body_form(module), rewritten=False))
+    """The blocks of a module in body form, in program order.
+
+    They begin with an all_to_all, and have a sum over what is exchanged.
+    """
+    form, flows = read_body_form(module), dataflows(module)
+    known: _Known = {}
+    found: list[ExchangeBlock] = []
+    exchanged: set[ir.Operation] = set()
+    for op, axes in with_whole_axes(find_ops(module.operation, [ALL_TO_ALL])):
+        count = form.mesh.product(axes)
+        if op in exchanged or count == 1:
+            continue
+        block = _found(op, axes, count, flows.of(op.block), known)
+        if block is not None:
+            exchanged.update(block.exchanges)
+            found.append(block)
+    return tuple(found)
 
 
 _Known: TypeAlias = "dict[tuple[ir.Block, Cut, tuple[str, ...]], _Reached]"

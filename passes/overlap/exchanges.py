@@ -51,6 +51,10 @@ class Exchange:
         return (self.op, *self.ops, self.back)
 
     @property
+    def touched(self) -> tuple[ir.Operation, ...]:
+        return self.all_ops
+
+    @property
     def products(self) -> tuple[Product, ...]:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 

@@ -37,7 +37,7 @@ from .cuts import Cut
 from .exchanges import ALL_TO_ALL, Exchange, exchanges_of
 from .form import Empty, Form
 from .pieces import barrier, compute, empty, join, take
-from .rewriting import RewritingPass
+from .rewriting import RewritingPass, apart
 
 _USUAL = 4
 """Chunks, if the form does not say how many."""
@@ -60,13 +60,7 @@ class OverlapAllToAll(RewritingPass[Exchange]):
     barriers: bool = False
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[Exchange]:
-        wanted, taken = {*ops}, set[ir.Operation]()
-        found: list[Exchange] = []
-        for each in exchanges_of(body.module):
-            if each.op in wanted and taken.isdisjoint(each.all_ops):
-                taken.update(each.all_ops)
-                found.append(each)
-        return iter(found)
+        return apart(exchanges_of(body.module), ops)
 
     def rewrite(self, site: Exchange, body: BodyForm, form: Form) -> None:
         parts = form.parts or _USUAL

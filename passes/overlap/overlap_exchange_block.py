@@ -37,11 +37,11 @@ from typing import Literal
 from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
-from .exchange_blocks import ExchangeBlock, exchange_blocks, exchange_blocks_of
+from .exchange_blocks import ExchangeBlock, exchange_blocks_of
 from .exchange_chunks import exchange_in_chunks
 from .exchanges import ALL_TO_ALL
 from .form import Empty, Form
-from .rewriting import RewritingPass
+from .rewriting import RewritingPass, apart
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,7 @@ class OverlapExchangeBlock(RewritingPass[ExchangeBlock]):
     ordered: bool = False
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ExchangeBlock]:
-        # One alone is as shmap-choose-overlap has found it; others change when one is rewritten.
-        if len(ops) == 1:
-            return (each for each in exchange_blocks_of(body.module) if each.op in ops)
-        return exchange_blocks(ops, body)
+        return apart(exchange_blocks_of(body.module), ops)
 
     def rewrite(self, site: ExchangeBlock, body: BodyForm, form: Form) -> None:
         exchange_in_chunks(site, form)

@@ -43,7 +43,7 @@ from jaxlib.mlir import ir
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from .form import Empty, Form
-from .rewriting import RewritingPass
+from .rewriting import RewritingPass, apart
 from .rings import can_go_round
 from .row_blocks import RowBlock, row_blocks_of
 from .row_chunks import compute_in_chunks
@@ -64,14 +64,7 @@ class OverlapRowBlock(RewritingPass[RowBlock]):
     empty: Empty = "zeros"
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[RowBlock]:
-        wanted, taken = {*ops}, set[ir.Operation]()
-        found: list[RowBlock] = []
-        for each in row_blocks_of(body.module):
-            # A block is as it was found when another is rewritten, if it has other operations.
-            if each.op in wanted and taken.isdisjoint(each.late):
-                taken.update(each.all_ops)
-                found.append(each)
-        return iter(found)
+        return apart(row_blocks_of(body.module), ops)
 
     def rewrite(self, site: RowBlock, body: BodyForm, form: Form) -> None:
         if can_go_round(site.op, body, site.count):

@@ -38,6 +38,37 @@ class Rewritable(Protocol):
 SiteT = TypeVar("SiteT", bound=Rewritable)
 
 
+class Disjoint(Rewritable, Protocol):
+    """What can be rewritten beside others that were found together with it.
+
+    Attributes:
+      all_ops: the operations that are erased when it is rewritten.
+      touched: those, and others that are moved.
+    """
+
+    @property
+    def all_ops(self) -> tuple[ir.Operation, ...]: ...
+    @property
+    def touched(self) -> tuple[ir.Operation, ...]: ...
+
+
+DisjointT = TypeVar("DisjointT", bound=Disjoint)
+
+
+def apart(found: Iterable[DisjointT], ops: Sequence[ir.Operation]) -> Iterator[DisjointT]:
+    """Those that begin with some operations, but none that touches what one before it erases.
+
+    Each is as it was found when those before it are rewritten.
+    """
+    wanted, erased = {*ops}, set[ir.Operation]()
+    kept: list[DisjointT] = []
+    for each in found:
+        if each.op in wanted and erased.isdisjoint(each.touched):
+            erased.update(each.all_ops)
+            kept.append(each)
+    return iter(kept)
+
+
 @dataclass(frozen=True)
 class RewritingPass(Pass, Generic[SiteT]):
     """A pass that rewrites sites into forms.
@@ -54,7 +85,8 @@ class RewritingPass(Pass, Generic[SiteT]):
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[SiteT]:
         """What can be rewritten among operations that have a form, in program order.
 
-        Each is looked for when it is asked for, so those before may have been rewritten.
+        Each is looked for when it is asked for, as those before may have been rewritten, or all of
+        them before the first, if that does not change the others (`apart`).
         """
         raise NotImplementedError(f"{type(self).__name__} defines no sites(ops, body)")
 

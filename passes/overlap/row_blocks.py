@@ -61,6 +61,10 @@ class RowBlock:
         return (*self.ops, *scattered)
 
     @property
+    def touched(self) -> tuple[ir.Operation, ...]:
+        return (*self.all_ops, *self.late)
+
+    @property
     def products(self) -> tuple[Product, ...]:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 

@@ -31,20 +31,22 @@ Names = dict[Atom, Atom]
 class Rewriter:
     """Rewrites the equations of a program and of the programs nested in it.
 
-    A program that several equations hold is rewritten once, so that they still share it. A program
-    in which nothing changes stays the same object, so that what is known of it stays known.
+    A program is rewritten once as long as it lives, so that equations that hold one still share it,
+    and what JAX derives from it and keeps with it is found again. Functions that share functions
+    would take exponential time else. A program in which nothing changes stays the same object. What
+    a rewriter makes of a program may depend on its own attributes, but on nothing else.
     """
 
     def __init__(self) -> None:
-        self._rewritten: dict[int, tuple[Jaxpr, Jaxpr]] = {}
+        self._changed: weakref.WeakKeyDictionary[Any, Jaxpr | None] = weakref.WeakKeyDictionary()
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
         """The rewritten program, open or closed as `jaxpr` is."""
-        known = self._rewritten.get(id(jaxpr))
-        if known is None:
-            # The original is kept, too, so that no other object gets its id.
-            known = self._rewritten[id(jaxpr)] = jaxpr, self.rewrite(jaxpr)
-        return known[1]
+        if jaxpr not in self._changed:
+            new = self.rewrite(jaxpr)
+            self._changed[jaxpr] = None if new is jaxpr else new  # or it would never be freed
+        changed = self._changed[jaxpr]
+        return jaxpr if changed is None else changed
 
     def rewrite(self, jaxpr: Jaxpr) -> Jaxpr:
         """Rewrites a program that was not rewritten before."""
@@ -90,25 +92,6 @@ class Rewriter:
     def effects(self, effects: Effect) -> Effect:
         """The effects of a rewritten program or equation that had these effects."""
         return effects
-
-
-class KeptRewriter(Rewriter):
-    """A rewrite that depends on the program alone: it keeps results as long as programs live.
-
-    What JAX derives from a program, it keeps with that object. Functions that share functions would
-    take exponential time if each rewrite of a shared program gave another one.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: weakref.WeakKeyDictionary[Any, Jaxpr | None] = weakref.WeakKeyDictionary()
-
-    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        if jaxpr not in self._kept:
-            new = self.rewrite(jaxpr)
-            self._kept[jaxpr] = None if new is jaxpr else new  # or `jaxpr` would never be freed
-        new = self._kept[jaxpr]
-        return jaxpr if new is None else new
 
 
 def named(atom: Atom, names: Mapping[Atom, Atom]) -> Atom:

@@ -31,7 +31,7 @@ from shmap_compiler.base.untyped import AnyValue, Atom, DType, Eqn, Function, Ja
 from shmap_compiler.jaxprs.building import is_dropped, where
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
-from shmap_compiler.jaxprs.rewriting import KeptRewriter, Names, copy_equations, named
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
 from shmap_compiler.transforms.split import Split, save_everything, split
@@ -189,7 +189,7 @@ def _round(x: Atom, out: Atom, near: Eqn) -> Eqn:
 # --------------------------------------------------------------------------- regions, marked
 
 
-class _Marking(KeptRewriter):
+class _Marking(Rewriter):
     """Replaces branches and, if `regions`, regions and loops by primitives with their own rules.
 
     Only where JAX's rules are made from those of the held equations: the program of a while loop,
@@ -217,7 +217,7 @@ _MARKING = _Marking(regions=True)
 _MARKING_BRANCHES = _Marking(regions=False)
 
 
-class _Restoring(KeptRewriter):
+class _Restoring(Rewriter):
     """Restores regions to equations of JAX, and inlines the calls of known halves."""
 
     def concerned(self, eqns: Sequence[Eqn]) -> list[int]:

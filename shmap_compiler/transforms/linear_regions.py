@@ -20,7 +20,7 @@ from shmap_compiler.base.jax_compat import close_jaxpr, constants_to_inputs, ope
 from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
-from shmap_compiler.jaxprs.rewriting import KeptRewriter, Names
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter
 from shmap_compiler.transforms.checkpoint import split_in_scope
 
 
@@ -42,7 +42,7 @@ _whole_p.multiple_results = True
 _whole_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
 
 
-class _Whole(KeptRewriter):
+class _Whole(Rewriter):
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name
         if name == "cond" or name in REGIONS:

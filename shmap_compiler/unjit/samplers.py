@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
+from shmap_passes.ir.ops import Position
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.constants import Constants
 from shmap_compiler.unjit.embedded import call_stablehlo, outline
 from shmap_compiler.unjit.same_results import agree
-from shmap_compiler.unjit.threefry_loops import in_order
 from shmap_compiler.unjit.types import shape_of
 from shmap_compiler.unjit.user_calls import call_at, full_name
 from shmap_compiler.unjit.user_lines import frames_of
@@ -108,10 +108,10 @@ def _behind(sources: list[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Op
     known = Constants(lambda op: not len(op.regions) and op.name != "stablehlo.custom_call")
     constants: dict[ir.Operation, None] = {}
     ops: dict[ir.Operation, None] = {}
-    todo = [(in_order(user), user) for op in sources for user in _users(op)]
+    todo = [Position(user) for op in sources for user in _users(op)]
     heapq.heapify(todo)
     while todo and len(ops) < _MOST_OPS:
-        _, op = heapq.heappop(todo)
+        op = heapq.heappop(todo).op
         if op in ops or op in sources or len(op.results) != 1 or len(op.regions):
             continue
         if not op.name.startswith(("stablehlo.", "chlo.")):
@@ -123,7 +123,7 @@ def _behind(sources: list[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Op
         derived.add(op.results[0])
         ops[op] = None
         for user in _users(op):
-            heapq.heappush(todo, (in_order(user), user))
+            heapq.heappush(todo, Position(user))
     shape = shape_of(sources[0].results[0])
     return [*constants, *ops], [op for op in ops if shape_of(op.results[0]) == shape]
 

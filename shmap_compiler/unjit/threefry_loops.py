@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cmp_to_key
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry2x32_p
 from jaxlib.mlir import ir
-from shmap_passes.ir.ops import defining_op, walk
+from shmap_passes.ir.ops import Position, defining_op, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.embedded import call_stablehlo, outline
@@ -134,13 +134,7 @@ def _ops_behind(loop: ir.Operation, stops: set[Value]) -> list[ir.Operation] | N
         todo += list(source.operands)
     # Constants may be in a block around that of the loop.
     around = [op for op in found if op.block != loop.block]
-    return around + sorted((op for op in found if op.block == loop.block), key=in_order)
-
-
-@cmp_to_key
-def in_order(op: ir.Operation, other: ir.Operation) -> int:
-    """A key by which operations of a block are in order. MLIR numbers a block once."""
-    return -1 if op.is_before_in_block(other) else 1
+    return around + sorted((op for op in found if op.block == loop.block), key=Position)
 
 
 @cache

@@ -73,7 +73,7 @@ def counted(function):
 
 
 def lowered(f, args=(X,), in_specs=ROWS, out_specs=ROWS):
-    mapped = shard_map(f, mesh=mesh(i=4), in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    mapped = shard_map(f, mesh=mesh(i=4), in_specs=in_specs, out_specs=out_specs)
     return mapped.lower(*args).as_text()
 
 

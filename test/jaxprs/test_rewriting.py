@@ -9,7 +9,7 @@ from jax import lax
 
 from shmap_compiler.base.jax_compat import replace_jaxpr
 from shmap_compiler.jaxprs.contents import equations, holders, primitives
-from shmap_compiler.jaxprs.rewriting import KeptRewriter, Rewriter, copy_equations, named, renamed
+from shmap_compiler.jaxprs.rewriting import Rewriter, copy_equations, named, renamed
 
 X = jnp.arange(4.0)
 
@@ -92,12 +92,8 @@ def test_results_are_renamed():
     assert jnp.array_equal(sine, jnp.sin(X))
 
 
-class KeptSinToCos(SinToCos, KeptRewriter):
-    pass
-
-
-def test_kept_rewrites_give_the_same_object_as_long_as_the_program_lives():
-    rewriter = KeptSinToCos()
+def test_a_program_is_rewritten_once_as_long_as_it_lives():
+    rewriter = SinToCos()
     shared = jax.jit(jnp.sin)
     one, other = (jax.make_jaxpr(lambda x, y=y: (shared(x), -x * y))(X) for y in (1, 2))
     first, second = (rewriter.jaxpr(each).eqns[0].params["jaxpr"] for each in (one, other))

@@ -83,3 +83,23 @@ def test_a_block_of_rows_that_waits_for_one_that_is_rewritten_stays():
     text = rewritten(crossed, "overlap-row-block", "row-chunks", *args, in_specs=in_specs)
     assert text.count("stablehlo.all_gather") == 6
     assert text.count("stablehlo.reduce_scatter") == 1
+
+
+def trained_layer(x, w):
+    """A layer of experts both ways; the gradient of the weights sums over tokens of both."""
+    b = exchange(x).reshape(32, 8)
+    g = exchange(jnp.tanh(exchange((b @ w).reshape(4, 8, 8))))
+    return exchange((g.reshape(32, 8) @ w).reshape(4, 8, 8)), b.T @ g.reshape(32, 8)
+
+
+def test_blocks_of_exchanges_are_rewritten():
+    """The second one exchanges what the first one has computed."""
+
+    def twice(x, w):
+        y, one = trained_layer(x, w)
+        z, other = trained_layer(jnp.flip(y, 1), w)
+        return z, one, other
+
+    x, w = normal(0, 16, 8, 8), normal(1, 8, 8)
+    text = rewritten(twice, "overlap-exchange-block", "summed-chunks", x, w, in_specs=(ROWS, P()))
+    assert text.count("stablehlo.all_to_all") == 16
