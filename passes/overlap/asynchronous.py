@@ -30,7 +30,8 @@ from ..ir.types import array_bytes
 from .decision import Choice, Decision
 from .form import Form
 from .independence import Independence, bits
-from .lives import Life, Lives, Timeline
+from .lives import Lives
+from .meanwhile import Meanwhile
 from .products import Product
 from .site import Site
 
@@ -142,7 +143,7 @@ class _Block:
             is_formed = each.choice.form is not None
             is_faster = plan.plain is not None and seconds <= MARGIN * plan.plain
             is_enough = saved >= _LEAST_HIDDEN * each.sent or not is_alone
-            if is_formed or (is_faster and is_enough and self._fits(each.site, beside)):
+            if is_formed or (is_faster and is_enough and self._meanwhile.fits(each.site, beside)):
                 plan = replace(plan, name="asynchronous", expected=seconds, reason="")
                 found[each.site] = Choice(each.site, Form("asynchronous"), plan)
         return {} if is_alone and self._saved(found) < _LEAST_SAVED else found
@@ -163,16 +164,13 @@ class _Block:
         while True:
             given_up = self._fastest_without(formed, group, reached)
             hidden = self._run(group, given_up, reached)[1]
-            large = {
-                each
-                for each in given_up
-                if not self._fits(each.site, self._meanwhile(each, hidden.get(each, {})))
-            }
+            late = {each: self._late(each, hidden.get(each, {})) for each in given_up}
+            large = {each for each in given_up if not self._meanwhile.fits(each.site, late[each])}
             if not large:
                 return given_up
             formed = [each for each in formed if each not in large]
 
-    def _meanwhile(self, candidate: _Candidate, hidden: Iterable[int]) -> Iterable[int]:
+    def _late(self, candidate: _Candidate, hidden: Iterable[int]) -> Iterable[int]:
         """The products that may run beside a collective which some of them hide.
 
         While it sums, a compiler may compute all that can be computed: with 16384 rows of 4096, and
@@ -314,43 +312,9 @@ class _Block:
                 beside = tuple(self._independence.beside(number))
                 yield _Candidate(site, choice, number, sent, computed, beside)
 
-    def _fits(self, site: Site, beside: Iterable[int]) -> bool:
-        """Whether what products read that run beside a collective has a place meanwhile.
-
-        In the plain program they may come before what is sent is computed.
-        """
-        sent = self.flow.node(site.op)
-        before = sent.number
-        if sent.name != ALL_GATHER:
-            before = min(each.number for each in map(self.flow.node, site.products))
-        late = {*beside}
-        earlier, later = dict[int, int](), dict[int, int]()
-        for place in {place for number in late for place in self._read_by.get(number, ())}:
-            life = self._lives[place]
-            if life.first < sent.number:
-                readers = [user.number for user in self.flow.users(life.value)]
-                least = max([before, life.first, *(n for n in readers if n not in late)])
-                earlier[place] = min(life.last, least)
-                later[place] = max(life.last, sent.number)
-        most = self._timeline.peak(earlier)
-        return self._timeline.peak(later) - most <= self.lives.allowed(self.block, most)
-
     @cached_property
-    def _lives(self) -> list[Life]:
-        return self.lives.of(self.block)
-
-    @cached_property
-    def _timeline(self) -> Timeline:
-        return Timeline.of(self._lives)
-
-    @cached_property
-    def _read_by(self) -> dict[int, list[int]]:
-        """The places in `_lives` of the arrays that an operation reads."""
-        found: dict[int, list[int]] = {}
-        for place, life in enumerate(self._lives):
-            for user in self.flow.users(life.value):
-                found.setdefault(user.number, []).append(place)
-        return found
+    def _meanwhile(self) -> Meanwhile:
+        return Meanwhile(self.block, self.flow, self.lives)
 
     @cached_property
     def _independence(self) -> Independence:
