@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 
 from shmap_compiler.base.descriptions import show_type_of, with_article
+from shmap_compiler.base.jax_compat import HOST_KIND
 from shmap_compiler.base.specs import mentioned
 from shmap_compiler.base.untyped import Aval, Json, Unchecked
 from shmap_compiler.records.signature import Signature
@@ -71,6 +72,14 @@ def mesh_sizes(header: Json) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Ax
     return tuple(axes), sizes, tuple(AxisType[kind] for kind in kinds)
 
 
+def memory_kinds(header: Json, name: str) -> tuple[str | None, ...]:
+    """The memory kind of each array, None for that of the device."""
+    found = entries(header, name, str, type(None))
+    for kind in found:
+        choice(name, kind, (None, HOST_KIND))
+    return tuple(found)
+
+
 def type_text(text: Json) -> tuple[str, tuple[int, ...]]:
     """(element type, shape) of a type in a header."""
     if not text or type(text[0]) is not str:
@@ -112,6 +121,8 @@ def signature(found: Signature) -> None:
     _count("in_specs", len(found.in_specs), inputs)
     _count("in_tree", found.in_tree.num_leaves, len(found.in_paths) + len(found.static))
     _count("out_specs", len(found.out_specs), len(found.out_types))
+    _count("in_memory_kinds", len(found.in_memory_kinds), inputs)
+    _count("out_memory_kinds", len(found.out_memory_kinds), len(found.out_types))
     _count("out_tree", found.out_tree.num_leaves, len(found.out_types))
     positions = [position for position, _, _ in found.static]
     if len(set(positions)) < len(positions) or not set(positions) <= set(

@@ -15,10 +15,13 @@ from dataclasses import dataclass
 
 import jax
 from jax.core import ShapedArray
+from jax.extend import source_info_util
 from jax.sharding import Mesh, PartitionSpec, Sharding
 from jax.typing import ArrayLike
 
-from shmap_compiler.base.jax_compat import shaped_array
+from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.jax_compat import memory_kinds, shaped_array
+from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue, Aval, Device
 from shmap_compiler.eager.placing import place
 from shmap_compiler.graph.structural_keys import type_key
@@ -131,8 +134,12 @@ class Layout(ABC):
         in_specs: Sequence[PartitionSpec],
         out_spec: PartitionSpec,
     ) -> Traced:
-        """The one-op Graph of an operation on full arrays of these types."""
-        return trace(
+        """The one-op Graph of an operation on full arrays of these types.
+
+        Raises:
+          BodyError: a result is in the memory of the host.
+        """
+        traced = trace(
             operation.fun,
             name=operation.name,
             who=operation.who,
@@ -142,6 +149,9 @@ class Layout(ABC):
             out_specs=lambda types: [out_spec] * len(types),
             in_types=in_types,
         )
+        if memory_kinds(traced.graph.body_out_types):
+            raise BodyError(operation.who, [_on_host(operation)])
+        return traced
 
     def whole(self, value: ArrayLike) -> jax.Array:
         return place(value, self.whole_sharding())
@@ -172,3 +182,12 @@ class Layout(ABC):
         index = tuple(place.get(a, slice(None)) for a in self.mesh.axis_names)
         found = self.mesh.devices[index]
         return list(found.flat) if hasattr(found, "flat") else [found]
+
+
+def _on_host(operation: Operation) -> Problem:
+    return Problem(
+        f"{operation.name} at {shown_source(source_info_util.current())}",
+        "a value in the memory of the host, in a call outside of jax.jit",
+        "values in the memory of the devices, where such a call runs the function",
+        "call jax.jit of the shard_mapped function",
+    )

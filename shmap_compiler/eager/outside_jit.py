@@ -27,7 +27,7 @@ _PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
 """Compiled graphs, by structure: outside of jit, every derivative makes new graphs."""
 
 
-def _impl(*args, graph, mesh_witness):
+def _impl(*args, graph, witness):
     if not has_devices(graph.mesh, args):
         raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
     program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(_program, graph)))

@@ -80,7 +80,12 @@ def _relabelled(
     operation = Operation("relabel", "an eager call", lambda block: [fun(block)])
     traced = layout.trace(operation, [aval], [in_spec], out_spec)
     compiled = _compiled(traced.graph)
-    return lambda array: compiled(array)[0]
+
+    def run(array):
+        with jax.disable_jit(False):  # what is compiled ahead of time cannot run without it
+            return compiled(array)[0]
+
+    return run
 
 
 def _compiled(graph: Graph) -> Callable[..., Sequence[jax.Array]]:

@@ -18,7 +18,7 @@ from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
 from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import BodyError, Problem, SpecTypeError, TargetError, errors_of
-from shmap_compiler.base.jax_compat import is_tracing, needs_varying_types
+from shmap_compiler.base.jax_compat import is_on_host, is_tracing, needs_varying_types
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.base.untyped import Function, Leaf, PyTree, Setting, Wrapped
@@ -91,6 +91,8 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
             return self._bound(region, args)
         if region.has_types_inside:
             return self._bound(region, args)  # the types of eager values have no split
+        if any(map(is_on_host, leaves)):
+            return self._bound(region, args)  # blocks of eager values are on the devices
         if self._has_reductions or any(map(reduces, leaves)):
             return self._placed(region, args)  # only types know what may be done with summands
         if isinstance(region.mesh, AbstractMesh):

@@ -156,7 +156,8 @@ class Graph:
             ]
             shape = specs.global_shape(block.shape, spec, self.mesh)
             reduces = reductions(spec) | type_reductions(block)
-            return type_on_mesh(outside, splits, shape, block.dtype, block.weak_type, reduces)
+            kept = block.dtype, block.weak_type, reduces, block.memory_space
+            return type_on_mesh(outside, splits, shape, *kept)
 
         return [full(t, s) for t, s in zip(types, type_specs, strict=True)]
 

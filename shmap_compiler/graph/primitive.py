@@ -24,6 +24,7 @@ from shmap_compiler.base.specs import show, show_mesh
 from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr, Parameter
 from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.host_memory import moves_to_host
 from shmap_compiler.graph.nested_graphs import all_equations
 
 shmap_p = Primitive("shard_map")  # the name in profiles and in error messages of JAX
@@ -34,10 +35,17 @@ def bind(graph: Graph, *args: AnyValue) -> list[AnyValue]:
     """Applies a graph to full arrays."""
     if graph.outer_manual_axes and tracks_varying_types():
         args = tuple(_varying_together(graph, args))
+    return shmap_p.bind(*args, **parameters(graph))
+
+
+def parameters(graph: Graph) -> dict[str, Parameter]:
+    """The parameters of an equation that applies a graph."""
     # JAX's caches hold jaxprs among the parameters of an equation by weak references. This copy
     # belongs to one equation, so what they keep for the graph is freed with that equation.
-    witness = replace_jaxpr(mesh_witness(graph.mesh))
-    return shmap_p.bind(*args, graph=graph, mesh_witness=witness)
+    return {
+        "graph": graph,
+        "witness": replace_jaxpr(witness(graph.mesh, moves_to_host(graph.jaxpr))),
+    }
 
 
 def _varying_together(graph: Graph, args: Sequence[AnyValue]) -> list[AnyValue]:
@@ -60,16 +68,19 @@ def named_axes(graph: Graph) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=256)
-def mesh_witness(mesh: AnyMesh) -> Jaxpr:
-    """A jaxpr that mentions the mesh and computes nothing of use.
+def witness(mesh: AnyMesh, reaches_host: bool) -> Jaxpr:
+    """A jaxpr that mentions the mesh, and the memory of the host, and computes nothing of use.
 
     jit takes its devices from sharding constraints, including those in jaxprs that are parameters
-    of equations. Without this parameter it would not find the mesh of a graph.
+    of equations. Without this parameter it would not find the mesh of a graph. Nor would it find
+    that a graph moves values to the memory of the host, and it would leave them where they are.
     """
-    constrain = functools.partial(
-        lax.with_sharding_constraint, shardings=NamedSharding(mesh, PartitionSpec())
-    )
-    return jax.make_jaxpr(constrain)(jax.ShapeDtypeStruct((), np.float32))
+
+    def mention(x):
+        x = lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec()))
+        return jax.device_put(x, jax.memory.Space.Host) if reaches_host else x
+
+    return jax.make_jaxpr(mention)(jax.ShapeDtypeStruct((), np.float32))
 
 
 def _shown(eqn: Eqn) -> dict[str, Parameter]:
@@ -88,7 +99,7 @@ def _shown(eqn: Eqn) -> dict[str, Parameter]:
 print_equations_as(shmap_p, _shown)
 
 
-def _type(*in_types, graph, mesh_witness):
+def _type(*in_types, graph, witness):
     types = graph.out_types
     if graph.outer_manual_axes and tracks_varying_types():
         joined = _varies_outside(graph, [varies_along(t) for t in in_types])

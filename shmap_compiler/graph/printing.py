@@ -123,8 +123,8 @@ class _Printer:
 
 
 def _shown_params(eqn: Eqn) -> Iterator[tuple[str, Parameter]]:
-    # A mesh_witness computes nothing.
-    return ((key, value) for key, value in eqn.params.items() if key != "mesh_witness")
+    # A witness computes nothing.
+    return ((key, value) for key, value in eqn.params.items() if key != "witness")
 
 
 def _programs(value: Parameter) -> list[Jaxpr]:

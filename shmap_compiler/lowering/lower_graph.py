@@ -75,7 +75,7 @@ _UNREDUCED_NEEDS_SHARDY = Problem(
 )
 
 
-def _lowering(ctx, *args, graph, mesh_witness):
+def _lowering(ctx, *args, graph, witness):
     return with_room(_lowered, ctx, args, graph)
 
 

@@ -18,10 +18,10 @@ from jax.interpreters.mlir import ir
 from jax.sharding import Mesh
 from jaxlib.mlir.dialects import stablehlo
 
-from shmap_compiler.base.jax_compat import compiling_for, shaped_array
+from shmap_compiler.base.jax_compat import compiling_for, shaped_array, space_of
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.untyped import LoweringContext, OpView
-from shmap_compiler.graph.primitive import mesh_witness
+from shmap_compiler.graph.primitive import witness
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
 from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.records.portable_program import PortableProgram
@@ -34,13 +34,15 @@ _GROUPS_BY_MESH_AXES = "1.16.0"
 def lower_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Lowered:
     """Lowers a program for the devices of `mesh`, as a function of the flat inputs."""
     signature = program.signature.on(mesh)
+    out_spaces = tuple(map(space_of, signature.out_memory_kinds))
 
     def run(*inputs):
         return module_p.bind(
             *[inputs[i] for i in program.kept],
             module=program.module,
             out_types=signature.out_types,
-            mesh_witness=mesh_witness(mesh),
+            out_spaces=out_spaces,
+            witness=witness(mesh, any(signature.out_memory_kinds)),
         )
 
     run.__name__ = signature.name
@@ -143,8 +145,11 @@ module_p = Primitive("stablehlo_module")
 module_p.multiple_results = True
 
 
-def _types(*in_types, module, out_types, mesh_witness):
-    return [shaped_array(t.shape, t.dtype, weak_type=False) for t in out_types]
+def _types(*in_types, module, out_types, out_spaces, witness):
+    placed = zip(out_types, out_spaces or [space_of(None)] * len(out_types), strict=True)
+    return [
+        shaped_array(t.shape, t.dtype, weak_type=False, memory_space=space) for t, space in placed
+    ]
 
 
 def lower_artifact(
@@ -157,7 +162,7 @@ def lower_artifact(
     return merge(parsed, ctx, args)
 
 
-def _lowering(ctx, *args, module, out_types, mesh_witness):
+def _lowering(ctx, *args, module, out_types, out_spaces, witness):
     return lower_artifact(ctx, args, module)
 
 

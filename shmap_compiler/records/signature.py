@@ -30,6 +30,9 @@ class Signature:
       out_tree: structure of the user's result.
       out_types: types of all outputs.
       out_specs: how each output is split.
+      in_memory_kinds: the memory of each input, as JAX names it; None for that of the device.
+        Empty if all are there.
+      out_memory_kinds: the memory of each output.
       places_results: whether results are split as `out_specs`; otherwise XLA chooses how, and
         `out_specs` have no meaning.
       callbacks: the lines of the program that call back into Python.
@@ -48,6 +51,8 @@ class Signature:
     out_types: tuple[jax.ShapeDtypeStruct, ...]
     out_specs: tuple[PartitionSpec, ...]
     callbacks: tuple[str, ...] = ()
+    in_memory_kinds: tuple[str | None, ...] = ()
+    out_memory_kinds: tuple[str | None, ...] = ()
     places_results: bool = True
 
     @property
@@ -98,9 +103,15 @@ class Signature:
     @property
     def in_shardings(self) -> list[NamedSharding]:
         """The sharding of each input, the constants first."""
-        return [NamedSharding(self.mesh, spec) for spec in self.in_specs]
+        return self._shardings(self.in_specs, self.in_memory_kinds)
 
     @property
     def out_shardings(self) -> list[NamedSharding]:
         """The sharding of each output."""
-        return [NamedSharding(self.mesh, spec) for spec in self.out_specs]
+        return self._shardings(self.out_specs, self.out_memory_kinds)
+
+    def _shardings(
+        self, specs: Sequence[PartitionSpec], memory_kinds: Sequence[str | None]
+    ) -> list[NamedSharding]:
+        placed = zip(specs, memory_kinds or [None] * len(specs), strict=True)
+        return [NamedSharding(self.mesh, spec, memory_kind=kind) for spec, kind in placed]

@@ -8,6 +8,7 @@ from functools import cached_property
 import jax
 
 from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.jax_compat import memory_kinds
 from shmap_compiler.base.untyped import AnyValue, Function, TreeDef
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.graph import Graph
@@ -75,4 +76,6 @@ class TracedCall:
             out_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.out_types),
             out_specs=graph.out_specs,
             callbacks=callback_lines(graph.jaxpr),
+            in_memory_kinds=memory_kinds(graph.in_types),
+            out_memory_kinds=memory_kinds(graph.out_types),
         )

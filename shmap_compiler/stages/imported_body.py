@@ -26,7 +26,7 @@ from shmap_passes.ir.ops import is_token, terminator, walk
 from shmap_compiler.base.errors import Problem, ProgramName, TargetError
 from shmap_compiler.base.untyped import OpView
 from shmap_compiler.records.signature import Signature
-from shmap_compiler.stages.imported_signature import given_shardings, signature_of
+from shmap_compiler.stages.imported_signature import Given, signature_of
 
 _OWN_LINE = re.compile(r'"-":(\d+:\d+)')
 _NAMED = re.compile(r'loc\("((?:[^"\\]|\\.)*)"(?:\(|\)$)')
@@ -62,7 +62,7 @@ def import_body(text: str, axes: Mapping[str, int] | None, who: ProgramName) -> 
         importer = _importer(opview, axes, who)
         _refuse_callbacks(opview, who)
         _name_operations(module.operation)
-        given = given_shardings(opview)
+        given = Given.of(opview)
         passes = (Verify(),) if importer is None else (importer, Verify())
         shmap_passes.run(module, passes)
         if importer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from shmap_passes.ir.boundary import SHARDING, Boundary, Dims, value_attributes
 from shmap_passes.ir.inline_calls import functions_of
 
 from shmap_compiler.base.errors import Problem, ProgramName, TargetError
+from shmap_compiler.base.jax_compat import HOST_KIND
 from shmap_compiler.base.untyped import OpView
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate.element_types import (
@@ -24,17 +26,45 @@ from shmap_compiler.simulate.element_types import (
     known_element_type,
 )
 
+_MEMORY_KIND = "mhlo.memory_kind"
 
-def given_shardings(module: OpView) -> list[ir.Attribute | None]:
-    """How the caller splits the arguments of `@main`, along all axes."""
-    main = functions_of(module).get("main")
-    if main is None:
-        return []
-    named = value_attributes(main, "arg_attrs", len(main.type.inputs))
-    return [
-        next((each[name] for name in (SHARDING, HLO_SHARDING) if name in each), None)
-        for each in named
-    ]
+
+@dataclass(frozen=True)
+class Given:
+    """What `@main` says of its arguments and results before the import; empty if it is none.
+
+    Attributes:
+      shardings: how the caller splits each argument, along all axes.
+      in_memory_kinds: the memory of each argument, None for that of the device.
+      out_memory_kinds: the memory of each result.
+    """
+
+    shardings: Sequence[ir.Attribute | None] = ()
+    in_memory_kinds: Sequence[str | None] = ()
+    out_memory_kinds: Sequence[str | None] = ()
+
+    @staticmethod
+    def of(module: OpView) -> Given:
+        """What the module says."""
+        main = functions_of(module).get("main")
+        if main is None:
+            return Given()
+        arguments = value_attributes(main, "arg_attrs", len(main.type.inputs))
+        results = value_attributes(main, "res_attrs", len(main.type.results))
+        shardings = [
+            next((each[name] for name in (SHARDING, HLO_SHARDING) if name in each), None)
+            for each in arguments
+        ]
+        return Given(
+            shardings, list(map(_memory_kind, arguments)), list(map(_memory_kind, results))
+        )
+
+
+def _memory_kind(attributes: ir.DictAttr) -> str | None:
+    if _MEMORY_KIND not in attributes:
+        return None
+    kind = attributes[_MEMORY_KIND]
+    return HOST_KIND if isinstance(kind, ir.StringAttr) and kind.value != "device" else None
 
 
 def _whole_placements(form: BodyForm, given: Sequence[ir.Attribute | None]) -> list[Dims | None]:
@@ -69,20 +99,17 @@ def _dims(attribute: ir.Attribute, form: BodyForm, boundary: Boundary) -> Dims |
     return tuple(tuple(ref.name for ref in dim) for dim in refs) if is_whole else None
 
 
-def signature_of(
-    form: BodyForm, given: Sequence[ir.Attribute | None], who: ProgramName
-) -> Signature:
+def signature_of(form: BodyForm, given: Given, who: ProgramName) -> Signature:
     """The signature of a program in body form.
-
-    Args:
-      given: what `given_shardings` returned before the import.
 
     Raises:
       TargetError: an argument or a result is none that JAX has arrays of.
     """
     names, sizes = zip(*form.mesh.axes, strict=True)
     problems: list[Problem] = []
-    in_types, in_specs = _sides(form, form.inputs, _whole_placements(form, given), problems)
+    in_types, in_specs = _sides(
+        form, form.inputs, _whole_placements(form, given.shardings), problems
+    )
     out_types, out_specs = _sides(form, form.outputs, [b.dims for b in form.outputs], problems)
     if problems:
         raise TargetError(who, problems)
@@ -99,7 +126,19 @@ def signature_of(
         out_tree=jax.tree.structure([0] * len(out_types)),
         out_types=out_types,
         out_specs=out_specs,
+        in_memory_kinds=_of_arrays(given.in_memory_kinds, form.inputs),
+        out_memory_kinds=_of_arrays(given.out_memory_kinds, form.outputs),
     )
+
+
+def _of_arrays(
+    kinds: Sequence[str | None], boundaries: Sequence[Boundary]
+) -> tuple[str | None, ...]:
+    """The memory kinds of those that are no tokens; none if all are in the memory of the device."""
+    if not any(kinds):
+        return ()
+    placed = zip(kinds, boundaries, strict=True)
+    return tuple(kind for kind, boundary in placed if boundary.dims is not None)
 
 
 def _sides(

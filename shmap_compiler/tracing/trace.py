@@ -25,6 +25,7 @@ from shmap_compiler.base.jax_compat import (
     enclosing_manual_axes,
     is_of_other_mesh,
     is_ref,
+    memory_space,
     reductions,
     trace_with_axes,
     type_on_mesh,
@@ -178,10 +179,9 @@ def _block_types(
 
     def block_type(t: Aval, spec: PartitionSpec) -> Aval:
         if (t, spec) not in made:
-            shape, weak = specs.shard_shape(t.shape, spec, mesh), getattr(t, "weak_type", False)
-            made[t, spec] = type_on_mesh(
-                body_mesh, type_split(t), shape, t.dtype, weak, type_reductions(t)
-            )
+            shape = specs.shard_shape(t.shape, spec, mesh)
+            kept = t.dtype, t.weak_type, type_reductions(t), memory_space(t)
+            made[t, spec] = type_on_mesh(body_mesh, type_split(t), shape, *kept)
         return made[t, spec]
 
     return [block_type(t, spec) for t, spec in zip(full, in_specs, strict=True)]

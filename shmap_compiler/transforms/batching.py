@@ -25,7 +25,7 @@ from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.trace import retrace
 
 
-def _batch(axis_data, args, dims, *, graph: Graph, mesh_witness):
+def _batch(axis_data, args, dims, *, graph: Graph, witness):
     if all(d is None for d in dims) and not _mentions(graph, axis_data.name):
         return bind(graph, *args), [None] * len(graph.out_specs)
     mesh_axes = _manual_axes_of_mapped_dimension(axis_data, graph)

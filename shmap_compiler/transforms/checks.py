@@ -19,7 +19,7 @@ from shmap_compiler.tracing.trace import retrace
 
 
 def _check(
-    *inputs: AnyValue, graph: Graph, mesh_witness: AnyValue
+    *inputs: AnyValue, graph: Graph, witness: AnyValue
 ) -> tuple[checkify.Error, list[AnyValue]]:
     """The rule of checkify for a shard_mapped program.
 

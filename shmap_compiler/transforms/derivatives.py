@@ -26,7 +26,7 @@ from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import nested_graphs
-from shmap_compiler.graph.primitive import bind, shmap_p
+from shmap_compiler.graph.primitive import bind, parameters, shmap_p
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations, names_any
 from shmap_compiler.replication.collective_rules import jax_axes
@@ -39,7 +39,7 @@ from shmap_compiler.transforms.linear_regions import transpose
 from shmap_compiler.transforms.split import Split
 
 
-def _jvp(primals, tangents, *, graph: Graph, mesh_witness):
+def _jvp(primals, tangents, *, graph: Graph, witness):
     nonzero_tangent = tuple(map(_is_nonzero, tangents))
     both, changes, constants = _with_tangents(graph, nonzero_tangent)
     results = bind(both, *constants, *primals, *where(nonzero_tangent, tangents))
@@ -108,7 +108,7 @@ _SPLITS: weakref.WeakKeyDictionary[Graph, tuple[tuple[bool, ...], Split]] = (
 """Programs with tangents, split as a reverse-mode derivative will need them."""
 
 
-def _partial_eval(trace, *tracers, graph: Graph, mesh_witness):
+def _partial_eval(trace, *tracers, graph: Graph, witness):
     """Runs what depends on known values only, and leaves the rest for later."""
     unknown_in = tuple(not t.is_known() for t in tracers)
     kept = _SPLITS.get(graph)
@@ -118,8 +118,7 @@ def _partial_eval(trace, *tracers, graph: Graph, mesh_witness):
         parts = split_for_derivative(graph.jaxpr, graph.body_mesh, unknown_in)
     nothing_now = all(parts.unknown_out) and not open_jaxpr(parts.known).eqns
     if not any(unknown_in) or nothing_now:
-        params = {"graph": graph, "mesh_witness": mesh_witness}
-        return trace.default_process_primitive(shmap_p, tracers, params)
+        return trace.default_process_primitive(shmap_p, tracers, parameters(graph))
     known_in, known_out = ([not u for u in row] for row in (unknown_in, parts.unknown_out))
     both = halves(
         graph,
@@ -132,14 +131,13 @@ def _partial_eval(trace, *tracers, graph: Graph, mesh_witness):
     inputs = [t.pval.get_known() for t in where(known_in, tracers)]
     results = bind(both.known, *inputs)
     residuals = map(trace.new_instantiated_const, both.residuals(inputs, results))
-    params = {"graph": both.staged, "mesh_witness": mesh_witness}
     operands = [*residuals, *where(unknown_in, tracers)]
-    later = iter(trace.default_process_primitive(shmap_p, operands, params))
+    later = iter(trace.default_process_primitive(shmap_p, operands, parameters(both.staged)))
     now = iter(results)
     return [next(later) if u else next(now) for u in parts.unknown_out]
 
 
-def _transpose(cotangents, *args, graph: Graph, mesh_witness):
+def _transpose(cotangents, *args, graph: Graph, witness):
     linear = [ad.is_undefined_primal(a) for a in args]
     known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
     linear_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if m]

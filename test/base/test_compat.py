@@ -313,6 +313,36 @@ def test_in_memory_space():
     assert kept.memory_space == jax.memory.Space.Host
 
 
+def on_host():
+    device = jax.devices()[0]
+    host = jax.sharding.SingleDeviceSharding(device, memory_kind=jax_compat.HOST_KIND)
+    return jax.device_put(jnp.zeros(3), host)
+
+
+def test_memory_space():
+    spaces = jax.memory.Space
+    assert jax_compat.memory_space(jax.typeof(on_host())) == spaces.Host
+    assert jax_compat.memory_space(jax.typeof(jnp.zeros(3))) == spaces.Device
+    assert jax_compat.memory_space(jax.ShapeDtypeStruct((3,), "int8")) == spaces.Device
+
+
+def test_is_on_host():
+    assert jax_compat.is_on_host(on_host())
+    assert jax_compat.is_on_host(jax.typeof(on_host()))
+    assert not any(map(jax_compat.is_on_host, (jnp.zeros(3), 1.0, "static")))
+
+
+def test_memory_kinds():
+    there, here = jax.typeof(on_host()), jax.typeof(jnp.zeros(3))
+    assert jax_compat.memory_kinds([here, there]) == (None, "pinned_host")
+    assert jax_compat.memory_kinds([here, here]) == ()
+
+
+def test_space_of():
+    for kind, space in ((None, "Device"), ("device", "Device"), ("pinned_host", "Host")):
+        assert jax_compat.space_of(kind) == jax.memory.Space[space]
+
+
 def test_scan_counts():
     def body(x, c):
         return lax.scan(lambda carry, row: ((carry[0] + row * c, carry[1] + 1), -row), (x[0], 1), x)

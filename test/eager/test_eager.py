@@ -403,7 +403,7 @@ def test_mesh_in_scope_and_explicit_axes(kind):
         same(function, x)
 
 
-def test_disable_jit_runs_loops_in_python(capsys):
+def test_disable_jit_runs_loops_in_python(layout, capsys):
     function = mapped(lambda x: lax.fori_loop(0, 3, lambda k, x: print("step") or x + k, x))
     with jax.disable_jit():
         result = function(X)

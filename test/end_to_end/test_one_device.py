@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from example_programs import EXAMPLES, MODULES, arguments, assert_equals_reference, reference
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from programs import draw_program
 from programs.compare import check_value
@@ -133,6 +133,49 @@ def test_an_executable_is_explained(device):
     assert explanation.collectives == ()
     is_known = any(chip.device_kind == device.device_kind for chip in CHIPS)
     assert (explanation.totals.step_seconds is not None) == is_known
+
+
+@on_each_platform
+def test_arrays_on_the_host(device):
+    mesh, space = mesh_of(device, ("i",)), jax.memory.Space
+    host = NamedSharding(mesh, P("i"), memory_kind="pinned_host")
+
+    @shard_map(mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    def double(x):
+        there = jax.device_put(x, space.Device) * 2
+        return jax.device_put(there, space.Host), there, x
+
+    x = jax.device_put(A, host)
+    for run in (jax.jit(double), double.lower(x).compile(), jax.jit(double).lower(x).compile()):
+        results = run(x)
+        assert [r.sharding.memory_kind for r in results] == ["pinned_host", "device", "pinned_host"]
+        for result, factor in zip(results, (2, 2, 1), strict=True):
+            np.testing.assert_array_equal(result, factor * A)
+
+
+@on_each_platform
+def test_a_gradient_of_offloaded_values(device):
+    policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
+
+    @shard_map(mesh=mesh_of(device, ("i",)), in_specs=(P("i"), P()), out_specs=P("i"))
+    def layers(x, w):
+        layer = jax.checkpoint(lambda x, _: (jnp.tanh(x @ w), None), policy=policy)
+        return jax.lax.scan(layer, x, None, length=4)[0]
+
+    w = 0.3 * np.eye(8, dtype=np.float32)
+    gradient = jax.jit(jax.grad(lambda x: layers(x, w).sum()))(A)
+    slope, x = np.ones_like(A), A
+    for _ in range(4):
+        x = np.tanh(0.3 * x)
+        slope = slope * 0.3 * (1 - x**2)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-4)
+
+
+@on_each_platform
+def test_a_call_without_jit(device):
+    of = loss(mesh_of(device, ("i", "j")))
+    with jax.disable_jit():
+        np.testing.assert_allclose(of(A, B), reference_loss(A, B), rtol=1e-5, atol=1e-5)
 
 
 def ahead_of_time(lowered, target):

@@ -503,7 +503,7 @@ def test_text_is_the_same_on_another_machine(tmp_path, monkeypatch):
     graph = traced(body, in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
     monkeypatch.chdir(tmp_path)
     text = str(graph)
-    assert re.findall(r"/|mesh_witness|Typed| at 0x|# *$", text, re.M) == []
+    assert re.findall(r"/|witness|Typed| at 0x|# *$", text, re.M) == []
     line = inner.__code__.co_firstlineno
     assert f"shard_map[  # test_graph.py:{line + 4} " in text
     assert "graph inner on mesh(i=4, j=2), manual outside: i:" in text

@@ -18,7 +18,16 @@ from shmap_compiler.base.jax_compat.lowering import (
     tensor_sharding,
     unreduced_axes,
 )
-from shmap_compiler.base.jax_compat.memory import in_memory_space, offload_spaces, policy_saves
+from shmap_compiler.base.jax_compat.memory import (
+    HOST_KIND,
+    in_memory_space,
+    is_on_host,
+    memory_kinds,
+    memory_space,
+    offload_spaces,
+    policy_saves,
+    space_of,
+)
 from shmap_compiler.base.jax_compat.meshes import (
     AnyMesh,
     abstract_mesh,
@@ -111,6 +120,7 @@ from shmap_compiler.base.jax_compat.types import (
 )
 
 __all__ = [
+    "HOST_KIND",
     "PARTLY_MANUAL_REDUCTIONS",
     "AnyMesh",
     "Reductions",
@@ -143,6 +153,7 @@ __all__ = [
     "is_jaxpr",
     "is_key_type",
     "is_of_other_mesh",
+    "is_on_host",
     "is_readable_name",
     "is_ref",
     "is_ref_effect",
@@ -154,6 +165,8 @@ __all__ = [
     "lowering_mesh",
     "manual_axes_of",
     "manual_type_reductions",
+    "memory_kinds",
+    "memory_space",
     "mesh_in_scope",
     "needs_varying_types",
     "no_devices_in_scope",
@@ -179,6 +192,7 @@ __all__ = [
     "shaped_array",
     "shardy_is_on",
     "shows_varying_type",
+    "space_of",
     "special_value",
     "tensor_sharding",
     "trace_in_scope",

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 
-from shmap_compiler.base.untyped import AnyValue, Aval, Setting
+from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, Setting
+
+_DEVICE = jax.memory.Space.Device
+HOST_KIND = "pinned_host"
+"""The memory kind of a sharding that places arrays in the memory of the host."""
 
 
 def policy_saves(decision: Setting) -> bool:
@@ -32,8 +38,30 @@ def in_memory_space(x: AnyValue, type_: Aval) -> AnyValue:
     return jax.device_put(x, type_.memory_space)
 
 
+def memory_space(type_: Aval) -> Setting:
+    """The memory space of an array type; of another one, the memory of the device."""
+    return getattr(type_, "memory_space", _DEVICE)
+
+
+def is_on_host(value: Leaf | Aval) -> bool:
+    """Whether an array, or one of this type, is in the memory of the host."""
+    type_ = jax.typeof(value) if isinstance(value, jax.Array) else value
+    return memory_space(type_) != _DEVICE
+
+
+def memory_kinds(types: Sequence[Aval]) -> tuple[str | None, ...]:
+    """The memory kind of each array type, None for that of the device; empty if all are there."""
+    kinds = tuple(HOST_KIND if is_on_host(t) else None for t in types)
+    return kinds if any(kinds) else ()
+
+
+def space_of(kind: str | None) -> Setting:
+    """The memory space of a memory kind; None stands for that of the device."""
+    return _DEVICE if kind is None else _MEMORY_SPACES[kind]
+
+
 _MEMORY_SPACES = {
-    "device": jax.memory.Space.Device,
-    "pinned_host": jax.memory.Space.Host,
+    "device": _DEVICE,
+    HOST_KIND: jax.memory.Space.Host,
     "unpinned_host": jax.memory.Space.Host,
 }

@@ -22,11 +22,16 @@ from shmap_compiler.base.untyped import Aval, DType, Setting
 
 
 def shaped_array(
-    shape: Sequence[int], dtype: DType, weak_type: bool, sharding: NamedSharding | None = None
+    shape: Sequence[int],
+    dtype: DType,
+    weak_type: bool,
+    sharding: NamedSharding | None = None,
+    memory_space: Setting = jax.memory.Space.Device,
 ) -> ShapedArray:
-    if sharding is None:
-        return ShapedArray(tuple(shape), dtype, weak_type=weak_type)
-    return ShapedArray(tuple(shape), dtype, weak_type=weak_type, sharding=sharding)
+    kept: dict[str, Any] = {"weak_type": weak_type, "memory_space": memory_space}
+    if sharding is not None:
+        kept["sharding"] = sharding
+    return ShapedArray(tuple(shape), dtype, **kept)
 
 
 def varying_type(
@@ -172,6 +177,7 @@ def type_on_mesh(
     dtype: DType,
     weak_type: bool,
     reduces: Reductions = Reductions(),
+    memory_space: Setting = jax.memory.Space.Device,
 ) -> ShapedArray:
     """Type of an array whose dimensions are split over axes of `mesh`.
 
@@ -185,7 +191,8 @@ def type_on_mesh(
     spec = PartitionSpec(*entries)
     if reduces:
         spec = with_reductions(spec, reduces.over(explicit))
-    return shaped_array(shape, dtype, weak_type, NamedSharding(abstract_mesh(mesh), spec))
+    sharding = NamedSharding(abstract_mesh(mesh), spec)
+    return shaped_array(shape, dtype, weak_type, sharding, memory_space)
 
 
 def bits_of(dtype: DType) -> int:
