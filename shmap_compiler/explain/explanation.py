@@ -13,6 +13,7 @@ from shmap_passes.cost.chips import Chip
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base import specs
+from shmap_compiler.base.text_tables import show_bytes
 from shmap_compiler.base.untyped import Aval, Unchecked
 from shmap_compiler.explain import hlo
 from shmap_compiler.explain.comparison import Comparison
@@ -229,6 +230,11 @@ def _notes(target: Target | None, machine: Machine | None, schedule: Schedule) -
         "connect devices that are not neighbors in the network"
         for line, count in hops.items()
     ]
+    if schedule.host_bytes:
+        notes.append(
+            f"{show_bytes(schedule.host_bytes)} move between the memories of the device and of the "
+            "host: no time includes that"
+        )
     if machine is None:
         notes.append("no times: the target has no published figures; use e.g. tpu:v5e:2x4")
         return tuple(notes)

@@ -40,7 +40,9 @@ class Instruction:
     @property
     def memory_bytes(self) -> int:
         """Bytes of the result in the memory of the device: without those in a TPU's VMEM."""
-        return type_bytes(_ELSEWHERE.sub("", self.type))
+        return sum(
+            type_bytes(array) for array in array_types(self.type) if memory_space(array) == DEVICE
+        )
 
     def attribute(self, pattern: str) -> str | None:
         """What the first group of `pattern` matches in the attributes."""
@@ -134,6 +136,9 @@ class Module:
                 yield from self.within(inner)
 
 
+DEVICE, HOST = 0, 5
+"""The numbers of memories in layouts: `bf16[8,128]{1,0:T(8,128)S(5)}` is on the host."""
+
 STARTING = "AsyncCollectiveStart"
 """The custom call at the end of a fusion of libtpu's that starts a collective."""
 
@@ -150,8 +155,8 @@ _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _ROOT = Path(__file__).parents[2]
 _OWN = tuple(str(_ROOT / folder) + os.sep for folder in ("shmap_compiler", "passes", "tools"))
 """Where this package is, if it is not among the installed libraries but in a checkout."""
-_ELSEWHERE = re.compile(r"\w+\[[^\]]*\]\{[^}]*T\([^}]*S\([1-9]\)[^}]*\}")
-"""An array with a tiled layout, as on TPUs, and a memory space other than the usual one."""
+_SPACE = re.compile(r"(?P<tiles>T\([^}]*)?S\((?P<space>\d)\)[^}]*\}")
+_TYPE = re.compile(r"\b[a-z]+\d*\w*\[[\d,<=]*\](?:\{[^}]*\})?")
 _ARRAY = re.compile(r"\b(?P<element>[a-z]+(?P<bits>\d*)\w*)\[(?P<sizes>[\d,<=]*)\]")
 
 
@@ -261,6 +266,23 @@ def _users_line(
 def type_bytes(type_: str) -> int:
     """Bytes of an array type or of a tuple of them; elements of less than a byte are packed."""
     return sum(math.ceil(elements * bits / 8) for _, bits, elements in _arrays(type_))
+
+
+def array_types(type_: str) -> list[str]:
+    """The types of all arrays of a type, with their layouts."""
+    return _TYPE.findall(type_)
+
+
+def memory_space(type_: str) -> int:
+    """The memory of an array: `DEVICE`, `HOST`, or one inside of a TPU.
+
+    Without tiles, as on GPUs, 1 is the part of the device's memory that NCCL can use.
+    """
+    match = _SPACE.search(type_)
+    if match is None:
+        return DEVICE
+    space = int(match["space"])
+    return space if match["tiles"] or space == HOST else DEVICE
 
 
 def shape(type_: str) -> tuple[int, ...]:

@@ -19,7 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from shmap_compiler.explain.hlo import Computation, Instruction, Module, type_bytes
+from shmap_compiler.explain.hlo import (
+    DEVICE,
+    Computation,
+    Instruction,
+    Module,
+    memory_space,
+    type_bytes,
+)
 from shmap_compiler.explain.shared_buffers import shared_buffers
 
 
@@ -79,11 +86,11 @@ def array_bytes(type_: str) -> int:
       >>> array_bytes("bf16[8,128]{1,0:T(8,128)(2,1)S(1)}")
       0
     """
+    if memory_space(type_) != DEVICE:
+        return 0
     match = _TILED.search(type_)
     if match is None:
         return type_bytes(type_)
-    if match["space"] and match["space"] != "0":
-        return 0
     sizes = [int(n) for n in match["sizes"].split(",") if n]
     order = [int(n) for n in match["order"].split(",") if n]
     tile = [int(n) for n in match["tile"].split(",") if n]
@@ -94,9 +101,7 @@ def array_bytes(type_: str) -> int:
     return type_bytes(type_) * math.prod(padded) // elements if elements else 0
 
 
-_TILED = re.compile(
-    r"\[(?P<sizes>[\d,]*)\]\{(?P<order>[\d,]*):T\((?P<tile>[\d,]+)\)[^}]*?(?:S\((?P<space>\d+)\))?\}"
-)
+_TILED = re.compile(r"\[(?P<sizes>[\d,]*)\]\{(?P<order>[\d,]*):T\((?P<tile>[\d,]+)\)")
 
 
 @dataclass

@@ -21,6 +21,7 @@ from shmap_compiler.explain import roofline
 from shmap_compiler.explain.beside import Beside
 from shmap_compiler.explain.collective import Collective, is_done, read_collective, start_of
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
+from shmap_compiler.explain.host_copies import host_bytes
 from shmap_compiler.explain.links import Links, show_link
 from shmap_compiler.explain.liveness import Buffer, Liveness, liveness
 from shmap_compiler.explain.roofline import Work
@@ -89,6 +90,7 @@ class Schedule:
       computing: seconds in which it computes.
       sending: seconds in which at least one collective runs.
       usage: seconds for which each link is in use; see `Links`.
+      host_bytes: what moves between the memories of the device and of the host; no time has it.
       unknown_loops: the lines of loops of which the number of trips is not known; they count once.
     """
 
@@ -100,6 +102,7 @@ class Schedule:
     computing: float = 0.0
     sending: float = 0.0
     usage: dict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
+    host_bytes: int = 0
     unknown_loops: list[str] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)
     peak: Peak = Peak()
@@ -139,6 +142,7 @@ class _Runner:
         live = liveness(self.module, computation)
         for index, instruction in enumerate(computation):
             _hold(schedule, live, index)
+            schedule.host_bytes += host_bytes(computation, instruction)
             collective = read_collective(self.module, computation, instruction, self.device_count)
             if is_done(self.module, instruction):
                 under_way = {name: c for name, (c, _, _) in started.items()}
@@ -260,6 +264,7 @@ def _append(schedule: Schedule, part: Schedule, times: int, live: Liveness, inde
             schedule.peak = Peak(begin, held + part.peak.bytes, tuple(buffers))
         schedule.occurrences += [replace(o, trips=o.trips * times) for o in part.occurrences]
         schedule.works += [replace(work, trips=work.trips * times) for work in part.works]
+    schedule.host_bytes += times * part.host_bytes
     schedule.seconds += times * part.seconds
     schedule.computing += times * part.computing
     schedule.sending += times * part.sending

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import ad_checkpoint, lax
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import assume_replicated
@@ -134,6 +134,25 @@ def grid(x, w):
     return lax.psum(gather(x, 1, "j") @ w, "i")
 
 
+def offloaded_gradient(x, w):
+    """Of layers whose inputs are on the host from the forward to the backward pass."""
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["input"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def layer(x, _):
+        return jnp.tanh(ad_checkpoint.checkpoint_name(x, "input") @ w), None
+
+    def loss(x):
+        last, _ = lax.scan(jax.checkpoint(layer, policy=policy), x, None, length=8)
+        return (last.astype(jnp.float32) ** 2).sum()
+
+    return jax.grad(loss)(x)
+
+
 _MLP = (bf16(16384, 4096), bf16(4096, 16384), bf16(16384, 4096))
 _MLP_SPECS = (P("i", None), P(None, "i"), P("i", None))
 _LAYERS = (bf16(N * 4096, 4096), bf16(8, 4096, 4096))
@@ -225,6 +244,14 @@ PROGRAMS: dict[str, Program] = {
             "all-gather": 8 * _SHARE * 4096 * 4096 * 2,
             "reduce-scatter": 8 * _SHARE * 4096 * 4096 * 2,
         },
+    ),
+    "offloaded_gradient": Program(
+        offloaded_gradient,
+        (P("i"), P()),
+        P("i"),
+        (bf16(32768, 4096), bf16(4096, 4096)),
+        flops=3 * 8 * 2 * 4096**3,
+        sent={},
     ),
     "ring": Program(
         ring,
