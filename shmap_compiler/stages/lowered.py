@@ -300,9 +300,20 @@ class Lowered:
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
         check_target(signature, target)
-        if not self.snapshots.choices(ChooseOverlap()):
+        snapshots = self._snapshots_for(target.platform)
+        if not snapshots.choices(ChooseOverlap()):
             return OverlapReport(())
-        return report_of(self.snapshots, self.overlap, machine_for(signature, target))
+        return report_of(snapshots, self.overlap, machine_for(signature, target))
+
+    def _snapshots_for(self, platform: str) -> Snapshots:
+        """Snapshots of the program for a platform, on which a body may do other things."""
+        mesh = self.call.signature.mesh
+        here = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else "cpu"
+        if platform == {"gpu": "cuda"}.get(here, here):
+            return self.snapshots
+        with using(self.added), using_setting(OverlapSetting("off")):
+            _, snapshots = lower_for(self.call, self.partitioner, self.groups, platform)
+        return snapshots
 
     def _compiled_here(self, given: Mapping[str, Unchecked]) -> Executable:
         if not given:

@@ -324,6 +324,8 @@ def test_memory_space():
     assert jax_compat.memory_space(jax.typeof(on_host())) == spaces.Host
     assert jax_compat.memory_space(jax.typeof(jnp.zeros(3))) == spaces.Device
     assert jax_compat.memory_space(jax.ShapeDtypeStruct((3,), "int8")) == spaces.Device
+    named = jax.ShapeDtypeStruct((3,), "int8", sharding=on_host().sharding)
+    assert jax_compat.memory_space(named) == spaces.Host
 
 
 def test_is_on_host():

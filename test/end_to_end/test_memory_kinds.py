@@ -93,6 +93,15 @@ def test_compiled_loaded_and_portable_programs_place_them_there(body, kind, part
             jax.tree.map(np.testing.assert_array_equal, results, expected)
 
 
+@partitioners
+def test_a_type_says_that_an_argument_is_on_the_host(partitioner):
+    x = placed(X, "pinned_host")
+    type_ = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=x.sharding)
+    compiled = mapped(double_of_host).lower(type_, partitioner=partitioner).compile()
+    assert compiled.input_shardings == [x.sharding]
+    np.testing.assert_array_equal(compiled(x), 2 * X)
+
+
 def moves(lowered):
     """How often values move to each memory, and the memories of arguments and results."""
     text = lowered.as_text()

@@ -269,6 +269,34 @@ def test_a_jitted_function_for_another_number_of_devices():
         function.compile(Target.parse("cpu:4"))
 
 
+def there_and_back(x):
+    return jax.device_put(jax.device_put(x, jax.memory.Space.Host), jax.memory.Space.Device)
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(
+    ("kept", "form"),
+    [(jnp.tanh, "unroll"), (there_and_back, None), (jax.jit(there_and_back), None)],
+    ids=["nothing moves", "in the loop", "in a function"],
+)
+def test_loops_that_move_values_to_the_host_are_not_unrolled(kept, form):
+    """The report is on the program for the target: for CPUs, nothing moves."""
+
+    def layers(x, ws):
+        def layer(x, w):
+            return jnp.tanh(kept(kept(x)) @ lax.all_gather(w, "i", tiled=True)), None
+
+        return lax.scan(layer, x, ws)[0]
+
+    specs = {"in_specs": (P("i"), P(None, "i")), "out_specs": P("i")}
+    types = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((32768, 4096), (8, 4096, 4096))]
+    lowered = shard_map(layers, mesh=AbstractMesh((8,), ("i",)), **specs).lower(*types)
+    choices = lowered.overlap_report("tpu:v5p:2x2x2").choices
+    (loop,) = (choice for choice in choices if choice.pattern == "gathering-loop")
+    assert loop.form == form
+    assert bool(form) != loop.reason.startswith("unrolled steps would keep on the device")
+
+
 @pytest.mark.slow
 @needs_tpu_compiler
 def test_a_program_for_tpus():

@@ -39,7 +39,12 @@ def in_memory_space(x: AnyValue, type_: Aval) -> AnyValue:
 
 
 def memory_space(type_: Aval) -> Setting:
-    """The memory space of an array type; of another one, the memory of the device."""
+    """The memory space of an array type, or of a `jax.ShapeDtypeStruct`, which its sharding names.
+
+    Of anything else, the memory of the device.
+    """
+    if isinstance(type_, jax.ShapeDtypeStruct):
+        return space_of(getattr(type_.sharding, "memory_kind", None))
     return getattr(type_, "memory_space", _DEVICE)
 
 
