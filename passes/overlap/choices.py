@@ -58,8 +58,13 @@ def choices(
     if machine is not None and len(machine.places) != mesh.size:
         machine = None
     decide = Decision(mesh, machine, effort, may_round)
-    loops = [site for site in sites if site.pattern == "gathering-loop"]
     chosen = {
+        site: Choice(site, None, Plan(None, reason=_INSTRUCTED))
+        for site in sites
+        if site.has_instructions
+    }
+    loops = [s for s in sites if s.pattern == "gathering-loop" and s not in chosen]
+    chosen |= {
         choice.site: choice for family in families(loops) for choice in decide.together(family)
     }
     # What is in a site that is rewritten as a whole stays as it is.
@@ -92,6 +97,7 @@ def choices(
     return _shared([chosen[site] for site in sites])
 
 
+_INSTRUCTED = "it has frontend attributes, which are instructions to XLA"
 _SUMS = ("product-scatter", "product-sum")
 
 

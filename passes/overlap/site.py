@@ -8,6 +8,7 @@ from typing import Literal
 from jaxlib.mlir import ir
 
 from ..cost.overlap import ProductShape
+from ..ir.instructions import has_instructions
 from .row_sources import Source
 
 Pattern = Literal[
@@ -82,6 +83,11 @@ class Site:
     def product(self) -> ir.Operation | None:
         """The first of the products."""
         return self.products[0] if self.products else None
+
+    @property
+    def has_instructions(self) -> bool:
+        """Whether the program has instructions to XLA for a collective or a product of it."""
+        return any(map(has_instructions, (self.op, *self.products, *self.collectives)))
 
     @property
     def flops(self) -> int:

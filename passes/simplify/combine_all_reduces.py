@@ -11,7 +11,8 @@ After:   %0 = stablehlo.concatenate %a, %b, dim = 0                        // fl
          %2 = stablehlo.slice %3 [1:5]
 Needs:   to run after every pass that matches all_reduces.
 Leaves:  of neighboring all_reduces over the same axes, of one reduction and element type, as few
-         as buffers of `limit` bytes allow.
+         as buffers of `limit` bytes allow. Those with frontend attributes stay
+         (passes/ir/instructions.py).
 
 Neighbors have no other collective, no call, loop or branch between them, and the results of the
 earlier ones are not used before the last, so no value is delayed. Values larger than `limit` are
@@ -45,6 +46,7 @@ from ..ir.collective_ops import (
     whole_axes,
 )
 from ..ir.find_ops import find_ops
+from ..ir.instructions import has_instructions
 from ..ir.types import Value
 
 # Ops that may hold collectives or have effects.
@@ -111,7 +113,7 @@ class _End:
 def _end(op: ir.Operation, limit: int) -> _End:
     if op.name != ALL_REDUCE or CHANNEL_HANDLE in op.attributes or _bytes(op) > limit:
         return _End(op)
-    kind = _kind(op)
+    kind = None if has_instructions(op) else _kind(op)
     return _End(op) if kind is None else _End(op, kind, _bytes(op))
 
 

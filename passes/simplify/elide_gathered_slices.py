@@ -11,7 +11,7 @@ After:   return %0
 Needs:   what shmap-verify accepts.
 Leaves:  no dynamic_slice of a gathered array that takes the device's own block, as far as its index
          is a known constant (passes/analysis/per_device_constants.py); no all_gather that is used
-         by such slices only.
+         by such slices only. Gathers with frontend attributes stay (passes/ir/instructions.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..analysis.per_device_constants import slices_of, takes_own_block
 from ..base import Pass
 from ..ir.body_form import read_body_form
 from ..ir.collective_ops import ALL_GATHER, over_whole_axes
+from ..ir.instructions import has_instructions
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class ElideGatheredSlices(Pass):
         form = read_body_form(module)
         elided = False
         for op, axes in gathers:
+            if has_instructions(op):
+                continue
             dimension = ir.IntegerAttr(op.attributes["all_gather_dim"]).value
             own = [s for s in slices_of(op) if takes_own_block(s, dimension, axes, form)]
             for slice_ in own:

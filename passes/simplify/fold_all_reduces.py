@@ -5,7 +5,7 @@ Before:  %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })
 After:   %2 = "stablehlo.all_reduce"(%0) <{... axes = ["i", "j"]}> ({ add })
 Needs:   shmap-elide-invariant-reductions, which removes axes that both name.
 Leaves:  no all_reduce in the block of, and used only by, an all_reduce of the same kind over other
-         axes.
+         axes, unless one has frontend attributes (passes/ir/instructions.py).
 
 One all_reduce over a*b devices sends at most as many bytes as two, over a and over b devices. It
 may add in another order.
@@ -26,6 +26,7 @@ from ..ir.collective_ops import (
     reduction,
     whole_axes,
 )
+from ..ir.instructions import has_instructions
 from ..ir.ops import defining_op
 
 _ASSOCIATIVE = frozenset(
@@ -60,14 +61,14 @@ def _fold(inner: ir.Operation, outer: ir.Operation) -> None:
 
 def _foldable(op: ir.Operation) -> tuple[str, ...] | None:
     """The axes of an all_reduce that may be done together with another."""
-    if op.name != ALL_REDUCE or reduction(op) not in _ASSOCIATIVE:
+    if op.name != ALL_REDUCE or reduction(op) not in _ASSOCIATIVE or has_instructions(op):
         return None
     return whole_axes(op)
 
 
 def _inner(outer: ir.Operation) -> ir.Operation | None:
     """The all_reduce whose only use is `outer` and that can be done together with it."""
-    outer_axes = whole_axes(outer) if outer.name == ALL_REDUCE else None
+    outer_axes = _foldable(outer)
     inner = defining_op(outer.operands[0]) if outer_axes else None
     if inner is None or outer_axes is None or inner.block != outer.block:
         return None

@@ -9,7 +9,8 @@ Before:  %i = stablehlo.custom_call @shmap.axis_index() {... axes = ["i"]}
 After:   %2 = "stablehlo.reduce_scatter"(%0) <{scatter_dimension = 0, ... axes = ["i"]}> ({ add })
 Needs:   shmap-merge-equal-collectives: if an equal all_reduce is used whole, the slice is free.
 Leaves:  no all_reduce of which every use, in the block of the all_reduce, slices out the device's
-         own block of one dimension with a known index (passes/analysis/per_device_constants.py).
+         own block of one dimension with a known index (passes/analysis/per_device_constants.py),
+         unless one of them has frontend attributes (passes/ir/instructions.py).
 
 If some axes are automatic, the all_reduce is kept: GSPMD replicates the operands of reduce_scatters
 over automatic axes, with all-gathers.
@@ -34,6 +35,7 @@ from ..ir.collective_ops import (
     name_group_axes,
     over_whole_axes,
 )
+from ..ir.instructions import has_instructions
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class FormReduceScatter(Pass):
         if form.is_partly_manual:
             return False
         for op, axes, slices in sliced:
+            if any(map(has_instructions, (op, *slices))):
+                continue
             if _all_uses_are(op, slices) and form.mesh.product(axes) > 1:
                 _rewrite(op, slices, axes, form)
         return True
