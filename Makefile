@@ -77,7 +77,7 @@ test-gpu-compiler:
 	$(MAKE) VENV=$(VENV)-gpu $(VENV)-gpu/.with-gpu
 	$(VENV)-gpu/bin/python -m pip install --quiet 'pytest>=8'
 	$(VENV)-gpu/bin/python -m pytest -k gpu test/targets/test_targets.py test/explain/test_explain.py \
-	  test/stages/test_overlap.py test/xmap/test_xmap_lower.py
+	  test/stages/test_overlap.py test/xmap/test_xmap_lower.py test/end_to_end/test_memory_kinds.py
 
 docs: $(VENV)/.with-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean

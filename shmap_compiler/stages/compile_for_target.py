@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jax.sharding import Mesh
@@ -62,6 +62,8 @@ def compile_for_target(
         mesh = target_mesh(signature, target)
         with refused_options(signature.who, options.given):
             return Executable(signature.on(mesh), compile_portable(program, mesh, options), target)
+    if isinstance(target, GpuTarget) and (problems := list(_on_host(signature))):
+        raise TargetError(signature.who, problems)
     of_target = {**target.options_without_devices, **options.of_target}
     options = replace(options, of_target=of_target)
     try:
@@ -93,6 +95,20 @@ def target_mesh(signature: Signature, target: Target) -> Mesh:
         return target.mesh(signature.mesh.shape, signature.axis_types)
     except TargetError as error:
         raise TargetError(signature.who, error.problems) from None
+
+
+def _on_host(signature: Signature) -> Iterator[Problem]:
+    """The arguments on the host, which XLA takes to be on a GPU if it compiles without one."""
+    closed_over = ["an array that the function closes over"] * len(signature.constants)
+    paths = (*closed_over, *signature.in_paths)
+    for path, kind in zip(paths, signature.in_memory_kinds, strict=False):
+        if kind is not None:
+            yield Problem(
+                path,
+                f"an array with memory_kind={kind!r}",
+                "an array in the memory of the device: without a GPU, its compiler knows no other",
+                "compile it where the GPU is attached, or pass the array without a memory kind",
+            )
 
 
 def _refusal(failure: Failure, target: Target, partitioner: str) -> Problem:

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compilers import needs_tpu_compiler
+from compilers import needs_gpu_compiler, needs_tpu_compiler
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import PARTITIONERS, BodyError, import_module, load, shard_map
+from shmap_compiler import PARTITIONERS, BodyError, TargetError, import_module, load, shard_map
 
 Space = jax.memory.Space
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -226,6 +226,15 @@ def test_tokens_of_an_imported_module_have_no_memory():
         return %0#0, %0#1 : !stablehlo.token, tensor<8xf32>
       }""")
     assert [s.memory_kind for s in imported.compile("local").input_shardings] == ["pinned_host"]
+
+
+@needs_gpu_compiler
+def test_without_a_gpu_nothing_is_compiled_that_takes_arrays_on_the_host():
+    lowered = mapped(double_of_host).lower(placed(X, "pinned_host"))
+    with pytest.raises(TargetError, match=r"args\[0\]\n +found: +an array with memory_kind='pin"):
+        lowered.compile("gpu:h100:8")
+    results = mapped(double_on_host).lower(X).compile("gpu:h100:8").as_text()
+    assert re.search(r"->\w+\[\d+,\d+\]\{1,0:S\(5\)\}", results.splitlines()[0])
 
 
 def test_values_of_both_memories_are_not_combined():
