@@ -1104,8 +1104,8 @@ def test_holds_functions():
         )
 
     eqns = jax.make_jaxpr(root)(1.0).eqns
-    from_0_12_on = jax.__version_info__ >= (0, 12)
-    assert [jax_compat.holds_functions(eqn) for eqn in eqns].count(True) == from_0_12_on
+    from_0_11_on = jax.__version_info__ >= (0, 11)
+    assert [jax_compat.holds_functions(eqn) for eqn in eqns].count(True) == from_0_11_on
     assert not any(map(jax_compat.holds_functions, jax.make_jaxpr(jnp.sin)(1.0).eqns))
 
 

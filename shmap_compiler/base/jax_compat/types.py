@@ -131,7 +131,7 @@ class Reductions:
 
 _NO_REDUCTIONS = Reductions()
 
-PARTLY_MANUAL_REDUCTIONS = hasattr(jax.sharding, "UnreducedKind")
+PARTLY_MANUAL_REDUCTIONS = jax.__version_info__ >= (0, 12)
 """Whether XLA takes arrays that are unreduced over one axis where another is manual."""
 
 
