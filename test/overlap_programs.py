@@ -38,10 +38,11 @@ class WriteForm(Pass):
     in_place: bool = True
     narrow: bool = False
     wide: bool = False
+    shared: bool = False
 
     def run(self, module):
         order = (0, 3, 2, 1) if self.backward else ()
-        flags = self.barriers, self.stacked, self.in_place, self.narrow, self.wide
+        flags = self.barriers, self.stacked, self.in_place, self.narrow, self.wide, self.shared
         written = form.Form(self.form_name, self.parts, order, self.empty, *flags)
         for op in find_ops(module.operation, [f"stablehlo.{self.op_name}"]):
             form.write(op, written)

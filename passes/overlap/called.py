@@ -41,22 +41,29 @@ class Function:
     captured: tuple[Value, ...]
 
 
+Define = Callable[[str, Build, Sequence[ir.Type]], Function]
+"""Makes a function as `define` does: of a name, what builds it, and types."""
+
+
 class Called:
     """A function of the module around the insertion point, built when it is called first.
 
     It is built once for each combination of types. It may be built of values from outside, which
     must be there at each call.
+
+    Args:
+      by: what defines the function; `define`, unless equal sites share it.
     """
 
-    def __init__(self, name: str, build: Build) -> None:
-        self._name, self._build = name, build
+    def __init__(self, name: str, build: Build, by: Define | None = None) -> None:
+        self._name, self._build, self._define = name, build, by or define
         self._functions: dict[tuple[ir.Type, ...], Function] = {}
 
     def __call__(self, *values: Value) -> list[Value]:
         types = tuple([value.type for value in values])
         found = self._functions.get(types)
         if found is None:
-            found = self._functions[types] = define(self._name, self._build, types)
+            found = self._functions[types] = self._define(self._name, self._build, types)
         return call(found, [*values, *found.captured])
 
 
@@ -65,16 +72,24 @@ class Alike(Generic[KeyT]):
 
     It is built of the values of the first set, by what they are known as; `build` may add some that
     it needs of other sets, too. Other values from outside must be there at each call.
+
+    Args:
+      by: what defines the function; `define`, unless equal sites share it.
     """
 
-    def __init__(self, name: str, build: Callable[[dict[KeyT, Value]], Sequence[Value]]):
-        self._name, self._build = name, build
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[dict[KeyT, Value]], Sequence[Value]],
+        by: Define | None = None,
+    ):
+        self._name, self._build, self._define = name, build, by or define
         self._function: Function | None = None
         self._known_as: dict[Value, KeyT] = {}
 
     def __call__(self, known: dict[KeyT, Value]) -> list[Value]:
         if self._function is None:
-            self._function = define(self._name, lambda: self._build(known), ())
+            self._function = self._define(self._name, lambda: self._build(known), ())
             self._known_as = {value: key for key, value in known.items()}
         values = [
             known[self._known_as[value]] if value in self._known_as else value

@@ -20,6 +20,7 @@ from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, element_of, shape_of, tensor
 from .called import Alike, Called
 from .cuts import Cut
+from .equal_sites import SiteFunctions
 from .form import Form
 from .pieces import adding_type, barrier, compute, empty, piece_type, take
 from .products import DOT
@@ -36,7 +37,8 @@ def compute_in_chunks(block: RowBlock, body: BodyForm, form: Form) -> None:
     if parts < 2 or block.size % parts:
         return
     around = ring(body, block.axes, form.order)
-    _Chunks(block, around, form, parts).rewrite()
+    functions = SiteFunctions(block.all_ops, form)
+    _Chunks(block, around, form, parts, functions).rewrite()
 
 
 @dataclass
@@ -51,6 +53,7 @@ class _Chunks:
     around: Ring
     form: Form
     parts: int
+    functions: SiteFunctions
     known: list[dict[Value, Value]] = field(default_factory=list)
 
     @property
@@ -81,8 +84,14 @@ class _Chunks:
         own = Cut(self.block.cuts[whole].dimension, self.block.size)
         here = [op for op in ops if op in self.block.sums and whole in op.operands]
         kept = self._kept(ops)
+        functions = self.functions
+        for value, piece in self.known[0].items():
+            functions.add(piece, "piece", *functions.names([value]))
+        label = functions.names([whole, *self.known[0]]), functions.names(kept)
         compute_chunk = Alike[Value](
-            "shmap_chunk", lambda known: self._chunk(known, ops, here, kept)
+            "shmap_chunk",
+            lambda known: self._chunk(known, ops, here, kept),
+            by=functions.labelled(*label),
         )
         sums: list[Value] = []
         pieces: list[Value] = []
@@ -94,6 +103,8 @@ class _Chunks:
                 chunk, current = self._order(chunk, current)
                 following = self._gather(gather, chunk)
             known[whole] = current
+            if part == 0:
+                functions.add(current, "piece", *functions.names([whole]))
             computed = compute_chunk(known)
             products, computed = computed[: len(here)], computed[len(here) :]
             sums = list(map(build.add, sums, products)) if part else products
@@ -206,7 +217,10 @@ class _Chunks:
             (product,) = piece(number, *values[: len(sources)])
             return [_added(received, product), *values[len(sources) :]]
 
-        piece, add = Called("shmap_product", computed), Called("shmap_add", added)
+        self.functions.add(table, "table")
+        by = self.functions.labelled(*self.functions.names([product.result, *sources]))
+        piece = Called("shmap_product", computed, by=by)
+        add = Called("shmap_add", added, by=by)
         chunks = [[known[value] for value in sources] for known in self.known]
         ways = [-1 if part % 2 else 1 for part in range(self.parts)]
         sums = [

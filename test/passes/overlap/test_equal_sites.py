@@ -3,6 +3,7 @@
 import re
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
-from overlap_programs import PROGRAMS, mesh
+from overlap_programs import BY_NAME, PROGRAMS, WriteForm, mesh
 from shmap_passes.ir import build
 from shmap_passes.overlap.equal_sites import shared, sharing
 from shmap_passes.overlap.form import Form
 
+import shmap_compiler
 from shmap_compiler import shard_map
 
 
@@ -124,6 +126,71 @@ def test_sites_that_differ_have_functions_of_their_own(layers, functions, calls)
     args = jnp.asarray(x[:, :16]), 0.1 * jnp.asarray(w[:16, :16])
     text = lowered(layers, (P("i"), P()), *args)
     assert functions_and_calls(text, "shmap_ring") == (functions, calls)
+
+
+def layer(x, v, w, scale=1.0):
+    h = jnp.tanh(scale * (lax.all_gather(x, "i", axis=0, tiled=True) @ v))
+    return lax.psum_scatter(h @ w, "i", scatter_dimension=0, tiled=True)
+
+
+def gated_layer(x, v, w):
+    g = lax.all_gather(x, "i", axis=0, tiled=True)
+    return lax.psum_scatter((jnp.tanh(g @ v) * (g @ v)) @ w, "i", scatter_dimension=0, tiled=True)
+
+
+def kept_by_others(x, v, w):
+    """Whose hidden values something else reads."""
+    h = jnp.tanh(lax.all_gather(x, "i", axis=0, tiled=True) @ v)
+    y = lax.psum_scatter(h @ w, "i", scatter_dimension=0, tiled=True)
+    return y * jnp.sum(jnp.flip(h, 0), axis=0)[: y.shape[1]].mean()
+
+
+@pytest.mark.parametrize(
+    ("layers", "kinds"),
+    [
+        ([layer, layer, layer], 1),
+        ([layer, layer, partial(layer, scale=2.0)], 2),
+        ([layer, gated_layer, layer, gated_layer], 2),
+        ([layer, kept_by_others, layer, kept_by_others], 2),
+    ],
+    ids=["equal", "one of another scale", "two kinds", "one kind is read by others"],
+)
+def test_blocks_of_rows_share_functions_with_equal_ones_only(layers, kinds):
+    x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+    v, w = (np.random.default_rng(k).standard_normal((8, 8)).astype(np.float32) for k in (1, 2))
+
+    def gradient(x, weights):
+        def loss(x, weights):
+            for each, (v, w) in zip(layers, weights, strict=True):
+                x = x + each(x, v, w)
+            return jnp.sum(x**2)
+
+        return jax.grad(loss, (0, 1))(x, weights)
+
+    def lowered(*added):
+        weights = (P(None, "i"), P("i"))
+        specs = P("i"), [weights] * len(layers)
+        mapped = shard_map(
+            gradient, mesh=mesh(i=4), in_specs=specs, out_specs=specs, check_vma=False
+        )
+        with shmap_compiler.passes(*added):
+            return mapped.lower(*args)
+
+    args = jnp.asarray(x), [(v / 4, w / 4 + k / 9) for k in range(len(layers))]
+    expected = jax.tree.leaves(lowered().compile()(*args))
+    options = {"op_name": "all_gather", "form_name": "row-chunks", "parts": 2}
+    texts = []
+    for is_shared in (False, True):
+        written = WriteForm(**options, shared=is_shared)
+        program = lowered(written, BY_NAME["overlap-row-block"]())
+        for ours, plain in zip(jax.tree.leaves(program.compile()(*args)), expected, strict=True):
+            np.testing.assert_allclose(ours, plain, rtol=0, atol=2e-5 * np.abs(plain).max())
+        states = {state.name: state.text for state in program.snapshots.stages}
+        texts.append(states["shmap-overlap-row-block"])
+    for name in ("shmap_chunk", "shmap_product", "shmap_add"):
+        (alone, calls), (together, same) = (functions_and_calls(text, name) for text in texts)
+        assert together == alone * kinds / len(layers)
+        assert calls == same or name == "shmap_product"  # which another function calls, too
 
 
 FUNCTIONS = """module {
