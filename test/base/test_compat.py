@@ -341,8 +341,11 @@ def test_memory_kinds():
 
 
 def test_space_of():
-    for kind, space in ((None, "Device"), ("device", "Device"), ("pinned_host", "Host")):
-        assert jax_compat.space_of(kind) == jax.memory.Space[space]
+    device = jax.devices()[0]
+    for kind in (None, *(memory.kind for memory in device.addressable_memories())):
+        sharding = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
+        type_ = jax.typeof(jax.device_put(jnp.zeros(3), sharding))
+        assert jax_compat.space_of(kind) == type_.memory_space
 
 
 def test_scan_counts():

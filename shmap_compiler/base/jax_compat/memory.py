@@ -8,7 +8,7 @@ import jax
 
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, Setting
 
-_DEVICE = jax.memory.Space.Device
+_DEVICE, _HOST = jax.memory.Space.Device, jax.memory.Space.Host
 HOST_KIND = "pinned_host"
 """The memory kind of a sharding that places arrays in the memory of the host."""
 
@@ -61,12 +61,12 @@ def memory_kinds(types: Sequence[Aval]) -> tuple[str | None, ...]:
 
 
 def space_of(kind: str | None) -> Setting:
-    """The memory space of a memory kind; None stands for that of the device."""
-    return _DEVICE if kind is None else _MEMORY_SPACES[kind]
+    """The memory space that JAX gives arrays of a memory kind."""
+    return _HOST if kind == HOST_KIND else _DEVICE
 
 
 _MEMORY_SPACES = {
     "device": _DEVICE,
-    HOST_KIND: jax.memory.Space.Host,
-    "unpinned_host": jax.memory.Space.Host,
+    HOST_KIND: _HOST,
+    "unpinned_host": _HOST,
 }
