@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
 from jax.sharding import Mesh
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.untyped import Analysis, Wrapped
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.targets import Target
-from shmap_compiler.targets.attached import machine_of_devices
+from shmap_compiler.targets.attached import machine_of_devices, slice_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,5 +50,5 @@ class LoadedProgram:
         devices = list(mesh.devices.flat)
         target = self.target
         if target is None or target.chip is None or target.network is None:
-            return machine_of_devices(devices, jax.devices(devices[0].platform), False)
+            return machine_of_devices(devices, slice_of(devices), False)
         return Machine(target.chip, target.network, tuple(map(target.place, devices)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
@@ -18,7 +17,7 @@ from shmap_compiler.targets import gpu, tpu
 def machine_of_mesh(
     mesh: Mesh | AbstractMesh, platform: str, compiler_options: bool
 ) -> Machine | None:
-    """The machine of a mesh whose devices are attached; None if its figures are not known.
+    """The machine of a mesh of devices; None if its figures are not known.
 
     Args:
       platform: what the program is lowered for.
@@ -29,7 +28,12 @@ def machine_of_mesh(
     devices = list(mesh.devices.flat)
     if devices[0].platform != {"cuda": "gpu"}.get(platform, platform):
         return None
-    return machine_of_devices(devices, jax.devices(platform), compiler_options)
+    return machine_of_devices(devices, slice_of(devices), compiler_options)
+
+
+def slice_of(devices: Sequence[Device]) -> Sequence[Device]:
+    """All devices of the slice that some are in, which may be described and not attached."""
+    return devices[0].client.devices()
 
 
 def machine_of_devices(
