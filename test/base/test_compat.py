@@ -661,6 +661,16 @@ def test_trace_in_scope_keeps_the_axes_that_are_in_scope():
     jax_compat.trace_in_scope(outer, [("i", 2)], [W])
 
 
+@pytest.fixture
+def filtered_tracebacks():
+    """As JAX shows them by default; the commands that other tests call turn this off."""
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "auto")
+    yield
+    jax.config.update("jax_traceback_filtering", before)
+
+
+@pytest.mark.usefixtures("filtered_tracebacks")
 def test_trace_with_axes_ends_tracebacks_in_the_users_code():
     def wrong(x):
         return lax.add(x, jnp.ones(5))
