@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from ..ir.elementwise import ELEMENTWISE
+from ..ir.instructions import has_instructions
 from ..ir.ops import Position, defining_op
 from ..ir.types import Value, shape_of
 from .cuts import Cut
@@ -91,7 +92,7 @@ def _reachable(
 
 def _result(op: ir.Operation, known: dict[Value, Cut]) -> Cut | None:
     """The cut of the result of an elementwise op, some of whose operands are cut, all alike."""
-    if len(op.results) != 1:
+    if len(op.results) != 1 or has_instructions(op):
         return None
     operands, whole = list(op.operands), shape_of(op.results[0])
     cuts = {known[operand] for operand in operands if operand in known}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 
 from ..ir.elementwise import ELEMENTWISE
+from ..ir.instructions import has_instructions
 from ..ir.types import have_same_shape, shape_of
 from .products import DOT, Product
 
@@ -37,9 +38,10 @@ class Cut(NamedTuple):
 def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     """The cut of the result of `op` if operand `number` is cut; None if pieces do not suffice.
 
-    With pieces of operands, the op computes the piece of its result, bit by bit the same.
+    With pieces of operands, the op computes the piece of its result, bit by bit the same. What has
+    instructions to XLA is not computed in pieces; for products, sites tell (`Site`).
     """
-    if len(op.results) != 1:
+    if len(op.results) != 1 or (op.name != DOT and has_instructions(op)):
         return None
     if op.name in ELEMENTWISE:
         return cut  # other operands are scalars, which have no cut

@@ -9,6 +9,7 @@ from jaxlib.mlir import ir
 
 from ..cost.overlap import ProductShape
 from ..ir.instructions import has_instructions
+from ..ir.ops import walk
 from .row_sources import Source
 
 Pattern = Literal[
@@ -86,8 +87,9 @@ class Site:
 
     @property
     def has_instructions(self) -> bool:
-        """Whether the program has instructions to XLA for a collective or a product of it."""
-        return any(map(has_instructions, (self.op, *self.products, *self.collectives)))
+        """Whether the program has instructions to XLA for a collective, a product, or in a loop."""
+        ops = (self.op, *self.products, *self.collectives)
+        return any(has_instructions(each) for op in ops for each in walk(op))
 
     @property
     def flops(self) -> int:

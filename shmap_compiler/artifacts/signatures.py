@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 
 import jax
@@ -61,8 +61,8 @@ def write_signature(signature: Signature) -> tuple[dict[str, Json], dict[str, by
         "out_types": [_encode_type(t) for t in signature.out_types],
         "out_specs": [_encode_spec(s) for s in signature.out_specs],
         "constants": len(signature.constants),
-        "in_memory_kinds": _encode_kinds(signature.in_memory_kinds, signature.in_types),
-        "out_memory_kinds": _encode_kinds(signature.out_memory_kinds, signature.out_types),
+        "in_memory_kinds": list(signature.in_memory_kinds),
+        "out_memory_kinds": list(signature.out_memory_kinds),
     }
     parts = {_CONSTANT.format(i): _bytes_of(x) for i, x in enumerate(signature.constants)}
     return header, parts
@@ -105,10 +105,6 @@ def read_signature(header: Mapping[str, Json], parts: Mapping[str, bytes]) -> Si
     )
     checks.signature(signature)
     return signature
-
-
-def _encode_kinds(kinds: Sequence[str | None], types: Sequence[Aval]) -> list[str | None]:
-    return list(kinds) or [None] * len(types)
 
 
 def _read_tree(header: Mapping[str, Json], name: str) -> PyTree:

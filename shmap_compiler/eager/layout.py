@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec, Sharding
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.errors import BodyError, Problem
-from shmap_compiler.base.jax_compat import memory_kinds, shaped_array
+from shmap_compiler.base.jax_compat import is_on_host, shaped_array
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue, Aval, Device
 from shmap_compiler.eager.placing import place
@@ -149,7 +149,7 @@ class Layout(ABC):
             out_specs=lambda types: [out_spec] * len(types),
             in_types=in_types,
         )
-        if memory_kinds(traced.graph.body_out_types):
+        if any(map(is_on_host, traced.graph.body_out_types)):
             raise BodyError(operation.who, [_on_host(operation)])
         return traced
 

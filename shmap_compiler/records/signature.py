@@ -31,11 +31,10 @@ class Signature:
       out_types: types of all outputs.
       out_specs: how each output is split.
       in_memory_kinds: the memory of each input, as JAX names it; None for that of the device.
-        Empty if all are there.
       out_memory_kinds: the memory of each output.
+      callbacks: the lines of the program that call back into Python.
       places_results: whether results are split as `out_specs`; otherwise XLA chooses how, and
         `out_specs` have no meaning.
-      callbacks: the lines of the program that call back into Python.
     """
 
     who: str
@@ -50,9 +49,9 @@ class Signature:
     out_tree: TreeDef
     out_types: tuple[jax.ShapeDtypeStruct, ...]
     out_specs: tuple[PartitionSpec, ...]
+    in_memory_kinds: tuple[str | None, ...]
+    out_memory_kinds: tuple[str | None, ...]
     callbacks: tuple[str, ...] = ()
-    in_memory_kinds: tuple[str | None, ...] = ()
-    out_memory_kinds: tuple[str | None, ...] = ()
     places_results: bool = True
 
     @property
@@ -113,5 +112,5 @@ class Signature:
     def _shardings(
         self, specs: Sequence[PartitionSpec], memory_kinds: Sequence[str | None]
     ) -> list[NamedSharding]:
-        placed = zip(specs, memory_kinds or [None] * len(specs), strict=True)
+        placed = zip(specs, memory_kinds, strict=True)
         return [NamedSharding(self.mesh, spec, memory_kind=kind) for spec, kind in placed]

@@ -20,7 +20,7 @@ from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import Problem, TargetError
-from shmap_compiler.base.jax_compat import shardy_is_on
+from shmap_compiler.base.jax_compat import memory_kinds, shardy_is_on
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr, Leaf, PyTree
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.jaxprs.contents import equations
@@ -85,6 +85,8 @@ def lower_function(
         out_tree=jax.tree.structure([0] * len(out_types)),
         out_types=out_types,
         out_specs=(PartitionSpec(),) * len(out_types),
+        in_memory_kinds=memory_kinds(types),
+        out_memory_kinds=memory_kinds(traced.jaxpr.out_avals),
         places_results=False,
     )
     partitioner = "shardy" if shardy_is_on() else "gspmd"

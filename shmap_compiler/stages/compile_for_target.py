@@ -101,7 +101,7 @@ def _on_host(signature: Signature) -> Iterator[Problem]:
     """The arguments on the host, which XLA takes to be on a GPU if it compiles without one."""
     closed_over = ["an array that the function closes over"] * len(signature.constants)
     paths = (*closed_over, *signature.in_paths)
-    for path, kind in zip(paths, signature.in_memory_kinds, strict=False):
+    for path, kind in zip(paths, signature.in_memory_kinds, strict=True):
         if kind is not None:
             yield Problem(
                 path,

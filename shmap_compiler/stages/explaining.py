@@ -9,6 +9,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.jax_compat import HOST_KIND
 from shmap_compiler.base.untyped import PyTree, Unchecked, Wrapped
 from shmap_compiler.explain import Explanation
 from shmap_compiler.explain import explain as explain_compiled
@@ -109,6 +110,10 @@ def _loaded(compiled: jax.stages.Compiled) -> LoadedProgram:
         out_tree=None,
         out_types=(),
         out_specs=(),
+        in_memory_kinds=tuple(HOST_KIND if s.memory_kind == HOST_KIND else None for s in shardings)
+        if known
+        else (),
+        out_memory_kinds=(),
         places_results=False,
     )
     return LoadedProgram(signature, compiled)

@@ -134,10 +134,8 @@ def signature_of(form: BodyForm, given: Given, who: ProgramName) -> Signature:
 def _of_arrays(
     kinds: Sequence[str | None], boundaries: Sequence[Boundary]
 ) -> tuple[str | None, ...]:
-    """The memory kinds of those that are no tokens; none if all are in the memory of the device."""
-    if not any(kinds):
-        return ()
-    placed = zip(kinds, boundaries, strict=True)
+    """The memory kinds of arrays, without those of tokens, which are given for both."""
+    placed = zip(kinds or [None] * len(boundaries), boundaries, strict=True)
     return tuple(kind for kind, boundary in placed if boundary.dims is not None)
 
 

@@ -150,3 +150,73 @@ def test_what_has_instructions_is_not_overlapped(body):
     assert "it has frontend attributes, which are instructions to XLA" in reasons
     assert forced.as_text().count("collective_permute") == 0
     assert forced.as_text().count("all_gather") == plain.as_text().count("all_gather")
+
+
+def squashed(h):
+    with group(1):
+        return jnp.tanh(h)
+
+
+def product_before_a_group(x, w):
+    return squashed(lax.all_gather(x, "i", tiled=True) @ w)
+
+
+def product_of_a_group(x, w):
+    return lax.all_gather(x, "i", tiled=True) @ squashed(w)
+
+
+def product_of_a_gathered_group(x, w):
+    return squashed(lax.all_gather(x, "i", tiled=True)) @ w
+
+
+def whole_sum_of_a_group(x, w):
+    return lax.psum(squashed(x @ w), "i")
+
+
+def sum_of_a_group(x, w):
+    return lax.psum_scatter(squashed(x @ w), "i", tiled=True)
+
+
+def sum_of_a_product_of_a_group(x, w):
+    return lax.psum_scatter(squashed(x) @ w, "i", tiled=True)
+
+
+def group_in_a_block(x, w):
+    h = squashed(lax.all_gather(x, "i", tiled=True) @ w)
+    return lax.psum_scatter(h @ w, "i", tiled=True)
+
+
+def group_in_a_loop(x, w):
+    def step(x, _):
+        return squashed(x @ lax.all_gather(w, "i", tiled=True)), None
+
+    return lax.scan(step, x, None, length=8)[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        product_before_a_group,
+        product_of_a_group,
+        product_of_a_gathered_group,
+        whole_sum_of_a_group,
+        sum_of_a_group,
+        sum_of_a_product_of_a_group,
+        group_in_a_block,
+        group_in_a_loop,
+    ],
+    ids=lambda body: body.__name__,
+)
+def test_what_has_instructions_is_there_once(body):
+    """Beside it, products are computed in pieces."""
+    mapped = shard_map(
+        body,
+        mesh=AbstractMesh((8,), ("i",)),
+        in_specs=(P("i"), P("i") if body is group_in_a_loop else P()),
+        out_specs=P("i"),
+        check_vma=False,
+    )
+    types = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((64 * 8, 32), (32, 32))]
+    for mode in ("off", "force"):
+        text = mapped.lower(*types, overlap=mode, overlap_rounding=True).as_text()
+        assert text.count("_scheduling_group_id") == text.count("stablehlo.tanh") == 1, mode

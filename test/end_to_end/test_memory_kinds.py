@@ -17,7 +17,15 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import PARTITIONERS, BodyError, TargetError, import_module, load, shard_map
+from shmap_compiler import (
+    PARTITIONERS,
+    BodyError,
+    TargetError,
+    explain,
+    import_module,
+    load,
+    shard_map,
+)
 
 Space = jax.memory.Space
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -226,6 +234,16 @@ def test_tokens_of_an_imported_module_have_no_memory():
         return %0#0, %0#1 : !stablehlo.token, tensor<8xf32>
       }""")
     assert [s.memory_kind for s in imported.compile("local").input_shardings] == ["pinned_host"]
+
+
+@needs_tpu_compiler
+def test_a_jitted_function_is_explained_with_arrays_on_the_host():
+    x = jax.ShapeDtypeStruct((1024, 1024), "float32", sharding=placed(X, "pinned_host").sharding)
+    there = explain(jax.jit(double_of_host), x, target="tpu:v5e:2x4")
+    assert (there.memory.arguments, there.memory.results) == (0, 1024 * 256 * 4)
+    back = explain(jax.jit(lambda x: double_on_host(double_of_host(x))), x, target="tpu:v5e:2x4")
+    assert (back.memory.arguments, back.memory.results) == (0, 0)
+    assert any("2.00 MiB move between" in note for note in back.notes)
 
 
 @needs_gpu_compiler

@@ -55,9 +55,8 @@ def is_on_host(value: Leaf | Aval) -> bool:
 
 
 def memory_kinds(types: Sequence[Aval]) -> tuple[str | None, ...]:
-    """The memory kind of each array type, None for that of the device; empty if all are there."""
-    kinds = tuple(HOST_KIND if is_on_host(t) else None for t in types)
-    return kinds if any(kinds) else ()
+    """The memory kind of each array type, None for that of the device."""
+    return tuple(HOST_KIND if is_on_host(t) else None for t in types)
 
 
 def space_of(kind: str | None) -> Setting:
