@@ -3,6 +3,11 @@
 Such frontend attributes name groups of operations that are scheduled together, or have an operation
 computed on the host. They hold for operations as they are written: what an operation is rewritten
 to would not have them, or have them more than once.
+
+What JAX moves to the memory of the host, for `jax.device_put` or a checkpoint policy, has such an
+attribute, too. In an unrolled loop libtpu would compute the next steps before it has moved what the
+first ones keep: the gradient of eight layers of 8192x4096 that offloads their inputs needs 762 MiB
+unrolled on v6e, and 224 MiB as it is.
 """
 
 from __future__ import annotations

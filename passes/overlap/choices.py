@@ -97,7 +97,7 @@ def choices(
     return _shared([chosen[site] for site in sites])
 
 
-_INSTRUCTED = "it has frontend attributes, which are instructions to XLA"
+_INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
 _SUMS = ("product-scatter", "product-sum")
 
 

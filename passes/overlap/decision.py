@@ -20,7 +20,6 @@ from ..cost.rings import ring_order
 from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
 from .form import Form, FormName
-from .host_memory import REASON
 from .site import Site
 
 Effort = Literal["auto", "try", "force"]
@@ -112,9 +111,6 @@ class Decision:
 
     def together(self, family: Sequence[Site]) -> Iterator[Choice]:
         """The choices for loops that share stacks: all are unrolled, whole, or none."""
-        if any(site.offloads for site in family):
-            yield from (self._choice(site, Plan(None, reason=REASON)) for site in family)
-            return
         if len(family) == 1 and not family[0].readers:
             yield self.alone(family[0])
             return

@@ -53,7 +53,6 @@ class Site:
         than the products read it; else 0.
       source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
-      offloads: whether the steps of a loop move values to or from the memory of the host.
       readers: the loops that read what the steps of a loop store for them.
       segments: see `Work`.
     """
@@ -76,7 +75,6 @@ class Site:
     kept: int = 0
     source: Source = "other"
     collectives: tuple[ir.Operation, ...] = ()
-    offloads: bool = False
     readers: tuple[ir.Operation, ...] = ()
     segments: tuple[tuple[int, int, int], ...] = ()
 

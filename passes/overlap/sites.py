@@ -28,7 +28,6 @@ from .exchange_blocks import exchange_blocks_of
 from .exchanges import ALL_TO_ALL, exchanges_of
 from .gather_sites import rewritable
 from .gathers import gathers
-from .host_memory import moves_to_host
 from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from .products import Product
 from .row_blocks import row_blocks_of
@@ -176,7 +175,6 @@ def _loops(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Ite
             [_shaped(product) for product in each.products],
             1,
             collectives=tuple(op for op, _ in each.collectives),
-            offloads=moves_to_host(each.op),
             readers=readers(each.loop, filled),
             received=sum(bytes_ for _, bytes_ in moved),
             trips=each.loop.trips,
@@ -219,7 +217,6 @@ def _site(
     *,
     collectives: tuple[ir.Operation, ...] = (),
     readers: tuple[ir.Operation, ...] = (),
-    offloads: bool = False,
     source: Source = "other",
     segments: tuple[tuple[int, int, int], ...] = (),
     **sizes: int,
@@ -241,7 +238,6 @@ def _site(
         cut=cut,
         collectives=collectives,
         readers=readers,
-        offloads=offloads,
         source=source,
         segments=segments,
         **sizes,

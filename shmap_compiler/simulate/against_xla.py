@@ -74,6 +74,7 @@ def _run(
         signature.flat(),
         out_types=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like),
         out_specs=(PartitionSpec(),) * len(like),
+        out_memory_kinds=(None,) * len(like),
     )
     with make_context(), ir.Location.unknown():
         module = ir.Module.parse(text)
