@@ -24,6 +24,7 @@ from .ir.dialects import make_context, register_mlir_passes
 from .ir.memoize import memoizing
 from .ir.printing import PassPrinting
 from .overlap.choose_overlap import ChooseOverlap
+from .overlap.order_gathered_products import OrderGatheredProducts
 from .overlap.overlap_all_to_all import OverlapAllToAll
 from .overlap.overlap_exchange_block import OverlapExchangeBlock
 from .overlap.overlap_gather_contraction import OverlapGatherContraction
@@ -69,6 +70,7 @@ PASSES: tuple[type[Pass], ...] = (
     OverlapGatherContraction,
     OverlapProductScatter,
     OverlapProductSum,
+    OrderGatheredProducts,
     LegalizeCollectives,
     WrapManual,
     InlineMeshes,
@@ -134,6 +136,8 @@ def overlap_passes() -> tuple[Pass, ...]:
         OverlapGatherContraction(),
         OverlapProductScatter(),
         OverlapProductSum(),
+        # Last: of some of the products that it orders, the passes before compute pieces.
+        OrderGatheredProducts(),
     )
 
 

@@ -82,6 +82,14 @@ def gathered(x, w, v, batch):
     )
 
 
+def two_products(x, w, y):
+    """What is gathered is read by products alone, of which one leads on."""
+    g, h = gather(x), gather(x + 1)
+    n = jnp.tanh(h @ w) @ w.T
+    weight, batches = jnp.einsum("km,kn->mn", y, g), jnp.einsum("km,nm->kn", h, y)
+    return jnp.tanh(g @ w) @ w.T, weight, n, batches, jnp.einsum("km,kn->mn", h, h)
+
+
 def over_two_axes(x, w):
     """The group is two axes, in another order than the mesh, and one axis of two."""
     return gather(x, ("j", "i")) @ w, gather(x, "j") @ w, scatter(x @ x.T @ x @ w, ("j", "i"))
@@ -227,6 +235,13 @@ PROGRAMS = {
         (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i")),
         (normal(0, 64, 64), normal(1, 64, 16), normal(2, 3, 64, 64)),
     ),
+    "two products": (
+        two_products,
+        LINE,
+        (P("i"), P(), P()),
+        P(),
+        (normal(0, 32, 16), normal(1, 16, 12), normal(2, 32, 16)),
+    ),
     "summed": (
         summed,
         LINE,
@@ -337,6 +352,7 @@ FORMS = [
         ("over two axes", "overlap-gather-product", _GATHER, "ring", {"a ring": {}}),
         ("over two axes", "overlap-gather-product", _GATHER, "rows", {"2 chunks": {"parts": 2}}),
         ("contracted", "overlap-gather-contraction", _GATHER, "columns", CHUNKS),
+        ("two products", "order-gathered-products", _GATHER, "together", {"together": {}}),
         ("scattered", "overlap-product-scatter", _SCATTER, "columns", CHUNKS),
         ("scattered", "overlap-product-scatter", _SCATTER, "partial-sums", SUMS),
         (

@@ -145,7 +145,8 @@ class _Block:
             is_enough = saved >= _LEAST_HIDDEN * each.sent or not is_alone
             if is_formed or (is_faster and is_enough and self._meanwhile.fits(each.site, beside)):
                 plan = replace(plan, name="asynchronous", expected=seconds, reason="")
-                found[each.site] = Choice(each.site, Form("asynchronous"), plan)
+                products = tuple(self.flow.nodes[number].op for number in beside)
+                found[each.site] = Choice(each.site, Form("asynchronous"), plan, products)
         return {} if is_alone and self._saved(found) < _LEAST_SAVED else found
 
     def _hidden(self) -> _Hidden:

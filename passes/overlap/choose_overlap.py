@@ -24,6 +24,7 @@ exchanges and loops stay as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 from jaxlib.mlir.dialects.builtin import ModuleOp
@@ -35,7 +36,8 @@ from ..ir.inline_calls import erase_uncalled
 from .choices import choices
 from .chosen_forms import record
 from .decision import Choice, Effort
-from .form import write
+from .form import Form, write
+from .gathered_products import kept_too_long
 from .inline_local import inline_local
 from .inline_steps import inline_steps
 
@@ -61,13 +63,16 @@ class ChooseOverlap(Pass):
             except ValueError as error:
                 raise PipelineError(f"{self.name}: option machine: {error}") from None
 
+    @cached_property
+    def _machine(self) -> Machine | None:
+        return Machine.parse(self.machine) if self.machine else None
+
     def choices(self, module: ModuleOp) -> tuple[Choice, ...]:
         """What the pass chooses in a module; inlines the steps of loops, and small functions."""
         if _has_calls(module):
             inline_steps(module)
             inline_local(module)
-        machine = Machine.parse(self.machine) if self.machine else None
-        return choices(module, machine, self.effort, self.may_round, self.only_sums)
+        return choices(module, self._machine, self.effort, self.may_round, self.only_sums)
 
     def run(self, module: ModuleOp) -> bool:
         if not self.machine and self.effort != "force":
@@ -75,12 +80,16 @@ class ChooseOverlap(Pass):
         has_calls = _has_calls(module)
         trial = _copy(module) if has_calls else module
         is_chosen = False
-        for choice in self.choices(trial):
+        found = self.choices(trial)
+        for choice in found:
             if choice.form is not None:
                 record(choice.site, choice.form)
                 if choice.is_rewritten:
                     write(choice.site.op, choice.form)
                     is_chosen = True
+        if is_chosen:
+            for op in kept_too_long(found, self._machine):
+                write(op, Form("together"))
         if not is_chosen or not has_calls:
             return False  # No analysis reads the forms that are written on operations.
         erase_uncalled(trial)

@@ -58,11 +58,13 @@ class Choice:
     Attributes:
       form: into which it is rewritten; None if it is left as it is.
       plan: the times that decided it, and the reason.
+      beside: the products that run beside it, if it is left for them.
     """
 
     site: Site
     form: Form | None
     plan: Plan
+    beside: tuple[ir.Operation, ...] = ()
 
     @property
     def is_rewritten(self) -> bool:

@@ -27,6 +27,7 @@ FormName = Literal[
     "row-chunks",
     "summed-chunks",
     "asynchronous",
+    "together",
 ]
 Empty = Literal["allocate", "zeros"]
 
@@ -44,7 +45,8 @@ class Form:
         round and grow. "chunks": an exchange and what is computed from it, in chunks. "stages":
         chunks go from a gather through products to a reduce_scatter. "unroll": a loop.
         "row-chunks": chunks of rows go from gathers through products to sums, and are never joined.
-        "summed-chunks": the same with chunks of what is exchanged.
+        "summed-chunks": the same with chunks of what is exchanged. "together": a gather stays, and
+        its products are computed one right after the other.
       parts: the number of chunks, or of partial sums that are on the way at a time, or of the
         steps of a loop that become one; 0 for the usual number of the form, or for all steps.
       order: the place on the ring of each member of a group; () if the members are in the order of

@@ -39,6 +39,7 @@ _REWRITES = (
     *("--shmap-overlap-all-to-all", "--shmap-overlap-row-block", "--shmap-overlap-gather-scatter"),
     *("--shmap-overlap-gather-product", "--shmap-overlap-gather-contraction"),
     *("--shmap-overlap-product-scatter", "--shmap-overlap-product-sum"),
+    "--shmap-order-gathered-products",
 )
 _CHOICES = (
     "--shmap-choose-overlap=effort=force",

@@ -309,6 +309,9 @@ def test_pieces_that_add_on_v6e_agree_with_schedules(inner):
         (gathered(16384, 2048, 8192, element="f32", element_bytes=4), "v5p", 0.9),
         (dataclasses.replace(PROGRAMS["a"], groups=(tuple(range(64)),)), "v5e", 0.9),
         (dataclasses.replace(PROGRAMS["a"], groups=(tuple(range(64)),)), "v6e", 0.85),
+        (dataclasses.replace(PROGRAMS["a"], kept=1 << 20), "v5e", 0.85),
+        (dataclasses.replace(PROGRAMS["a"], kept=1 << 20), "v5p", 0.85),
+        (dataclasses.replace(PROGRAMS["a"], kept=1 << 20), "v6e", 0.9),
         (PROGRAMS["b"], "v6e", 0.9),
         (
             dataclasses.replace(PROGRAMS["b"], products=(ProductShape(1, 4096, 64, 512),)),

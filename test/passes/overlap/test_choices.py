@@ -203,7 +203,8 @@ def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
         # A block and the gather at its beginning are two sites with one operation.
         written = {c.site.op: read(c.site.op) for c in pass_.choices(module.operation.opview)}
         chosen_forms = [c.form for c in found if c.is_rewritten]
-        assert [form for form in written.values() if form is not None] == chosen_forms
+        forms = [form for form in written.values() if form is not None]
+        assert [form for form in forms if form.name != "together"] == chosen_forms
         return [(c.site.pattern, c.form, c.plan) for c in found]
 
 
@@ -563,7 +564,7 @@ def test_a_ring_takes_the_place_of_a_gathered_array_at_the_peak(columns, has_rin
 @pytest.mark.parametrize(("rows", "has_ring"), [(64, False), (12288, True)])
 @pytest.mark.parametrize("machine", [V5E, V5P])
 def test_a_loop_may_need_as_much_memory_as_its_function_elsewhere(machine, rows, has_ring):
-    sizes = ((16384, 4096), (4, 4096, 2048), (rows, 64))
+    sizes = ((16384, 4096), (4, 4096, 1024), (rows, 64))
     ((_, form, plan),) = chosen(loop_beside_square, machine, sizes=sizes)
     assert bool(form) == has_ring
     assert has_ring or plan.reason == "ring would need 32 MiB of memory more than the plain program"

@@ -25,6 +25,7 @@ CASES = [
         "overlap-gather-contraction",
         {"form": "columns", "parts": 4, "barriers": True},
     ),
+    ("two products", "order-gathered-products", {"form": "together"}),
     ("scattered", "overlap-product-scatter", {"form": "columns", "parts": 2}),
     ("scattered", "overlap-product-scatter", {"form": "partial-sums", "parts": 4}),
     ("scattered", "overlap-product-scatter", {"form": "partial-sums", "parts": 4, "wide": True}),
@@ -85,7 +86,11 @@ def tolerance(pass_, dtype):
         return 1e-2  # weights' gradients, rounded once: 5e-3
     # Barriers keep XLA from fusing: 4e-3 with jax 0.10. By the reference interpreter the bits are
     # the same (test/simulate/test_overlap_forms.py).
-    with_barriers = ("shmap-overlap-gather-scatter", "shmap-overlap-product-sum")
+    with_barriers = (
+        "shmap-overlap-gather-scatter",
+        "shmap-overlap-product-sum",
+        "shmap-order-gathered-products",
+    )
     return 1e-2 if pass_.name in with_barriers else 0.0
 
 
@@ -122,6 +127,7 @@ def test_products_that_read_large_arrays_last_are_computed_first(form, monkeypat
         ("layers", "unroll-gathering-loops", {"form": "unroll", "parts": 2}),
         ("layers", "unroll-gathering-loops", {"form": "unroll", "barriers": True}),
         ("summed", "overlap-product-sum", {"form": "columns", "parts": 2}),
+        ("two products", "order-gathered-products", {"form": "together"}),
         ("blocks", "overlap-gather-scatter", {"form": "stages", "parts": 2}),
     ],
 )
