@@ -120,6 +120,15 @@ def choices(fun, machine, sizes=None):
         return [(c.form.name if c.form else c.plan.reason, c.plan.expected) for c in found]
 
 
+def test_a_choice_names_the_products_that_hide_what_is_left():
+    with shmap_passes.make_context():
+        pass_ = ChooseOverlap(machine=V6E.text, may_round=True)
+        (choice,) = pass_.choices(body(layer).operation.opview)
+        (hiding,) = choice.beside
+        assert hiding not in choice.site.products
+        assert hiding.name == "stablehlo.dot_general"
+
+
 def forms(fun, machine, sizes=None):
     return [form for form, _ in choices(fun, machine, sizes)]
 
