@@ -26,11 +26,13 @@ class Verdict:
       kept: it, with a note that says why.
       is_rewritten: whether it is the rewritten one.
       is_large: whether the rewritten one is faster, but needs more memory than the plain one.
+      is_code: whether it is large only because its code needs more.
     """
 
     kept: Compiled
     is_rewritten: bool = False
     is_large: bool = False
+    is_code: bool = False
 
 
 def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> Verdict:
@@ -46,10 +48,12 @@ def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> 
     memory = f"{show_bytes(after.memory)} of memory instead of {show_bytes(before.memory)}"
     if after.seconds >= before.seconds:
         return Verdict(_noted(plain, f"{_KEPT}: the rewritten one would take {times}"))
-    if after.memory > _ALLOWED * before.memory + _early_bytes(chosen):
+    allowed = _ALLOWED * before.memory + _early_bytes(chosen)
+    if after.memory > allowed:
+        is_code = after.memory - after.code + before.code <= allowed
         why = f"the rewritten one would take {times}, but need {memory}"
         note = f"{_KEPT}: {why}; overlap='auto' does not compare compiled programs"
-        return Verdict(_noted(plain, note), is_large=True)
+        return Verdict(_noted(plain, note), is_large=True, is_code=is_code)
     note = f"overlap: the rewritten program takes {times}, and {memory}"
     return Verdict(_noted(changed, note), is_rewritten=True)
 
@@ -96,10 +100,12 @@ class _Cost:
       seconds: by the model of `explain`; None if the target has no times. Memory traffic without an
         estimate of the compiler counts, or work that moves there would be free.
       memory: bytes in all.
+      code: those of them that its code takes.
     """
 
     seconds: float | None
     memory: int
+    code: int
 
     @classmethod
     def of(cls, compiled: Compiled) -> _Cost:
@@ -108,7 +114,7 @@ class _Cost:
         seconds = totals.step_seconds
         if seconds is not None:
             seconds += totals.unestimated_seconds or 0.0
-        return cls(seconds, explanation.memory.total)
+        return cls(seconds, explanation.memory.total, explanation.memory.program)
 
 
 def _noted(compiled: Compiled, note: str) -> Compiled:

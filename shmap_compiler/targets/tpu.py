@@ -189,6 +189,11 @@ class TpuTarget(Target):
         percent = min(max(math.floor(100 * share), 1), 100)
         return {"xla_tpu_scheduler_percent_shared_memory_limit": str(percent)}
 
+    @property
+    def options_for_code(self) -> Mapping[str, str]:
+        # libtpu does so by itself for schedules that exceed the limit.
+        return {"xla_tpu_enable_deduplicated_calls": "true"}
+
     def place(self, device: Device) -> Coordinates:
         chip = tuple(device.coords[: len(self.shape)])
         return (*chip, device.core_on_chip) if self._generation.cores > 1 else chip
