@@ -10,7 +10,8 @@ Needs:   the machine: its chip, its network and the coordinates of the mesh's de
 Leaves:  every operation as it is; later passes rewrite those for which a form was chosen. If there
          is one, two kinds of functions are inlined: those called in loops that gather, because a
          loop is rewritten as a whole, and small ones that can be computed on pieces, such as
-         jax.nn.silu. A module in which nothing is chosen stays as it is.
+         jax.nn.silu. Gathers that are left get the form "together" if their products should be
+         computed one after the other. A module in which nothing is chosen stays as it is.
 
 The rule is in passes/cost/overlap.py. A form is chosen if it is expected to take at most 85% of the
 time of the plain program (most gathers and sums on TPUs 90%, exchanges 92%, a ring beside a sum

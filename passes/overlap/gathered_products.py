@@ -101,16 +101,21 @@ def _is_kept(gathered: GatheredProducts) -> bool:
 
 def _is_returned(value: Value) -> bool:
     """Whether a value, perhaps of another type or transposed, is only returned."""
-    return all(
-        user.name == "func.return"
-        or (user.name in (*_MOVES, "stablehlo.convert") and _is_returned(user.results[0]))
-        for user in users_of(value)
-    )
+    readers = _readers(value, (*_MOVES, "stablehlo.convert"))
+    return all(reader.name == "func.return" for reader in readers)
 
 
 def _is_read_by_elements(value: Value) -> bool:
     """Whether something is computed element by element from a value, perhaps transposed."""
-    return any(
-        user.name in ELEMENTWISE or (user.name in _MOVES and _is_read_by_elements(user.results[0]))
-        for user in users_of(value)
-    )
+    return any(reader.name in ELEMENTWISE for reader in _readers(value, _MOVES))
+
+
+def _readers(value: Value, through: Sequence[str]) -> Iterator[ir.Operation]:
+    """What reads a value, or what operations of some names make of it."""
+    pending = [value]
+    while pending:
+        for user in users_of(pending.pop()):
+            if user.name in through:
+                pending += user.results
+            else:
+                yield user
