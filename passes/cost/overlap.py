@@ -201,7 +201,7 @@ def _is_exact(work: Work, machine: Machine) -> bool:
     """
     is_v5e = machine.chip.name == "TPU v5e"
     if work.pattern == "gather-product":
-        if work.kept and machine.chip.name in ("TPU v5e", "TPU v5p"):
+        if work.kept and machine.chip.name != "TPU v6e":
             return False
         is_wide = work.element == "f32" and max(p.n for p in work.products) >= 8192
         return not is_wide if is_v5e else work.count <= 32

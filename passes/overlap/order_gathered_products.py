@@ -6,14 +6,14 @@ optimization barrier, what reads one of the products waits for all of them.
 
 Before:  %g = "stablehlo.all_gather"(%dy) <{all_gather_dim = 0, ... axes = ["i"]}>
          %dx = stablehlo.dot_general %g, %w, contracting_dims = [1] x [1]
-         %t = stablehlo.tanh %dx
+         %t = stablehlo.dot_general %dx, %v, contracting_dims = [1] x [1]
          %dw = stablehlo.dot_general %x, %g, contracting_dims = [0] x [0]
          return %t, %dw
 After:   %g = "stablehlo.all_gather"(%dy) <{all_gather_dim = 0, ... axes = ["i"]}>
          %dx = stablehlo.dot_general %g, %w, contracting_dims = [1] x [1]
          %dw = stablehlo.dot_general %x, %g, contracting_dims = [0] x [0]
          %b:2 = stablehlo.optimization_barrier %dx, %dw
-         %t = stablehlo.tanh %b#0
+         %t = stablehlo.dot_general %b#0, %v, contracting_dims = [1] x [1]
          return %t, %b#1
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the gathers
          whose products are to be ordered.

@@ -191,7 +191,7 @@ class TpuTarget(Target):
 
     @property
     def options_for_code(self) -> Mapping[str, str]:
-        # libtpu does so by itself for schedules that exceed the limit.
+        # Code was as small without it where a schedule exceeded `options_for_memory`.
         return {"xla_tpu_enable_deduplicated_calls": "true"}
 
     def place(self, device: Device) -> Coordinates:

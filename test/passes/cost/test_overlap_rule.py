@@ -11,7 +11,7 @@ import itertools
 import pytest
 from shmap_passes.cost import libtpu_times, overlap
 from shmap_passes.cost.beside_collectives import share_taken
-from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V5P, TPU_V6E
+from shmap_passes.cost.chips import H100_SXM, TPU_7X, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.cost.overlap import Plan, ProductShape, Work, plan_of
@@ -328,6 +328,11 @@ def test_pieces_that_add_on_v6e_agree_with_schedules(inner):
 def test_margins(work, chip, margin):
     """They are smaller where compiled programs took as long as expected."""
     assert overlap.margin_of(work, MACHINES[chip]) == margin
+
+
+def test_rings_that_keep_what_is_gathered_have_the_usual_margin_on_other_chips():
+    machine = dataclasses.replace(MACHINES["v5p"], chip=TPU_7X)
+    assert overlap.margin_of(dataclasses.replace(PROGRAMS["a"], kept=1 << 20), machine) == 0.85
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from shmap_passes import find_ops
+from shmap_passes.cost.chips import TPU_7X
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
 from shmap_passes.overlap.form import read
 from shmap_passes.overlap.gathered_products import kept_too_long
@@ -121,6 +122,13 @@ def test_products_that_hide_a_collective_may_be_late():
         assert kept_too_long([gathered, hidden], V5E) == []
         hidden = dataclasses.replace(summed, beside=summed.site.products)
         assert kept_too_long([gathered, hidden], V5E) == [gathered.site.op]
+
+
+def test_on_a_chip_that_was_not_tried_the_order_is_the_compilers():
+    with shmap_passes.make_context():
+        module = module_of(gradient)
+        found = ChooseOverlap(machine=V5E.text, may_round=True).choices(module.operation.opview)
+        assert kept_too_long(found, dataclasses.replace(V5E, chip=TPU_7X)) == []
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E])
