@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from shmap_passes.cost.beside_collectives import share_taken
-from shmap_passes.cost.chips import H100_SXM
+from shmap_passes.cost.chips import CHIPS
 
 from shmap_compiler import shard_map
 
@@ -45,6 +45,11 @@ SIZES = [
     (4096, 2048, 4096),
     (4096, 4096, 4096),
 ]
+
+
+def this_chip():
+    kind = jax.devices()[0].device_kind
+    return next(chip for chip in CHIPS if chip.device_kind == kind)
 
 
 def normal(seed, *shape, dtype=jnp.bfloat16):
@@ -73,7 +78,7 @@ def product(m, k, n, dtype=jnp.bfloat16, precision=None):
 
 
 def alone():
-    chip = H100_SXM
+    chip = this_chip()
     print("| product | type | ms | TFLOP/s | of the published speed |\n|---|---|---|---|---|")
     for *size, dtype, precision, element in [
         *((*size, jnp.bfloat16, None, "bf16") for size in SIZES),
@@ -144,6 +149,7 @@ def beside():
         return (time.perf_counter() - begin) / 4
 
     rates = {load: rate(load) for load in LOADS}
+    chip = this_chip()
     names = [f"{n} blocks, {2 * source.nbytes / t / 1e9:.0f} GB/s" for (n, _), t in rates.items()]
     print(f"| product | ms | {' | '.join(names)} | model |\n|---|---|{'---|' * len(names)}---|")
     for size in SIZES:
@@ -159,7 +165,7 @@ def beside():
                 assert not stream.done, "the copy ended before the products"
                 stream.synchronize()
             row.append(f"{statistics.median(longer):.2f}")
-        model = 1 / (1 - share_taken(H100_SXM, size[0] * size[2]))
+        model = 1 / (1 - share_taken(chip, size[0] * size[2]))
         cells = " | ".join([f"{1e3 * base:.3f}", *row, f"{model:.2f}"])
         print(f"| {'x'.join(map(str, size))} | {cells} |", flush=True)
 

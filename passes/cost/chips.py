@@ -10,13 +10,14 @@ Sources, as they stand in the comments below:
             devices of JAX's
   [h100]    https://www.nvidia.com/en-us/data-center/h100, column "H100 SXM"; it gives the speed of
             Tensor Cores with sparsity, which is twice the dense speed given here
+  [h200]    https://www.nvidia.com/en-us/data-center/h200, column "H200 SXM", the same way
   [nccl]    https://forums.developer.nvidia.com/t/337991
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -112,5 +113,13 @@ H100_SXM = Chip(
     # ncclAllGather starts 24 blocks [nccl]
     collective_share=24 / 132,
 )
+H200_SXM = replace(
+    H100_SXM,  # It has the same processors [h200].
+    name="NVIDIA H200 SXM",
+    device_kind="NVIDIA H200",
+    hbm_bytes=141 * 10**9,  # [h200]
+    hbm_bandwidth=4.8e12,  # [h200]
+    hbm_share=0.69,  # Measured, of 256 MiB to 2 GiB that a kernel of XLA's reads and writes.
+)
 
-CHIPS = (TPU_V5E, TPU_V5P, TPU_V6E, TPU_7X, H100_SXM)
+CHIPS = (TPU_V5E, TPU_V5P, TPU_V6E, TPU_7X, H100_SXM, H200_SXM)

@@ -1,4 +1,4 @@
-"""`gpu:h100:8`, `gpu:h100:2x8`: nodes of GPUs; the first number, if there are two, counts nodes.
+"""`gpu:h100:8`, `gpu:h200:2x8`: nodes of GPUs; the first number, if there are two, counts nodes.
 
 The compiler is JAX's CUDA plugin. Given the figures of a GPU, it compiles for that GPU without one.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.experimental import topologies
-from shmap_passes.cost.chips import H100_SXM, Chip
+from shmap_passes.cost.chips import H100_SXM, H200_SXM, Chip
 from shmap_passes.cost.networks import Coordinates, Nodes
 
 from shmap_compiler.base.errors import Problem
@@ -26,7 +26,7 @@ class GpuModel:
       node_size: GPUs in a node.
       device_bandwidth, node_bandwidth: see `Nodes`.
       measured: whether times of collectives in a node were measured; see `Nodes`.
-      description: the fields of GpuTargetConfigProto that XLA's GPU compiler needs.
+      cache_bytes: of its second-level cache.
     """
 
     chip: Chip
@@ -34,25 +34,38 @@ class GpuModel:
     device_bandwidth: float
     node_bandwidth: float
     measured: bool
-    description: str
+    cache_bytes: int
+
+    @property
+    def description(self) -> str:
+        """The fields of GpuTargetConfigProto that XLA's GPU compiler needs.
+
+        Limits of compute capability 9.0: CUDA Programming Guide, "Technical Specifications per
+        Compute Capability"; processors and clock: NVIDIA H100 Tensor Core GPU Architecture, "H100
+        SXM5".
+        """
+        return _HOPPER_DESCRIPTION % {
+            "name": self.chip.device_kind,
+            "processors": self.chip.processors,
+            "memory": self.chip.hbm_bytes,
+            "bandwidth": int(self.chip.hbm_bandwidth),
+            "cache": self.cache_bytes,
+        }
 
 
-# Limits of compute capability 9.0: CUDA Programming Guide, "Technical Specifications per Compute
-# Capability"; number of processors, clock, cache and memory: NVIDIA H100 Tensor Core GPU
-# Architecture, "H100 SXM5".
-_H100_DESCRIPTION = """
+_HOPPER_DESCRIPTION = """
 platform_name: "CUDA"
-device_description_str: "NVIDIA H100 80GB HBM3"
+device_description_str: "%(name)s"
 dnn_version_info { major: 9 minor: 12 patch: 0 }
 gpu_device_info {
-  name: "NVIDIA H100 80GB HBM3"
+  name: "%(name)s"
   cuda_compute_capability { major: 9 minor: 0 }
-  core_count: 132
+  core_count: %(processors)d
   fpus_per_core: 128
   clock_rate_ghz: 1.98
-  device_memory_size: 80000000000
-  memory_bandwidth: 3350000000000
-  l2_cache_size: 52428800
+  device_memory_size: %(memory)d
+  memory_bandwidth: %(bandwidth)d
+  l2_cache_size: %(cache)d
   threads_per_warp: 32
   threads_per_block_limit: 1024
   threads_per_core_limit: 2048
@@ -74,17 +87,22 @@ those of cuBLAS on an H100, which choose their tiles themselves (jax 0.11.2, bf1
 COMPILER_OPTIONS = {"optimization_level": "O1"}
 """With them XLA pipelines loops that gather; collectives outside of loops need none."""
 
+_H100 = GpuModel(
+    H100_SXM,
+    node_size=8,
+    # NVLink: 900 GB/s per GPU, both directions together (https://www.nvidia.com/en-us/data-center/
+    # h100). Network: one 400 Gb/s adapter per GPU (NVIDIA DGX H100 data sheet).
+    device_bandwidth=450e9,
+    node_bandwidth=8 * 50e9,
+    measured=True,
+    cache_bytes=50 * 2**20,
+)
+
 MODELS = {
-    "h100": GpuModel(
-        H100_SXM,
-        node_size=8,
-        # NVLink: 900 GB/s per GPU, both directions together (https://www.nvidia.com/en-us/
-        # data-center/h100). Network: one 400 Gb/s adapter per GPU (NVIDIA DGX H100 data sheet).
-        device_bandwidth=450e9,
-        node_bandwidth=8 * 50e9,
-        measured=True,
-        description=_H100_DESCRIPTION,
-    )
+    "h100": _H100,
+    # NVLink and adapters are those of an H100 (https://www.nvidia.com/en-us/data-center/h200, and
+    # NVIDIA DGX H200 data sheet). XLA has one table of measured collectives for both, too.
+    "h200": replace(_H100, chip=H200_SXM, cache_bytes=60 * 2**20),
 }
 
 

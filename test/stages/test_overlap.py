@@ -14,7 +14,7 @@ from compilers import needs_gpu_compiler, needs_tpu_compiler
 from jax import lax
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shmap_passes.cost.chips import H100_SXM, TPU_V6E
+from shmap_passes.cost.chips import H100_SXM, H200_SXM, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 
@@ -162,11 +162,13 @@ def test_the_machine_of_attached_tpus():
     assert machine.places == ((0, 0), (0, 1), (0, 2), (0, 3))
 
 
-def test_the_machine_of_attached_gpus():
-    kind = H100_SXM.device_kind
+@pytest.mark.parametrize("chip", [H100_SXM, H200_SXM])
+def test_the_machine_of_attached_gpus(chip):
+    kind = chip.device_kind
     devices = [SimpleNamespace(device_kind=kind, process_index=k // 4) for k in range(8)]
     machine = machine_of_devices(devices, devices, True)
     assert machine is not None
+    assert machine.chip == chip
     assert machine.network == Nodes(2, 4, 450e9, 200e9, measured=True)
     assert machine.places[3:5] == ((0, 3), (1, 0))
     assert machine.compiler_options

@@ -75,6 +75,7 @@ def torus(shape, wraps, link, other, **more):
         ),
         ("gpu:h100:8", 8, "NVIDIA H100 SXM", Nodes(1, 8, 450e9, 400e9, measured=True)),
         ("gpu:h100:2x4", 8, "NVIDIA H100 SXM", Nodes(2, 4, 450e9, 200e9, measured=True)),
+        ("gpu:h200:8", 8, "NVIDIA H200 SXM", Nodes(1, 8, 450e9, 400e9, measured=True)),
     ],
 )
 def test_text_is_read(text, count, chip, network):
@@ -99,8 +100,26 @@ def test_places_of_gpus(text, places):
     assert [target.place(device) for device in devices] == places
 
 
-@pytest.mark.parametrize(("text", "topology"), [("gpu:h100:8", "1x1x8"), ("gpu:h100:3x2", "3x1x2")])
-def test_what_the_compiler_of_gpus_is_asked_for(text, topology, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "topology", "described"),
+    [
+        ("gpu:h100:8", "1x1x8", {"name": '"NVIDIA H100 80GB HBM3"', "l2_cache_size": "52428800"}),
+        ("gpu:h100:3x2", "3x1x2", {"core_count": "132", "memory_bandwidth": "3350000000000"}),
+        # The same as an attached one describes itself, but for the memory.
+        (
+            "gpu:h200:8",
+            "1x1x8",
+            {
+                "name": '"NVIDIA H200"',
+                "core_count": "132",
+                "l2_cache_size": "62914560",
+                "device_memory_size": "141000000000",
+                "memory_bandwidth": "4800000000000",
+            },
+        ),
+    ],
+)
+def test_what_the_compiler_of_gpus_is_asked_for(text, topology, described, monkeypatch):
     """Nodes on one network, each with its GPUs; here without the plugin."""
     asked = {}
 
@@ -112,7 +131,8 @@ def test_what_the_compiler_of_gpus_is_asked_for(text, topology, monkeypatch):
     assert Target.parse(text)._compile_only_devices() == []
     assert asked["platform"] == "cuda"
     assert asked["topology"] == topology
-    assert "core_count: 132" in asked["target_config"]
+    for field, value in described.items():
+        assert f"  {field}: {value}\n" in asked["target_config"]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +358,9 @@ def test_callbacks_need_devices():
 
 @needs_gpu_compiler
 @for_both_partitioners
-@pytest.mark.parametrize(("text", "shape"), [("gpu:h100:8", (4, 2)), ("gpu:h100:2x8", (8, 2))])
+@pytest.mark.parametrize(
+    ("text", "shape"), [("gpu:h100:8", (4, 2)), ("gpu:h100:2x8", (8, 2)), ("gpu:h200:8", (4, 2))]
+)
 def test_gpu(text, shape, partitioner):
     mesh = AbstractMesh(shape, ("i", "j"), axis_types=(AxisType.Auto,) * 2)
     lowered = mapped(mesh).lower(*types((512, 256), (256, 128)), partitioner=partitioner)

@@ -26,7 +26,7 @@ Targets:
   cpu:8           virtual CPU devices
   tpu:v5e:2x4     a slice of TPUs: generation and arrangement of its chips (v5e, v5p,
                   v6e, tpu7x; one of tpu7x is two devices)
-  gpu:h100:8      GPUs of a node; gpu:h100:2x8 is 2 nodes of 8
+  gpu:h100:8      GPUs of a node; gpu:h200:2x8 is 2 nodes of 8
   local           the devices of this machine
 
 The mesh must have as many devices as the target; use --mesh if the file's has not. Prints the
