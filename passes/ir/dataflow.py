@@ -29,6 +29,9 @@ class Node:
     Attributes:
       number: its place in the block.
       inner: what the operations in its regions read.
+      sources: the numbers of the operations of the block that compute what it reads, or what those
+        in its regions read, once for each time.
+      users: of each result, the operations that read it, or hold one that does, in the same way.
     """
 
     op: ir.Operation
@@ -37,6 +40,8 @@ class Node:
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     inner: tuple[Value, ...]
+    sources: list[int]
+    users: tuple[list[Node], ...]
 
     @property
     def result(self) -> Value:
@@ -48,14 +53,22 @@ class Dataflow:
     """The operations of a block, in order, and how values go from one to another."""
 
     def __init__(self, block: ir.Block):
-        self.nodes = [_node(each.operation, number) for number, each in enumerate(block.operations)]
-        self._users: dict[Value, list[Node]] = {}
-        self._sources: dict[Value, Node] = {}
-        for node in self.nodes:
-            for value in node.results:
-                self._sources[value] = node
-            for value in (*node.operands, *node.inner):
-                self._users.setdefault(value, []).append(node)
+        self.nodes: list[Node] = []
+        users = self._users = dict[Value, list[Node]]()
+        sources = self._sources = dict[Value, Node]()
+        for number, each in enumerate(block.operations):
+            node = _node(each.operation, number)
+            self.nodes.append(node)
+            for value in (*node.operands, *node.inner) if node.inner else node.operands:
+                source = sources.get(value)
+                if source is None:
+                    users.setdefault(value, []).append(node)
+                else:
+                    node.sources.append(source.number)
+                    users[value].append(node)
+            for value, its_users in zip(node.results, node.users, strict=True):
+                sources[value] = node
+                users[value] = its_users
 
     def users(self, value: Value) -> Sequence[Node]:
         """The operations that read a value, or hold one that does, once for each time it is."""
@@ -91,4 +104,10 @@ def dataflows(module: ModuleOp) -> Dataflows:
 
 def _node(op: ir.Operation, number: int) -> Node:
     inner = [value for each in walk(op)[1:] for value in each.operands] if len(op.regions) else ()
-    return Node(op, op.name, number, tuple(op.operands), tuple(op.results), tuple(inner))
+    found = op.results
+    if len(found) == 1:  # as nearly all have
+        results, users = (found[0],), ([],)
+    else:
+        results = tuple(found)
+        users = tuple([] for _ in results)
+    return Node(op, op.name, number, tuple(op.operands), results, tuple(inner), [], users)

@@ -162,11 +162,16 @@ def _capture(block: ir.Block) -> tuple[Value, ...]:
     captured: dict[Value, Value] = {}
     for each in block.operations:
         op = each.operation
-        operands = free_values([op]) if len(op.regions) else list(op.operands)
-        if not inside.issuperset(operands):
-            for operand in operands:
-                if operand not in inside and operand not in captured:
-                    captured[operand] = block.add_argument(operand.type, op.location)
+        has_regions = len(op.regions) > 0
+        operands = free_values([op]) if has_regions else list(op.operands)
+        for number, operand in enumerate(operands):
+            if operand in inside:
+                continue
+            if operand not in captured:
+                captured[operand] = block.add_argument(operand.type, op.location)
+            if not has_regions:
+                op.operands[number] = captured[operand]
+        if has_regions:
             replace_operands(op, captured)
         inside.update(op.results)
     return tuple(captured)

@@ -41,21 +41,22 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     With pieces of operands, the op computes the piece of its result, bit by bit the same. What has
     instructions to XLA is not computed in pieces; for products, sites tell (`Site`).
     """
-    if len(op.results) != 1 or (op.name != DOT and has_instructions(op)):
+    name = op.name
+    if len(op.results) != 1 or (name != DOT and has_instructions(op)):
         return None
-    if op.name in ELEMENTWISE:
+    if name in ELEMENTWISE:
         return cut  # other operands are scalars, which have no cut
-    if op.name == "stablehlo.transpose":
+    if name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return cut.along(order.index(cut.dimension))
-    if op.name == "stablehlo.broadcast_in_dim":
+    if name == "stablehlo.broadcast_in_dim":
         dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
         to = dimensions[cut.dimension]
         same = shape_of(op.operands[0])[cut.dimension] == shape_of(op.results[0])[to]
         return cut.along(to) if same else None
-    if op.name == "stablehlo.reshape":
+    if name == "stablehlo.reshape":
         return _through_reshape(shape_of(op.operands[0]), shape_of(op.results[0]), cut)
-    if op.name == DOT:
+    if name == DOT:
         product = Product.of(op)
         if product.role(number, cut.dimension) == "contracted":
             return None
@@ -81,11 +82,11 @@ def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
 
     For transposes, and for elementwise operations and products, which can have several operands.
     """
-    operand = op.operands[number]
-    if op.name == DOT:
+    name = op.name
+    if name == DOT:
         dimension = Product.of(op).operand_dimensions(cut.dimension).get(number)
         return None if dimension is None else cut.along(dimension)
-    if op.name == "stablehlo.transpose":
+    if name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return cut.along(order[cut.dimension])
-    return cut if have_same_shape(operand, op.results[0]) else None
+    return cut if have_same_shape(op.operands[number], op.results[0]) else None

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from ..ir.collective_ops import COLLECTIVES
 from ..ir.dataflow import Dataflow
 from .products import DOT
@@ -34,23 +36,18 @@ class Independence:
         Those that wait for another collective, which it does not wait for, come too late.
         """
         needed = self.needed
-        late = self._sent & ~needed[collective]  # itself, too
-        return [
-            product
-            for product in self.products
-            if not needed[product] & late and not needed[collective] >> product & 1
-        ]
+        late = self._sent & ~needed[collective]
+        apart = self._products & ~needed[collective] & ~self.needing[collective]
+        return [product for product in numbers(apart) if not needed[product] & late]
 
     @cached_property
     def needed(self) -> list[int]:
         """What each operation of the block needs, as bits by number."""
         needed: list[int] = []
         for node in self.flow.nodes:
-            values = (*node.operands, *node.inner)
-            sources = [each for value in values if (each := self.flow.source(value)) is not None]
-            found = bits(each.number for each in sources)
-            for each in sources:
-                found |= needed[each.number]
+            found = 0
+            for source in node.sources:
+                found |= needed[source] | 1 << source
             needed.append(found)
         return needed
 
@@ -59,9 +56,14 @@ class Independence:
         """What needs each operation of the block, as bits by number."""
         needing = [0] * len(self.flow.nodes)
         for node in reversed(self.flow.nodes):
-            for user in (user for value in node.results for user in self.flow.users(value)):
-                needing[node.number] |= needing[user.number] | 1 << user.number
+            waiting = needing[node.number] | 1 << node.number
+            for source in node.sources:
+                needing[source] |= waiting
         return needing
+
+    @cached_property
+    def _products(self) -> int:
+        return bits(self.products)
 
     @cached_property
     def _sent(self) -> int:
@@ -79,4 +81,5 @@ def bits(numbers: Iterable[int]) -> int:
 
 def numbers(found: int) -> list[int]:
     """The numbers of the bits of an integer that are set."""
-    return [number for number, bit in enumerate(reversed(f"{found:b}")) if bit == "1"]
+    array = np.frombuffer(found.to_bytes(found.bit_length() // 8 + 1, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(array, bitorder="little")).tolist()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,7 @@ SHARE = 0.02
 """A form may need this share of the arrays of the plain program more. `measure` allows the same."""
 
 
-@dataclass(frozen=True)
-class Life:
+class Life(NamedTuple):
     """An array of a block.
 
     Attributes:
@@ -125,36 +125,31 @@ class Lives:
 
 def _lives(flow: Dataflow) -> list[Life]:
     fused = [is_fused(node.name) for node in flow.nodes]
-    through: dict[int, int] = {}  # when the results of an operation that are not stored are read
-    only_returned: set[int] = set()  # what is fused, and read by nothing else
+    # When the results of each operation are read, if it stores none, and else its operands.
+    reads = [*range(len(flow.nodes))]
+    returned = {node.number for node in flow.nodes if node.name == "func.return"}
+    only_returned = {*returned}  # and what is fused, and read by nothing else
     lives: list[Life] = []
     for node in reversed(flow.nodes):
         number = node.number
-        for value in node.results:
-            users = flow.users(value)
-            # What is fused reads nothing in memory.
-            is_read = any(not fused[user.number] for user in users)
-            is_stored = not fused[number] or (is_read and node.name in ELEMENTWISE)
-            becomes_result = bool(users) and all(
-                user.name == "func.return" or user.number in only_returned for user in users
-            )
-            # What is not stored is computed where it is read, from what it is computed from.
-            last = max([number, *(through.get(user.number, user.number) for user in users)])
-            if is_stored and _is_array(value):
-                is_returned = {user.name for user in users} == {"func.return"}
-                array = array_bytes(value)
-                lives.append(
-                    Life(value, array, number, last, fused[number], is_returned, becomes_result)
-                )
-            elif fused[number]:
-                through[number] = max(through.get(number, 0), last)
+        for value, users in zip(node.results, node.users, strict=True):
+            last, is_read, is_returned, becomes_result = number, False, bool(users), bool(users)
+            for user in users:
+                reader = user.number
+                # What is not stored is computed where it is read, from what it is computed from.
+                last = max(last, reads[reader])
+                # What is fused reads nothing in memory.
+                is_read = is_read or not fused[reader]
+                is_returned = is_returned and reader in returned
+                becomes_result = becomes_result and reader in only_returned
+            if not fused[number] or (is_read and node.name in ELEMENTWISE):
+                size, in_place = array_bytes(value), fused[number]
+                lives.append(Life(value, size, number, last, in_place, is_returned, becomes_result))
+            else:
+                reads[number] = last
                 if becomes_result:
                     only_returned.add(number)
     return lives
-
-
-def _is_array(value: Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType)
 
 
 @dataclass(frozen=True)
@@ -212,4 +207,4 @@ def allowed(given: int, plain: int) -> float:
 
 def given_bytes(block: ir.Block) -> int:
     """The bytes of the arguments of a block."""
-    return sum(array_bytes(each) for each in block.arguments if _is_array(each))
+    return sum(map(array_bytes, block.arguments))

@@ -7,7 +7,6 @@ seldom find another use for such a place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from jaxlib.mlir import ir
 
@@ -71,7 +70,7 @@ def _too_large_sums(
         return {}
     is_small = machine is not None and libtpu.keeps_product(machine, largest)
     arrays = [
-        replace(each, is_fused=each.is_fused or _is_in_place(each.value))
+        each._replace(is_fused=each.is_fused or _is_in_place(each.value))
         for each in computed
         if is_small or not each.becomes_result
     ]

@@ -16,7 +16,7 @@ from jaxlib.mlir import ir
 
 from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.ops import Position, is_token, next_op
+from ..ir.ops import Position, next_op
 from ..ir.types import Value, array_bytes
 from .independence import Independence, bits, numbers
 from .pieces import barrier
@@ -110,11 +110,12 @@ class _Block:
 
     Attributes:
       needed, needing: by operation, what it needs and what needs it, directly or not.
-      readers: by value; what is computed where it is read is not one, but what reads it is.
+      readers: by value; what is fused is not one, but what reads it is.
       large: (bytes, number of what computes it, value) of large arrays, the largest first.
       products: those that can be moved.
       barriers: by operation, what stores its result, or what it waits for if it is ordered.
       stored: what is not computed where it is read, though it could be.
+      fused: by operation, whether it is.
       awaited: what they wait for.
       moved: what was moved.
     """
@@ -131,25 +132,22 @@ class _Block:
         self.products = bits(independence.products) & ~bits(flow.node(op).number for op in ordered)
         self.barriers = dict(stored)
         self.stored = {*stored}
+        self.fused = [is_fused(node.name) and node.number not in stored for node in flow.nodes]
         self.awaited: set[int] = set()
         self.moved = 0
+        seen = [1 << node.number for node in flow.nodes]  # what reads the result if it is fused
         for node in reversed(flow.nodes):
-            for value in node.results:
-                self.readers[value] = self._readers(value)
-                if not self._is_fused(node) and not is_token(value.type):
-                    self.large.append((array_bytes(value), node.number, value))
-        self.large = [each for each in self.large if each[0] > FEW_BYTES]
+            fused = self.fused[node.number]
+            for value, users in zip(node.results, node.users, strict=True):
+                readers = 0
+                for user in users:
+                    readers |= seen[user.number]
+                self.readers[value] = readers
+                if fused:
+                    seen[node.number] = readers
+                elif (size := array_bytes(value)) > FEW_BYTES:
+                    self.large.append((size, node.number, value))
         self.large.sort(key=lambda each: (-each[0], each[1]))
-
-    def _readers(self, value: Value) -> int:
-        """Those of a value, if those of what is computed from it are known."""
-        found = 0
-        for user in self.flow.users(value):
-            found |= self.readers[user.result] if self._is_fused(user) else 1 << user.number
-        return found
-
-    def _is_fused(self, node: Node) -> bool:
-        return is_fused(node.name) and node.number not in self.stored
 
     def release(self, ordered: Ordered) -> None:
         """Has the last readers of large arrays computed before a product, as `order` says."""
@@ -189,7 +187,7 @@ class _Block:
     def _following(self, node: Node) -> list[Node]:
         """An operation, and what is computed from it alone where its result is read, in turn."""
         found = [node]
-        while node.number not in self.awaited | self.stored:
+        while node.number not in self.awaited and node.number not in self.stored:
             users = self.flow.users(node.result)
             if len(users) != 1 or len(users[0].operands) != 1 or not is_fused(users[0].name):
                 break

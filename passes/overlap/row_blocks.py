@@ -129,10 +129,14 @@ def _joined(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[list[ir.Ope
     """The gathers by family: those whose rows an operation reads are in one."""
     families = {gather.results[0]: [gather] for gather in gathers}
     cuts = {gather.results[0]: Cut(_dimension(gather), _rows(gather)) for gather in gathers}
-    for node in flow.nodes:
+    todo = sorted({user.number for value in cuts for user in flow.users(value)})
+    while todo:
+        node = flow.nodes[heapq.heappop(todo)]
+        if todo and todo[0] == node.number:
+            continue  # It reads several.
         read = [(k, value) for k, value in enumerate(node.operands) if value in cuts]
         if not read:
-            continue
+            continue  # What is in its regions does.
         family = families[read[0][1]]
         for _, value in read[1:]:
             other = families[value]
@@ -143,6 +147,8 @@ def _joined(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[list[ir.Ope
             through = cut_through(node.op, number, cuts[value])
             if through is not None:
                 cuts[node.result], families[node.result] = through, family
+                for user in flow.users(node.result):
+                    heapq.heappush(todo, user.number)
                 break
     joined = [families[gather.results[0]] for gather in gathers]
     distinct = {id(family): family for family in joined}.values()

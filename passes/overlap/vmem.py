@@ -204,9 +204,10 @@ class _Function:
 
 def _none(value: Value, flow: Dataflow) -> dict[Value, int]:
     """No bytes for a computed array, and for what it is computed from element by element."""
+    most = array_bytes(value)
     nodes = [node for nodes in computed_from(value, flow) or () for node in nodes]
     made = [result for node in nodes for result in node.results]
-    return {each: 0 for each in made if array_bytes(each) <= array_bytes(value)}
+    return {each: 0 for each in made if array_bytes(each) <= most}
 
 
 def _place(site: Site) -> Value:
