@@ -15,6 +15,7 @@ from ..ir.body_form import read_body_form
 from ..ir.dataflow import dataflows
 from .asynchronous import asynchronous
 from .decision import Choice, Decision, Effort
+from .gathered_products import kept_too_long
 from .lives import Lives
 from .loop_families import families
 from .memory import too_large
@@ -94,7 +95,7 @@ def choices(
             chosen |= decide.with_rows(site, chosen)
         else:
             chosen[site] = Choice(site, None, Plan(None, reason=REASON))
-    return _shared([chosen[site] for site in sites])
+    return _ordered(_shared([chosen[site] for site in sites]), machine)
 
 
 _INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
@@ -133,6 +134,19 @@ def _shared(found: Sequence[Choice]) -> tuple[Choice, ...]:
         if choice.form is not None and alike[_kind(choice)] > 1
         else choice
         for choice in found
+    )
+
+
+def _ordered(found: Sequence[Choice], machine: Machine | None) -> tuple[Choice, ...]:
+    """Choices with the gathers marked whose products are computed together.
+
+    Only if something is rewritten, as else the program stays as it is.
+    """
+    if not any(choice.is_rewritten for choice in found):
+        return tuple(found)
+    kept = {*kept_too_long(found, machine)}
+    return tuple(
+        replace(choice, is_ordered=True) if choice.site.op in kept else choice for choice in found
     )
 
 

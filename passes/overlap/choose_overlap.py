@@ -38,7 +38,6 @@ from .choices import choices
 from .chosen_forms import record
 from .decision import Choice, Effort
 from .form import Form, write
-from .gathered_products import kept_too_long
 from .inline_local import inline_local
 from .inline_steps import inline_steps
 
@@ -81,16 +80,14 @@ class ChooseOverlap(Pass):
         has_calls = _has_calls(module)
         trial = _copy(module) if has_calls else module
         is_chosen = False
-        found = self.choices(trial)
-        for choice in found:
+        for choice in self.choices(trial):
             if choice.form is not None:
                 record(choice.site, choice.form)
-                if choice.is_rewritten:
-                    write(choice.site.op, choice.form)
-                    is_chosen = True
-        if is_chosen:
-            for op in kept_too_long(found, self._machine):
-                write(op, Form("together"))
+            if choice.form is not None and choice.is_rewritten:
+                write(choice.site.op, choice.form)
+                is_chosen = True
+            elif choice.is_ordered:
+                write(choice.site.op, Form("together"))
         if not is_chosen or not has_calls:
             return False  # No analysis reads the forms that are written on operations.
         erase_uncalled(trial)

@@ -36,7 +36,7 @@ class Independence:
         Those that wait for another collective, which it does not wait for, come too late.
         """
         needed = self.needed
-        late = self._sent & ~needed[collective]
+        late = self._sent & ~needed[collective]  # itself, too, so what needs it is left out twice
         apart = self._products & ~needed[collective] & ~self.needing[collective]
         return [product for product in numbers(apart) if not needed[product] & late]
 

@@ -32,6 +32,8 @@ class OverlapChoice:
       plain_seconds: The expected time of the plain program; None if no form was considered.
       expected_seconds: That of the form.
       reason: Why the program is left as it is.
+      is_ordered: Whether the products of a gather that is left are computed one right after the
+        other, so that what is gathered can be released.
 
     Examples:
       >>> f = shard_map(lambda x, w: lax.all_gather(x, "i", tiled=True) @ w, mesh=mesh,
@@ -51,6 +53,7 @@ class OverlapChoice:
     plain_seconds: float | None
     expected_seconds: float | None
     reason: str
+    is_ordered: bool = False
 
     @staticmethod
     def of(choice: Choice) -> OverlapChoice:
@@ -66,6 +69,7 @@ class OverlapChoice:
             plan.plain,
             plan.expected,
             "" if form else plan.reason,
+            choice.is_ordered,
         )
 
 
@@ -113,6 +117,8 @@ def report_of(
 def _row(choice: OverlapChoice) -> Sequence[str]:
     parts = f" in {choice.parts}" if choice.parts else ""
     chosen = f"{choice.form}{parts}" if choice.form else f"no: {choice.reason}"
+    if choice.is_ordered:
+        chosen += "; its products one after the other"
     return (
         choice.pattern,
         ",".join(choice.axes),

@@ -18,6 +18,7 @@ from shmap_passes.overlap.gathered_products import kept_too_long
 from test_choices import V5E, V5P, V6E
 
 from shmap_compiler import shard_map
+from shmap_compiler.stages.overlap_report import report_of
 
 GIVEN = P("i"), P(None, "i"), P(None, "i"), P("i"), P()
 SHAPES = (16384, 4096), (4096, 2048), (16384, 2048), (2048, 8192), (256, 256)
@@ -95,11 +96,17 @@ def only_gathered(dy, w, x, u, v):
     return (g @ w) @ v, weight(x, g)
 
 
-def module_of(fun, shapes=SHAPES):
+def mapped_of(fun):
     mesh = AbstractMesh((8,), ("i",))
-    mapped = shard_map(fun, mesh=mesh, in_specs=GIVEN, out_specs=P(), check_vma=False)
-    types = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in shapes]
-    return ir.Module.parse(mapped.lower(*types).as_text("body"))
+    return shard_map(fun, mesh=mesh, in_specs=GIVEN, out_specs=P(), check_vma=False)
+
+
+def types_of(shapes):
+    return [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in shapes]
+
+
+def module_of(fun, shapes=SHAPES):
+    return ir.Module.parse(mapped_of(fun).lower(*types_of(shapes)).as_text("body"))
 
 
 def ordered(fun, machine, shapes=SHAPES):
@@ -117,6 +124,7 @@ def test_products_that_hide_a_collective_may_be_late():
         module = module_of(gradient)
         pass_ = ChooseOverlap(machine=V5E.text, may_round=True)
         gathered, summed = pass_.choices(module.operation.opview)
+        assert [gathered.is_ordered, summed.is_ordered] == [True, False]
         assert kept_too_long([gathered, summed], V5E) == [gathered.site.op]
         hidden = dataclasses.replace(summed, beside=gathered.site.products[:1])
         assert kept_too_long([gathered, hidden], V5E) == []
@@ -135,6 +143,15 @@ def test_on_a_chip_that_was_not_tried_the_order_is_the_compilers():
 @pytest.mark.parametrize("fun", [gradient, transposed])
 def test_what_is_gathered_for_a_gradient_is_released(fun, machine):
     assert "together" in ordered(fun, machine)
+
+
+def test_the_report_says_which_products_are_ordered():
+    lowered = mapped_of(gradient).lower(*types_of(SHAPES), overlap="auto", overlap_rounding=True)
+    report = report_of(lowered.snapshots, lowered.overlap, V5E)
+    assert [choice.is_ordered for choice in report.choices] == [True, False]
+    _, gathered, scattered = str(report).splitlines()
+    assert "; its products one after the other " in gathered
+    assert "; its products" not in scattered
 
 
 def test_on_v5p_it_would_not_need_less_memory():
