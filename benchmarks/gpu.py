@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py alone            matrix products, copies and small kernels
     python benchmarks/gpu.py beside           products beside a kernel that occupies processors
+    python benchmarks/gpu.py host             copies to the memory of the host and back
     python benchmarks/gpu.py programs         those of overlap.py, for eight GPUs, without transfers
 
 "beside" needs CuPy: it starts a kernel of 24 blocks, as NCCL does, that copies memory as fast as a
@@ -14,13 +15,16 @@ import argparse
 import os
 import statistics
 import time
+from functools import partial
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
 from shmap_passes.cost.beside_collectives import share_taken
 from shmap_passes.cost.chips import CHIPS
 
@@ -170,6 +174,53 @@ def beside():
         print(f"| {'x'.join(map(str, size))} | {cells} |", flush=True)
 
 
+def layers(policy):
+    """The gradient of a scan over eight layers, whose inputs are kept as a policy says."""
+    mesh = Mesh(np.array(jax.devices()[:1]), "i")
+
+    def gradient(x, ws):
+        @partial(jax.checkpoint, policy=policy)
+        def layer(x, w):
+            return jnp.tanh(checkpoint_name(x, "x") @ w), None
+
+        return jax.grad(lambda ws: jnp.sum(jax.lax.scan(layer, x, ws)[0].astype("float32")))(ws)
+
+    return shard_map(gradient, mesh=mesh, in_specs=(P(), P()), out_specs=P())
+
+
+def host():
+    from overlap import total
+
+    device = SingleDeviceSharding(jax.devices()[0])
+    there = device.with_memory_kind("pinned_host")
+    print("| copy | MiB | ms | GB/s |\n|---|---|---|---|")
+    for mib in (16, 64, 256, 1024):
+        x = normal(0, mib * 2**19)
+        for name, source, target in (("to", device, there), ("from", there, device)):
+            copy = jax.jit(lambda x: x, out_shardings=target)
+            took = seconds(copy, jax.device_put(x, source))
+            rate = x.nbytes / took / 1e9
+            print(f"| {name} the host | {mib} | {1e3 * took:.2f} | {rate:.1f} |", flush=True)
+    policies = jax.checkpoint_policies
+    kept = policies.save_only_these_names("x")
+    moved = policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["x"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    print("| gradient | inputs of layers | ms | model | copies, waits |\n|---|---|---|---|---|")
+    for rows, width in ((4096, 4096), (16384, 4096), (4096, 8192)):
+        args = normal(0, rows, width), normal(1, 8, width, width)
+        for name, policy in (("on the device", kept), ("on the host", moved)):
+            compiled = layers(policy).lower(*args).compile()
+            took, totals = seconds(compiled, *args), compiled.explain().totals
+            figures = (total(totals), totals.host_seconds, totals.host_exposed_seconds)
+            run, copies, waits = (f"{1e3 * each:.2f}" for each in figures)
+            size = f"{rows}x{width}"
+            print(f"| {size} | {name} | {1e3 * took:.2f} | {run} | {copies}, {waits} |", flush=True)
+
+
 def programs(names):
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_shard_autotuning=false"
@@ -201,13 +252,13 @@ def programs(names):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=("alone", "beside", "programs"))
+    parser.add_argument("part", choices=("alone", "beside", "host", "programs"))
     parser.add_argument("--programs", nargs="+")
     options = parser.parse_args()
     if options.part == "programs":
         programs(options.programs)
     else:
-        {"alone": alone, "beside": beside}[options.part]()
+        {"alone": alone, "beside": beside, "host": host}[options.part]()
 
 
 if __name__ == "__main__":

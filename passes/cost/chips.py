@@ -41,6 +41,8 @@ class Chip:
       kernel_seconds: the shortest time of a kernel on such chips.
       processors: how many work at a time on one kernel; 1 where the compiler estimates times.
       collective_share: how much of its processors a running collective takes from other kernels.
+      host_bandwidth: bytes per second between its memory and that of the host, in one direction;
+        None if it is not known.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Chip:
     kernel_seconds: float = 0.0
     processors: int = 1
     collective_share: float = 0.0
+    host_bandwidth: float | None = None
 
 
 GIB = 2**30
@@ -112,6 +115,8 @@ H100_SXM = Chip(
     processors=132,  # [h100]
     # ncclAllGather starts 24 blocks [nccl]
     collective_share=24 / 132,
+    # Not published: 52 to 55 GB/s of 16 MiB and more, measured by `benchmarks/gpu.py host`.
+    host_bandwidth=55e9,
 )
 H200_SXM = replace(
     H100_SXM,  # It has the same processors [h200].

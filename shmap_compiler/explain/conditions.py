@@ -39,6 +39,8 @@ FIGURES: dict[str, _Figure] = {
     "computing": _Figure(lambda e: e.totals.compute_seconds, show_seconds, _SECONDS),
     "wire": _Figure(lambda e: e.totals.wire_seconds, show_seconds, _SECONDS),
     "exposed": _Figure(lambda e: e.totals.exposed_seconds, show_seconds, _SECONDS),
+    "host": _Figure(lambda e: e.totals.host_seconds, show_seconds, _SECONDS),
+    "host-exposed": _Figure(lambda e: e.totals.host_exposed_seconds, show_seconds, _SECONDS),
     "total": _Figure(lambda e: e.totals.step_seconds, show_seconds, _SECONDS),
     "bound": _Figure(lambda e: e.totals.bound_seconds, show_seconds, _SECONDS),
     "not-counted": _Figure(lambda e: e.totals.unestimated_seconds, show_seconds, _SECONDS),

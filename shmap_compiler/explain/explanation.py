@@ -141,7 +141,13 @@ def _totals(compiled: CompiledProgram, schedule: Schedule, machine: Machine | No
     costs = compiled.cost_analysis() or {}
     timed = machine is not None
     link = fullest(schedule.usage, machine.network) if machine is not None else 0.0
-    times = (schedule.computing, link)
+    times = {
+        "compute": schedule.computing,
+        "wire": link,
+        "host": max(schedule.host_usage.values(), default=0.0),
+    }
+    bound = max(times, key=lambda name: times[name])
+    is_host_timed = machine is not None and machine.chip.host_bandwidth is not None
     return Totals(
         flops=schedule.flops,
         compiler_flops=costs.get("flops"),
@@ -152,9 +158,11 @@ def _totals(compiled: CompiledProgram, schedule: Schedule, machine: Machine | No
         exposed_seconds=sum(o.trips * o.exposed for o in schedule.occurrences) if timed else None,
         unestimated_seconds=schedule.unestimated if timed else None,
         link_seconds=link if timed else None,
+        host_seconds=sum(schedule.host_usage.values()) if is_host_timed else None,
+        host_exposed_seconds=schedule.host_exposed if is_host_timed else None,
         step_seconds=schedule.seconds if timed else None,
-        bound=("compute" if times[0] >= times[1] else "wire") if timed else None,
-        bound_seconds=max(times) if timed else None,
+        bound=bound if timed else None,
+        bound_seconds=times[bound] if timed else None,
     )
 
 
@@ -231,9 +239,13 @@ def _notes(target: Target | None, machine: Machine | None, schedule: Schedule) -
         for line, count in hops.items()
     ]
     if schedule.host_bytes:
+        bandwidth = machine.chip.host_bandwidth if machine is not None else None
+        time = "no time includes that"
+        if bandwidth is not None:
+            time = f"{bandwidth / 1e9:g} GB/s each way, as was measured on one"
         notes.append(
             f"{show_bytes(schedule.host_bytes)} move between the memories of the device and of the "
-            "host: no time includes that"
+            f"host: {time}"
         )
     if machine is None:
         notes.append("no times: the target has no published figures; use e.g. tpu:v5e:2x4")

@@ -58,7 +58,11 @@ class Totals:
       unestimated_seconds: memory traffic of instructions, such as copies, for which the compiler
         gives no estimate. No other figure includes it.
       link_seconds: for which the link is in use that is in use for longest.
-      bound: what takes longer if everything overlapped: "compute" or "wire", which is that link.
+      host_seconds: of copies to the memory of the host and from it, together; None if they are not
+        modelled.
+      host_exposed_seconds: in which the device waits for them; None if not modelled.
+      bound: what takes longest if everything overlapped: "compute", "wire", which is that link, or
+        "host", which is copies in one direction.
       bound_seconds: how long that takes: no order of the same work makes the run shorter.
     """
 
@@ -71,6 +75,8 @@ class Totals:
     exposed_seconds: float | None
     unestimated_seconds: float | None
     link_seconds: float | None
+    host_seconds: float | None
+    host_exposed_seconds: float | None
     step_seconds: float | None
     bound: str | None
     bound_seconds: float | None

@@ -3,7 +3,8 @@
 A device works off its instructions in their order. A collective that is one instruction keeps it
 waiting to the end. One that is two, a start and a done, runs beside what stands between them, and
 the device waits in the done for what is left of it. On each link of the network, transfers run one
-after another. On GPUs a collective that runs takes some of the processors from what runs beside it.
+after another, and so do copies to the host and from it. On GPUs a collective that runs takes some
+of the processors from what runs beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from shmap_passes.cost.beside_collectives import share_taken
 from shmap_passes.cost.collective_time import Cost
@@ -21,11 +23,13 @@ from shmap_compiler.explain import roofline
 from shmap_compiler.explain.beside import Beside
 from shmap_compiler.explain.collective import Collective, is_done, read_collective, start_of
 from shmap_compiler.explain.hlo import Computation, Instruction, Module
-from shmap_compiler.explain.host_copies import host_bytes
+from shmap_compiler.explain.host_copies import HostLink, direction, host_bytes
 from shmap_compiler.explain.links import Links, show_link
 from shmap_compiler.explain.liveness import Buffer, Liveness, liveness
 from shmap_compiler.explain.roofline import Work
 from shmap_compiler.explain.trip_count import Carried, trips
+
+KeyT = TypeVar("KeyT", bound=Hashable)
 
 DRAWN_TRIPS = 64
 """Events of later trips of a loop are left out."""
@@ -90,7 +94,9 @@ class Schedule:
       computing: seconds in which it computes.
       sending: seconds in which at least one collective runs.
       usage: seconds for which each link is in use; see `Links`.
-      host_bytes: what moves between the memories of the device and of the host; no time has it.
+      host_bytes: what moves between the memories of the device and of the host.
+      host_usage: seconds for which such copies run, by direction; none if the figure is not known.
+      host_exposed: seconds that the device waits for them.
       unknown_loops: the lines of loops of which the number of trips is not known; they count once.
     """
 
@@ -103,6 +109,8 @@ class Schedule:
     sending: float = 0.0
     usage: dict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
     host_bytes: int = 0
+    host_usage: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    host_exposed: float = 0.0
     unknown_loops: list[str] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)
     peak: Peak = Peak()
@@ -138,11 +146,15 @@ class _Runner:
         schedule, network = Schedule(), self._network
         links = Links(network) if network is not None else None
         started: dict[str, tuple[Collective, Cost | None, float]] = {}
+        bandwidth = self.machine.chip.host_bandwidth if self.machine is not None else None
+        host = HostLink(bandwidth) if bandwidth is not None else None
+        copied: dict[str, Event] = {}
         beside = Beside()
         live = liveness(self.module, computation)
         for index, instruction in enumerate(computation):
             _hold(schedule, live, index)
-            schedule.host_bytes += host_bytes(computation, instruction)
+            moved = host_bytes(computation, instruction)
+            schedule.host_bytes += moved
             collective = read_collective(self.module, computation, instruction, self.device_count)
             if is_done(self.module, instruction):
                 under_way = {name: c for name, (c, _, _) in started.items()}
@@ -158,6 +170,14 @@ class _Runner:
                     if instruction.opcode == "fusion":
                         self._work(schedule, beside, computation, instruction)
                     self._finish(schedule, collective, cost, until, overlapped=False)
+            elif moved and host is not None:
+                copy = self._copy(schedule, host, instruction, moved)
+                if instruction.opcode.endswith("-start"):
+                    copied[instruction.name] = copy
+                else:
+                    _wait_for(schedule, copy)
+            elif instruction.operands and instruction.operands[0] in copied:
+                _wait_for(schedule, copied.pop(instruction.operands[0]))
             elif instruction.opcode == "while":
                 count, part = self._loop(schedule, computation, instruction, carried)
                 _append(schedule, part, count, live, index)
@@ -171,6 +191,10 @@ class _Runner:
                 self._work(schedule, beside, computation, instruction)
         for unfinished in started.values():
             self._finish(schedule, *unfinished)
+        for copy in copied.values():
+            _wait_for(schedule, copy)
+        if host is not None:
+            _add(schedule.host_usage, host.usage, 1)
         if links is not None:
             schedule.sending += links.busy
             _add(schedule.usage, links.usage, 1)
@@ -190,6 +214,17 @@ class _Runner:
             for link, first, last in links.transfers
         ]
         return cost, begin, end
+
+    def _copy(
+        self, schedule: Schedule, host: HostLink, instruction: Instruction, moved: int
+    ) -> Event:
+        """A copy to the host, or from it, that is reached now."""
+        way = direction(instruction)
+        begin, end = host.take(way, moved, schedule.seconds)
+        source = self.module.source(instruction)
+        event = Event(way, begin, end - begin, instruction.name, f"copy {way}", source)
+        schedule.transfers.append(event)
+        return event
 
     def _work(
         self,
@@ -240,6 +275,15 @@ class _Runner:
         return 1 if found.count is None else found.count, self.run(body, found.carried)
 
 
+def _wait_for(schedule: Schedule, copy: Event) -> None:
+    """The device needs what a copy moves."""
+    waits = max(0.0, copy.start + copy.seconds - schedule.seconds)
+    if waits:
+        schedule.events.append(replace(copy, lane="wait", start=schedule.seconds, seconds=waits))
+    schedule.seconds += waits
+    schedule.host_exposed += waits
+
+
 def _hold(schedule: Schedule, live: Liveness, index: int) -> None:
     """Notes what is in memory while an instruction runs."""
     held = live.bytes[index]
@@ -265,14 +309,16 @@ def _append(schedule: Schedule, part: Schedule, times: int, live: Liveness, inde
         schedule.occurrences += [replace(o, trips=o.trips * times) for o in part.occurrences]
         schedule.works += [replace(work, trips=work.trips * times) for work in part.works]
     schedule.host_bytes += times * part.host_bytes
+    schedule.host_exposed += times * part.host_exposed
     schedule.seconds += times * part.seconds
     schedule.computing += times * part.computing
     schedule.sending += times * part.sending
     _add(schedule.usage, part.usage, times)
+    _add(schedule.host_usage, part.host_usage, times)
     schedule.unknown_loops += part.unknown_loops
 
 
-def _add(total: dict[Hashable, float], part: Mapping[Hashable, float], times: int) -> None:
+def _add(total: dict[KeyT, float], part: Mapping[KeyT, float], times: int) -> None:
     for key, seconds in part.items():
         total[key] += times * seconds
 

@@ -154,6 +154,9 @@ def totals_rows(explanation: Figures) -> Iterator[Row]:
     yield "computing", _time(totals.compute_seconds)
     yield "wire in use", _time(totals.wire_seconds)
     yield "waiting for the wire", _time(totals.exposed_seconds)
+    if totals.host_seconds:
+        yield "copies to and from the host", _time(totals.host_seconds)
+        yield "waiting for the host", _time(totals.host_exposed_seconds)
     yield "total", _time(totals.step_seconds)
     if totals.unestimated_seconds:
         yield "  not counted", f"{_time(totals.unestimated_seconds)} of copies without an estimate"

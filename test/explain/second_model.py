@@ -92,6 +92,7 @@ class Reader:
         found = Totals()
         spans: list[tuple[float, float]] = []
         free: dict[Any, float] = {}
+        free_host: dict[bool, float] = {}
         pending: dict[str, float] = {}
         lines = self.computations[name or self.entry]
         types = {line.name: line.type for line in lines}
@@ -131,6 +132,17 @@ class Reader:
                 found.add(self.run(body[1]), known or self.loops["*"])
             elif line.opcode in ("call", "conditional") and line.called:
                 found.add(self.run(line.called[0]), 1)
+            elif self.chip == "h100" and self.of_the_host(line, types):
+                to_host = "update" in line.name
+                moved = (
+                    _bytes(types[line.operands[1]])
+                    if to_host
+                    else _bytes(line.type) - _bytes(types[line.operands[0]])
+                )
+                end = max(found.total, free_host.get(to_host, 0.0)) + moved / 55e9
+                free_host[to_host] = pending[line.name] = end
+            elif line.opcode.endswith("-done") and line.operands[0] in pending:
+                found.total = max(found.total, pending.pop(line.operands[0]))
             elif not re.search(r"-(start|done|update)$", line.opcode) and base not in KINDS:
                 seconds, flops = self.time(line, types)
                 if self.chip == "h100":
@@ -196,6 +208,12 @@ class Reader:
             # libtpu has one such collective under way at a time, and names it like its start.
             return next((k for k in pending if k.startswith("async-collective-start")), None)
         return line.operands[0] if line.operands[0] in pending else None
+
+    @staticmethod
+    def of_the_host(line: Line, types: dict[str, str]) -> bool:
+        """Whether a slice moves to an array of the host, or from it."""
+        first = types[line.operands[0]] if line.operands else ""
+        return line.opcode == "fusion-start" and first.endswith("S(5)}")
 
     def types_around(self, inner: Line) -> dict[str, str]:
         lines = next(lines for lines in self.computations.values() if inner in lines)

@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from shmap_passes.cost import collective_time, nccl
-from shmap_passes.cost.chips import H100_SXM, TPU_V5E
+from shmap_passes.cost.chips import H100_SXM, H200_SXM, TPU_V5E
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler import PARTITIONERS, Target, shard_map
@@ -360,6 +360,7 @@ def test_time_of_compute_is_the_compilers_estimate_or_a_roofline():
     assert work(TPU_V5E).seconds == 3000 / 1.5e9
     moved = 2 * 8 * 16 * 2
     assert work(H100_SXM).seconds == pytest.approx(3e-6 + moved / (0.85 * 3.35e12))
+    assert work(H200_SXM).seconds == pytest.approx(3e-6 + moved / (0.69 * 4.8e12))
     assert work(None).seconds == 0
     assert work(H100_SXM, parsed.entry["a"]) is None
 

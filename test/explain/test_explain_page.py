@@ -101,6 +101,8 @@ def made(**changes):
             exposed_seconds=2e-3,
             unestimated_seconds=0.0,
             link_seconds=2e-3,
+            host_seconds=None,
+            host_exposed_seconds=None,
             step_seconds=5e-3,
             bound="compute",
             bound_seconds=3e-3,
@@ -225,6 +227,11 @@ def test_every_collective_has_a_colour():
             "Compute-bound: 3 ms; the wire, in use for 2 ms, is hidden behind it.",
         ),
         ({"collectives": ()}, "Compute-bound: 5 ms; it sends nothing."),
+        (
+            {"totals": dataclasses.replace(made().totals, host_exposed_seconds=3e-3, bound="host")},
+            "Waits 3 ms of 5 ms for the host. If all of it overlapped, the run would be "
+            "host-bound: 3 ms.",
+        ),
     ],
 )
 def test_the_verdict(changes, verdict):

@@ -107,6 +107,16 @@ def test_bytes_moved_to_the_host_are_those_of_the_source(path):
     assert explained(path).host_bytes == HOST_BYTES.get(program(path).body.__name__, 0)
 
 
+def test_copies_to_the_host_take_time_on_gpus():
+    """Each one is waited for at once."""
+    run = stored("gpu:h100:8", "offloaded_gradient")
+    one_way = HOST_BYTES["offloaded_gradient"] / 2 / 55e9
+    assert run.host_usage == dict.fromkeys(("to the host", "from the host"), pytest.approx(one_way))
+    assert run.seconds == pytest.approx(run.computing + run.host_exposed)
+    assert run.host_exposed == pytest.approx(2 * one_way)
+    assert not stored("tpu:v5e:2x4", "offloaded_gradient").host_usage
+
+
 def test_arrays_on_the_host_are_not_in_the_memory_of_the_device():
     offloaded = 8 * 4096 * 4096 * 2
     for target in ("tpu:v5e:2x4", "gpu:h100:8"):

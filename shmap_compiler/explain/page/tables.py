@@ -86,8 +86,9 @@ def _run(name: str, explanation: Figures, scale: float) -> Markup:
     totals = explanation.totals
     if not scale or totals.step_seconds is None:
         return join()
-    parts = (("compute", totals.compute_seconds), ("wait", totals.exposed_seconds))
-    shares = [(kind, (seconds or 0.0) / scale) for kind, seconds in parts]
+    waits = (totals.exposed_seconds or 0.0) + (totals.host_exposed_seconds or 0.0)
+    parts = (("compute", totals.compute_seconds or 0.0), ("wait", waits))
+    shares = [(kind, seconds / scale) for kind, seconds in parts]
     words = f"{name}: {show_seconds(totals.step_seconds)}"
     return element("div", element("span", words, class_="quiet"), bar(shares))
 

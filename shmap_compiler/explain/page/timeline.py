@@ -203,7 +203,7 @@ def _legend(drawn: Iterable[Bar]) -> Markup:
     return element("ul", *items, class_="legend")
 
 
-_OF_DEVICE = {"compute": "computes", "wait": "waits for the wire"}
+_OF_DEVICE = {"compute": "computes", "wait": "waits"}
 
 
 def _in_words(explanation: Figures) -> str:
