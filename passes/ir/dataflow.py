@@ -4,6 +4,7 @@
     flow.nodes[2].operands                    the values that the third operation reads
     flow.users(value)                         the operations of the block that read a value
     flow.source(value)                        the one that computes it
+    flow.needed[3], flow.needing[3]           all that the fourth needs, and that need it, as bits
 
 Reading operands and uses through MLIR's bindings takes most of the time of an analysis that follows
 values back and forth. A dataflow holds until an operation of the block is changed.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
@@ -69,6 +71,27 @@ class Dataflow:
             for value, its_users in zip(node.results, node.users, strict=True):
                 sources[value] = node
                 users[value] = its_users
+
+    @cached_property
+    def needed(self) -> list[int]:
+        """What each operation needs, directly or not, as bits by number."""
+        needed: list[int] = []
+        for node in self.nodes:
+            found = 0
+            for source in node.sources:
+                found |= needed[source] | 1 << source
+            needed.append(found)
+        return needed
+
+    @cached_property
+    def needing(self) -> list[int]:
+        """What needs each operation, in the same way."""
+        needing = [0] * len(self.nodes)
+        for node in reversed(self.nodes):
+            waiting = needing[node.number] | 1 << node.number
+            for source in node.sources:
+                needing[source] |= waiting
+        return needing
 
     def users(self, value: Value) -> Sequence[Node]:
         """The operations that read a value, or hold one that does, once for each time it is."""

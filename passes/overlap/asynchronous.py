@@ -235,7 +235,7 @@ class _Block:
             for number in each.beside:
                 if free.get(number, 0.0) <= 0 or before >> number & 1:
                     continue
-                if not before & ordered & ~self._independence.needed[number]:
+                if not before & ordered & ~self.flow.needed[number]:
                     hidden[each][number] = min(rest, free[number])
                     rest -= hidden[each][number]
                     free[number] -= hidden[each][number]
@@ -278,7 +278,7 @@ class _Block:
         Args:
           waiting: the numbers of these products, as bits.
         """
-        before, known = self._independence.needed[number], 0
+        before, known = self.flow.needed[number], 0
         while before != known and before & waiting:
             known = before
             for product, others in late.items():

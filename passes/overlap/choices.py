@@ -12,14 +12,16 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..cost.machine import Machine
 from ..cost.overlap import Plan
 from ..ir.body_form import read_body_form
-from ..ir.dataflow import dataflows
+from ..ir.dataflow import Dataflows, dataflows
 from .asynchronous import asynchronous
 from .decision import Choice, Decision, Effort
 from .gathered_products import kept_too_long
+from .independence import Independence
 from .lives import Lives
 from .loop_families import families
 from .memory import too_large
 from .recomputed import too_large_beside
+from .released import Ordered, changes_nothing
 from .site import Site
 from .sites import find_sites
 from .vmem import REASON, kept_in_vmem, rows_fit
@@ -95,7 +97,10 @@ def choices(
             chosen |= decide.with_rows(site, chosen)
         else:
             chosen[site] = Choice(site, None, Plan(None, reason=REASON))
-    return _ordered(_shared([chosen[site] for site in sites]), machine)
+    found = [chosen[site] for site in sites]
+    if not any(choice.form and choice.site.pattern == "gathering-loop" for choice in found):
+        found = list(_not_ordered_in_vain(found, flows))
+    return _ordered(_shared(found), machine)
 
 
 _INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
@@ -135,6 +140,24 @@ def _shared(found: Sequence[Choice]) -> tuple[Choice, ...]:
         else choice
         for choice in found
     )
+
+
+def _not_ordered_in_vain(found: Sequence[Choice], flows: Dataflows) -> Iterator[Choice]:
+    """Choices without the order of products around sums that have nothing to be ordered.
+
+    Args:
+      found: none for a loop, of which the steps become operations of its block.
+    """
+    known: dict[ir.Block, Independence] = {}
+    for choice in found:
+        form, site = choice.form, choice.site
+        if form is not None and form.ordered and site.pattern in _SUMS:
+            block = site.op.block
+            independence = known.setdefault(block, Independence(flows.of(block)))
+            ordered = Ordered(site.op, site.products[0], 0, stores=form.name == "columns")
+            if changes_nothing(ordered, independence):
+                choice = replace(choice, form=replace(form, ordered=False))
+        yield choice
 
 
 def _ordered(found: Sequence[Choice], machine: Machine | None) -> tuple[Choice, ...]:

@@ -2,8 +2,7 @@
 
 independence = Independence(flow)
 independence.beside(3)            the numbers of the products beside the fourth operation
-independence.needed[3]            what it needs, directly or not, as bits by number
-independence.needing[3]           what needs it
+independence.apart(3)             those that it does not need and that do not need it, as bits
 """
 
 from __future__ import annotations
@@ -35,31 +34,14 @@ class Independence:
 
         Those that wait for another collective, which it does not wait for, come too late.
         """
-        needed = self.needed
-        late = self._sent & ~needed[collective]  # itself, too, so what needs it is left out twice
-        apart = self._products & ~needed[collective] & ~self.needing[collective]
-        return [product for product in numbers(apart) if not needed[product] & late]
+        needed = self.flow.needed
+        late = self._sent & ~needed[collective]
+        apart = numbers(self.apart(collective))
+        return [product for product in apart if not needed[product] & late]
 
-    @cached_property
-    def needed(self) -> list[int]:
-        """What each operation of the block needs, as bits by number."""
-        needed: list[int] = []
-        for node in self.flow.nodes:
-            found = 0
-            for source in node.sources:
-                found |= needed[source] | 1 << source
-            needed.append(found)
-        return needed
-
-    @cached_property
-    def needing(self) -> list[int]:
-        """What needs each operation of the block, as bits by number."""
-        needing = [0] * len(self.flow.nodes)
-        for node in reversed(self.flow.nodes):
-            waiting = needing[node.number] | 1 << node.number
-            for source in node.sources:
-                needing[source] |= waiting
-        return needing
+    def apart(self, collective: int) -> int:
+        """The products that do not need a collective, and that it does not need, as bits."""
+        return self._products & ~self.flow.needed[collective] & ~self.flow.needing[collective]
 
     @cached_property
     def _products(self) -> int:

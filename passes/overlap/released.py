@@ -20,7 +20,7 @@ from ..ir.ops import Position, next_op
 from ..ir.types import Value, array_bytes
 from .independence import Independence, bits, numbers
 from .pieces import barrier
-from .stored import FEW_BYTES, is_fused
+from .stored import FEW_BYTES, MOVES, is_fused
 
 _ALIKE = ("stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota")
 
@@ -43,6 +43,23 @@ class Ordered:
     product: ir.Operation
     rows: int
     stores: bool = False
+
+
+def changes_nothing(ordered: Ordered, independence: Independence) -> bool:
+    """Whether `order` is known to do nothing around a product.
+
+    No other product could be moved, and no operand be stored. It holds also when other sites of the
+    block have been rewritten, as pieces need, and are needed by, what their product is. An operand
+    that is a product then may be converted.
+
+    Args:
+      independence: of the block.
+    """
+    flow = independence.flow
+    sources = [flow.source(operand) for operand in ordered.product.operands]
+    may_store = any(source is not None and source.name not in MOVES for source in sources)
+    is_alone = not independence.apart(flow.node(ordered.op).number)
+    return is_alone and not (ordered.stores and may_store)
 
 
 def order(found: Sequence[Ordered], flows: Dataflows) -> None:
@@ -125,8 +142,8 @@ class _Block:
     ) -> None:
         independence = Independence(flow)
         self.flow = flow
-        self.needed = list(independence.needed)
-        self.needing = list(independence.needing)
+        self.needed = list(flow.needed)
+        self.needing = list(flow.needing)
         self.readers: dict[Value, int] = {}
         self.large: list[tuple[int, int, Value]] = []
         self.products = bits(independence.products) & ~bits(flow.node(op).number for op in ordered)

@@ -41,6 +41,29 @@ def scatter(x, w):
     return jax.lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
 
 
+def scatter_and_product(x, w):
+    return scatter(x, w), x[:, :8] @ w[:8]
+
+
+def scatter_of_activated(x, w):
+    return scatter(jax.numpy.tanh(x), w)
+
+
+def scatter_of_transposed(x, w):
+    return scatter(x.T, w)
+
+
+def scatter_after_loop(x, ws):
+    def layer(x, w):
+        return jax.numpy.tanh(x @ jax.lax.all_gather(w, "i", axis=1, tiled=True)), None
+
+    return scatter(jax.lax.scan(layer, x, ws)[0].reshape(x.shape), ws[0])
+
+
+def scatter_in_a_chain(x, w):
+    return scatter(x, w) @ w[:8].T
+
+
 def summed(x, w):
     return jax.lax.psum(x @ w, "i")
 
@@ -154,6 +177,11 @@ PROGRAMS = {
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
+    scatter_and_product: (SUMMED, (P("i"), P()), ((16384, 16384), (16384, 8192))),
+    scatter_of_activated: (SUMMED, P("i"), ((16384, 16384), (16384, 8192))),
+    scatter_of_transposed: ((P("i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
+    scatter_in_a_chain: (SUMMED, P("i"), ((16384, 16384), (16384, 8192))),
+    scatter_after_loop: ((P("i"), P(None, None, "i")), P("i"), ((65536, 4096), (8, 4096, 4096))),
     summed: (SUMMED, P(), ((8192, 16384), (16384, 8192))),
     mlp: (
         (P("i"), P(None, "i"), P("i")),
@@ -305,8 +333,37 @@ def test_sums_are_rounded_only_if_they_may_be():
 @pytest.mark.parametrize(("machine", "ordered"), [(V5E, False), (V5P, True)])
 def test_products_come_before_partial_sums_where_arrays_would_stay_beside_them(machine, ordered):
     """On v5p libtpu needs 663 MiB for a gradient of an MLP block without it, and 642 with it."""
-    ((_, form, _),) = chosen(scatter, machine, may_round=True)
+    ((_, form, _),) = chosen(scatter_and_product, machine, may_round=True)
     assert (form.name, form.ordered) == ("partial-sums", ordered)
+
+
+@pytest.mark.parametrize(
+    ("fun", "ordered"),
+    [
+        (scatter, []),
+        (scatter_and_product, ["columns", "partial-sums"]),
+        # Pieces of partial sums compute the activation, and what is transposed is not stored.
+        (scatter_of_activated, ["columns"]),
+        (scatter_of_transposed, []),
+        # The second product needs the sum.
+        (scatter_in_a_chain, []),
+    ],
+)
+def test_products_are_ordered_only_where_there_are_others_or_something_to_store(fun, ordered):
+    forms = [
+        form
+        for may_round in (False, True)
+        for _, form, _ in chosen(fun, V5P, effort="try", may_round=may_round)
+    ]
+    assert [form.name for form in forms] == ["columns", "partial-sums"]
+    assert [form.name for form in forms if form.ordered] == ordered
+
+
+def test_in_a_program_with_an_unrolled_loop_products_may_be_ordered():
+    choices = chosen(scatter_after_loop, V5P, effort="force", may_round=True)
+    forms = {pattern: form for pattern, form, _ in choices if form}
+    assert forms["gathering-loop"].name == "unroll"
+    assert forms["product-scatter"].ordered
 
 
 def test_sums_of_long_products_are_sent_as_f32():
@@ -319,12 +376,12 @@ def test_sums_of_long_products_are_sent_as_f32():
 
 def test_sums_that_may_not_be_rounded_are_chunks_where_there_are_sparse_cores():
     ((_, form, _),) = chosen(scatter, V5P)
-    assert form == Form("columns", 16, empty="allocate", in_place=False, ordered=True)
+    assert form == Form("columns", 16, empty="allocate", in_place=False)
 
 
 def test_a_product_is_summed_in_chunks_where_there_are_sparse_cores():
     ((pattern, form, _),) = chosen(summed, V6E)
-    expected = Form("columns", 16, empty="allocate", ordered=True)
+    expected = Form("columns", 16, empty="allocate")
     assert (pattern, form) == ("product-sum", expected)
     ((_, form, plan),) = chosen(summed, V5E)
     assert form is None
@@ -432,7 +489,7 @@ def test_a_ring_beside_which_the_gathered_array_is_kept_needs_more_memory():
 def test_a_sum_that_is_put_together_needs_more_memory_unless_it_is_a_result(machine):
     """libtpu for v5p needs 193 MiB for this gradient in chunks, and 128 for the plain one."""
     ((_, form, _),) = chosen(summed, machine)
-    assert (form.name, form.parts, form.ordered, form.in_place) == ("columns", 16, True, True)
+    assert (form.name, form.parts, form.in_place) == ("columns", 16, True)
     ((_, form, plan),) = chosen(summed_gradient, machine)
     assert form is None
     assert plan.reason == "columns would need 48 MiB of memory more than the plain program"
