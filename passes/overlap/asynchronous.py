@@ -132,9 +132,8 @@ class _Block:
         Args:
           is_alone: whether nothing in the module is rewritten.
         """
-        numbers = [self.flow.node(site.op).number for site in self.choices]
         # In most programs nothing can run beside a collective.
-        if not any(map(self._independence.beside, numbers)):
+        if not any(self._beside.values()):
             return {}
         found: dict[Site, Choice] = {}
         for each, beside in self._hidden().items():
@@ -310,8 +309,13 @@ class _Block:
             sent, computed = sent_meanwhile(self.decide.work(site), self.machine)
             if sent >= SHORTEST:
                 number = self.flow.node(site.op).number
-                beside = tuple(self._independence.beside(number))
-                yield _Candidate(site, choice, number, sent, computed, beside)
+                yield _Candidate(site, choice, number, sent, computed, self._beside[site])
+
+    @cached_property
+    def _beside(self) -> dict[Site, tuple[int, ...]]:
+        """The products that can run beside each collective, by number."""
+        beside = self._independence.beside
+        return {site: tuple(beside(self.flow.node(site.op).number)) for site in self.choices}
 
     @cached_property
     def _meanwhile(self) -> Meanwhile:

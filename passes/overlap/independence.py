@@ -63,5 +63,7 @@ def bits(numbers: Iterable[int]) -> int:
 
 def numbers(found: int) -> list[int]:
     """The numbers of the bits of an integer that are set."""
+    if not found:
+        return []
     array = np.frombuffer(found.to_bytes(found.bit_length() // 8 + 1, "little"), np.uint8)
     return np.flatnonzero(np.unpackbits(array, bitorder="little")).tolist()

@@ -49,17 +49,16 @@ def changes_nothing(ordered: Ordered, independence: Independence) -> bool:
     """Whether `order` is known to do nothing around a product.
 
     No other product could be moved, and no operand be stored. It holds also when other sites of the
-    block have been rewritten, as pieces need, and are needed by, what their product is. An operand
-    that is a product then may be converted.
+    block have been rewritten, as pieces need, and are needed by, what their product is.
 
     Args:
       independence: of the block.
     """
     flow = independence.flow
+    if independence.apart(flow.node(ordered.op).number):
+        return False
     sources = [flow.source(operand) for operand in ordered.product.operands]
-    may_store = any(source is not None and source.name not in MOVES for source in sources)
-    is_alone = not independence.apart(flow.node(ordered.op).number)
-    return is_alone and not (ordered.stores and may_store)
+    return not (ordered.stores and any(s is not None and _may_be_stored(s, flow) for s in sources))
 
 
 def order(found: Sequence[Ordered], flows: Dataflows) -> None:
@@ -99,6 +98,16 @@ def _store(ordered: Ordered, flow: Dataflow) -> Iterator[tuple[int, ir.Operation
         copy = ir.OpResult(stored).owner.operation
         operand.replace_all_uses_except(stored, [copy])
         yield node.number, copy
+
+
+def _may_be_stored(node: Node, flow: Dataflow) -> bool:
+    """Whether `_store` may store a result, also when others have been rewritten.
+
+    A product that is rewritten may be converted then.
+    """
+    if node.name in ELEMENTWISE:
+        return _is_computed_once(node, flow)
+    return node.name not in MOVES
 
 
 def _is_computed_once(node: Node, flow: Dataflow) -> bool:

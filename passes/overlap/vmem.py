@@ -172,7 +172,7 @@ class _Function:
             work = self.decide.work(site)
             for rows in site.product.operands:
                 if libtpu.keeps_rows(work, self.machine, array_bytes(rows)):
-                    sizes |= _none(rows, self.flow)
+                    sizes |= self._none(rows)
         return sizes
 
     @cached_property
@@ -183,9 +183,21 @@ class _Function:
             value: 0
             for operand in operands
             if libtpu.gathers_from_vmem(self.machine, array_bytes(operand))
-            for value in _none(operand, self.flow)
+            for value in self._none(operand)
             if value not in self._beside_products
         }
+
+    def _none(self, value: Value) -> dict[Value, int]:
+        """No bytes for a computed array, and for what it is computed from element by element."""
+        most = array_bytes(value)
+        nodes = [node for nodes in computed_from(value, self.flow) or () for node in nodes]
+        made = [result for node in nodes for result in node.results]
+        return {each: 0 for each in made if self._sizes.get(each, most + 1) <= most}
+
+    @cached_property
+    def _sizes(self) -> dict[Value, int]:
+        """The bytes of what is computed and has a place."""
+        return {life.value: life.bytes_ for life in self._computed}
 
     def _with_forms(self, choices: Choices) -> dict[Value, int]:
         sizes = self._gathered(choices)
@@ -200,14 +212,6 @@ class _Function:
             else:
                 sizes[_place(site)] = buffers(site, form)
         return sizes
-
-
-def _none(value: Value, flow: Dataflow) -> dict[Value, int]:
-    """No bytes for a computed array, and for what it is computed from element by element."""
-    most = array_bytes(value)
-    nodes = [node for nodes in computed_from(value, flow) or () for node in nodes]
-    made = [result for node in nodes for result in node.results]
-    return {each: 0 for each in made if array_bytes(each) <= most}
 
 
 def _place(site: Site) -> Value:

@@ -16,7 +16,10 @@ from shmap_passes.cost import libtpu
 from shmap_passes.cost.chips import TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Torus
+from shmap_passes.ir.dataflow import Dataflows
+from shmap_passes.overlap import vmem
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
+from shmap_passes.overlap.lives import Lives
 from shmap_passes.overlap.vmem import REASON
 from test_choices import (
     EXPERTS,
@@ -199,3 +202,26 @@ def test_what_is_kept_in_vmem():
     assert not libtpu.keeps_all_in_vmem(V5P, 1 << 20, 1 << 20)
     kept = [libtpu.gathers_from_vmem(each, 64 << 20) for each in (V5E, V6E, V5P)]
     assert kept == [False, True, False]
+
+
+def test_what_is_larger_than_what_is_sent_has_its_place():
+    """The sum is f32, and its conversion is gathered."""
+    text = """func.func @main(%x: tensor<8x8xbf16>) -> tensor<8x8xbf16> {
+      %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+        : (tensor<8x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xf32>
+      %1 = stablehlo.convert %0 : (tensor<8x8xf32>) -> tensor<8x8xbf16>
+      %2 = stablehlo.dot_general %1, %x, contracting_dims = [1] x [0]
+        : (tensor<8x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xbf16>
+      %3 = stablehlo.negate %2 : tensor<8x8xbf16>
+      %4 = stablehlo.dot_general %3, %1, contracting_dims = [1] x [0]
+        : (tensor<8x8xbf16>, tensor<8x8xbf16>) -> tensor<8x8xbf16>
+      return %4 : tensor<8x8xbf16>
+    }"""
+    with shmap_passes.make_context():
+        module = ir.Module.parse(text).operation.opview
+        block = module.body.operations[0].regions[0].blocks[0]
+        flows = Dataflows()
+        function = vmem._Function(block, Lives(flows), flows.of(block), None, V6E)
+        _, one, two, three, *_ = (op.results[0] for op in [*block.operations][:-1])
+        assert function._none(one) == {one: 0}
+        assert function._none(three) == {three: 0, two: 0}
