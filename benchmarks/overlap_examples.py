@@ -26,6 +26,7 @@ import overlap
 import sequence_parallel
 import transformer_2d
 from compile_here import compile_in_this_process
+from jax import lax
 
 
 def of(*shape):
@@ -66,6 +67,25 @@ def transformer():
     return transformer_2d.transformer_layer, (number, params, angles, angles, cache, x)
 
 
+def plain_transformer():
+    """The same without the rings that it has by hand."""
+    made = transformer()
+
+    def scattered(subscripts, lhs, rhs, *, scatter_dimension, axis_name):
+        # The heads are the first dimension of the weights, and the third one of the result.
+        assert scatter_dimension == 0
+        sums = jnp.einsum(subscripts, lhs, rhs)
+        return lax.psum_scatter(sums, axis_name, scatter_dimension=2, tiled=True)
+
+    def gathered(subscripts, lhs, rhs, *, gather_dimension, axis_name):
+        whole = lax.all_gather(lhs, axis_name, axis=gather_dimension[0], tiled=True)
+        return jnp.einsum(subscripts, whole, rhs)
+
+    transformer_2d.matmul_reducescatter = scattered
+    transformer_2d.allgather_matmul = gathered
+    return made
+
+
 def training():
     """The gradient of two layers, 4,096 features and 32 heads, for 8 sequences of 2,048 tokens."""
     importlib.reload(sequence_parallel)
@@ -83,7 +103,12 @@ def training():
     return sequence_parallel.loss_and_gradients, (layers, tokens, tokens)
 
 
-PROGRAMS = {"experts": experts, "transformer": transformer, "training": training}
+PROGRAMS = {
+    "experts": experts,
+    "transformer": transformer,
+    "plain transformer": plain_transformer,
+    "training": training,
+}
 
 
 def main():

@@ -1,7 +1,8 @@
 """Leaves out forms for which a program would need more memory than it does as it is.
 
-The buffers of forms are taken to be there all the time, each at the place of the others: compilers
-seldom find another use for such a place.
+The buffers of rings are taken to be there all the time, each in the place of the others: compilers
+seldom find another use for such a place. Those of chunks and of partial sums are in that place as
+well, or in that of what is gathered or summed in the plain program.
 """
 
 from __future__ import annotations
@@ -119,16 +120,17 @@ def _too_large_in(
 
 def _needed(lives: Sequence[Life], forms: Mapping[Site, Form]) -> int:
     """The peak of a block with these forms."""
-    sizes: dict[Value, int] = {}
-    most = 0
+    gathers = {s: form for s, form in forms.items() if s.op.name == "stablehlo.all_gather"}
+    in_chunks = {s for s, form in gathers.items() if form.name == "columns" and not s.kept}
+    of_rings = [buffers(s, form) for s, form in gathers.items() if s not in in_chunks]
+    most = max(of_rings, default=0)
+    sizes = {s.op.results[0]: 0 for s in gathers if not s.kept}
     for site, form in forms.items():
-        if site.op.name == "stablehlo.all_gather":
-            most = max(most, buffers(site, form))
-            if not site.kept:
-                sizes[site.op.results[0]] = 0
+        more = max(0, buffers(site, form) - most)
+        if site in in_chunks:
+            sizes[site.op.results[0]] = more
         elif site.pattern == "product-scatter":
-            most = max(most, buffers(site, form))
-            sizes[site.op.operands[0]] = 0
+            sizes[site.op.operands[0]] = more
     return peak(lives, sizes) + most
 
 
