@@ -28,7 +28,7 @@ from shmap_compiler.explain.trace import trace
 from shmap_compiler.records.compiled_program import CompiledProgram, MemoryAnalysis
 from shmap_compiler.targets import Target, Torus
 
-SCHEMA = 3
+SCHEMA = 4
 """Counts changes to what `to_json` gives; see `docs/explain.md`."""
 
 
