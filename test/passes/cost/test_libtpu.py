@@ -1,9 +1,10 @@
-"""What is taken for granted of libtpu for a chip that was not measured."""
+"""What is taken for granted of libtpu for a chip that was not measured, and what was measured."""
 
 from dataclasses import replace
 
+import pytest
 from shmap_passes.cost import libtpu
-from shmap_passes.cost.chips import H100_SXM, TPU_7X
+from shmap_passes.cost.chips import H100_SXM, TPU_7X, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.cost.overlap import ProductShape, Work
@@ -36,6 +37,38 @@ def test_pieces_on_a_chip_that_was_not_measured_are_taken_to_need_rows_in_memory
     assert libtpu.keeps_rows(between, NOT_MEASURED, 64 << 20)
     assert not libtpu.keeps_rows(between, NOT_MEASURED, 32 << 20)
     assert not libtpu.keeps_rows(replace(between, source="shared"), NOT_MEASURED, 64 << 20)
+
+
+@pytest.mark.parametrize(
+    ("chip", "columns", "between", "expected"),
+    [
+        (TPU_V5E, 512, 4096, False),
+        (TPU_V5E, 512, 6144, True),
+        (TPU_V5P, 512, 16384, True),
+        (TPU_V5P, 768, 16384, True),
+        (TPU_V5E, 1024, 4096, False),
+        (TPU_V5E, 1024, 6144, True),
+        (TPU_V5E, 1024, 8192, False),
+        (TPU_V6E, 1024, 4096, False),
+        (TPU_V6E, 1024, 8192, True),
+        (TPU_V6E, 2048, 8192, False),
+        (TPU_V6E, 512, 2048, True),
+    ],
+)
+def test_wide_rows_that_are_not_stored(chip, columns, between, expected):
+    work = Work(
+        "product-scatter",
+        (ProductShape(1, 32768, columns, between),),
+        groups=(tuple(range(16)),),
+        element="bf16",
+        element_bytes=2,
+        received=15 * 2048 * columns * 2,
+        cut=2048,
+        source="product",
+    )
+    machine = replace(NOT_MEASURED, chip=chip)
+    assert libtpu.separates_products(work, machine) == expected
+    assert not libtpu.separates_products(replace(work, source="argument"), machine)
 
 
 def test_loops_on_a_chip_that_was_not_measured_are_taken_to_copy_nothing():
