@@ -21,7 +21,7 @@ from .lives import Lives
 from .loop_families import families
 from .memory import too_large
 from .recomputed import too_large_beside
-from .released import Ordered, changes_nothing
+from .released import changes_nothing
 from .site import Site
 from .sites import find_sites
 from .vmem import REASON, kept_in_vmem, rows_fit
@@ -100,7 +100,7 @@ def choices(
     found = [chosen[site] for site in sites]
     if not any(choice.form and choice.site.pattern == "gathering-loop" for choice in found):
         found = list(_not_ordered_in_vain(found, flows))
-    return _ordered(_shared(found), machine)
+    return _together(_shared(found), machine)
 
 
 _INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
@@ -154,13 +154,13 @@ def _not_ordered_in_vain(found: Sequence[Choice], flows: Dataflows) -> Iterator[
         if form is not None and form.ordered and site.pattern in _SUMS:
             block = site.op.block
             independence = known.setdefault(block, Independence(flows.of(block)))
-            ordered = Ordered(site.op, site.products[0], 0, stores=form.name == "columns")
-            if changes_nothing(ordered, independence):
+            stores = form.name == "columns"
+            if changes_nothing(site.op, site.products[0], stores, independence):
                 choice = replace(choice, form=replace(form, ordered=False))
         yield choice
 
 
-def _ordered(found: Sequence[Choice], machine: Machine | None) -> tuple[Choice, ...]:
+def _together(found: Sequence[Choice], machine: Machine | None) -> tuple[Choice, ...]:
     """Choices with the gathers marked whose products are computed together.
 
     Only if something is rewritten, as else the program stays as it is.
@@ -169,7 +169,7 @@ def _ordered(found: Sequence[Choice], machine: Machine | None) -> tuple[Choice, 
         return tuple(found)
     kept = {*kept_too_long(found, machine)}
     return tuple(
-        replace(choice, is_ordered=True) if choice.site.op in kept else choice for choice in found
+        replace(choice, is_together=True) if choice.site.op in kept else choice for choice in found
     )
 
 

@@ -86,7 +86,7 @@ class ChooseOverlap(Pass):
             if choice.form is not None and choice.is_rewritten:
                 write(choice.site.op, choice.form)
                 is_chosen = True
-            elif choice.is_ordered:
+            elif choice.is_together:
                 write(choice.site.op, Form("together"))
         if not is_chosen or not has_calls:
             return False  # No analysis reads the forms that are written on operations.

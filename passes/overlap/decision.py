@@ -59,14 +59,14 @@ class Choice:
       form: into which it is rewritten; None if it is left as it is.
       plan: the times that decided it, and the reason.
       beside: the products that run beside it, if it is left for them.
-      is_ordered: whether it is a gather that is left, and its products are computed together.
+      is_together: whether it is a gather that is left, and its products are computed together.
     """
 
     site: Site
     form: Form | None
     plan: Plan
     beside: tuple[ir.Operation, ...] = ()
-    is_ordered: bool = False
+    is_together: bool = False
 
     @property
     def is_rewritten(self) -> bool:

@@ -20,7 +20,7 @@ from ..ir.ops import Position, next_op
 from ..ir.types import Value, array_bytes
 from .independence import Independence, bits, numbers
 from .pieces import barrier
-from .stored import FEW_BYTES, MOVES, is_fused
+from .stored import FEW_BYTES, is_fused
 
 _ALIKE = ("stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota")
 
@@ -45,8 +45,10 @@ class Ordered:
     stores: bool = False
 
 
-def changes_nothing(ordered: Ordered, independence: Independence) -> bool:
-    """Whether `order` is known to do nothing around a product.
+def changes_nothing(
+    op: ir.Operation, product: ir.Operation, stores: bool, independence: Independence
+) -> bool:
+    """Whether `order` is known to do nothing around a product; arguments as in `Ordered`.
 
     No other product could be moved, and no operand be stored. It holds also when other sites of the
     block have been rewritten, as pieces need, and are needed by, what their product is.
@@ -55,10 +57,10 @@ def changes_nothing(ordered: Ordered, independence: Independence) -> bool:
       independence: of the block.
     """
     flow = independence.flow
-    if independence.apart(flow.node(ordered.op).number):
+    if independence.apart(flow.node(op).number):
         return False
-    sources = [flow.source(operand) for operand in ordered.product.operands]
-    return not (ordered.stores and any(s is not None and _may_be_stored(s, flow) for s in sources))
+    sources = [flow.source(operand) for operand in product.operands]
+    return not (stores and any(s is not None and _may_be_stored(s, flow) for s in sources))
 
 
 def order(found: Sequence[Ordered], flows: Dataflows) -> None:
@@ -105,9 +107,7 @@ def _may_be_stored(node: Node, flow: Dataflow) -> bool:
 
     A product that is rewritten may be converted then.
     """
-    if node.name in ELEMENTWISE:
-        return _is_computed_once(node, flow)
-    return node.name not in MOVES
+    return not is_fused(node.name) or _is_computed_once(node, flow)
 
 
 def _is_computed_once(node: Node, flow: Dataflow) -> bool:
@@ -141,7 +141,6 @@ class _Block:
       products: those that can be moved.
       barriers: by operation, what stores its result, or what it waits for if it is ordered.
       stored: what is not computed where it is read, though it could be.
-      fused: by operation, whether it is.
       awaited: what they wait for.
       moved: what was moved.
     """
@@ -158,12 +157,11 @@ class _Block:
         self.products = bits(independence.products) & ~bits(flow.node(op).number for op in ordered)
         self.barriers = dict(stored)
         self.stored = {*stored}
-        self.fused = [is_fused(node.name) and node.number not in stored for node in flow.nodes]
         self.awaited: set[int] = set()
         self.moved = 0
         seen = [1 << node.number for node in flow.nodes]  # what reads the result if it is fused
         for node in reversed(flow.nodes):
-            fused = self.fused[node.number]
+            fused = is_fused(node.name) and node.number not in stored
             for value, users in zip(node.results, node.users, strict=True):
                 readers = 0
                 for user in users:

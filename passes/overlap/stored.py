@@ -7,13 +7,12 @@ from ..ir.elementwise import ELEMENTWISE
 FEW_BYTES = 8 * 2**20
 """So many more bytes than the plain program needs are not counted."""
 
-MOVES = {
+_MOVES = {
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "constant", "iota", "reshape", "slice", "transpose")
 }
-"""The operations that only move numbers."""
 
 
 def is_fused(name: str) -> bool:
     """Whether operations with a name are computed element by element, or only move numbers."""
-    return name in ELEMENTWISE or name in MOVES
+    return name in ELEMENTWISE or name in _MOVES

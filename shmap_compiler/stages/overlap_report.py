@@ -32,7 +32,7 @@ class OverlapChoice:
       plain_seconds: The expected time of the plain program; None if no form was considered.
       expected_seconds: That of the form.
       reason: Why the program is left as it is.
-      is_ordered: Whether the products of a gather that is left are computed one right after the
+      is_together: Whether the products of a gather that is left are computed one right after the
         other, so that what is gathered can be released.
 
     Examples:
@@ -53,7 +53,7 @@ class OverlapChoice:
     plain_seconds: float | None
     expected_seconds: float | None
     reason: str
-    is_ordered: bool = False
+    is_together: bool = False
 
     @staticmethod
     def of(choice: Choice) -> OverlapChoice:
@@ -69,7 +69,7 @@ class OverlapChoice:
             plan.plain,
             plan.expected,
             "" if form else plan.reason,
-            choice.is_ordered,
+            choice.is_together,
         )
 
 
@@ -117,7 +117,7 @@ def report_of(
 def _row(choice: OverlapChoice) -> Sequence[str]:
     parts = f" in {choice.parts}" if choice.parts else ""
     chosen = f"{choice.form}{parts}" if choice.form else f"no: {choice.reason}"
-    if choice.is_ordered:
+    if choice.is_together:
         chosen += "; its products one after the other"
     return (
         choice.pattern,

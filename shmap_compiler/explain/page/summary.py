@@ -38,11 +38,9 @@ def header(explanation: Figures) -> Markup:
 def verdict(explanation: Figures) -> str:
     """What bounds a run, in a sentence or two."""
     totals = explanation.totals
-    if (totals.host_exposed_seconds or 0.0) > max(
-        _HARDLY * (totals.step_seconds or 0.0), totals.exposed_seconds or 0.0
-    ):
-        step = show_seconds(totals.step_seconds or 0.0)
-        waits = f"Waits {show_seconds(totals.host_exposed_seconds or 0.0)} of {step} for the host"
+    host, step_seconds = totals.host_exposed_seconds or 0.0, totals.step_seconds or 0.0
+    if host > max(_HARDLY * step_seconds, totals.exposed_seconds or 0.0):
+        waits = f"Waits {show_seconds(host)} of {show_seconds(step_seconds)} for the host"
         return f"{waits}. {_bound(explanation)}"
     if not explanation.collectives:
         took = show_seconds(totals.step_seconds) if totals.step_seconds is not None else ""

@@ -124,7 +124,7 @@ def test_products_that_hide_a_collective_may_be_late():
         module = module_of(gradient)
         pass_ = ChooseOverlap(machine=V5E.text, may_round=True)
         gathered, summed = pass_.choices(module.operation.opview)
-        assert [gathered.is_ordered, summed.is_ordered] == [True, False]
+        assert [gathered.is_together, summed.is_together] == [True, False]
         assert kept_too_long([gathered, summed], V5E) == [gathered.site.op]
         hidden = dataclasses.replace(summed, beside=gathered.site.products[:1])
         assert kept_too_long([gathered, hidden], V5E) == []
@@ -148,7 +148,7 @@ def test_what_is_gathered_for_a_gradient_is_released(fun, machine):
 def test_the_report_says_which_products_are_ordered():
     lowered = mapped_of(gradient).lower(*types_of(SHAPES), overlap="auto", overlap_rounding=True)
     report = report_of(lowered.snapshots, lowered.overlap, V5E)
-    assert [choice.is_ordered for choice in report.choices] == [True, False]
+    assert [choice.is_together for choice in report.choices] == [True, False]
     _, gathered, scattered = str(report).splitlines()
     assert "; its products one after the other " in gathered
     assert "; its products" not in scattered
