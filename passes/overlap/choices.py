@@ -17,6 +17,7 @@ from .asynchronous import asynchronous
 from .decision import Choice, Decision, Effort
 from .gathered_products import kept_too_long
 from .independence import Independence
+from .joined_rows import joined_rows, separated
 from .lives import Lives
 from .loop_families import families
 from .memory import too_large
@@ -84,7 +85,9 @@ def choices(
             chosen |= _rings_beside_sums(chosen, decide)
         found = {site: choice.form for site, choice in chosen.items()}
         forms = {site: form for site, form in found.items() if form is not None}
-        refused = too_large(forms, lives, machine) | too_large_beside(found, machine)
+        rows = joined_rows(forms, flows, machine)
+        refused = too_large(forms, rows, lives, machine) | too_large_beside(found, machine)
+        refused |= separated(forms, rows)
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)

@@ -7,7 +7,7 @@ well, or in that of what is gathered or summed in the plain program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
@@ -17,6 +17,7 @@ from ..ir.collective_ops import ALL_REDUCE
 from ..ir.ops import defining_op
 from ..ir.types import Value, array_bytes
 from .form import Form
+from .joined_rows import JoinedRows
 from .lives import Life, Lives, peak
 from .site import Site
 from .stored import FEW_BYTES
@@ -28,13 +29,19 @@ CHUNKS_OF_SUMS = 3
 """One that is computed, and what another is summed from and to."""
 
 
-def too_large(sites: Mapping[Site, Form], lives: Lives, machine: Machine | None) -> dict[Site, str]:
+def too_large(
+    sites: Mapping[Site, Form],
+    rows: Collection[JoinedRows],
+    lives: Lives,
+    machine: Machine | None,
+) -> dict[Site, str]:
     """The sites whose forms are to be left out, and why.
 
     Unrolled loops stay: a step gathers before the one before it ends.
 
     Args:
       sites: those of a module that have a form.
+      rows: that the plain program does not store.
       lives: of the blocks of the module.
       machine: None if it is not known.
     """
@@ -47,7 +54,8 @@ def too_large(sites: Mapping[Site, Form], lives: Lives, machine: Machine | None)
     gathers = [site for site in gathers if site.op.name == "stablehlo.all_gather"]
     for block in dict.fromkeys(site.op.block for site in gathers):
         inside = {site: form for site, form in sites.items() if site.op.block == block}
-        refused |= _too_large_in(block, inside, [s for s in gathers if s in inside], lives)
+        between = [each for each in rows if each.site in inside]
+        refused |= _too_large_in(block, inside, [s for s in gathers if s in inside], between, lives)
     return refused
 
 
@@ -98,33 +106,51 @@ def _reason(form: Form, more: int) -> str:
 
 
 def _too_large_in(
-    block: ir.Block, forms: Mapping[Site, Form], gathers: Sequence[Site], lives: Lives
+    block: ir.Block,
+    forms: Mapping[Site, Form],
+    gathers: Sequence[Site],
+    rows: Collection[JoinedRows],
+    lives: Lives,
 ) -> dict[Site, str]:
-    if max(buffers(site, forms[site]) for site in gathers) <= FEW_BYTES:
+    largest = max(max(buffers(site, forms[site]) for site in gathers), *(r.bytes_ for r in rows), 0)
+    if largest <= FEW_BYTES:
         return {}
     refused: dict[Site, str] = {}
     arrays = lives.of(block)
-    plain = peak(arrays, {})
+    plain = peak(arrays, _sizes_between(rows, ()))
     most = lives.allowed(block, plain)
     kept = dict(forms)
     while gathers:
-        more = _needed(arrays, kept) - plain
+        more = _needed(arrays, kept, rows) - plain
         if more <= most:
             break
-        without = {s: _needed(arrays, {k: f for k, f in kept.items() if k != s}) for s in gathers}
+        without = {
+            site: _needed(arrays, {s: form for s, form in kept.items() if s != site}, rows)
+            for site in gathers
+        }
         worst = min(gathers, key=lambda site: without[site])
         refused[worst] = _reason(kept.pop(worst), more)
         gathers = [site for site in gathers if site != worst]
     return refused
 
 
-def _needed(lives: Sequence[Life], forms: Mapping[Site, Form]) -> int:
+def _sizes_between(rows: Collection[JoinedRows], sites: Collection[Site]) -> dict[Value, int]:
+    """The bytes of rows, and of what they are computed from, if these sites have a form."""
+    sizes: dict[Value, int] = {}
+    for each in rows:
+        sizes |= dict.fromkeys(each.before, 0)
+        sizes[each.rows] = each.bytes_ if each.are_stored(sites) else 0
+    return sizes
+
+
+def _needed(lives: Sequence[Life], forms: Mapping[Site, Form], rows: Collection[JoinedRows]) -> int:
     """The peak of a block with these forms."""
     gathers = {s: form for s, form in forms.items() if s.op.name == "stablehlo.all_gather"}
     in_chunks = {s for s, form in gathers.items() if form.name == "columns" and not s.kept}
     of_rings = [buffers(s, form) for s, form in gathers.items() if s not in in_chunks]
     most = max(of_rings, default=0)
-    sizes = {s.op.results[0]: 0 for s in gathers if not s.kept}
+    sizes = _sizes_between(rows, forms)
+    sizes |= {s.op.results[0]: 0 for s in gathers if not s.kept}
     for site, form in forms.items():
         more = max(0, buffers(site, form) - most)
         if site in in_chunks:

@@ -71,6 +71,46 @@ def test_wide_rows_that_are_not_stored(chip, columns, between, expected):
     assert not libtpu.separates_products(replace(work, source="argument"), machine)
 
 
+def test_rows_in_f32_are_stored_as_bf16_unless_a_product_asks_for_more():
+    work = Work(
+        "product-scatter",
+        (ProductShape(1, 32768, 512, 1024),),
+        groups=(tuple(range(16)),),
+        element="f32",
+        element_bytes=4,
+        received=15 * 2048 * 512 * 4,
+        cut=2048,
+        source="product",
+    )
+    machine = replace(NOT_MEASURED, chip=TPU_V5E)
+    assert not libtpu.separates_products(work, machine)
+    assert libtpu.separates_products(replace(work, is_precise=True), machine)
+
+
+@pytest.mark.parametrize(
+    ("inner", "between", "columns", "on_v5", "on_v6e"),
+    [
+        (128, 2048, 4096, True, True),
+        (256, 2048, 1024, True, True),
+        (256, 4096, 1024, False, False),
+        (512, 1024, 1024, True, True),
+        (512, 2048, 1024, False, True),
+        (512, 2048, 256, True, True),
+        (512, 8192, 4096, True, True),
+        (1024, 2048, 512, False, True),
+        (1024, 8192, 2048, False, True),
+        (2048, 8192, 1024, False, True),
+        (2048, 8192, 2048, False, False),
+        (4096, 8192, 256, False, False),
+        (4096, 512, 256, True, True),
+    ],
+)
+def test_which_products_are_in_one_kernel(inner, between, columns, on_v5, on_v6e):
+    for chip, expected in ((TPU_V5E, on_v5), (TPU_V5P, on_v5), (TPU_V6E, on_v6e)):
+        machine = replace(NOT_MEASURED, chip=chip)
+        assert libtpu.computes_where_read(machine, inner, between, columns) == expected
+
+
 def test_loops_on_a_chip_that_was_not_measured_are_taken_to_copy_nothing():
     loop = Work(
         "gathering-loop",
