@@ -23,6 +23,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import overlap_blocks
 import overlap_random
 from compile_here import compile_in_this_process
 from jax import lax
@@ -315,12 +316,16 @@ def main():
     parser.add_argument("--lowering", action="store_true", help="time lowering, compile nothing")
     parser.add_argument("--layers", type=int, help="of so many; with --lowering, and b, e and f")
     parser.add_argument("--random", type=int, metavar="N", help="draw so many programs")
+    parser.add_argument("--blocks", action="store_true", help="draw blocks of models")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", metavar="FILE", help="to continue --random where it ended")
     options = parser.parse_args()
     compile_in_this_process()
     if options.random is not None:
         bodies = {name: PROGRAMS[name][:3] for name in options.programs or DRAWN}
+        bodies = (
+            overlap_blocks.BLOCKS if options.blocks else {**bodies, "none": overlap_random.NOTHING}
+        )
         arguments = (options.random, options.seed, options.targets[0], options.mode)
         raise SystemExit(bool(overlap_random.run(bodies, *arguments, modelled, options.record)))
     programs = options.programs or PROGRAMS

@@ -6,6 +6,7 @@ axis of a mesh of two; on GPUs it is the whole target. Only programs that the ru
 compiled.
 """
 
+import functools
 import json
 import random
 from dataclasses import asdict, dataclass
@@ -81,11 +82,22 @@ class Draw:
     def steps(self):
         return self._random.choice((2, 3, 4, 8, 17, 24))
 
-    def program(self, names, on_tpu):
+    def of(self, choices):
+        return self._random.choice(choices)
+
+    def program(self, bodies, on_tpu):
+        """A program.
+
+        Args:
+          bodies: (function, specs of the arguments, of the results) by name. What draws the shapes
+            of the arguments, from the size of a group and this, follows if `shapes` does not.
+        """
+        names = list(bodies)
         while True:
             name, count = self._random.choice(names), self._random.choice(GROUPS)
             dtype = self._random.choice((jnp.bfloat16, jnp.float32))
-            types = tuple(jax.ShapeDtypeStruct(s, dtype) for s in shapes(name, count, self))
+            drawn_by = bodies[name][3:] or (functools.partial(shapes, name),)
+            types = tuple(jax.ShapeDtypeStruct(s, dtype) for s in drawn_by[0](count, self))
             others = self._others(count) if on_tpu else 1
             if all(t.size * t.dtype.itemsize <= LARGEST for t in types):
                 return Drawn(name, count, types, others)
@@ -107,7 +119,7 @@ def target_of(text, count):
 
 
 def lowered(program, bodies, mode):
-    body, in_specs, out_specs = bodies[program.name]
+    body, in_specs, out_specs, *_ = bodies[program.name]
     mesh = AbstractMesh((program.others, program.count), ("o", "i"))
     if program.others == 1:
         mesh = AbstractMesh((program.count,), ("i",))
@@ -199,14 +211,13 @@ def run(bodies, count, seed, target, mode, measure, record=None):
     """Compiles programs as they are and in a mode; returns how many are slower.
 
     Args:
-      bodies: (function, specs of the arguments, of the results) by name.
+      bodies: by name; see `Draw.program`.
       measure: (modelled seconds, MiB of temporaries, MiB in all) of a lowered program on a target.
       record: a file of outcomes; programs in it are not compiled again.
     """
-    bodies = {**bodies, "none": NOTHING}
     draw, outcomes = Draw(seed), Record(record)
     for number in range(count):
-        program = draw.program(list(bodies), target.startswith("tpu:"))
+        program = draw.program(bodies, target.startswith("tpu:"))
         if number in outcomes.known:
             continue
         # If the compiler aborts this process, the next run goes on after this program.

@@ -72,9 +72,11 @@ _ASYNC_ALL_TO_ALL = {
     "xla_tpu_force_async_all_to_all": "true",
 }
 # All-gathers, reduce-scatters and all-reduces on the SparseCore, as recommended for MaxText, and a
-# scheduler that begins permutes before the products that they can overlap.
+# scheduler that begins permutes before the products that they can overlap. All-reduces of more
+# bytes than the threshold are not combined, so that that of one gradient runs beside the next.
 _WITH_SPARSE_CORES = {
     **_ASYNC_ALL_TO_ALL,
+    "xla_jf_crs_combiner_threshold_in_bytes": str(2**20),
     "xla_sc_disable_megacore_partitioning": "true",
     "xla_sc_enable_instruction_fusion": "false",
     "xla_tpu_enable_all_experimental_scheduler_features": "true",

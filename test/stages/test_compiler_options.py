@@ -115,6 +115,11 @@ def test_options_of_targets(target, name):
     assert compiler_options(target)[name] == compiler_options(Target.parse(target))[name] == "true"
 
 
+@pytest.mark.parametrize("target", ["tpu:v6e:2x4", "tpu:v5p:2x2x2"])
+def test_large_sums_are_not_combined_where_they_run_beside_products(target):
+    assert compiler_options(target)["xla_jf_crs_combiner_threshold_in_bytes"] == str(2**20)
+
+
 def test_options_of_gpus():
     assert Target.parse("gpu:h100:8").compiler_options == {"optimization_level": "O1"}
 
