@@ -22,6 +22,7 @@ from .lives import Lives
 from .loop_families import families
 from .memory import too_large
 from .recomputed import too_large_beside
+from .reduced import reduced
 from .released import changes_nothing
 from .site import Site
 from .sites import find_sites
@@ -87,7 +88,7 @@ def choices(
         forms = {site: form for site, form in found.items() if form is not None}
         rows = joined_rows(forms, flows, machine)
         refused = too_large(forms, rows, lives, machine) | too_large_beside(found, machine)
-        refused |= separated(forms, rows)
+        refused |= separated(forms, rows) | reduced(forms, flows, machine)
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)
             chosen[site] = Choice(site, None, plan)

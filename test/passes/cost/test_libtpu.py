@@ -127,6 +127,27 @@ def test_loops_on_a_chip_that_was_not_measured_are_taken_to_copy_nothing():
     assert not libtpu.carries_in_vmem(replace(loop, element="bf16"), NOT_MEASURED)
 
 
+def test_blocks_in_f32_stay_in_vmem_on_v6e():
+    """Four with 8192 rows of 1024 took 0.45 ms, and 0.50 unrolled; with 4096 between 1.63, 1.35."""
+    loop = Work(
+        "gathering-loop",
+        (ProductShape(1, 8192, 1024, 1024),) * 2,
+        groups=(tuple(range(8)),),
+        element="f32",
+        element_bytes=4,
+        received=2 * 7 * 128 * 1024 * 4,
+        trips=4,
+        copied=8192 * 1024 * 4,
+    )
+    machine = replace(NOT_MEASURED, chip=TPU_V6E)
+    assert libtpu.carries_in_vmem(loop, machine)
+    assert not libtpu.carries_in_vmem(loop, replace(machine, chip=TPU_V5P))
+    assert not libtpu.carries_in_vmem(replace(loop, products=loop.products[:1]), machine)
+    assert not libtpu.carries_in_vmem(replace(loop, copied=65 << 20), machine)
+    wider = (ProductShape(1, 8192, 4096, 1024), ProductShape(1, 8192, 1024, 4096))
+    assert not libtpu.carries_in_vmem(replace(loop, products=wider), machine)
+
+
 def test_gpus_have_no_order_that_libtpu_needs():
     assert not libtpu.adds_last(GPU)
     assert not libtpu.keeps_beside_sums(GPU)

@@ -88,6 +88,28 @@ def read_twice(x, v, w):
     return rows @ w, rows
 
 
+def logits(x, w):
+    """The numbers that a loss over a vocabulary needs; nothing reads the logits as a whole."""
+    found = gather(x, w).astype("float32")
+    return jax.numpy.exp(found - found.max(-1, keepdims=True)).sum(-1)
+
+
+def logits_and_result(x, w):
+    found = gather(x, w)
+    return found.max(-1), found
+
+
+def normalized(x, w):
+    found = (x @ jax.lax.all_gather(w, "i", axis=0, tiled=True)).astype("float32")
+    return found * jax.lax.rsqrt((found**2).mean(-1, keepdims=True))
+
+
+def biased(x, w):
+    """The sum over rows, which chunks of columns do not cut."""
+    found = x @ jax.lax.all_gather(w, "i", axis=0, tiled=True)
+    return found, found.sum(0)
+
+
 def fsdp(x, ws):
     def layer(x, w):
         w = jax.lax.all_gather(w, "i", axis=0, tiled=True)
@@ -210,6 +232,14 @@ PROGRAMS = {
     ),
     read_by_product: (MLP, P(), ((65536, 512), (512, 8192), (8192, 256))),
     read_twice: (MLP, (P(), P(None, "i")), ((65536, 512), (512, 8192), (8192, 256))),
+    logits: ((P("i"), P(None, "i")), P(), ((8192, 2048), (2048, 32768))),
+    logits_and_result: (
+        (P("i"), P(None, "i")),
+        (P(), P(None, "i")),
+        ((16384, 2048), (2048, 32768)),
+    ),
+    normalized: ((P("i"), P("i")), P("i"), ((32768, 4096), (4096, 4096))),
+    biased: ((P("i"), P("i")), (P("i"), P("i")), ((32768, 4096), (4096, 4096))),
     fsdp: ((P("i"), P(None, "i")), P("i"), ((32768, 4096), (8, 4096, 4096))),
     loop_beside_square: (
         (P("i"), P(), P()),
@@ -689,6 +719,30 @@ def test_products_in_one_kernel_stay_together_where_they_take_longer_apart(machi
     shapes = ((32768, 256), (256, 8192), (8192, 256))
     forms = [form for _, form, _ in chosen(mlp, V5E, sizes=shapes, may_round=True)]
     assert [form and form.name for form in forms] == ["ring", "partial-sums"]
+
+
+@pytest.mark.parametrize("machine", [V5E, V5P])
+@pytest.mark.parametrize(
+    ("fun", "is_left"), [(logits, True), (logits_and_result, False), (biased, False)]
+)
+def test_results_that_are_only_reduced_are_not_put_together(fun, machine, is_left):
+    """With a ring libtpu takes 1.91 ms for 1.38 on v5e, and 0.79 for 0.59."""
+    ((_, form, plan),) = chosen(fun, machine)
+    assert (form is None) == is_left
+    assert form or "its results are reduced where they are computed" in plan.reason
+
+
+@pytest.mark.parametrize("machine", [V5E, V5P])
+def test_chunks_of_columns_are_not_reduced_along_them(machine):
+    """libtpu takes 1.49 ms for 1.32 on v5e, and 0.70 for 0.65 on v5p."""
+    ((_, form, plan),) = chosen(normalized, machine)
+    assert form is None
+    assert "its results are reduced where they are computed" in plan.reason
+
+
+def test_on_gpus_results_may_be_reduced():
+    ((_, form, plan),) = chosen(logits, H100, sizes=((65536, 8192), (8192, 16384)))
+    assert form is not None, plan.reason
 
 
 @pytest.mark.parametrize(("rows", "has_ring"), [(64, False), (12288, True)])
