@@ -3,12 +3,13 @@
     python benchmarks/overlap.py
     python benchmarks/overlap.py --programs a c --targets tpu:v6e:2x4 --mode auto
     python benchmarks/overlap.py --random 50 --targets tpu:v5e --record v5e.jsonl
+    python benchmarks/overlap.py --random 50 --blocks --targets tpu:v5e
 
 Compiles each program twice for each target, without its devices, and prints what `explain` models:
 milliseconds of computing, of the wire, and of the run. "to limit" is the run relative to the longer
 of computing and the wire, by the form that has less of each. Needs the extra `tpu` or `gpu`; a
-program takes from ten seconds to some minutes for each target. With --random, draws programs, and
-fails if one is slower than the same program as it is.
+program takes from ten seconds to some minutes for each target. With --random, draws programs, or
+blocks of models, and fails if one is slower than the same program as it is.
 """
 
 import argparse
@@ -322,10 +323,10 @@ def main():
     options = parser.parse_args()
     compile_in_this_process()
     if options.random is not None:
-        bodies = {name: PROGRAMS[name][:3] for name in options.programs or DRAWN}
-        bodies = (
-            overlap_blocks.BLOCKS if options.blocks else {**bodies, "none": overlap_random.NOTHING}
-        )
+        bodies = overlap_blocks.BLOCKS
+        if not options.blocks:
+            bodies = {name: PROGRAMS[name][:3] for name in options.programs or DRAWN}
+            bodies["none"] = overlap_random.NOTHING
         arguments = (options.random, options.seed, options.targets[0], options.mode)
         raise SystemExit(bool(overlap_random.run(bodies, *arguments, modelled, options.record)))
     programs = options.programs or PROGRAMS

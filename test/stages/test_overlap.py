@@ -315,6 +315,35 @@ def test_loops_that_move_values_to_the_host_are_not_unrolled(kept, form):
     assert bool(form) != ("instructions to XLA" in loop.reason)
 
 
+def summed_gradients(x, v, w):
+    """Of an MLP block whose weights are on all devices."""
+
+    def loss(x, v, w):
+        return ((jax.nn.gelu(x @ v) @ w).astype(jnp.float32) ** 2).sum()
+
+    x, v, w = jax.grad(loss, (0, 1, 2))(x, v, w)
+    return x, lax.psum(v, "i"), lax.psum(w, "i")
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("target", ["tpu:v6e:2x4", "tpu:v5p:2x2x2"])
+def test_the_sum_of_a_gradient_runs_beside_the_products_of_the_next(target):
+    """Without the options libtpu combines both sums, and waits for them at the end."""
+    specs = (P("i"), P(), P())
+    mesh = AbstractMesh((8,), ("i",))
+    function = shard_map(
+        summed_gradients, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False
+    )
+    shapes = ((32768, 512), (512, 4096), (4096, 512))
+    lowered = function.lower(*(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes))
+    plain, overlapped = (
+        lowered.compile(target, overlap=mode).explain() for mode in ("off", "auto")
+    )
+    assert sum(each.count for each in plain.collectives) == 1
+    assert sum(each.count for each in overlapped.collectives) == 2
+    assert overlapped.totals.step_seconds < 0.95 * plain.totals.step_seconds
+
+
 @pytest.mark.slow
 @needs_tpu_compiler
 def test_a_program_for_tpus():
