@@ -130,12 +130,12 @@ def read_collective(
     libtpu writes some collectives in several pieces: a fusion that starts one, products that run
     beside it and carry it on, and a fusion that waits for it. The first one counts. Collectives on
     the SparseCore are a `call-start`, which launches a program there, a `call-update`, which begins
-    it, and a `call-done`.
+    it, and a `call-done`; libtpu of JAX 0.10 begins it with a `call-start` that has operands.
     """
     opcode = instruction.opcode
     if opcode in KINDS or opcode in _STARTS:
         where, inner = computation, instruction
-    elif opcode in _WRAPPERS:
+    elif opcode in _WRAPPERS or _begins_call(instruction):
         holder = computation[instruction.operands[0]] if opcode == "call-update" else instruction
         found = next(_within(module, holder), None)
         if found is None:
@@ -151,7 +151,7 @@ def read_collective(
         kind = "reduce-scatter"
     permutes = kind == "collective-permute"
     groups = () if permutes else read_groups(inner, device_count)
-    apart = opcode in _STARTS or opcode in ("async-start", "call-update") or starting
+    apart = opcode in (*_STARTS, "async-start", "call-update", "call-start") or starting
     return Collective(
         name=instruction.name,
         kind=kind,
@@ -164,6 +164,11 @@ def read_collective(
         channel=inner.channel,
         rings=_rings(instruction.attributes + inner.attributes),
     )
+
+
+def _begins_call(instruction: Instruction) -> bool:
+    """Whether it is a `call-start` that no `call-update` follows."""
+    return instruction.opcode == "call-start" and bool(instruction.operands)
 
 
 def _ends_with(module: Module, instruction: Instruction) -> str | None:

@@ -630,6 +630,34 @@ def test_asynchronous_wrappers_and_fusions_of_collectives_are_read():
     ]
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        """  %start = ((f32[8], token[]), f32[8]) call-start(%p, %ready), to_apply=%sent
+  %done = f32[8] call-done(%start)""",
+        """  %launched = ((), (), (s32[1])) call-start(), to_apply=%sent
+  %start = ((f32[8]), f32[8]) call-update(%launched, %p)
+  %done = f32[8] call-done(%start)""",
+    ],
+    ids=["JAX 0.10", "JAX 0.12"],
+)
+def test_sums_on_a_sparse_core_are_read(begun):
+    entry = f"""ENTRY %main (p: f32[8]) -> f32[8] {{
+  %p = f32[8] parameter(0)
+  %ready = token[] after-all()
+{begun}
+  ROOT %copy = f32[8] copy(%done)
+}}"""
+    sent = """%sent (a: f32[8], t: token[]) -> f32[8] {
+  %a = f32[8] parameter(0)
+  %t = token[] parameter(1)
+  ROOT %r = f32[8] all-reduce(%a), replica_groups={{0,1}}, to_apply=%add
+}"""
+    (occurrence,) = schedule.run(module(entry, sent), V5E, 2).occurrences
+    assert (occurrence.collective.kind, occurrence.collective.name) == ("all-reduce", "start")
+    assert occurrence.overlapped
+
+
 def test_the_longest_branch_counts():
     branches = [
         f"""%branch{k} (a{k}: f32[{n}]) -> f32[{n}] {{
