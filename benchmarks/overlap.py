@@ -325,8 +325,8 @@ def main():
     if options.random is not None:
         bodies = overlap_blocks.BLOCKS
         if not options.blocks:
-            bodies = {name: PROGRAMS[name][:3] for name in options.programs or DRAWN}
-            bodies["none"] = overlap_random.NOTHING
+            drawn = {name: PROGRAMS[name][:3] for name in options.programs or DRAWN}
+            bodies = overlap_random.with_shapes({**drawn, "none": overlap_random.NOTHING})
         arguments = (options.random, options.seed, options.targets[0], options.mode)
         raise SystemExit(bool(overlap_random.run(bodies, *arguments, modelled, options.record)))
     programs = options.programs or PROGRAMS

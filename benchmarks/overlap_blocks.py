@@ -4,6 +4,8 @@ Rows, as tokens, are split over the devices, or the weights are, as each block s
 the function, the specs of its arguments and of its results, and what draws their global shapes.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -118,7 +120,7 @@ def _summed_gradient(x, v, w):
     return found[0], lax.psum(found[1], "i"), lax.psum(found[2], "i")
 
 
-class Shapes:
+def _shapes(kinds, count, draw):
     """Draws the global shapes of the arguments of a block.
 
     Args:
@@ -126,31 +128,26 @@ class Shapes:
         4 times as large, u for those back, s and t for stacks of both, h for weights to as many
         columns as heads have, o for those back, r for a router, e and f for experts, l for logits.
     """
-
-    def __init__(self, kinds):
-        self._kinds = kinds
-
-    def __call__(self, count, draw):
-        rows = count * draw.of((256, 1024, 2048, 4096, 8192))
-        width = max(draw.of(WIDTHS), count)
-        between = max(width * draw.of((1, 2, 4)), 256 * count if draw.of((0, 1)) else 0)
-        between = -(-between // count) * count
-        heads = max(width, HEADS * count)
-        depth = draw.of((2, 4, 8))
-        shapes = {
-            "x": (rows, width),
-            "d": (width, between),
-            "u": (between, width),
-            "s": (depth, width, between),
-            "t": (depth, between, width),
-            "h": (width, heads),
-            "o": (heads, width),
-            "r": (width, count),
-            "e": (count, width, between),
-            "f": (count, between, width),
-            "l": (width, count * draw.of((1024, 4096, 16384))),
-        }
-        return tuple(shapes[kind] for kind in self._kinds)
+    rows = count * draw.of((256, 1024, 2048, 4096, 8192))
+    width = max(draw.of(WIDTHS), count)
+    between = max(width * draw.of((1, 2, 4)), 256 * count if draw.of((0, 1)) else 0)
+    between = -(-between // count) * count
+    heads = max(width, HEADS * count)
+    depth = draw.of((2, 4, 8))
+    shapes = {
+        "x": (rows, width),
+        "d": (width, between),
+        "u": (between, width),
+        "s": (depth, width, between),
+        "t": (depth, between, width),
+        "h": (width, heads),
+        "o": (heads, width),
+        "r": (width, count),
+        "e": (count, width, between),
+        "f": (count, between, width),
+        "l": (width, count * draw.of((1024, 4096, 16384))),
+    }
+    return tuple(shapes[kind] for kind in kinds)
 
 
 E = P("i", None, None)
@@ -173,4 +170,6 @@ BLOCKS |= {
     for name, (fun, ins, _, kinds) in BLOCKS.items()
 }
 BLOCKS["data_parallel'"] = (_summed_gradient, (ROWS, P(), P()), (ROWS, P(), P()), "xdu")
-BLOCKS = {name: (*rest, Shapes(kinds)) for name, (*rest, kinds) in BLOCKS.items()}
+BLOCKS = {
+    name: (*rest, functools.partial(_shapes, kinds)) for name, (*rest, kinds) in BLOCKS.items()
+}

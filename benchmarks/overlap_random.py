@@ -72,6 +72,11 @@ def shapes(name, count, draw):
     return (rows, inner), (inner, columns)
 
 
+def with_shapes(bodies):
+    """Programs of overlap.py, (function, specs of arguments, of results), for `Draw.program`."""
+    return {name: (*body, functools.partial(shapes, name)) for name, body in bodies.items()}
+
+
 class Draw:
     def __init__(self, seed):
         self._random = random.Random(seed)
@@ -89,15 +94,15 @@ class Draw:
         """A program.
 
         Args:
-          bodies: (function, specs of the arguments, of the results) by name. What draws the shapes
-            of the arguments, from the size of a group and this, follows if `shapes` does not.
+          bodies: by name, (function, specs of the arguments, of the results, what draws the global
+            shapes of the arguments from the size of a group and this).
         """
         names = list(bodies)
         while True:
             name, count = self._random.choice(names), self._random.choice(GROUPS)
             dtype = self._random.choice((jnp.bfloat16, jnp.float32))
-            drawn_by = bodies[name][3:] or (functools.partial(shapes, name),)
-            types = tuple(jax.ShapeDtypeStruct(s, dtype) for s in drawn_by[0](count, self))
+            shapes_of = bodies[name][3]
+            types = tuple(jax.ShapeDtypeStruct(s, dtype) for s in shapes_of(count, self))
             others = self._others(count) if on_tpu else 1
             if all(t.size * t.dtype.itemsize <= LARGEST for t in types):
                 return Drawn(name, count, types, others)
@@ -119,7 +124,7 @@ def target_of(text, count):
 
 
 def lowered(program, bodies, mode):
-    body, in_specs, out_specs, *_ = bodies[program.name]
+    body, in_specs, out_specs, _ = bodies[program.name]
     mesh = AbstractMesh((program.others, program.count), ("o", "i"))
     if program.others == 1:
         mesh = AbstractMesh((program.count,), ("i",))

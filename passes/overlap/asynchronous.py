@@ -75,7 +75,7 @@ def asynchronous(
     rewritten = {site.pattern for site, each in {**chosen, **left}.items() if each.is_rewritten}
     if rewritten <= {"product-sum"}:
         for block in blocks:
-            left |= block.without_late_products({**block.choices, **left})
+            left |= block.without_late_products(left)
     return left
 
 
@@ -154,7 +154,7 @@ class _Block:
                 found[each.site] = Choice(each.site, Form("asynchronous"), plan, products)
         return {} if is_alone and self._saved(found) < _LEAST_SAVED else found
 
-    def without_late_products(self, choices: Mapping[Site, Choice]) -> dict[Site, Choice]:
+    def without_late_products(self, left: Mapping[Site, Choice]) -> dict[Site, Choice]:
         """Nothing for the sums of a block, if products that run beside one would need memory.
 
         All sums are sent beside products with the options, so libtpu may compute late what reads a
@@ -162,7 +162,11 @@ class _Block:
         devices of v6e, and 8192 between, the gradient of an MLP block needed 672 MiB with both sums
         of weights' gradients beside products, 833 with one in chunks, and 352. With 4096 rows, and
         both in chunks, it needed 217 on v5p for 144.
+
+        Args:
+          left: the choices for collectives that are left, of any block.
         """
+        choices = {site: left.get(site, choice) for site, choice in self.choices.items()}
         sums = [each for each in self._candidates if each.site.op.name != ALL_GATHER]
         late = sums if len(sums) > 1 else [s for s in sums if not choices[s.site].is_rewritten]
         if all(self._meanwhile.fits(each.site, each.beside) for each in late):
@@ -170,7 +174,7 @@ class _Block:
         return {
             site: Choice(site, None, replace(choice.plan, name=None, reason=_LATE))
             for site, choice in choices.items()
-            if site in self.choices and choice.form is not None
+            if choice.form is not None
         }
 
     def _hidden(self) -> _Hidden:

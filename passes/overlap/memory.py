@@ -112,8 +112,8 @@ def _too_large_in(
     rows: Collection[JoinedRows],
     lives: Lives,
 ) -> dict[Site, str]:
-    largest = max(max(buffers(site, forms[site]) for site in gathers), *(r.bytes_ for r in rows), 0)
-    if largest <= FEW_BYTES:
+    sizes = [buffers(site, forms[site]) for site in gathers]
+    if max([*sizes, *(each.bytes_ for each in rows)]) <= FEW_BYTES:
         return {}
     refused: dict[Site, str] = {}
     arrays = lives.of(block)

@@ -167,7 +167,9 @@ class Reader:
             name = line.operands[0]
             everything = [item for lines in self.computations.values() for item in lines]
             line = next(item for item in everything if item.name == name)
-        elif line.opcode not in ("fusion", "async-start"):
+        elif line.opcode not in ("fusion", "async-start") and not (
+            line.opcode == "call-start" and line.operands  # as libtpu of JAX 0.10 writes it
+        ):
             return None
         for name in line.called:
             for inner in self.computations[name]:

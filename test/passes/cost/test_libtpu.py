@@ -13,6 +13,20 @@ NOT_MEASURED = Machine(TPU_7X, Torus((2, 2, 2), (False,) * 3, 90e9), tuple(range
 GPU = Machine(H100_SXM, Nodes(1, 8, 450e9, 400e9, measured=True), tuple(range(8)))
 
 
+def between_products(rows, columns, inner, element="bf16", element_bytes=2):
+    """A sum of 16 devices, of a product with rows that only another product computes."""
+    return Work(
+        "product-scatter",
+        (ProductShape(1, rows, columns, inner),),
+        groups=(tuple(range(16)),),
+        element=element,
+        element_bytes=element_bytes,
+        received=15 * rows // 16 * columns * element_bytes,
+        cut=rows // 16,
+        source="product",
+    )
+
+
 def test_a_chip_that_was_not_measured_is_taken_to_need_more_memory():
     assert libtpu.adds_last(NOT_MEASURED)
     assert libtpu.keeps_exchanged(NOT_MEASURED)
@@ -23,16 +37,7 @@ def test_a_chip_that_was_not_measured_is_taken_to_need_more_memory():
 
 
 def test_pieces_on_a_chip_that_was_not_measured_are_taken_to_need_rows_in_memory():
-    between = Work(
-        "product-scatter",
-        (ProductShape(1, 65536, 512, 1024),),
-        groups=(tuple(range(8)),),
-        element="bf16",
-        element_bytes=2,
-        received=7 * 8192 * 512 * 2,
-        cut=8192,
-        source="product",
-    )
+    between = between_products(65536, 512, 1024)
     assert libtpu.separates_products(between, NOT_MEASURED)
     assert libtpu.keeps_rows(between, NOT_MEASURED, 64 << 20)
     assert not libtpu.keeps_rows(between, NOT_MEASURED, 32 << 20)
@@ -56,32 +61,14 @@ def test_pieces_on_a_chip_that_was_not_measured_are_taken_to_need_rows_in_memory
     ],
 )
 def test_wide_rows_that_are_not_stored(chip, columns, between, expected):
-    work = Work(
-        "product-scatter",
-        (ProductShape(1, 32768, columns, between),),
-        groups=(tuple(range(16)),),
-        element="bf16",
-        element_bytes=2,
-        received=15 * 2048 * columns * 2,
-        cut=2048,
-        source="product",
-    )
+    work = between_products(32768, columns, between)
     machine = replace(NOT_MEASURED, chip=chip)
     assert libtpu.separates_products(work, machine) == expected
     assert not libtpu.separates_products(replace(work, source="argument"), machine)
 
 
 def test_rows_in_f32_are_stored_as_bf16_unless_a_product_asks_for_more():
-    work = Work(
-        "product-scatter",
-        (ProductShape(1, 32768, 512, 1024),),
-        groups=(tuple(range(16)),),
-        element="f32",
-        element_bytes=4,
-        received=15 * 2048 * 512 * 4,
-        cut=2048,
-        source="product",
-    )
+    work = between_products(32768, 512, 1024, "f32", 4)
     machine = replace(NOT_MEASURED, chip=TPU_V5E)
     assert not libtpu.separates_products(work, machine)
     assert libtpu.separates_products(replace(work, is_precise=True), machine)
