@@ -48,6 +48,16 @@ def gated(x, u, v, w):
     return x + scattered((jax.nn.silu(rows @ u) * (rows @ v)) @ w)
 
 
+def fused_gate(x, v, w):
+    """The same with one product for both halves."""
+    left, right = jnp.split(gathered(normalized(x)) @ v, 2, axis=1)
+    return x + scattered((jax.nn.silu(left) * right) @ w)
+
+
+def biased(x, v, b, w):
+    return x + scattered(jax.nn.gelu(gathered(normalized(x)) @ v + b) @ w)
+
+
 def fully_sharded(x, v, w):
     """Rows and weights are split, and weights are gathered where they are read."""
     return x + jax.nn.gelu(normalized(x) @ gathered(v)) @ gathered(w)
@@ -125,7 +135,8 @@ def _shapes(kinds, count, draw):
 
     Args:
       kinds: of the arguments, by letter: x for rows, d for weights from a width to one that is 1 to
-        4 times as large, u for those back, s and t for stacks of both, h for weights to as many
+        4 times as large, g for two of these side by side, b for a bias of theirs, u for those
+        back, s and t for stacks of both, h for weights to as many
         columns as heads have, o for those back, r for a router, e and f for experts, l for logits.
     """
     rows = count * draw.of((256, 1024, 2048, 4096, 8192))
@@ -137,6 +148,8 @@ def _shapes(kinds, count, draw):
     shapes = {
         "x": (rows, width),
         "d": (width, between),
+        "g": (width, 2 * between),
+        "b": (between,),
         "u": (between, width),
         "s": (depth, width, between),
         "t": (depth, between, width),
@@ -157,6 +170,8 @@ BLOCKS = {
     "column_parallel": (column_parallel, (P(), COLUMNS, ROWS), P(), "xdu"),
     "sequence_parallel": (sequence_parallel, (ROWS, COLUMNS, ROWS), ROWS, "xdu"),
     "gated": (gated, (ROWS, COLUMNS, COLUMNS, ROWS), ROWS, "xddu"),
+    "fused_gate": (fused_gate, (ROWS, COLUMNS, ROWS), ROWS, "xgu"),
+    "biased": (biased, (ROWS, COLUMNS, P("i"), ROWS), ROWS, "xdbu"),
     "fully_sharded": (fully_sharded, (ROWS, ROWS, ROWS), ROWS, "xdu"),
     "attention": (attention, (ROWS, COLUMNS, COLUMNS, COLUMNS, ROWS), ROWS, "xhhho"),
     "layers": (layers, (ROWS, LAST, STACK), ROWS, "xst"),

@@ -107,18 +107,25 @@ def scattered(x, w, batch):
         scatter(jnp.tanh(x @ w)),
         scatter(x @ x.T),
         scatter(jnp.einsum("bmk,kf->bmf", batch, w), dimension=1),
+        scatter(added(x, w)),
     )
 
 
 def summed(x, w, batch):
-    """One cut along columns, one along rows, one transposed, one with batches, and a square."""
+    """Cut along columns, along rows, transposed, with batches, a square, and several products."""
     return (
         lax.psum(x @ w, "i"),
         lax.psum(w.T @ x.T[:, :8], "i"),
         lax.psum(jnp.einsum("mk,kf->fm", x, w), "i"),
         lax.psum(jnp.einsum("bmk,kf->bmf", batch, w), "i"),
         lax.psum(w @ w, "i"),
+        lax.psum(added(x, w), "i"),
     )
+
+
+def added(x, w):
+    """Three products, one of them transposed."""
+    return x @ w + jnp.einsum("kf,mk->fm", w, jnp.cos(x)).T + jnp.sin(x) @ (w * 2)
 
 
 def large(x, w, y, v):
@@ -146,6 +153,24 @@ def gradients(x, v, w, u):
         return ((y * scatter((jnp.tanh(h @ v) * (h @ u)) @ w)).astype(jnp.float32)).sum()
 
     return jax.grad(loss, (0, 1, 2, 3))(x, v, w, u)
+
+
+def fused_gates(x, u, b, v, w):
+    """Gradients of blocks whose gate and other half are one product, with a bias, and taken apart.
+
+    Halves are split and joined, taken and padded, or have a dimension of their own.
+    """
+
+    def loss(x, u, b, v, w):
+        g, left = jnp.split(gather(x) @ u + b, 2, axis=1)
+        n = u.shape[1] // 2
+        both = gather(x * 2) @ u
+        apart = jnp.einsum("md,dcf->mcf", gather(x * 3), v)
+        y = scatter((jnp.sin(g) * left) @ w)
+        z = scatter((jnp.tanh(both[:, :n]) * both[:, n:]) @ w)
+        return ((y + z + scatter((apart[:, 0] * apart[:, 1]) @ w)).astype(jnp.float32) ** 2).sum()
+
+    return jax.grad(loss, (0, 1, 2, 3, 4))(x, u, b, v, w)
 
 
 def experts(x, w, v):
@@ -232,7 +257,7 @@ PROGRAMS = {
         scattered,
         LINE,
         (P(None, "i"), P("i"), P(None, None, "i")),
-        (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i")),
+        (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i"), P("i")),
         (normal(0, 64, 64), normal(1, 64, 16), normal(2, 3, 64, 64)),
     ),
     "two products": (
@@ -273,6 +298,19 @@ PROGRAMS = {
             normal(1, 12, 16) / 4,
             normal(2, 16, 12) / 4,
             normal(3, 12, 16) / 4,
+        ),
+    ),
+    "fused gates": (
+        fused_gates,
+        LINE,
+        (P("i"), P(None, "i"), P("i"), P(None, None, "i"), P("i")),
+        (P("i"), P(None, "i"), P("i"), P(None, None, "i"), P("i")),
+        (
+            normal(0, 64, 12) / 4,
+            normal(1, 12, 32) / 4,
+            normal(2, 32),
+            normal(3, 12, 2, 16) / 4,
+            normal(4, 16, 12) / 4,
         ),
     ),
     "experts": (
@@ -372,6 +410,13 @@ FORMS = [
         ("summed", "overlap-product-sum", _SUM, "columns", CHUNKS),
         ("blocks", "overlap-gather-scatter", _GATHER, "stages", CHUNKS),
         ("gradients", "overlap-row-block", _GATHER, "row-chunks", ROWS),
+        (
+            "fused gates",
+            "overlap-row-block",
+            _GATHER,
+            "row-chunks",
+            {"2 chunks of rows with fused gates": {"parts": 2}},
+        ),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         (
             "trained experts",

@@ -149,7 +149,7 @@ def _summed(work: Work, machine: Machine) -> Plan:
     if not choices:
         return _few("columns", columns // 2)
     # What is summed is put in place when the next chunk is computed.
-    put = sum(p.batch * p.m * p.n for p in work.products) * work.element_bytes
+    put = max(p.batch * p.m * p.n for p in work.products) * work.element_bytes
     put //= work.count if is_scatter else 1
 
     def seconds(parts: int) -> float:

@@ -159,7 +159,7 @@ def _not_ordered_in_vain(found: Sequence[Choice], flows: Dataflows) -> Iterator[
             block = site.op.block
             independence = known.setdefault(block, Independence(flows.of(block)))
             stores = form.name == "columns"
-            if changes_nothing(site.op, site.products[0], stores, independence):
+            if changes_nothing(site.op, site.products, stores, independence):
                 choice = replace(choice, form=replace(form, ordered=False))
         yield choice
 

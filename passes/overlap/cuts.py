@@ -17,6 +17,13 @@ from ..ir.instructions import has_instructions
 from ..ir.types import have_same_shape, shape_of
 from .products import DOT, Product
 
+SLICE = "stablehlo.slice"
+_PAD, _JOIN = "stablehlo.pad", "stablehlo.concatenate"
+MOVING = frozenset(
+    (SLICE, _PAD, _JOIN, *(f"stablehlo.{n}" for n in ("transpose", "reshape", "broadcast_in_dim")))
+)
+"""Operations that only move numbers, and give a piece of pieces."""
+
 
 class Cut(NamedTuple):
     """A dimension of a value, and which of its indices are cut."""
@@ -46,6 +53,8 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
         return None
     if name in ELEMENTWISE:
         return cut  # other operands are scalars, which have no cut
+    if name in (SLICE, _PAD, _JOIN):
+        return cut if _keeps(op, cut.dimension) else None
     if name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return cut.along(order.index(cut.dimension))
@@ -64,6 +73,18 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     return None
 
 
+def _keeps(op: ir.Operation, dimension: int) -> bool:
+    """Whether what takes, pads or joins arrays leaves a dimension as it is."""
+    if op.name == _JOIN:
+        return ir.IntegerAttr(op.attributes["dimension"]).value != dimension
+    if op.name == _PAD:
+        names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+        return not any(ir.DenseI64ArrayAttr(op.attributes[name])[dimension] for name in names)
+    strides = ir.DenseI64ArrayAttr(op.attributes["strides"])
+    sizes = [shape_of(value)[dimension] for value in (op.operands[0], op.results[0])]
+    return strides[dimension] == 1 and sizes[0] == sizes[1]
+
+
 def _through_reshape(old: list[int], new: list[int], cut: Cut) -> Cut | None:
     """Where the same indices are in an array of the same elements."""
     before = prod(old[: cut.dimension]) * cut.outer
@@ -80,7 +101,8 @@ def _through_reshape(old: list[int], new: list[int], cut: Cut) -> Cut | None:
 def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     """The cut that operand `number` must have if the result is cut; None if it is taken whole.
 
-    For transposes, and for elementwise operations and products, which can have several operands.
+    For transposes, and for what can have several operands: elementwise operations, products, and
+    what takes, pads or joins arrays.
     """
     name = op.name
     if name == DOT:
@@ -89,4 +111,6 @@ def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     if name == "stablehlo.transpose":
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return cut.along(order[cut.dimension])
+    if name in (SLICE, _PAD, _JOIN):
+        return cut if ir.RankedTensorType(op.operands[number].type).rank else None
     return cut if have_same_shape(op.operands[number], op.results[0]) else None

@@ -105,8 +105,7 @@ class Decision:
             if each.pattern == "product-scatter"
         )
         work = _work(site, self.mesh, self.may_round)
-        margin = _MARGINS[self.effort] or MARGIN
-        plan = plan_of_rows(work, scatters, self.machine, saved, margin)
+        plan = plan_of_rows(work, scatters, self.machine, saved, _MARGINS[self.effort])
         found = {site: self._choice(site, plan)}
         if plan.name is not None:
             reason = "it is in a block that is computed in chunks of rows"

@@ -24,17 +24,18 @@ After, form=columns parts=2:
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the
          reduce_scatters that are to be rewritten.
 Leaves:  reduce_scatters of anything but a product that nothing else uses and that is at most
-         transposed, or changed by elementwise operations, before it is summed; those whose blocks,
-         or columns, cannot be cut into `parts` equal pieces.
+         transposed, changed by elementwise operations, or added to another such product, before it
+         is summed; those whose blocks, or columns, cannot be cut into `parts` equal pieces.
 
-Chunks of columns are summed by the same reduce_scatter, so results do not depend on the cut. A ring
-adds in another order. Sums of 16-bit floats are added in 32 bits and rounded before they are sent;
-`wide` sends 32 bits. With `ordered`, products that are the last to read large arrays come before
-chunks and partial sums, and what chunks and other products read is stored once. On a ring of more
-than 16 devices the steps are a loop, eight per iteration. The reduce_scatter is kept where groups
-have more than 256 devices or the mesh has more than 4096, because permutations list all of them,
-and where only some devices may reach it, as in a branch. If some axes are automatic, nothing is
-rewritten.
+Products that are added, as in the gradient of what several products read, are computed piece by
+piece together. Chunks of columns are summed by the same reduce_scatter, so results do not depend on
+the cut. A ring adds in another order. Sums of 16-bit floats are added in 32 bits and rounded before
+they are sent; `wide` sends 32 bits. With `ordered`, products that are the last to read large arrays
+come before chunks and partial sums, and what chunks and other products read is stored once. On a
+ring of more than 16 devices the steps are a loop, eight per iteration. The reduce_scatter is kept
+where groups have more than 256 devices or the mesh has more than 4096, because permutations list
+all of them, and where only some devices may reach it, as in a branch. If some axes are automatic,
+nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ from .released import Ordered
 from .rewriting import OrderingPass
 from .scatter_chunks import ordered_chunks, sum_in_chunks
 from .scatter_ring import ordered_sums, scatter_by_ring
-from .scatters import ScatteredProduct, scattered_products
+from .scatters import ScatteredProducts, scattered_products
 
 
 @dataclass(frozen=True)
-class OverlapProductScatter(OrderingPass[ScatteredProduct]):
+class OverlapProductScatter(OrderingPass[ScatteredProducts]):
     """Adds products of other devices' blocks while sums are being transferred."""
 
     name = "shmap-overlap-product-scatter"
@@ -71,15 +72,15 @@ class OverlapProductScatter(OrderingPass[ScatteredProduct]):
     wide: bool = False
     ordered: bool = False
 
-    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ScatteredProduct]:
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ScatteredProducts]:
         return scattered_products(ops, body)
 
-    def order_around(self, site: ScatteredProduct, body: BodyForm, form: Form) -> Ordered | None:
+    def order_around(self, site: ScatteredProducts, body: BodyForm, form: Form) -> Ordered | None:
         if form.name == "columns":
             return ordered_chunks(site, form)
         return ordered_sums(site, body, form)
 
-    def rewrite(self, site: ScatteredProduct, body: BodyForm, form: Form) -> None:
+    def rewrite(self, site: ScatteredProducts, body: BodyForm, form: Form) -> None:
         if form.name == "columns":
             sum_in_chunks(site, form)
         else:

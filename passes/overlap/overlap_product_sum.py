@@ -16,8 +16,9 @@ After, form=columns parts=2:
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the
          all_reduces that are to be rewritten.
 Leaves:  all_reduces of several values, and of anything but a product that nothing else uses, and
-         that is at most transposed, or changed element by element, before it is summed up; those
-         whose product has no free dimension that `parts` divides.
+         that is at most transposed, changed element by element, or added to another such product,
+         before it is summed up; those whose products have no free dimension that `parts` divides,
+         or share an operand that would be cut for one of them only.
 
 The largest free dimension of the second operand is cut, or else of the first: libtpu would
 transpose chunks of rows. With `ordered`, products that are the last to read large arrays come
@@ -40,11 +41,11 @@ from .form import Empty, Form
 from .released import Ordered
 from .rewriting import OrderingPass
 from .scatter_chunks import ordered_chunks, sum_in_chunks
-from .scatters import SummedProduct, summed_products
+from .scatters import SummedProducts, summed_products
 
 
 @dataclass(frozen=True)
-class OverlapProductSum(OrderingPass[SummedProduct]):
+class OverlapProductSum(OrderingPass[SummedProducts]):
     """Sums a product over devices in chunks, each beside the product of the next chunk."""
 
     name = "shmap-overlap-product-sum"
@@ -59,11 +60,11 @@ class OverlapProductSum(OrderingPass[SummedProduct]):
     empty: Empty = "zeros"
     ordered: bool = False
 
-    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[SummedProduct]:
+    def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[SummedProducts]:
         return summed_products(ops, body)
 
-    def order_around(self, site: SummedProduct, body: BodyForm, form: Form) -> Ordered | None:
+    def order_around(self, site: SummedProducts, body: BodyForm, form: Form) -> Ordered | None:
         return ordered_chunks(site, form)
 
-    def rewrite(self, site: SummedProduct, body: BodyForm, form: Form) -> None:
+    def rewrite(self, site: SummedProducts, body: BodyForm, form: Form) -> None:
         sum_in_chunks(site, form)

@@ -22,14 +22,15 @@ After, parts=2:
          %dw = stablehlo.convert (stablehlo.add %dw0, (stablehlo.dot_general %h1, %e1 : f32))
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the first
          gather of each block that is to be rewritten.
-Leaves:  gathers without a product that sums over their rows, or without a reduce_scatter of a
-         product of them; those whose rows anything else reads; devices whose rows cannot be cut
+Leaves:  gathers without a product that sums over their rows, or without a reduce_scatter of
+         products of them; those whose rows anything else reads; devices whose rows cannot be cut
          into `parts` equal chunks; a block that waits for one that is rewritten before it.
 
-What is computed of a chunk between two gathers is a function that is called for each chunk.
-What is computed element by element from one product is computed again where it is needed, so that
-it is not stored. Both kinds of sums are added in another order, those over devices are rounded
-before they are sent. If some axes are automatic, nothing is rewritten.
+What is computed of a chunk between two gathers is a function that is called for each chunk. What is
+computed element by element from arrays that are stored, or only moved, such as the halves of a
+product, is computed again where it is needed. Sums over the rows of one array, such as the gradient
+of a bias, are added up like products. Both kinds of sums are added in another order, those over
+devices are rounded before they are sent. If some axes are automatic, nothing is rewritten.
 """
 
 from __future__ import annotations

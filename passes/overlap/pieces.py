@@ -14,7 +14,7 @@ from ..ir import build
 from ..ir.ops import defining_op
 from ..ir.slices import put_at, scalar
 from ..ir.types import Value, element_of, shape_of, tensor
-from .cuts import Cut, cut_of_operand
+from .cuts import SLICE, Cut, cut_of_operand
 
 Take = Callable[[Value, Cut], Value]
 """Takes the piece of a value that is cut."""
@@ -178,7 +178,17 @@ def compute(
         if element is not None:
             type_ = tensor(type_.shape, element)
         known[result] = build.like(op, type_, operands)
+        if op.name == SLICE:
+            _take_all(known[result], cut.dimension)
     return known
+
+
+def _take_all(sliced: Value, dimension: int) -> None:
+    """Has a slice of a piece take all of its indices along a dimension."""
+    op = ir.OpResult(sliced).owner.operation
+    ends = list(ir.DenseI64ArrayAttr(op.attributes["limit_indices"]))
+    ends[dimension] = shape_of(op.operands[0])[dimension]
+    op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(ends)
 
 
 def _operand(op: ir.Operation, number: int, result_cut: Cut, size: int, take_piece: Take) -> Value:

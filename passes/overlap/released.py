@@ -30,28 +30,31 @@ _MOST = 2**14
 
 @dataclass(frozen=True)
 class Ordered:
-    """A product that is computed in pieces, around which others are ordered.
+    """Products that are computed in pieces, around which others are ordered.
 
     Attributes:
-      op: the sum of `product` over devices.
-      rows: the number of the operand of `product` that becomes one that is there when those before
-        it are computed. Only what is built before `op` may read it.
+      op: the sum of `products` over devices.
+      rows: of each product, the number of the operand that becomes one that is there when those
+        before it are computed. Only what is built before `op` may read it.
       stores: whether operands that are computed element by element are stored as they are.
     """
 
     op: ir.Operation
-    product: ir.Operation
-    rows: int
+    products: tuple[ir.Operation, ...]
+    rows: tuple[int, ...]
     stores: bool = False
 
 
 def changes_nothing(
-    op: ir.Operation, product: ir.Operation, stores: bool, independence: Independence
+    op: ir.Operation,
+    products: Sequence[ir.Operation],
+    stores: bool,
+    independence: Independence,
 ) -> bool:
-    """Whether `order` is known to do nothing around a product; arguments as in `Ordered`.
+    """Whether `order` is known to do nothing around products; arguments as in `Ordered`.
 
     No other product could be moved, and no operand be stored. It holds also when other sites of the
-    block have been rewritten, as pieces need, and are needed by, what their product is.
+    block have been rewritten, as pieces need, and are needed by, what their products are.
 
     Args:
       independence: of the block.
@@ -59,7 +62,7 @@ def changes_nothing(
     flow = independence.flow
     if independence.apart(flow.node(op).number):
         return False
-    sources = [flow.source(operand) for operand in product.operands]
+    sources = [flow.source(operand) for product in products for operand in product.operands]
     return not (stores and any(s is not None and _may_be_stored(s, flow) for s in sources))
 
 
@@ -78,20 +81,20 @@ def order(found: Sequence[Ordered], flows: Dataflows) -> None:
         stored = {n: op for each in inside if each.stores for n, op in _store(each, flow)}
         if len(flow.nodes) > _MOST:
             continue
-        block = _Block(flow, stored, [each.product for each in inside])
+        block = _Block(flow, stored, [op for each in inside for op in each.products])
         for each in inside:
             block.release(each)
 
 
 def _store(ordered: Ordered, flow: Dataflow) -> Iterator[tuple[int, ir.Operation]]:
-    """Stores operands of a product; (the number of what computes one, its barrier).
+    """Stores operands of products; (the number of what computes one, its barrier).
 
     If pieces read such an array, libtpu stores it apart from the product that it is computed from,
     also if other products read it, which compute it again. With a barrier only the array is stored:
     on v6e e with 8192 rows of 8192, and 131072 between, on 2 groups of 8, took 7.39 ms for 8.21,
     and 384 MiB of temporaries for 640. It is left so if others read what it is computed from.
     """
-    for operand in dict.fromkeys(ordered.product.operands):
+    for operand in dict.fromkeys(value for op in ordered.products for value in op.operands):
         node = flow.source(operand)
         if node is None or not _is_computed_once(node, flow):
             continue
@@ -174,32 +177,36 @@ class _Block:
         self.large.sort(key=lambda each: (-each[0], each[1]))
 
     def release(self, ordered: Ordered) -> None:
-        """Has the last readers of large arrays computed before a product, as `order` says."""
-        op, product = (self.flow.node(each).number for each in (ordered.op, ordered.product))
-        found = [self._following(node) for node in self._releasing(op, product)]
+        """Has the last readers of large arrays computed before products, as `order` says."""
+        products = [self.flow.node(each).number for each in ordered.products]
+        releasing = self._releasing(self.flow.node(ordered.op).number, products)
+        found = [self._following(node) for node in releasing]
         if not found:
             return
         for *_, last in found:
             self._move_before(last, ordered.op)
+        places = list(zip(ordered.products, ordered.rows, strict=True))
+        rows = list(dict.fromkeys(each.operands[number] for each, number in places))
         with ir.InsertionPoint(ordered.op), ordered.op.location:
-            rows, *_ = barrier(
-                ordered.product.operands[ordered.rows], *(f[-1].result for f in found)
-            )
-        ordered.product.operands[ordered.rows] = rows
-        self.barriers[product] = ir.OpResult(rows).owner.operation
-        self._wait(product, found)
+            late = barrier(*rows, *(f[-1].result for f in found))
+        waiting = dict(zip(rows, late, strict=False))
+        for each, number in places:
+            each.operands[number] = waiting[each.operands[number]]
+        for product in products:
+            self.barriers[product] = ir.OpResult(late[0]).owner.operation
+            self._wait(product, found)
 
-    def _releasing(self, op: int, product: int) -> list[Node]:
+    def _releasing(self, op: int, products: Sequence[int]) -> list[Node]:
         """The products that are the last to read large arrays, in program order."""
-        before, after = self.needed[op], self.needing[op] | 1 << op
+        before, after, ordered = self.needed[op], self.needing[op] | 1 << op, bits(products)
         stays, end = after | ~self.products, 1 << len(self.flow.nodes) - 1
         found = 0
         for size, number, value in self.large:
-            if number == product or after >> number & 1:
+            if (after | ordered) >> number & 1:
                 continue
             readers = self.readers[value]
             others = readers & ~before & ~found
-            if not others or others & stays or readers >> product & 1:
+            if not others or others & stays or readers & ordered:
                 continue
             results = [each for n in numbers(others) for each in self.flow.nodes[n].results]
             # What is returned has its place all the time.
@@ -228,7 +235,7 @@ class _Block:
         ops = [self.flow.nodes[n].op for n in found]
         ops += [self.barriers[n] for n in found if n in self.barriers]
         ops = [each for each in ops if not each.is_before_in_block(place)]
-        for each in sorted(ops, key=Position):
+        for each in sorted(dict.fromkeys(ops), key=Position):
             each.move_before(place)
         self.moved |= needed
 

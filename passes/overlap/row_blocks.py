@@ -21,9 +21,10 @@ from ..ir.elementwise import ELEMENTWISE
 from ..ir.find_ops import find_ops
 from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of
-from .cuts import Cut, cut_of_operand, cut_through
+from .cuts import MOVING, Cut, cut_of_operand, cut_through
 from .products import DOT, Product
-from .scatters import ScatteredProduct, scattered_products
+from .row_sums import REDUCE, adds_along
+from .scatters import ADD, ScatteredProducts, scattered_products
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class RowBlock:
       size: the rows of a device.
       gathers: in program order, as all of these.
       scatters: what is summed over devices; each has an operand with rows.
-      sums: the products that sum over the rows; both operands have them.
-      ops: the gathers, what has rows, and the sums; not the products that are scattered.
+      sums: what sums over the rows: products of two arrays that have them, and sums of one.
+      ops: the gathers, what has rows, and the sums; not what is computed to be scattered.
       cuts: of every value that has rows.
       late: what needs sums, before the last of `ops` or the last scatter.
     """
@@ -48,7 +49,7 @@ class RowBlock:
     count: int
     size: int
     gathers: tuple[ir.Operation, ...]
-    scatters: tuple[ScatteredProduct, ...]
+    scatters: tuple[ScatteredProducts, ...]
     sums: tuple[ir.Operation, ...]
     ops: tuple[ir.Operation, ...]
     cuts: dict[Value, Cut]
@@ -57,7 +58,7 @@ class RowBlock:
     @property
     def all_ops(self) -> tuple[ir.Operation, ...]:
         """With what is scattered."""
-        scattered = [op for each in self.scatters for op in (each.product.op, each.op)]
+        scattered = [op for each in self.scatters for op in (*each.ops, each.op)]
         return (*self.ops, *scattered)
 
     @property
@@ -69,20 +70,25 @@ class RowBlock:
         return tuple(Product.of(op) for op in self.ops if op.name == DOT)
 
     def sources(self, value: Value) -> set[Value]:
-        """The values with rows that are not computed element by element, from which one is."""
+        """The values with rows from which one is computed again where it is needed."""
         found: set[Value] = set()
         seen = {value}
         pending = [value]
         while pending:
             value = pending.pop()
             op = defining_op(value)
-            if op is None or op.name not in ELEMENTWISE:
+            if op is None or not is_computed_again(op):
                 found.add(value)
                 continue
             more = {operand for operand in op.operands if operand in self.cuts} - seen
             seen |= more
             pending += more
         return found
+
+
+def is_computed_again(op: ir.Operation) -> bool:
+    """Whether an operation stores nothing: what reads its result computes it for each chunk."""
+    return op.name in ELEMENTWISE or op.name in MOVING
 
 
 @analysis
@@ -189,7 +195,7 @@ def _found(
     gathered = set(cuts)
     ops: list[ir.Operation] = []
     sums: list[ir.Operation] = []
-    scatters: list[ScatteredProduct] = []
+    scatters: list[ScatteredProducts] = []
     late: list[ir.Operation] = []
     needing: set[Value] = set()
     pending: list[ir.Operation] = []
@@ -224,7 +230,9 @@ def _found(
             continue
         elif node.name == REDUCE_SCATTER:
             scattered = next(scattered_products([op], form), None)
-            if scattered is None or scattered.chain or scattered.axes != axes:
+            if scattered is None or scattered.axes != axes:
+                return None
+            if any(each.name != ADD for each in scattered.chain):
                 return None
             if cuts[operands[0]] != scattered.cut:
                 return None
@@ -246,7 +254,7 @@ def _found(
             break
     if unread:  # by operations inside of others
         return None
-    scattered_ops = {each.product.op for each in scatters}
+    scattered_ops = {op for each in scatters for op in each.ops}
     if not scatters or not any(value in gathered for op in sums for value in op.operands):
         return None
     return RowBlock(
@@ -269,7 +277,10 @@ def _reads(node: Node, values: set[Value]) -> bool:
 
 
 def _sums_rows(node: Node, cuts: dict[Value, Cut]) -> bool:
-    """Whether a product sums over the rows of both of its operands."""
+    """Whether a product sums over the rows of both of its operands, or a sum over those of one."""
+    if node.name == REDUCE:
+        cut = cuts.get(node.operands[0])
+        return cut is not None and adds_along(node.op, cut.dimension)
     if node.name != DOT or not all(value in cuts for value in node.operands):
         return False
     left, right = Product.of(node.op).contracted
@@ -283,22 +294,27 @@ def _result(node: Node, number: int, cuts: dict[Value, Cut], flow: Dataflow) -> 
     Args:
       number: of an operand that has rows.
     """
-    if node.name != DOT and node.name not in ELEMENTWISE:
+    if node.name != DOT and not is_computed_again(node.op):
         return None
-    result = cut_through(node.op, number, cuts[node.operands[number]])
-    if result is None:
-        return None
+    cut = cuts[node.operands[number]]
+    result = cut_through(node.op, number, cut)
+    if result is None or result.along(cut.dimension) != cut:
+        return None  # Rows are not those of a dimension, but of a part of one.
     for k, value in enumerate(node.operands):
+        if k == number:
+            continue
         if value in cuts:
             if cuts[value] != cut_of_operand(node.op, k, result):
                 return None
-        elif not _is_alike(value, flow) and cut_of_operand(node.op, k, result) is not None:
-            return None
+        else:
+            own = cut_of_operand(node.op, k, result)
+            if own is not None and not _is_alike(value, own.dimension, flow):
+                return None
     return result
 
 
-def _is_alike(value: Value, flow: Dataflow) -> bool:
-    """Whether all elements of a value are known to be the same."""
+def _is_alike(value: Value, dimension: int, flow: Dataflow) -> bool:
+    """Whether all elements along a dimension of a value are known to be the same."""
     node = flow.source(value)
     op = defining_op(value) if node is None else node.op
     if op is not None and op.name == "stablehlo.constant":
@@ -306,4 +322,6 @@ def _is_alike(value: Value, flow: Dataflow) -> bool:
         return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
     if op is None or op.name != "stablehlo.broadcast_in_dim":
         return False
-    return shape_of(op.operands[0]) == []
+    dimensions = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+    sizes = zip(dimensions, shape_of(op.operands[0]), strict=True)
+    return all(size == 1 for along, size in sizes if along == dimension)

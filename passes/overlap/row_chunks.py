@@ -14,7 +14,6 @@ from jaxlib.mlir import ir
 
 from ..ir import build
 from ..ir.body_form import BodyForm
-from ..ir.elementwise import ELEMENTWISE
 from ..ir.ops import Position, defining_op, next_op
 from ..ir.slices import put_at, scalar, take_at
 from ..ir.types import Value, element_of, shape_of, tensor
@@ -25,8 +24,9 @@ from .form import Form
 from .pieces import adding_type, barrier, compute, empty, piece_type, take
 from .products import DOT
 from .rings import Ring, place_in, ring
-from .row_blocks import RowBlock
-from .scatters import ScatteredProduct
+from .row_blocks import RowBlock, is_computed_again
+from .row_sums import REDUCE, row_sum
+from .scatters import ScatteredProducts
 
 _CHUNKS = 4
 
@@ -64,7 +64,7 @@ class _Chunks:
     def rewrite(self) -> None:
         self.known = [{} for _ in range(self.parts)]
         for head, ops, end in list(_segments(self.block)):
-            if isinstance(head, ScatteredProduct):
+            if isinstance(head, ScatteredProducts):
                 with ir.InsertionPoint(head.op), head.op.location:
                     head.op.results[0].replace_all_uses_with(self._scattered(head))
                 with ir.InsertionPoint(end), head.op.location:
@@ -144,7 +144,7 @@ class _Chunks:
                 self._piece(known, op.results[0])
 
     def _sum(self, ops: Sequence[ir.Operation]) -> None:
-        """Products that sum over the rows of all chunks."""
+        """Sums over the rows of all chunks."""
         for op in ops:
             first, *others = self.known
             total = self._product(first, op)
@@ -153,8 +153,11 @@ class _Chunks:
             op.results[0].replace_all_uses_with(build.convert(total, element_of(op.results[0])))
 
     def _product(self, known: dict[Value, Value], op: ir.Operation) -> Value:
-        """A product that sums over the rows of a chunk."""
-        type_ = tensor(shape_of(op.results[0]), adding_type(element_of(op.results[0])))
+        """The sum over the rows of a chunk."""
+        element = adding_type(element_of(op.results[0]))
+        if op.name == REDUCE:
+            return row_sum(op, self._piece(known, op.operands[0]), element)
+        type_ = tensor(shape_of(op.results[0]), element)
         return build.like(op, type_, [self._piece(known, value) for value in op.operands])
 
     def _piece(self, known: dict[Value, Value], value: Value) -> Value:
@@ -173,12 +176,17 @@ class _Chunks:
         inside = {*ops}
         values = [op.results[0] for op in ops if op not in self.block.sums]
         found: dict[Value, None] = {}
+        several: dict[Value, set[Value]] = {}
         for value in values:
             if any(use.owner.operation not in inside for use in value.uses):
                 sources = self.block.sources(value)
-                alone = sources.pop() if len(sources) == 1 else value
-                if alone in values:
+                if len(sources) > 1:
+                    several[value] = sources
+                elif (alone := sources.pop()) in values:
                     found[alone] = None
+        # What is computed from several arrays is kept unless all of them are.
+        kept = {*found, *self.known[0]}
+        found.update((value, None) for value, sources in several.items() if not sources <= kept)
         return list(found)
 
     def _gather(self, gather: ir.Operation, chunk: Value) -> Value:
@@ -189,11 +197,10 @@ class _Chunks:
         """The values, none of which is used before all are there."""
         return barrier(*values) if self.form.barriers else list(values)
 
-    def _scattered(self, scattered: ScatteredProduct) -> Value:
+    def _scattered(self, scattered: ScatteredProducts) -> Value:
         """Partial sums, one for each chunk, that go round; every other one goes backward."""
-        product = scattered.product
-        side = next(iter(product.operand_dimensions(scattered.cut.dimension)))
-        ops, sources = self._before(product.op.operands[side])
+        pairs = zip(scattered.products, scattered.rows, strict=True)
+        ops, sources = self._before(*(product.op.operands[side] for product, side in pairs))
         result = scattered.op.results[0]
         sent_as, count = element_of(result), self.around.count
         table, numbers = self._table, self._numbers
@@ -208,8 +215,8 @@ class _Chunks:
             }
             known = compute(ops, pieces, cuts, self.size, _no_rows)
             element = adding_type(sent_as)
-            added = compute([product.op], known, cuts, self.size, _no_rows, element)
-            return [added[product.result]]
+            products = compute(scattered.ops, known, cuts, self.size, _no_rows, element)
+            return [products[scattered.summed]]
 
         def added(received: Value, number: Value, *others: Value) -> list[Value]:
             """A sum with its piece of the product, and what must be there before but `arrays`."""
@@ -218,7 +225,7 @@ class _Chunks:
             return [_added(received, product), *values[len(sources) :]]
 
         self.functions.add(table, "table")
-        by = self.functions.labelled(*self.functions.names([product.result, *sources]))
+        by = self.functions.labelled(*self.functions.names([scattered.summed, *sources]))
         piece = Called("shmap_product", computed, by=by)
         add = Called("shmap_add", added, by=by)
         chunks = [[known[value] for value in sources] for known in self.known]
@@ -237,7 +244,7 @@ class _Chunks:
         for part, way in enumerate(ways):
             received = self.around.shift(sums[part], way)
             rounded, buffer = add(received, numbers[0], *chunks[part], buffer)
-            buffer = put_at(buffer, rounded, scattered.dimension, scalar(part * self.size))
+            buffer = put_at(buffer, rounded, scattered.cut.dimension, scalar(part * self.size))
         return buffer
 
     @cached_property
@@ -258,14 +265,14 @@ class _Chunks:
         """Of the members in the table."""
         return [scalar(number) for number in range(self.around.count)]
 
-    def _before(self, value: Value) -> tuple[list[ir.Operation], list[Value]]:
-        """What is computed element by element for a value, and the known values it needs."""
+    def _before(self, *values: Value) -> tuple[list[ir.Operation], list[Value]]:
+        """What is computed again for values, and the known values it needs."""
         ops: list[ir.Operation] = []
         sources: dict[Value, None] = {}
 
         def visit(value: Value) -> None:
             op = defining_op(value)
-            if value in self.known[0] or op is None or op.name not in ELEMENTWISE:
+            if value in self.known[0] or op is None or not is_computed_again(op):
                 sources[value] = None
             elif op not in ops:
                 for operand in op.operands:
@@ -273,16 +280,17 @@ class _Chunks:
                         visit(operand)
                 ops.append(op)
 
-        visit(value)
+        for each in values:
+            visit(each)
         return ops, list(sources)
 
 
 def _segments(
     block: RowBlock,
-) -> Iterator[tuple[ir.Operation | ScatteredProduct, list[ir.Operation], ir.Operation]]:
+) -> Iterator[tuple[ir.Operation | ScatteredProducts, list[ir.Operation], ir.Operation]]:
     """Each gather and scatter, the operations up to the next one, and where these end."""
     scatters = {each.op: each for each in block.scatters}
-    head: ir.Operation | ScatteredProduct = block.op
+    head: ir.Operation | ScatteredProducts = block.op
     ops: list[ir.Operation] = []
     inside = sorted((*block.ops, *scatters), key=Position)
     for op in inside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from ..ir.dataflow import Dataflow, Node
@@ -43,6 +44,19 @@ def source_of(product: Product, side: int, flow: Dataflow) -> Source:
     if not all(inside.issuperset(flow.users(value)) for each in made for value in each.results):
         return "shared" if between else "other"
     return "product" if [each.name for each in before] == [DOT] else "other"
+
+
+def source_of_all(products: Sequence[Product], sides: Sequence[int], flow: Dataflow) -> Source:
+    """Where an operand of each of some products comes from, if all come from there.
+
+    "shared" if one of them does, and else "other".
+    """
+    found: set[Source] = {
+        source_of(each, side, flow) for each, side in zip(products, sides, strict=True)
+    }
+    if len(found) == 1:
+        return found.pop()
+    return "shared" if "shared" in found else "other"
 
 
 def computed_from(operand: Value, flow: Dataflow) -> tuple[list[Node], list[Node]] | None:

@@ -1,4 +1,4 @@
-"""Replaces the sum of a product over devices by sums of products of chunks.
+"""Replaces the sum of products over devices by sums of products of chunks.
 
 Columns are cut rather than rows. A reduce_scatter has the columns cut that it does not scatter.
 """
@@ -18,14 +18,14 @@ from .cuts import Cut
 from .form import Form
 from .pieces import barrier, compute, empty, join, piece_type, take
 from .released import Ordered
-from .scatters import SummedProduct
+from .scatters import SummedProducts
 
 _USUAL = 4
 """Chunks, if the form does not say how many."""
 
 
-def sum_in_chunks(summed: SummedProduct, form: Form) -> None:
-    """Rewrites the sum, if the product has a free dimension that is that many chunks."""
+def sum_in_chunks(summed: SummedProducts, form: Form) -> None:
+    """Rewrites the sum, if the products have a free dimension that is that many chunks."""
     found = _chunks(summed, form)
     if found is not None:
         build = functools.partial(_value, summed, found, form)
@@ -33,87 +33,102 @@ def sum_in_chunks(summed: SummedProduct, form: Form) -> None:
             summed.replace_by("shmap_chunks", form, build)
 
 
-def ordered_chunks(summed: SummedProduct, form: Form) -> Ordered | None:
-    """The product, if others are ordered around its chunks."""
+def ordered_chunks(summed: SummedProducts, form: Form) -> Ordered | None:
+    """The products, if others are ordered around their chunks."""
     found = _chunks(summed, form) if form.ordered else None
     if found is None:
         return None
-    return Ordered(summed.op, summed.product.op, found.rows, stores=True)
+    products = tuple(product.op for product in summed.products)
+    return Ordered(summed.op, products, found.rows, stores=True)
 
 
-def free_dimensions(summed: SummedProduct, sides: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(size, side, dimension of the product) of the free ones of some operands, largest first.
+def free_dimensions(summed: SummedProducts, sides: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(size, side, dimension) of what is summed by the operand of the first product that has it.
 
-    Those of an operand come before those of the next. Where libtpu sums chunks of rows, it
-    transposes each of them before and after.
+    Only free ones of operands among `sides`, largest first; those of an operand come before those
+    of the next. Where libtpu sums chunks of rows, it transposes each of them before and after.
     """
-    product = summed.product
-    shape = shape_of(product.result)
-    found = [
-        (side, product.result_dimension(side, dimension))
-        for side in sides
-        for dimension in product.free[side]
-    ]
-    sizes = [(shape[d], side, d) for side, d in found]
-    return sorted(sizes, key=lambda each: (sides.index(each[1]), -each[0]))
+    shape = shape_of(summed.summed)
+    found: list[tuple[int, int, int, int]] = []
+    for dimension, size in enumerate(shape):
+        of_first = summed.operands_with(dimension)[0]
+        if len(of_first) == 1 and (side := min(of_first)) in sides:
+            found.append((sides.index(side), -size, of_first[side], dimension))
+    return [(shape[d], sides[number], d) for number, _, _, d in sorted(found)]
+
+
+def whole_operands(summed: SummedProducts, dimension: int) -> tuple[int, ...] | None:
+    """Of each product, the number of the operand that is not cut if a dimension of the sum is.
+
+    None if the other one is not cut alone, or if it is whole for another product.
+    """
+    cut = summed.operands_with(dimension)
+    if any(len(sides) != 1 for sides in cut):
+        return None
+    numbers = tuple(map(min, cut))
+    rows = tuple(1 - number for number in numbers)
+    return None if {*_operands(summed, numbers)} & {*_operands(summed, rows)} else rows
+
+
+def _operands(summed: SummedProducts, numbers: Sequence[int]) -> list[Value]:
+    """One operand of each product, each once."""
+    pairs = zip(summed.products, numbers, strict=True)
+    return list(dict.fromkeys(product.op.operands[number] for product, number in pairs))
 
 
 @dataclass(frozen=True)
 class _Chunks:
-    """How a product is cut.
+    """How products are cut.
 
     Attributes:
-      cuts: of the product and of what is computed from it.
-      rows: the number of the operand that each chunk reads as a whole.
+      cuts: of the products and of what is computed from them.
+      rows: of each product, the number of the operand that each chunk reads as a whole.
       parts: the number of chunks.
     """
 
     cuts: dict[Value, Cut]
-    rows: int
+    rows: tuple[int, ...]
     parts: int
 
 
-def _chunks(summed: SummedProduct, form: Form) -> _Chunks | None:
+def _chunks(summed: SummedProducts, form: Form) -> _Chunks | None:
     parts = form.parts or _USUAL
-    left, right = summed.product.op.operands
-    if parts < 2 or left == right:
-        return None
-    for size, side, dimension in free_dimensions(summed, summed.sides):
-        cuts = summed.cuts(Cut(dimension, size))
-        if cuts is not None and size % parts == 0:
-            return _Chunks(cuts, 1 - side, parts)
+    for size, _, dimension in free_dimensions(summed, summed.sides) if parts >= 2 else ():
+        cuts, rows = summed.cuts(Cut(dimension, size)), whole_operands(summed, dimension)
+        if cuts is not None and rows is not None and size % parts == 0:
+            return _Chunks(cuts, rows, parts)
     return None
 
 
-def _value(found: SummedProduct, chunks: _Chunks, form: Form) -> Value:
+def _value(found: SummedProducts, chunks: _Chunks, form: Form) -> Value:
     cuts, parts = chunks.cuts, chunks.parts
-    whole = found.product.op.operands[chunks.rows]
-    summed = found.op.operands[0]
-    cut = cuts[summed]
+    whole = _operands(found, chunks.rows)
+    cut = cuts[found.summed]
     size = cut.size // parts
-    ops = (found.product.op, *found.chain)
 
-    def product(part: int, operand: Value) -> Value:
-        known = compute(
-            ops, {whole: operand}, cuts, size, lambda v, c: take(v, c, part * size, size)
-        )
-        return known[summed]
+    def computed(part: int, rows: Sequence[Value]) -> Value:
+        known = dict(zip(whole, rows, strict=True))
+
+        def piece(value: Value, cut: Cut) -> Value:
+            return take(value, cut, part * size, size)
+
+        return compute(found.ops, known, cuts, size, piece)[found.summed]
 
     type_ = found.op.results[0].type
     # Each piece is put in its place beside the next sum, which does not wait for that.
     buffer = [empty(type_, form.empty)] if form.in_place else []
-    operand, following = whole, product(0, whole)
+    rows, following = whole, computed(0, whole)
     pieces: list[Value] = []
     for part in range(parts):
-        computed = following
+        current = following
         if form.barriers:
-            operand, computed = barrier(operand, computed)
-        piece = build.like(found.op, piece_type(found.op.results[0], cut, size), [computed])
+            *rows, current = barrier(*rows, current)
+        piece = build.like(found.op, piece_type(found.op.results[0], cut, size), [current])
         if part + 1 < parts:
             if form.barriers and buffer and part:
                 # A piece is in its place before another product is stored.
-                operand, *buffer = barrier(operand, *buffer)
-            following = product(part + 1, operand)
+                *rows, buffer[0] = barrier(*rows, *buffer)
+            following = computed(part + 1, rows)
             if form.barriers:
                 piece, following, *buffer = barrier(piece, following, *buffer)
         buffer = [put_at(each, piece, cut.dimension, scalar(part * size)) for each in buffer]

@@ -1,4 +1,4 @@
-"""Replaces a reduce_scatter of a product by partial sums that go round a ring."""
+"""Replaces a reduce_scatter of products by partial sums that go round a ring."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .pieces import adding_type, barrier, compute, empty, join
 from .released import Ordered
 from .repeated import repeated
 from .rings import Ring, can_go_round, place_in, ring
-from .scatters import ScatteredProduct
+from .scatters import ADD, ScatteredProducts
 
 _USUAL = 4
 """Partial sums that are on the way at a time, if the form does not say how many."""
 
 
-def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> None:
+def scatter_by_ring(scattered: ScatteredProducts, body: BodyForm, form: Form) -> None:
     """Rewrites the reduce_scatter, if blocks are pieces and sums can go round."""
     cuts = _cuts(scattered, body, form)
     if cuts is not None:
@@ -37,16 +37,16 @@ def scatter_by_ring(scattered: ScatteredProduct, body: BodyForm, form: Form) -> 
             scattered.replace_by("shmap_sums", form, build)
 
 
-def ordered_sums(scattered: ScatteredProduct, body: BodyForm, form: Form) -> Ordered | None:
-    """The product, if others are ordered around its partial sums."""
+def ordered_sums(scattered: ScatteredProducts, body: BodyForm, form: Form) -> Ordered | None:
+    """The products, if others are ordered around their partial sums."""
     if not form.ordered or _cuts(scattered, body, form) is None:
         return None
-    rows = next(iter(scattered.product.operand_dimensions(scattered.cut.dimension)))
-    return Ordered(scattered.op, scattered.product.op, rows)
+    products = tuple(product.op for product in scattered.products)
+    return Ordered(scattered.op, products, scattered.rows)
 
 
-def _cuts(scattered: ScatteredProduct, body: BodyForm, form: Form) -> dict[Value, Cut] | None:
-    """The cuts of the product and of what is computed from it; None if sums cannot go round."""
+def _cuts(scattered: ScatteredProducts, body: BodyForm, form: Form) -> dict[Value, Cut] | None:
+    """The cuts of the products and of what is computed from them; None if sums cannot go round."""
     size, parts = scattered.cut.size, _parts(scattered, form)
     if parts < 1 or size % parts or size < parts:
         return None
@@ -55,13 +55,13 @@ def _cuts(scattered: ScatteredProduct, body: BodyForm, form: Form) -> dict[Value
     return scattered.cuts(Cut(scattered.cut.dimension, size * scattered.count))
 
 
-def _parts(scattered: ScatteredProduct, form: Form) -> int:
+def _parts(scattered: ScatteredProducts, form: Form) -> int:
     size = scattered.cut.size
     return form.parts or next((k for k in (_USUAL, 2) if size % k == 0), 1)
 
 
 def _value(
-    scattered: ScatteredProduct,
+    scattered: ScatteredProducts,
     body: BodyForm,
     cuts: dict[Value, Cut],
     parts: int,
@@ -75,7 +75,7 @@ def _value(
         return steps.put(sums, empty(type_, form.empty))
     own = scalar(0)
     rounded = [build.convert(each, steps.sent_as) for each in steps.add(sums, own, own)]
-    return join(rounded, Cut(scattered.dimension, steps.size), type_, None)
+    return join(rounded, Cut(scattered.cut.dimension, steps.size), type_, None)
 
 
 def _unrolled(steps: _Steps) -> list[Value]:
@@ -117,7 +117,7 @@ class _Steps:
       table: of the members, which are known by their numbers in it.
     """
 
-    scattered: ScatteredProduct
+    scattered: ScatteredProducts
     around: Ring
     table: Value
     cuts: dict[Value, Cut]
@@ -163,7 +163,7 @@ class _Steps:
             first = self._first(number)
             computed, *put = self._sum(self._received(number, sent), own, first, *before)
             rounded = build.convert(computed, self.sent_as)
-            buffer = put_at(put[0] if put else buffer, rounded, self.scattered.dimension, first)
+            buffer = put_at(put[0] if put else buffer, rounded, self.scattered.cut.dimension, first)
         return buffer
 
     def _received(self, number: int, sent: Value) -> Value:
@@ -215,7 +215,7 @@ class _Steps:
 
 
 def _product(
-    scattered: ScatteredProduct,
+    scattered: ScatteredProducts,
     cuts: dict[Value, Cut],
     operands: dict[Value, Value],
     start: Value,
@@ -227,8 +227,7 @@ def _product(
     def rows(value: Value, cut: Cut) -> Value:
         return take_at(operands.get(value, value), cut.dimension, start, size)
 
-    ops = (scattered.product.op, *scattered.chain)
-    summed = scattered.op.operands[0]
+    ops, summed = scattered.ops, scattered.summed
     if not _is_only_moved(scattered) or element == element_of(summed):
         return build.convert(compute(ops, {}, cuts, size, rows)[summed], element)
     known: dict[Value, Value] = {}
@@ -240,16 +239,17 @@ def _product(
     return known[summed]
 
 
-def _sliced(scattered: ScatteredProduct) -> list[Value]:
-    """The operands of the product that have the scattered dimension."""
-    sides = scattered.product.operand_dimensions(scattered.cut.dimension)
-    return list(dict.fromkeys(scattered.product.op.operands[side] for side in sides))
+def _sliced(scattered: ScatteredProducts) -> list[Value]:
+    """The operands of the products that have the scattered dimension."""
+    pairs = zip(scattered.products, scattered.scattered, strict=True)
+    operands = (product.op.operands[side] for product, sides in pairs for side in sides)
+    return list(dict.fromkeys(operands))
 
 
-def _is_only_moved(scattered: ScatteredProduct) -> bool:
-    """Whether the product reaches the sum as it is, but for its order and its rounding."""
-    moving = {"stablehlo.transpose", "stablehlo.convert"}
-    values = [scattered.product.result, *(op.results[0] for op in scattered.chain)]
+def _is_only_moved(scattered: ScatteredProducts) -> bool:
+    """Whether products reach the sum as they are, but for their order and rounding, or added up."""
+    moving = {"stablehlo.transpose", "stablehlo.convert", ADD}
+    values = [op.results[0] for op in scattered.ops]
     return all(op.name in moving for op in scattered.chain) and all(
         isinstance(element_of(value), ir.BF16Type | ir.F16Type | ir.F32Type) for value in values
     )

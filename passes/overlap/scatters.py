@@ -10,36 +10,49 @@ from jaxlib.mlir import ir
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import reduction, with_whole_axes
 from ..ir.elementwise import ELEMENTWISE
-from ..ir.ops import defining_op
+from ..ir.ops import Position, defining_op
 from ..ir.types import Value, shape_of
 from .cuts import Cut, cut_of_operand, cut_through
 from .equal_sites import shared
 from .form import Form
 from .products import DOT, Product
 
+ADD = "stablehlo.add"
+
 
 @dataclass(frozen=True)
-class SummedProduct:
-    """A collective that adds, and the product that it is computed from.
+class SummedProducts:
+    """A collective that adds, and the products that it is computed from.
 
     Attributes:
       op: the all_reduce or reduce_scatter.
       axes: the group, first axis major.
       count: the number of devices in the group.
-      product: a product that nothing else uses.
-      chain: the operations with one operand between product and collective, in this order.
+      products: those that are added up, in program order; nothing else uses them.
+      chain: the operations between products and collective, in program order. They have one operand
+        or add two that are computed from products.
     """
 
     op: ir.Operation
     axes: tuple[str, ...]
     count: int
-    product: Product
+    products: tuple[Product, ...]
     chain: tuple[ir.Operation, ...]
 
     @property
     def sides(self) -> tuple[int, ...]:
         """The operands whose free dimensions can be cut, first those that are cut rather."""
         return (1, 0)
+
+    @property
+    def ops(self) -> tuple[ir.Operation, ...]:
+        """What computes the operand of the collective."""
+        return (*(product.op for product in self.products), *self.chain)
+
+    @property
+    def summed(self) -> Value:
+        """The operand of the collective."""
+        return self.op.operands[0]
 
     def replace_by(self, name: str, form: Form, build: Callable[[], Value]) -> None:
         """Replaces the sum, and erases it with what it is computed from.
@@ -48,43 +61,63 @@ class SummedProduct:
           name: of a function, if equal sites share one.
           build: builds, in a form, what takes its place.
         """
-        ops = (self.product.op, *self.chain, self.op)
+        ops = (*self.ops, self.op)
         (value,) = shared(name, ops, self.op.results, form, lambda: [build()])
         self.op.results[0].replace_all_uses_with(value)
         for op in reversed(ops):
             op.erase()
 
     def cuts(self, cut: Cut) -> dict[Value, Cut] | None:
-        """By value, the cut of the product and of what is computed from it; None if it has none."""
-        cuts = {self.product.result: cut}
-        for op in self.chain:
-            through = cut_through(op, 0, cuts[op.operands[0]])
-            if through is None:
-                return None
-            cuts[op.results[0]] = through
+        """By value, the cuts of what `ops` compute if `summed` has one; None if they cannot."""
+        cuts = self._cuts_before(cut)
+        through = (cut_through(op, 0, cuts[op.operands[0]]) for op in self.chain)
+        return None if None in through else cuts
+
+    def _cuts_before(self, cut: Cut) -> dict[Value, Cut]:
+        cuts = {self.summed: cut}
+        for op in reversed(self.chain):
+            for number, operand in enumerate(op.operands):
+                before = cut_of_operand(op, number, cuts[op.results[0]])
+                assert before is not None, "a chain changes no shape but by transposing"
+                cuts[operand] = before
         return cuts
+
+    def operands_with(self, dimension: int) -> tuple[dict[int, int], ...]:
+        """Of each product, side -> dimension of the operands that have one of `summed`."""
+        cuts = self._cuts_before(Cut(dimension, shape_of(self.summed)[dimension]))
+        return tuple(
+            product.operand_dimensions(cuts[product.result].dimension) for product in self.products
+        )
 
 
 @dataclass(frozen=True)
-class ScatteredProduct(SummedProduct):
-    """A reduce_scatter that adds, and the product that it is computed from.
+class ScatteredProducts(SummedProducts):
+    """A reduce_scatter that adds, and the products that it is computed from.
 
     Attributes:
-      dimension: the scattered one.
-      cut: the scattered dimension of the product; its `size` is that of one block.
+      cut: the scattered dimension of `summed`; its `size` is that of one block.
     """
 
-    dimension: int
     cut: Cut
 
     @property
+    def scattered(self) -> tuple[dict[int, int], ...]:
+        """Of each product, side -> dimension of the operands that have the scattered one."""
+        return self.operands_with(self.cut.dimension)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Of each product, the number of the first operand that has the scattered dimension."""
+        return tuple(map(min, self.scattered))
+
+    @property
     def sides(self) -> tuple[int, ...]:
-        """The operand that is not scattered."""
-        scattered = self.product.operand_dimensions(self.cut.dimension)
-        return tuple(1 - side for side in scattered) if len(scattered) == 1 else ()
+        """The operand of the first product that is not scattered."""
+        first = self.scattered[0]
+        return tuple(1 - side for side in first) if len(first) == 1 else ()
 
 
-def summed_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[SummedProduct]:
+def summed_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[SummedProducts]:
     """Those of some all_reduces that add products of several devices.
 
     Each is looked at when it is asked for, so those before may be rewritten.
@@ -95,7 +128,7 @@ def summed_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[Sum
             yield found
 
 
-def scattered_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[ScatteredProduct]:
+def scattered_products(ops: Sequence[ir.Operation], form: BodyForm) -> Iterator[ScatteredProducts]:
     """Those of some reduce_scatters that add products of several devices.
 
     Each is looked at when it is asked for, so those before may be rewritten.
@@ -116,30 +149,37 @@ def _sums(
             yield op, axes, count
 
 
-def _scattered(op: ir.Operation, axes: tuple[str, ...], count: int) -> ScatteredProduct | None:
+def _scattered(op: ir.Operation, axes: tuple[str, ...], count: int) -> ScatteredProducts | None:
     found = _summed(op, axes, count)
     if found is None:
         return None
     dimension = ir.IntegerAttr(op.attributes["scatter_dimension"]).value
-    cut: Cut | None = Cut(dimension, shape_of(op.results[0])[dimension], outer=count)
-    for each in reversed(found.chain):
-        cut = None if cut is None else cut_of_operand(each, 0, cut)
-    if cut is None:
-        return None
-    return ScatteredProduct(op, axes, count, found.product, found.chain, dimension, cut)
+    cut = Cut(dimension, shape_of(op.results[0])[dimension], outer=count)
+    return ScatteredProducts(op, axes, count, found.products, found.chain, cut)
 
 
-def _summed(op: ir.Operation, axes: tuple[str, ...], count: int) -> SummedProduct | None:
+def _summed(op: ir.Operation, axes: tuple[str, ...], count: int) -> SummedProducts | None:
+    products: list[ir.Operation] = []
     chain: list[ir.Operation] = []
-    value = op.operands[0]
-    while True:
+    pending = [op.operands[0]]
+    while pending:
+        value = pending.pop()
         source = defining_op(value)
         if source is None or source.block != op.block or len(list(value.uses)) != 1:
             return None
         if source.name == DOT:
-            return SummedProduct(op, axes, count, Product.of(source), tuple(chain))
-        is_elementwise = source.name in ELEMENTWISE and len(source.operands) == 1
-        if not is_elementwise and source.name != "stablehlo.transpose":
+            products.append(source)
+        elif _is_between(source):
+            chain.append(source)
+            pending += source.operands
+        else:
             return None
-        chain.insert(0, source)
-        value = source.operands[0]
+    if len(products) > 1:
+        products.sort(key=Position)
+        chain.sort(key=Position, reverse=True)
+    return SummedProducts(op, axes, count, tuple(map(Product.of, products)), tuple(chain[::-1]))
+
+
+def _is_between(op: ir.Operation) -> bool:
+    is_elementwise = op.name in ELEMENTWISE and len(op.operands) == 1
+    return is_elementwise or op.name in ("stablehlo.transpose", ADD)

@@ -31,8 +31,8 @@ from .gathers import gathers
 from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from .products import Product
 from .row_blocks import row_blocks_of
-from .row_sources import Source, source_of
-from .scatter_chunks import free_dimensions
+from .row_sources import Source, source_of_all
+from .scatter_chunks import free_dimensions, whole_operands
 from .scatters import scattered_products, summed_products
 from .site import Pattern, Site
 
@@ -97,19 +97,20 @@ def _gathers(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> I
 
 def _scatters(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in scattered_products(ops, form):
-        side = next(iter(each.product.operand_dimensions(each.cut.dimension)))
-        columns = _columns(each.product, 1 - side)
-        products = [_shaped(each.product, side)]
-        source = source_of(each.product, side, flows.of(each.op.block))
+        columns = _columns(each.products[0], 1 - each.rows[0])
+        products = list(map(_shaped, each.products, each.rows))
+        source = source_of_all(each.products, each.rows, flows.of(each.op.block))
         size = each.cut.size
         yield _site("product-scatter", each, products, size, columns=columns, source=source)
 
 
 def _sums(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in summed_products(ops, form):
-        size, side, _ = next(iter(free_dimensions(each, (1, 0))), (1, 0, 0))
-        products = [_shaped(each.product, 1 - side)]
-        source = source_of(each.product, 1 - side, flows.of(each.op.block))
+        size, side, dimension = next(iter(free_dimensions(each, (1, 0))), (1, 0, None))
+        rows = None if dimension is None else whole_operands(each, dimension)
+        rows = rows or (1 - side,) * len(each.products)
+        products = list(map(_shaped, each.products, rows))
+        source = source_of_all(each.products, rows, flows.of(each.op.block))
         yield _site("product-sum", each, products, size, source=source)
 
 

@@ -24,7 +24,7 @@ from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.types import Value, array_bytes
 from .decision import Choice, Decision, is_narrowed
 from .lives import Life, Lives, allowed, given_bytes, peak
-from .memory import CHUNKS_OF_SUMS, buffers
+from .memory import CHUNKS_OF_SUMS, buffers, in_pieces
 from .products import DOT
 from .row_sources import computed_from
 from .site import Site
@@ -137,7 +137,7 @@ class _Function:
             elif site.pattern == "all-to-all":
                 sizes[site.op.results[0]] = array_bytes(site.op.results[0])
             elif choice.form.name == "columns" and has_sparse_cores:
-                sizes[_place(site)] = _chunks(site, choice.form.parts)
+                sizes |= _placed(site, _chunks(site, choice.form.parts))
         return sizes
 
     def _gathered(self, choices: Choices) -> dict[Value, int]:
@@ -167,10 +167,10 @@ class _Function:
         """What the plain program has in VMEM, which one with forms has not: no bytes."""
         sizes = self._gathered(choices) | self._gathered_from_vmem
         for site, choice in choices.items():
-            if choice.form is None or site.pattern != "product-scatter" or site.product is None:
+            if choice.form is None or site.pattern != "product-scatter":
                 continue
             work = self.decide.work(site)
-            for rows in site.product.operands:
+            for rows in {value for product in site.products for value in product.operands}:
                 if libtpu.keeps_rows(work, self.machine, array_bytes(rows)):
                     sizes |= self._none(rows)
         return sizes
@@ -208,10 +208,17 @@ class _Function:
             if site.op.name == ALL_GATHER:
                 sizes[site.op.results[0]] = site.kept or buffers(site, form)
             elif form.name == "columns":
-                sizes[_place(site)] = _chunks(site, form.parts)
+                sizes |= _placed(site, _chunks(site, form.parts))
             else:
-                sizes[_place(site)] = buffers(site, form)
+                sizes |= in_pieces(site, buffers(site, form))
         return sizes
+
+
+def _placed(site: Site, bytes_: int) -> dict[Value, int]:
+    """So many bytes for chunks, where they are."""
+    if site.op.name == ALL_GATHER:
+        return {site.op.results[0]: bytes_}
+    return in_pieces(site, bytes_)
 
 
 def _place(site: Site) -> Value:

@@ -15,6 +15,7 @@ from shmap_passes.cost.chips import H100_SXM, TPU_7X, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.cost.overlap import Plan, ProductShape, Work, plan_of
+from shmap_passes.cost.overlap_of_rows import plan_of_rows
 from shmap_passes.cost.overlap_on_gpu import plan_on_gpu
 from shmap_passes.cost.overlap_on_tpu import _ring, partial_sums, plan_on_tpu, sent_meanwhile
 from shmap_passes.cost.rings import hop_seconds, ring_order
@@ -435,6 +436,9 @@ def test_large_groups_are_left_alone():
         work = dataclasses.replace(PROGRAMS[program], groups=(tuple(range(devices)),))
         reason = plan_of(work, machine, rule).reason
         assert reason == f"the group has {devices} devices, more than {most}"
+    rows = dataclasses.replace(PROGRAMS["a"], groups=(tuple(range(128)),))
+    reason = plan_of_rows(rows, (), wide, 0.0).reason
+    assert reason == "the group has 128 devices, more than 64"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,41 @@ module @all_axes_are_manual {
     return %y : tensor<4x6xbf16>
   }
 
+  // CHECK-LABEL: func.func private @products_are_added_before_they_are_rounded
+  func.func private @products_are_added_before_they_are_rounded(%x: tensor<16x8xbf16>, %h: tensor<4x16xbf16>, %w: tensor<8x6xbf16>, %v: tensor<4x6xbf16>) -> tensor<4x6xbf16> {
+    // CHECK: call @[[PRODUCT:.*]](%{{.*}}, %arg0, %arg1, %{{.*}}, %arg2, %arg3) {{.*}} -> tensor<2x6xf32>
+    // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %{{.*}}, %arg3, %arg4
+    // CHECK: call @[[PRODUCT]](%{{.*}}, %{{.*}}, %[[B]]#1, %[[B]]#2,
+    // CHECK: func.func private @[[PRODUCT]](
+    // CHECK: %[[X:.*]] = stablehlo.dynamic_slice %arg2, %{{.*}}, sizes = [2, 8]
+    // CHECK: %[[P:.*]] = stablehlo.dot_general %[[X]], %{{.*}} -> tensor<2x6xf32>
+    // CHECK: %[[H:.*]] = stablehlo.dynamic_slice %arg3, %{{.*}}, sizes = [4, 2]
+    // CHECK: %[[Q:.*]] = stablehlo.dot_general %[[H]], %{{.*}} -> tensor<2x6xf32>
+    // CHECK: stablehlo.add %[[P]], %[[Q]] : tensor<2x6xf32>
+    %c = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xbf16>, tensor<8x6xbf16>) -> tensor<16x6xbf16>
+    %d = stablehlo.dot_general %h, %v, contracting_dims = [0] x [0] : (tensor<4x16xbf16>, tensor<4x6xbf16>) -> tensor<16x6xbf16>
+    %p = stablehlo.add %c, %d : tensor<16x6xbf16>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xbf16>) -> tensor<4x6xbf16>
+    return %y : tensor<4x6xbf16>
+  }
+
+  // CHECK-LABEL: func.func private @an_argument_is_not_a_product
+  func.func private @an_argument_is_not_a_product(%x: tensor<16x8xbf16>, %w: tensor<8x6xbf16>, %d: tensor<16x6xbf16>) -> tensor<4x6xbf16> {
+    // CHECK: "stablehlo.reduce_scatter"
+    %c = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xbf16>, tensor<8x6xbf16>) -> tensor<16x6xbf16>
+    %p = stablehlo.add %c, %d : tensor<16x6xbf16>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xbf16>) -> tensor<4x6xbf16>
+    return %y : tensor<4x6xbf16>
+  }
+
   // CHECK-LABEL: func.func private @what_is_computed_from_products_is_rounded_as_before
   func.func private @what_is_computed_from_products_is_rounded_as_before(%x: tensor<16x8xbf16>, %w: tensor<8x6xbf16>) -> tensor<4x6xbf16> {
     // CHECK: stablehlo.dot_general {{.*}} -> tensor<2x6xbf16>

@@ -79,6 +79,45 @@ module @all_axes_are_manual {
     return %y : tensor<16x6xf32>
   }
 
+  // CHECK-LABEL: func.func private @the_rows_of_all_products_are_whole
+  func.func private @the_rows_of_all_products_are_whole(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>, %h: tensor<16x4xf32>, %v: tensor<4x6xf32>) -> tensor<16x6xf32> {
+    // CHECK: %[[W0:.*]] = stablehlo.slice %arg1 [0:8, 0:3]
+    // CHECK: %[[C0:.*]] = stablehlo.dot_general %arg0, %[[W0]]
+    // CHECK: %[[V0:.*]] = stablehlo.slice %arg3 [0:4, 0:3]
+    // CHECK: %[[D0:.*]] = stablehlo.dot_general %arg2, %[[V0]]
+    // CHECK: %[[P0:.*]] = stablehlo.add %[[C0]], %[[D0]] : tensor<16x3xf32>
+    // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg2, %[[P0]]
+    // CHECK: "stablehlo.all_reduce"(%[[B]]#2)
+    // CHECK: stablehlo.dot_general %[[B]]#0, %{{.*}} -> tensor<16x3xf32>
+    // CHECK: stablehlo.dot_general %[[B]]#1, %{{.*}} -> tensor<16x3xf32>
+    %c = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %d = stablehlo.dot_general %h, %v, contracting_dims = [1] x [0] : (tensor<16x4xf32>, tensor<4x6xf32>) -> tensor<16x6xf32>
+    %p = stablehlo.add %c, %d : tensor<16x6xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<16x6xf32>
+    return %y : tensor<16x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @what_is_cut_for_one_product_is_whole_for_another
+  func.func private @what_is_cut_for_one_product_is_whole_for_another(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>, %v: tensor<8x8xf32>) -> tensor<8x8xf32> {
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: stablehlo.dot_general
+    // CHECK-NEXT: stablehlo.add
+    // CHECK-NEXT: "stablehlo.all_reduce"
+    %c = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %w, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %p = stablehlo.add %c, %d : tensor<8x8xf32>
+    %y = "stablehlo.all_reduce"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "columns", parts = 2 : i64}} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    return %y : tensor<8x8xf32>
+  }
+
   // CHECK-LABEL: func.func private @a_maximum_is_not_a_sum
   func.func private @a_maximum_is_not_a_sum(%x: tensor<16x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
     // CHECK-NEXT: stablehlo.dot_general

@@ -64,6 +64,123 @@ module @all_axes_are_manual {
     return %y, %d : tensor<4x8xf32>, tensor<6x8xf32>
   }
 
+  // CHECK-LABEL: func.func private @halves_of_a_product_a_bias_and_sums_of_rows
+  func.func private @halves_of_a_product_a_bias_and_sums_of_rows(%x: tensor<4x8xf32>, %v: tensor<8x12xf32>, %b: tensor<1x12xf32>, %w: tensor<6x8xf32>, %u: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>) {
+    // CHECK-NOT: "stablehlo.reduce_scatter"
+    // Of a chunk the product is kept, and its halves are taken from it where they are needed.
+    // CHECK: call @shmap_chunk{{.*}} -> tensor<4x12xf32>
+    // CHECK: call @[[SUMS:shmap_chunk_[0-9]+]](%{{.*}}) {{.*}} -> (tensor<8xf32>, tensor<6x8xf32>)
+    // CHECK: func.func private @[[SUMS]](
+    // CHECK: stablehlo.reduce(%{{.*}} init: %{{.*}}) applies stablehlo.add across dimensions = [0] : (tensor<4x8xf32>, tensor<f32>) -> tensor<8xf32>
+    // CHECK: stablehlo.broadcast_in_dim %{{.*}}, dims = [0, 1] : (tensor<1x12xf32>) -> tensor<4x12xf32>
+    // CHECK: stablehlo.slice %{{.*}} [0:4, 0:6] : (tensor<4x12xf32>)
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x12xf32>) -> tensor<8x12xf32>
+    %i = stablehlo.broadcast_in_dim %b, dims = [0, 1] : (tensor<1x12xf32>) -> tensor<8x12xf32>
+    %j = stablehlo.add %a, %i : tensor<8x12xf32>
+    %l = stablehlo.slice %j [0:8, 0:6] : (tensor<8x12xf32>) -> tensor<8x6xf32>
+    %r = stablehlo.slice %j [0:8, 6:12] : (tensor<8x12xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.multiply %l, %r : tensor<8x6xf32>
+    %y0 = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y1 = stablehlo.dot_general %r, %u, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %z = stablehlo.add %y0, %y1 : tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %c = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    return %y, %d, %c : tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @rows_that_become_several
+  func.func private @rows_that_become_several(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %k = stablehlo.reshape %a : (tensor<8x6xf32>) -> tensor<16x3xf32>
+    %t = stablehlo.tanh %k : tensor<16x3xf32>
+    %h = stablehlo.reshape %t : (tensor<16x3xf32>) -> tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    %c = stablehlo.constant dense<0.0> : tensor<8xf32>
+    return %y, %d, %c : tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_sum_that_begins_with_one
+  func.func private @a_sum_that_begins_with_one(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    %one = stablehlo.constant dense<1.0> : tensor<f32>
+    %c = stablehlo.reduce(%e init: %one) applies stablehlo.add across dimensions = [0] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+    return %y, %d, %c : tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_maximum_of_rows
+  func.func private @a_maximum_of_rows(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    %o = stablehlo.constant dense<0.0> : tensor<f32>
+    %c = stablehlo.reduce(%e init: %o) applies stablehlo.maximum across dimensions = [0] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+    return %y, %d, %c : tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @a_sum_along_rows
+  func.func private @a_sum_along_rows(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>) {
+    // CHECK-NOT: collective_permute
+    // CHECK: "stablehlo.all_gather"{{.*}} -> tensor<8x8xf32>
+    // CHECK: "stablehlo.reduce_scatter"
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "row-chunks", parts = 2 : i64}} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %a = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %h = stablehlo.tanh %a : tensor<8x6xf32>
+    %z = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<8x6xf32>, tensor<6x8xf32>) -> tensor<8x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %e = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.dot_general %h, %e, contracting_dims = [0] x [0] : (tensor<8x6xf32>, tensor<8x8xf32>) -> tensor<6x8xf32>
+    %one = stablehlo.constant dense<0.0> : tensor<f32>
+    %c = stablehlo.reduce(%e init: %one) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+    return %y, %d, %c : tensor<4x8xf32>, tensor<6x8xf32>, tensor<8xf32>
+  }
+
   // CHECK-LABEL: func.func private @a_block_without_a_form
   func.func private @a_block_without_a_form(%x: tensor<4x8xf32>, %v: tensor<8x6xf32>, %w: tensor<6x8xf32>) -> (tensor<4x8xf32>, tensor<6x8xf32>) {
     // CHECK-NOT: collective_permute

@@ -40,6 +40,9 @@ OPERATIONS = {
     "merged behind": (reshape((4, 48)), [(4, 6, 8)]),
     "split": (reshape((4, 6, 8)), [(24, 8)]),
     "split otherwise": (reshape((8, 3, 8)), [(4, 6, 8)]),
+    "sliced": (lambda x: lax.slice(x, (0, 1, 0), (4, 6, 8), (1, 2, 1)), [(4, 6, 8)]),
+    "padded": (lambda x: lax.pad(x, 1.0, ((0, 0, 0), (1, 0, 2))), [(4, 6)]),
+    "joined": (lambda x, y: lax.concatenate((x, y), 1), [(4, 6), (4, 2)]),
     "in front": (reshape((1, 4, 6)), [(4, 6)]),
     "broadcast": (broadcast((2, 4, 5, 6), (1, 3)), [(4, 6)]),
     "broadcast from one": (broadcast((4, 6), (0, 1)), [(4, 1)]),
@@ -86,6 +89,10 @@ def on_pieces(op, function, pieces, whole):
         return np.asarray(
             broadcast(whole.shape, list(op.attributes["broadcast_dimensions"]))(*pieces)
         )
+    if op.name == "stablehlo.slice":
+        starts, steps = (list(op.attributes[name]) for name in ("start_indices", "strides"))
+        places = zip(starts, whole.shape, steps, strict=True)
+        return pieces[0][tuple(slice(k, k + size * step, step) for k, size, step in places)]
     return np.asarray(function(*pieces))
 
 

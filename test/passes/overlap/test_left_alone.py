@@ -87,6 +87,14 @@ LEFT = {
         TANH,
         "%n = stablehlo.add %a, %v : tensor<8x8xf32>\n    %h = stablehlo.tanh %n",
     ),
+    "rows are added to a column": (
+        "overlap-row-block",
+        TANH,
+        """%k = stablehlo.slice %v [0:8, 0:1] : (tensor<8x8xf32>) -> tensor<8x1xf32>
+    %l = stablehlo.broadcast_in_dim %k, dims = [0, 1] : (tensor<8x1xf32>) -> tensor<8x8xf32>
+    %n = stablehlo.add %a, %l : tensor<8x8xf32>
+    %h = stablehlo.tanh %n""",
+    ),
     "rows are added to columns": (
         "overlap-row-block",
         TANH,
@@ -111,6 +119,11 @@ LEFT = {
     }}, {{
       stablehlo.return %w : tensor<8x8xf32>
     }}) : (tensor<i1>) -> tensor<8x8xf32>""",
+    ),
+    "something is computed from what is summed": (
+        "overlap-row-block",
+        f"%z = {product('h', 'w')}",
+        f"%o = {product('h', 'w')}\n    %z = stablehlo.negate %o : tensor<8x8xf32>",
     ),
     "sums go along another axis": ("overlap-row-block", scatter("z"), scatter("z", "j")),
     "tokens return along another axis": ("overlap-all-to-all", back("i"), back("j")),

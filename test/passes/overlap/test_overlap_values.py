@@ -33,6 +33,7 @@ CASES = [
     ("blocks", "overlap-gather-scatter", {"form": "stages", "parts": 2}),
     ("gradients", "overlap-row-block", {"form": "row-chunks", "parts": 2}),
     ("gradients", "overlap-row-block", {"form": "row-chunks", "parts": 4}),
+    ("fused gates", "overlap-row-block", {"form": "row-chunks", "parts": 4}),
     ("experts", "overlap-all-to-all", {"form": "chunks", "parts": 4}),
     ("trained experts", "overlap-exchange-block", {"form": "summed-chunks", "parts": 4}),
     ("experts in loops", "overlap-exchange-block", {"form": "summed-chunks", "parts": 2}),

@@ -44,13 +44,18 @@ READ_LATER = f"""%n = {SQUARE.replace("%u, %u", "%v, %u")}
         : (tensor<4x6xf32>, tensor<4x4096xf32>) -> tensor<6x4096xf32>"""
 
 
+def rewritten(text, form):
+    module = ir.Module.parse(text)
+    pass_ = BY_NAME["overlap-product-scatter"](form=form, parts=2, ordered=True)
+    shmap_passes.run(module, [pass_])
+    return module
+
+
 def operations(operand=DIFFERENCE, last=TIMES, type_=SMALL, form="columns"):
     """The products and barriers of a program after the pass, each by its result's type."""
     text = MODULE.format(large=SQUARE, operand=operand, last=last, type_=type_)
-    pass_ = BY_NAME["overlap-product-scatter"](form=form, parts=2, ordered=True)
     with shmap_passes.make_context():
-        module = ir.Module.parse(text)
-        shmap_passes.run(module, [pass_])
+        module = rewritten(text, form)
         names = ["stablehlo.dot_general", "stablehlo.optimization_barrier"]
         found = find_ops(module.operation, names)
         return [(op.name.rpartition(".")[2], str(op.results[0].type)) for op in found]
@@ -72,6 +77,20 @@ def test_the_last_product_that_reads_an_array_comes_before_partial_sums():
     found = operations(form="partial-sums")
     product = found.index(("dot_general", SMALL))
     assert found[product + 1] == ("optimization_barrier", "tensor<16x8xf32>")
+
+
+def test_all_products_that_are_added_wait_for_the_last_product():
+    text = MODULE.format(large=SQUARE, operand=DIFFERENCE, last=TIMES, type_=SMALL)
+    first = text.index("    %p = ")
+    others = text[first : text.index("    %y = ")].replace("%p", "%p{}").replace("%o", "%{}")
+    added = "    %p = stablehlo.add %p0, %p1 : tensor<16x6xf32>\n"
+    products = others.format(0, "o") + others.format(1, "x") + added
+    text = text[:first] + products + text[text.index("    %y = ") :]
+    with shmap_passes.make_context():
+        module = rewritten(text, "partial-sums")
+        found = find_ops(module.operation, ["stablehlo.optimization_barrier"])
+        (waiting,) = (op for op in found if len(op.results) == 3 and op.parent == found[0].parent)
+        assert [len([*result.uses]) > 0 for result in waiting.results] == [True, True, False]
 
 
 def test_a_result_of_the_program_has_its_memory_anyway():

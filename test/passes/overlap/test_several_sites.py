@@ -70,6 +70,20 @@ def test_blocks_of_rows_beside_each_other_are_rewritten():
     assert "stablehlo.reduce_scatter" not in text
 
 
+def test_what_is_computed_from_arrays_that_are_kept_is_computed_again():
+    def gated(x, dy, v, w):
+        g, e = gather(x), gather(dy)
+        a, b = g @ v, g @ w
+        weight = jnp.einsum("rk,rf->kf", jnp.tanh(a), e)[:2]
+        return scatter((jnp.tanh(a) * b) @ w), scatter(a @ v + jnp.sin(b) @ w), weight
+
+    args = normal(0, 32, 8), normal(1, 32, 8), normal(2, 8, 8), normal(3, 8, 8)
+    in_specs = (ROWS, ROWS, P(), P())
+    text = rewritten(gated, "overlap-row-block", "row-chunks", *args, in_specs=in_specs)
+    calls = [each for each in text.splitlines() if "call @shmap_chunk" in each]
+    assert max(each.rpartition("-> ")[2].count("tensor<16x8xf32>") for each in calls) == 2
+
+
 def test_a_block_of_rows_that_waits_for_one_that_is_rewritten_stays():
     """The first block has a product of the gradient of a weight in the second one."""
 

@@ -111,6 +111,17 @@ WIRE = 3 * 4 * 8 * 4  # bytes of the blocks of three other devices
 SCATTER = BODIES["scatter"].replace(
     "%p = stablehlo.dot_general %x", "%p = stablehlo.dot_general %h"
 )
+USE_OF_TANH = f"{USE.replace('%y', '%t')} : (tensor<4x8xf32>) -> ()"
+END_OF_SCATTER, END_OF_SUM = (
+    BODIES[name][BODIES[name].index("%y = ") :] for name in ("scatter", "sum")
+)
+TWO_PRODUCTS = """%p0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+        : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    %p1 = stablehlo.dot_general %w, %h, contracting_dims = [0] x [1]
+        : (tensor<8x6xf32>, tensor<4x8xf32>) -> tensor<6x4xf32>
+    %p2 = stablehlo.transpose %p1, dims = [1, 0] : (tensor<6x4xf32>) -> tensor<4x6xf32>
+    %p = stablehlo.add %p0, %p2 : tensor<4x6xf32>
+    """
 PRODUCT = """%s = stablehlo.constant dense<1.0> : tensor<8x8xf32>
     %b = stablehlo.dot_general %x, %s, contracting_dims = [1] x [0]
         : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
@@ -130,6 +141,10 @@ PRODUCT = """%s = stablehlo.constant dense<1.0> : tensor<8x8xf32>
         (f"{PRODUCT}{SCATTER}\n    {USE.replace('%y', '%b')} : (tensor<4x8xf32>) -> ()", "shared"),
         (f"{PRODUCT.replace('tanh %b', 'reverse %b, dims = [0]')}{SCATTER}", "other"),
         (f"%h = stablehlo.tanh %x : tensor<4x8xf32>\n    {SCATTER}", "other"),
+        (f"{PRODUCT}{TWO_PRODUCTS}{END_OF_SCATTER}", "other"),
+        (f"{PRODUCT}{TWO_PRODUCTS}{END_OF_SUM}", "other"),
+        (TWO_PRODUCTS.replace("%h", "%x") + END_OF_SCATTER, "argument"),
+        (f"{PRODUCT}{TWO_PRODUCTS}{END_OF_SUM}\n    {USE_OF_TANH}", "shared"),
     ],
 )
 def test_where_the_rows_of_a_product_come_from(body, source):
@@ -179,6 +194,13 @@ def test_the_sites_of_a_module(name, found):
         assert [facts(site) for site in sites] == found
         assert all(site.axes == ("i",) and site.count == 4 for site in sites)
         assert all(site.element == "f32" for site in sites)
+
+
+@pytest.mark.parametrize("end", [END_OF_SCATTER, END_OF_SUM])
+def test_products_that_are_added_are_of_one_site(end):
+    with shmap_passes.make_context():
+        (site,) = find_sites(module(PRODUCT + TWO_PRODUCTS + end))
+        assert site.shapes == (ProductShape(1, 4, 6, 8), ProductShape(1, 4, 6, 8))
 
 
 @pytest.mark.parametrize(
