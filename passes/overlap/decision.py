@@ -48,7 +48,7 @@ _WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages", "row-chunks", "summe
 # Patterns whose collectives XLA combines on any device.
 _SUMS = ("product-scatter", "product-sum")
 # Patterns whose f32 operands a compiler may send as bf16.
-_GATHERS = ("gather-product", "gather-contraction", "gathering-loop")
+_GATHERS = ("gather-product", "gather-contraction", "gathering-loop", "row-block")
 
 
 @dataclass(frozen=True)
