@@ -87,7 +87,7 @@ def choices(
         found = {site: choice.form for site, choice in chosen.items()}
         forms = {site: form for site, form in found.items() if form is not None}
         rows = joined_rows(forms, flows, machine)
-        refused = too_large(forms, rows, lives, machine) | too_large_beside(found, machine)
+        refused = too_large(forms, rows, flows, lives, machine) | too_large_beside(found, machine)
         refused |= separated(forms, rows) | reduced(forms, flows, machine)
         for site, reason in refused.items():
             plan = replace(chosen[site].plan, name=None, reason=reason)

@@ -14,17 +14,19 @@ from jaxlib.mlir import ir
 from ..cost import libtpu
 from ..cost.machine import Machine
 from ..ir.collective_ops import ALL_REDUCE
+from ..ir.dataflow import Dataflow, Dataflows
 from ..ir.ops import defining_op
 from ..ir.types import Value, array_bytes
 from .form import Form
 from .joined_rows import JoinedRows
-from .lives import Life, Lives, peak
+from .lives import Life, Lives, Timeline, peak
 from .site import Site
-from .stored import FEW_BYTES
+from .stored import FEW_BYTES, is_fused
 
 _BLOCKS_OF_A_RING = 2
 """What a ring holds: halves that are multiplied, and halves that are sent and received."""
 _BLOCKS_OF_SUMS = 2
+_SUMS = ("product-scatter", "product-sum")
 CHUNKS_OF_SUMS = 3
 """One that is computed, and what another is summed from and to."""
 
@@ -32,6 +34,7 @@ CHUNKS_OF_SUMS = 3
 def too_large(
     sites: Mapping[Site, Form],
     rows: Collection[JoinedRows],
+    flows: Dataflows,
     lives: Lives,
     machine: Machine | None,
 ) -> dict[Site, str]:
@@ -42,10 +45,16 @@ def too_large(
     Args:
       sites: those of a module that have a form.
       rows: that the plain program does not store.
-      lives: of the blocks of the module.
+      flows: of the module.
+      lives: of its blocks.
       machine: None if it is not known.
     """
     refused: dict[Site, str] = {}
+    for site, form in sites.items():
+        if site.pattern in _SUMS and len(site.products) > 1:
+            more = _kept_longer(site, form, flows.of(site.op.block), lives)
+            refused |= {site: _reason(form, more)} if more else {}
+    sites = {site: form for site, form in sites.items() if site not in refused}
     sums = [site for site in sites if site.pattern == "product-sum"]
     for block in dict.fromkeys(site.op.block for site in sums):
         inside = {site: sites[site] for site in sums if site.op.block == block}
@@ -57,6 +66,30 @@ def too_large(
         between = [each for each in rows if each.site in inside]
         refused |= _too_large_in(block, inside, [s for s in gathers if s in inside], between, lives)
     return refused
+
+
+def _kept_longer(site: Site, form: Form, flow: Dataflow, lives: Lives) -> int:
+    """The bytes that products which are added up would need more, if that is too much; else 0.
+
+    Pieces of all of them are computed together, so what the first ones read stays until then.
+    """
+    arrays = lives.of(site.op.block)
+    places = {life.value: place for place, life in enumerate(arrays)}
+    sent = flow.node(site.op).number
+    pending = [value for op in site.products for value in op.operands]
+    seen, later = {*pending}, dict[int, int]()
+    while pending:
+        value = pending.pop()
+        place, node = places.get(value), flow.source(value)
+        if place is not None:
+            later[place] = max(arrays[place].last, sent)
+        elif node is not None and is_fused(node.name):
+            pending += {*node.operands} - seen
+            seen.update(node.operands)
+    plain = Timeline.of(arrays).peak()
+    pieces = in_pieces(site, buffers(site, form))
+    more = Timeline.of(arrays, pieces).peak(later) - plain
+    return more if more > lives.allowed(site.op.block, plain) else 0
 
 
 def _too_large_sums(

@@ -163,6 +163,16 @@ def gated_gradient(x, v, w):
     return jax.grad(loss, (0, 1, 2))(x, v, w)
 
 
+def added_late(x, w):
+    """Products of large arrays, each of which needs the one before it."""
+    products = []
+    for _ in range(3):
+        rows = jax.lax.cumsum(x)
+        products.append(rows @ w)
+        x = x * rows[0, 0]
+    return jax.lax.psum_scatter(sum(products[1:], products[0]), "i", tiled=True)
+
+
 def summed_gradient(x, w):
     y = 2 * summed(x, w)
     return y @ w.T, x.T @ y
@@ -221,6 +231,7 @@ PROGRAMS = {
     summed_derivative: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
     mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     gated_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
+    added_late: ((P(None, "i"), P("i")), P("i"), ((8192, 65536), (65536, 4096))),
     recomputed_experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     recomputed_layers_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
@@ -299,6 +310,12 @@ def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
         forms = [form for form in written.values() if form is not None]
         assert [form for form in forms if form.name != "together"] == chosen_forms
         return [(c.site.pattern, c.form, c.plan) for c in found]
+
+
+def test_products_that_are_added_are_left_if_what_the_first_ones_read_would_stay():
+    ((_, form, plan),) = chosen(added_late, V6E, effort="try")
+    assert form is None
+    assert plan.reason == "partial-sums would need 128 MiB of memory more than the plain program"
 
 
 def test_only_sums_leaves_everything_else():
