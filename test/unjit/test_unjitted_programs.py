@@ -170,13 +170,18 @@ def test_donated_arguments_are_still_there():
 
 
 def test_badly_conditioned_programs_have_fewer_digits():
+    """Of four systems, as by how much one differs depends on the processor."""
+
     def solve(x, y):
-        x = jnp.concatenate([x, x[:, :1] + 0.01 * x[:, :1] ** 2], 1)
+        x = jnp.concatenate([x, x[:, :1] + 0.04 * x[:, :1] ** 2], 1)
         return jnp.linalg.solve(x.T @ x, x.T @ y)
 
-    rng = np.random.default_rng(1)
-    args = [jnp.asarray(rng.standard_normal((32, n)), jnp.float32) for n in (6, 2)]
-    program = Jitted(solve, tuple(args), (ROWS, ROWS), P())
+    def solve_all(x, y):
+        return jnp.stack([solve(each, y) for each in jnp.split(x, 4, axis=1)])
+
+    rng = np.random.default_rng(3)
+    args = [jnp.asarray(rng.standard_normal((32, n)), jnp.float32) for n in (24, 2)]
+    program = Jitted(solve_all, tuple(args), (ROWS, ROWS), P())
     validation = unjit(program.jitted(), *program.args).validate()
     assert validation.holds
     assert validation.simulation is not None
