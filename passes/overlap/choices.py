@@ -24,7 +24,7 @@ from .memory import too_large
 from .recomputed import too_large_beside
 from .reduced import reduced
 from .released import changes_nothing
-from .site import Site
+from .site import SUMS, Site
 from .sites import find_sites
 from .vmem import REASON, kept_in_vmem, rows_fit
 
@@ -56,7 +56,7 @@ def choices(
         exchanged=(machine is None or is_tpu) and not is_forced,
     )
     if only_sums:
-        sites = [site for site in sites if site.pattern in _SUMS]
+        sites = [site for site in sites if site.pattern in SUMS]
     if not sites:
         return ()
     mesh = form.mesh
@@ -108,7 +108,6 @@ def choices(
 
 
 _INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
-_SUMS = ("product-scatter", "product-sum")
 
 
 def _rings_beside_sums(chosen: Mapping[Site, Choice], decide: Decision) -> dict[Site, Choice]:
@@ -155,7 +154,7 @@ def _not_ordered_in_vain(found: Sequence[Choice], flows: Dataflows) -> Iterator[
     known: dict[ir.Block, Independence] = {}
     for choice in found:
         form, site = choice.form, choice.site
-        if form is not None and form.ordered and site.pattern in _SUMS:
+        if form is not None and form.ordered and site.pattern in SUMS:
             block = site.op.block
             independence = known.setdefault(block, Independence(flows.of(block)))
             stores = form.name == "columns"

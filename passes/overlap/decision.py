@@ -20,7 +20,7 @@ from ..cost.rings import ring_order
 from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
 from .form import Form, FormName
-from .site import Site
+from .site import SUMS, Site
 
 Effort = Literal["auto", "try", "force"]
 """Which forms are taken: those that are expected to gain a margin, anything, or all."""
@@ -45,8 +45,6 @@ _USUAL_ON_GPUS: dict[str, FormName] = {
 }
 # On any device; libtpu needs none elsewhere.
 _WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages", "row-chunks", "summed-chunks")
-# Patterns whose collectives XLA combines on any device.
-_SUMS = ("product-scatter", "product-sum")
 # Patterns whose f32 operands a compiler may send as bf16.
 _GATHERS = ("gather-product", "gather-contraction", "gathering-loop", "row-block")
 
@@ -173,7 +171,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         return None
     name = cast("FormName", plan.name)
     is_scatter = site.pattern == "product-scatter"
-    is_sum = site.pattern in _SUMS and name == "columns"
+    is_sum = site.pattern in SUMS and name == "columns"
     is_tpu = machine is not None and machine.is_tpu
     return Form(
         name,
@@ -182,7 +180,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
         empty="zeros" if machine is None else "allocate",
         # XLA joins chunks again on GPUs if nothing keeps them apart, and writes into slices late.
         barriers=name in _WITH_BARRIERS
-        or site.pattern in _SUMS
+        or site.pattern in SUMS  # which XLA combines on any device
         or (machine is not None and not machine.is_tpu),
         # Chunks that are scattered are small, and concatenated as fast as they are put in place.
         in_place=machine is None or (is_tpu and not (is_sum and is_scatter)),

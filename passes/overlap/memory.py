@@ -20,13 +20,12 @@ from ..ir.types import Value, array_bytes
 from .form import Form
 from .joined_rows import JoinedRows
 from .lives import Life, Lives, Timeline, peak
-from .site import Site
+from .site import SUMS, Site
 from .stored import FEW_BYTES, is_fused
 
 _BLOCKS_OF_A_RING = 2
 """What a ring holds: halves that are multiplied, and halves that are sent and received."""
 _BLOCKS_OF_SUMS = 2
-_SUMS = ("product-scatter", "product-sum")
 CHUNKS_OF_SUMS = 3
 """One that is computed, and what another is summed from and to."""
 
@@ -51,7 +50,7 @@ def too_large(
     """
     refused: dict[Site, str] = {}
     for site, form in sites.items():
-        if site.pattern in _SUMS and len(site.products) > 1:
+        if site.pattern in SUMS and len(site.products) > 1:
             more = _kept_longer(site, form, flows.of(site.op.block), lives)
             refused |= {site: _reason(form, more)} if more else {}
     sites = {site: form for site, form in sites.items() if site not in refused}

@@ -15,9 +15,9 @@ from jaxlib.mlir import ir
 from ..cost.machine import Machine
 from ..ir.dataflow import Dataflow, Dataflows, Node
 from ..ir.elementwise import ELEMENTWISE
+from .row_sums import REDUCE
 from .site import Site
 
-_REDUCE = "stablehlo.reduce"
 _ALIKE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
 
@@ -47,12 +47,12 @@ def _is_reduced(site: Site, flow: Dataflow) -> bool:
 def _is_only_reduced(product: Node, flow: Dataflow) -> bool:
     """Whether nothing reads the result of a product, or what is computed from it, as a whole."""
     readers = list(_readers(product, flow))
-    return bool(readers) and all(each.name == _REDUCE for each in readers)
+    return bool(readers) and all(each.name == REDUCE for each in readers)
 
 
 def _has_reduced_columns(product: Node, flow: Dataflow) -> bool:
     """Whether something reduces the last dimension, which chunks of columns cut."""
-    return any(each.name == _REDUCE and _reduces_last(each) for each in _readers(product, flow))
+    return any(each.name == REDUCE and _reduces_last(each) for each in _readers(product, flow))
 
 
 def _reduces_last(reduce: Node) -> bool:

@@ -145,7 +145,7 @@ def _sums(
     """The collectives that add over several devices, with the axes and their number."""
     for op, axes in with_whole_axes(ops):
         count = form.mesh.product(axes)
-        if count > 1 and reduction(op) == "stablehlo.add":
+        if count > 1 and reduction(op) == ADD:
             yield op, axes, count
 
 

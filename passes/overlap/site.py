@@ -24,6 +24,9 @@ Pattern = Literal[
     "exchange-block",
 ]
 
+SUMS = ("product-scatter", "product-sum")
+"""The patterns of what is summed over devices."""
+
 
 @dataclass(frozen=True, eq=False)
 class Site:
@@ -77,11 +80,6 @@ class Site:
     collectives: tuple[ir.Operation, ...] = ()
     readers: tuple[ir.Operation, ...] = ()
     segments: tuple[tuple[int, int, int], ...] = ()
-
-    @property
-    def product(self) -> ir.Operation | None:
-        """The first of the products."""
-        return self.products[0] if self.products else None
 
     @property
     def has_instructions(self) -> bool:

@@ -27,7 +27,7 @@ from .lives import Life, Lives, allowed, given_bytes, peak
 from .memory import CHUNKS_OF_SUMS, buffers, in_pieces
 from .products import DOT
 from .row_sources import computed_from
-from .site import Site
+from .site import SUMS, Site
 from .stored import FEW_BYTES
 
 Choices = Mapping[Site, Choice]
@@ -86,7 +86,7 @@ def _tries(inside: Choices) -> Iterator[dict[Site, Choice]]:
 def _cut(site: Site, choice: Choice, parts: int) -> Choice:
     """A sum in at least so many chunks, if they have enough columns."""
     form = choice.form
-    is_sum = site.pattern in ("product-scatter", "product-sum")
+    is_sum = site.pattern in SUMS
     if form is None or form.name != "columns" or not is_sum or parts <= form.parts:
         return choice
     columns = site.columns if site.pattern == "product-scatter" else site.cut

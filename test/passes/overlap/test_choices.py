@@ -163,6 +163,14 @@ def gated_gradient(x, v, w):
     return jax.grad(loss, (0, 1, 2))(x, v, w)
 
 
+def gradient_of_gathered(x, w):
+    def loss(x, w):
+        found = x @ jax.lax.all_gather(w, "i", axis=0, tiled=True)
+        return (found.astype("float32") ** 2).sum()
+
+    return jax.grad(loss, (0, 1))(x, w)
+
+
 def added_late(x, w):
     """Products of large arrays, each of which needs the one before it."""
     products = []
@@ -230,6 +238,7 @@ PROGRAMS = {
     summed_gradient: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
     summed_derivative: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
     mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
+    gradient_of_gathered: ((P("i"), P("i")), (P("i"), P("i")), ((32768, 8192), (8192, 8192))),
     gated_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     added_late: ((P(None, "i"), P("i")), P("i"), ((8192, 65536), (65536, 4096))),
     recomputed_experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
@@ -316,6 +325,12 @@ def test_products_that_are_added_are_left_if_what_the_first_ones_read_would_stay
     ((_, form, plan),) = chosen(added_late, V6E, effort="try")
     assert form is None
     assert plan.reason == "partial-sums would need 128 MiB of memory more than the plain program"
+
+
+def test_what_is_transposed_for_a_sum_needs_as_much_memory_as_a_whole():
+    """By libtpu 192 MiB, and 322 with chunks of both."""
+    found = chosen(gradient_of_gathered, V6E)
+    assert [form.name if form else None for _, form, _ in found] == [None, "columns"]
 
 
 def test_only_sums_leaves_everything_else():
