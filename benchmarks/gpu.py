@@ -3,7 +3,8 @@
     python benchmarks/gpu.py alone            matrix products, copies and small kernels
     python benchmarks/gpu.py beside           products beside a kernel that occupies processors
     python benchmarks/gpu.py host             copies to the memory of the host and back
-    python benchmarks/gpu.py programs         those of overlap.py, for eight GPUs, without transfers
+    python benchmarks/gpu.py programs         those of overlap.py and gradients of blocks, for eight
+                                              GPUs, without transfers
 
 "beside" needs CuPy: it starts a kernel of 24 blocks, as NCCL does, that copies memory as fast as a
 gather delivers. "programs" runs what one of eight GPUs computes, with the collectives of a mock of
@@ -49,6 +50,14 @@ SIZES = [
     (4096, 2048, 4096),
     (4096, 4096, 4096),
 ]
+
+# The shapes of rows and of the weights of blocks, on all devices.
+GRADIENTS = {
+    "sequence_parallel'": ((65536, 4096), (4096, 16384), (16384, 4096)),
+    "gated'": ((65536, 4096), (4096, 16384), (4096, 16384), (16384, 4096)),
+    "fused_gate'": ((65536, 4096), (4096, 32768), (16384, 4096)),
+    "two_layers'": ((32768, 4096), *((4096, 16384), (16384, 4096)) * 2),
+}
 
 
 def this_chip():
@@ -226,7 +235,9 @@ def programs(names):
     os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_shard_autotuning=false"
     jax.config.update("jax_mock_gpu_topology", "1x8x1")
     from overlap import PROGRAMS, total
+    from overlap_blocks import BLOCKS
 
+    blocks = {name: (*BLOCKS[name][:3], shapes) for name, shapes in GRADIENTS.items()}
     mesh = Mesh(np.array(jax.devices()), "i")
 
     def argument(seed, shape, spec):
@@ -237,8 +248,8 @@ def programs(names):
     print(
         "| program | overlap | computes, ms | model: computes, sends, in all |\n|---|---|---|---|"
     )
-    for name in names or PROGRAMS:
-        body, in_specs, out_specs, shapes = PROGRAMS[name]
+    for name in names or (*PROGRAMS, *blocks):
+        body, in_specs, out_specs, shapes = PROGRAMS[name] if name in PROGRAMS else blocks[name]
         args = [argument(k, *each) for k, each in enumerate(zip(shapes, in_specs, strict=True))]
         specs = {"in_specs": in_specs, "out_specs": out_specs}
         mapped = shard_map(body, mesh=mesh, check_vma=False, **specs)

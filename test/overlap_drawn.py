@@ -38,7 +38,7 @@ FORMS: dict[str, tuple[form.FormName, ...]] = {
     "gather-scatter": ("stages",),
     "all-to-all": ("chunks",),
     "gathering-loop": ("unroll",),
-    "row-block": ("row-chunks",),
+    "row-block": ("row-chunks", "row-stages"),
     "exchange-block": ("summed-chunks",),
 }
 """Those that the passes have for a pattern."""

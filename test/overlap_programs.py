@@ -380,6 +380,11 @@ ROWS = {
     "4 chunks of rows, backward": {"parts": 4, "backward": True},
     "4 chunks of rows without barriers": {"parts": 4, "barriers": False},
 }
+STAGES = {
+    "2 stages of rows": {"parts": 2},
+    "4 stages of rows in place": {"parts": 4, "in_place": True},
+    "2 stages of rows without barriers": {"parts": 2, "barriers": False},
+}
 EXCHANGES = {"2 summed chunks": {"parts": 2}}
 _GATHER, _SCATTER, _SUM = "all_gather", "reduce_scatter", "all_reduce"
 FORMS = [
@@ -417,6 +422,7 @@ FORMS = [
             "row-chunks",
             {"2 chunks of rows with fused gates": {"parts": 2}},
         ),
+        ("gradients", "overlap-row-block", _GATHER, "row-stages", STAGES),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         (
             "trained experts",

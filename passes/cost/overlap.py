@@ -68,6 +68,21 @@ class ProductShape:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """What a block of rows computes with chunks between gathers and the scatter after them.
+
+    Attributes:
+      received, scattered: bytes that a device receives in the gathers, and in the scatter.
+      first, last: the products beside which chunks are gathered, and scattered.
+    """
+
+    received: int
+    scattered: int
+    first: tuple[ProductShape, ...]
+    last: tuple[ProductShape, ...]
+
+
+@dataclass(frozen=True)
 class Work:
     """Products and the communication that could run beside them, on one device.
 
@@ -95,6 +110,7 @@ class Work:
         others read it, or "other".
       segments: of an "exchange-block", the bytes received, the operations and the all-to-alls of
         what is computed without joining an array.
+      stages: of a "row-block", in program order.
     """
 
     pattern: str
@@ -115,6 +131,7 @@ class Work:
     kept: int = 0
     source: str = "other"
     segments: tuple[tuple[int, int, int], ...] = ()
+    stages: tuple[Stages, ...] = ()
 
     @property
     def count(self) -> int:

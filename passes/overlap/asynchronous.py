@@ -23,6 +23,7 @@ from jaxlib.mlir import ir
 
 from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, SHORTEST
+from ..cost.overlap_on_gpu import sent_meanwhile as sent_meanwhile_on_gpu
 from ..cost.overlap_on_tpu import sent_meanwhile
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.dataflow import Dataflow, Dataflows
@@ -50,6 +51,7 @@ with 512 rows of 8192, and 65536 between, on eight devices, should have taken 6%
 2% more; loops of g' of which a fifth of each sum should be hidden took 3 and 4% more.
 """
 
+_HIDDEN = "it runs beside products that do not depend on it"
 _LATE = "products beside another sum would be computed late, and what they read stay in memory"
 
 
@@ -63,13 +65,15 @@ def asynchronous(
       flows: of the module.
       lives: of its blocks.
     """
-    if decide.machine is None or not decide.machine.is_tpu:
+    if decide.machine is None:
         return {}
     sites = [site for site in chosen if site.pattern in _PATTERNS]
     blocks: list[_Block] = []
     for op_block in dict.fromkeys(site.op.block for site in sites):
         inside = {site: chosen[site] for site in sites if site.op.block == op_block}
         blocks.append(_Block(op_block, inside, decide, decide.machine, flows.of(op_block), lives))
+    if not decide.machine.is_tpu:
+        return {site: choice for each in blocks for site, choice in each.as_it_is().items()}
     is_alone = not any(choice.form for choice in chosen.values())
     left = {site: choice for each in blocks for site, choice in each.left(is_alone).items()}
     rewritten = {site.pattern for site, each in {**chosen, **left}.items() if each.is_rewritten}
@@ -154,6 +158,22 @@ class _Block:
                 found[each.site] = Choice(each.site, Form("asynchronous"), plan, products)
         return {} if is_alone and self._saved(found) < _LEAST_SAVED else found
 
+    def as_it_is(self) -> dict[Site, Choice]:
+        """The choices for collectives that a compiler hides without being told to.
+
+        They have the time of the plain program, in which products hide them.
+        """
+        if not any(self._beside.values()):
+            return {}
+        found: dict[Site, Choice] = {}
+        for each, beside in self._hidden().items():
+            plan, seconds = each.choice.plan, each.computed + each.sent - sum(beside.values())
+            reason = _HIDDEN if each.choice.form is not None else plan.reason
+            found[each.site] = Choice(
+                each.site, None, replace(plan, name=None, plain=seconds, reason=reason)
+            )
+        return found
+
     def without_late_products(self, left: Mapping[Site, Choice]) -> dict[Site, Choice]:
         """Nothing for the sums of a block, if products that run beside one would need memory.
 
@@ -195,7 +215,7 @@ class _Block:
             hidden = self._run(group, given_up, reached)[1]
             late = {each: self._late(each, hidden.get(each, {})) for each in given_up}
             large = {each for each in given_up if not self._meanwhile.fits(each.site, late[each])}
-            if not large:
+            if not large or not self.machine.is_tpu:
                 return given_up
             formed = [each for each in formed if each not in large]
 
@@ -230,7 +250,8 @@ class _Block:
             return others + self._run(group, given_up, reached)[0]
 
         none = frozenset[_Candidate]()
-        best, given_up = seconds_without(none) * _SHARE, none
+        share = _SHARE if self.machine.is_tpu else 1.0  # Nothing changes where a form is given up.
+        best, given_up = seconds_without(none) * share, none
         for tried in (none, frozenset(formed)) if formed else ():
             seconds = seconds_without(tried)
             for each in formed:
@@ -335,10 +356,15 @@ class _Block:
         for site, choice in self.choices.items():
             if choice.plan.plain is None:
                 continue  # It is in a site that is rewritten as a whole, or too small.
-            sent, computed = sent_meanwhile(self.decide.work(site), self.machine)
+            sent, computed = self._sent_meanwhile(site)
             if sent >= SHORTEST:
                 number = self.flow.node(site.op).number
                 yield _Candidate(site, choice, number, sent, computed, self._beside[site])
+
+    def _sent_meanwhile(self, site: Site) -> tuple[float, float]:
+        """Seconds in which a collective may be sent beside products, and those of its own."""
+        rule = sent_meanwhile if self.machine.is_tpu else sent_meanwhile_on_gpu
+        return rule(self.decide.work(site), self.machine)
 
     @cached_property
     def _beside(self) -> dict[Site, tuple[int, ...]]:
@@ -358,7 +384,7 @@ class _Block:
     def _products(self) -> dict[int, float]:
         """The seconds of each product of the block, by number."""
         site = next(iter(self.choices))
-        computed = sent_meanwhile(self.decide.work(site), self.machine)[1] / site.flops
+        computed = self._sent_meanwhile(site)[1] / site.flops
         bandwidth = self.machine.chip.hbm_bandwidth
         found: dict[int, float] = {}
         for number in self._independence.products:

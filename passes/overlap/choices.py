@@ -52,7 +52,7 @@ def choices(
         module,
         form,
         blocks=machine is not None and not is_tpu,
-        rows=is_tpu and may_round and not is_forced,
+        rows=machine is not None and may_round and not is_forced,
         exchanged=(machine is None or is_tpu) and not is_forced,
     )
     if only_sums:

@@ -14,7 +14,7 @@ from ..cost.machine import Machine
 from ..cost.overlap import MARGIN, Plan, Work, plan_of
 from ..cost.overlap_of_exchanges import plan_of_exchanges
 from ..cost.overlap_of_rows import plan_of_rows
-from ..cost.overlap_on_gpu import plan_on_gpu
+from ..cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from ..cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ..cost.rings import ring_order
 from ..ir.memoize import memoized
@@ -44,7 +44,15 @@ _USUAL_ON_GPUS: dict[str, FormName] = {
     "product-scatter": "columns",
 }
 # On any device; libtpu needs none elsewhere.
-_WITH_BARRIERS = ("ring", "partial-sums", "rows", "stages", "row-chunks", "summed-chunks")
+_WITH_BARRIERS = (
+    "ring",
+    "partial-sums",
+    "rows",
+    "stages",
+    "row-chunks",
+    "row-stages",
+    "summed-chunks",
+)
 # Patterns whose f32 operands a compiler may send as bf16.
 _GATHERS = ("gather-product", "gather-contraction", "gathering-loop", "row-block")
 
@@ -95,20 +103,26 @@ class Decision:
         if self.machine is None:
             return {site: Choice(site, None, Plan(None, reason="its devices are not known"))}
         inside = [each for each in chosen if each.op in site.collectives]
-        plans = [chosen[each].plan for each in inside if chosen[each].form is not None]
-        saved = sum(p.plain - p.expected for p in plans if p.plain and p.expected)
-        scatters = tuple(
-            _work(each, self.mesh, self.may_round)
-            for each in inside
-            if each.pattern == "product-scatter"
-        )
-        work = _work(site, self.mesh, self.may_round)
-        plan = plan_of_rows(work, scatters, self.machine, saved, _MARGINS[self.effort])
+        margin = _MARGINS[self.effort]
+        if self.machine.is_tpu:
+            scattered = [each for each in inside if each.pattern == "product-scatter"]
+            scatters = tuple(map(self.work, scattered))
+            plans = [chosen[each].plan for each in inside if chosen[each].form is not None]
+            saved = sum(p.plain - p.expected for p in plans if p.plain and p.expected)
+            plan = plan_of_rows(self.work(site), scatters, self.machine, saved, margin)
+        else:
+            hidden = sum(self._hidden(each, chosen[each]) for each in inside)
+            plan = plan_in_stages(self.work(site), self.machine, hidden, margin)
         found = {site: self._choice(site, plan)}
         if plan.name is not None:
             reason = "it is in a block that is computed in chunks of rows"
             found |= {each: Choice(each, None, Plan(None, reason=reason)) for each in inside}
         return found
+
+    def _hidden(self, site: Site, choice: Choice) -> float:
+        """The seconds of a collective that products hide, as a choice has found."""
+        alone = self.alone(site).plan.plain
+        return alone - choice.plan.plain if alone and choice.plan.plain else 0.0
 
     def together(self, family: Sequence[Site]) -> Iterator[Choice]:
         """The choices for loops that share stacks: all are unrolled, whole, or none."""
@@ -216,6 +230,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         copied=site.copied,
         source=site.source,
         segments=site.segments,
+        stages=site.stages,
     )
 
 

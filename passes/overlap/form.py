@@ -25,6 +25,7 @@ FormName = Literal[
     "stages",
     "unroll",
     "row-chunks",
+    "row-stages",
     "summed-chunks",
     "asynchronous",
     "together",
@@ -44,7 +45,8 @@ class Form:
         "rows", "columns": the gathered, or the other, dimension in chunks. "partial-sums": sums go
         round and grow. "chunks": an exchange and what is computed from it, in chunks. "stages":
         chunks go from a gather through products to a reduce_scatter. "unroll": a loop.
-        "row-chunks": chunks of rows go from gathers through products to sums, and are never joined.
+        "row-chunks": chunks of rows go from gathers through products to partial sums, and are never
+        joined. "row-stages": the same to reduce_scatters of chunks.
         "summed-chunks": the same with chunks of what is exchanged. "together": a gather stays, and
         its products are computed one right after the other.
       parts: the number of chunks, or of partial sums that are on the way at a time, or of the

@@ -4,7 +4,8 @@ In the gradient of a block that begins with a gather and ends with a reduce-scat
 cotangents are gathered, and products sum over the rows of both. This pass gathers chunks of rows
 and never joins them: each product is computed chunk by chunk beside the gather of the next chunk,
 products over the rows add up one product for each chunk, and the partial sums over devices, one
-for each chunk, go round as in shmap-overlap-product-scatter.
+for each chunk, go round as in shmap-overlap-product-scatter. In stages, which are for GPUs, each
+chunk is scattered beside the last products of the next one, as in shmap-overlap-gather-scatter.
 
 Before:  %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0, ... axes = ["i"]}>
          %h = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0]
@@ -20,17 +21,25 @@ After, parts=2:
          // %e0, %e1: as %g0, %g1
          %dw0 = stablehlo.dot_general %h0, %e0 : f32
          %dw = stablehlo.convert (stablehlo.add %dw0, (stablehlo.dot_general %h1, %e1 : f32))
+In stages, for %y:
+         %y0 = "stablehlo.reduce_scatter"(stablehlo.dot_general %h0, %w)
+         %y1 = "stablehlo.reduce_scatter"(stablehlo.dot_general %h1, %w)   // beside %y0
+         %y = stablehlo.concatenate %y0, %y1
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the first
          gather of each block that is to be rewritten.
 Leaves:  gathers without a product that sums over their rows, or without a reduce_scatter of
          products of them; those whose rows anything else reads; devices whose rows cannot be cut
          into `parts` equal chunks; a block that waits for one that is rewritten before it.
 
-What is computed of a chunk between two gathers is a function that is called for each chunk. What is
-computed element by element from arrays that are stored, or only moved, such as the halves of a
-product, is computed again where it is needed. Sums over the rows of one array, such as the gradient
-of a bias, are added up like products. Both kinds of sums are added in another order, those over
-devices are rounded before they are sent. If some axes are automatic, nothing is rewritten.
+If sums go round, what is computed of a chunk between two gathers is a function that is called for
+each chunk. In stages, products of a chunk that read the same array wait for each other, because XLA
+for GPUs would merge them, with concatenated weights and sliced results.
+
+What is computed element by element from arrays that are stored, or only moved, such as the halves
+of a product, is computed again where it is needed. Sums over the rows of one array, such as the
+gradient of a bias, are added up like products, and both in another order. Partial sums are rounded
+before they are sent; what is scattered in stages is summed as before. If some axes are automatic,
+nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -48,6 +57,7 @@ from .rewriting import RewritingPass, apart
 from .rings import can_go_round
 from .row_blocks import RowBlock, row_blocks_of
 from .row_chunks import compute_in_chunks
+from .row_stages import compute_in_stages
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,10 @@ class OverlapRowBlock(RewritingPass[RowBlock]):
     name = "shmap-overlap-row-block"
     code = "SHM-P25"
     needs_body_form = True
-    forms = ("row-chunks",)
+    forms = ("row-chunks", "row-stages")
     op_name = ALL_GATHER
 
-    form: Literal["chosen", "row-chunks"] = "chosen"
+    form: Literal["chosen", "row-chunks", "row-stages"] = "chosen"
     parts: int = 0
     empty: Empty = "zeros"
 
@@ -68,5 +78,7 @@ class OverlapRowBlock(RewritingPass[RowBlock]):
         return apart(row_blocks_of(body.module), ops)
 
     def rewrite(self, site: RowBlock, body: BodyForm, form: Form) -> None:
-        if can_go_round(site.op, body, site.count):
+        if form.name == "row-stages":
+            compute_in_stages(site, form)
+        elif can_go_round(site.op, body, site.count):
             compute_in_chunks(site, body, form)

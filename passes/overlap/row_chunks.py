@@ -6,26 +6,26 @@ one product for each chunk, and each partial sum over devices is of the rows of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from jaxlib.mlir import ir
 
 from ..ir import build
 from ..ir.body_form import BodyForm
-from ..ir.ops import Position, defining_op, next_op
+from ..ir.ops import defining_op
 from ..ir.slices import put_at, scalar, take_at
-from ..ir.types import Value, element_of, shape_of, tensor
+from ..ir.types import Value, element_of
 from .called import Alike, Called
 from .cuts import Cut
 from .equal_sites import SiteFunctions
 from .form import Form
-from .pieces import adding_type, barrier, compute, empty, piece_type, take
-from .products import DOT
+from .pieces import adding_type, compute, empty
 from .rings import Ring, place_in, ring
 from .row_blocks import RowBlock, is_computed_again
-from .row_sums import REDUCE, row_sum
+from .row_pieces import RowPieces, no_rows
+from .row_rounds import segments
 from .scatters import ScatteredProducts
 
 _CHUNKS = 4
@@ -38,37 +38,29 @@ def compute_in_chunks(block: RowBlock, body: BodyForm, form: Form) -> None:
         return
     around = ring(body, block.axes, form.order)
     functions = SiteFunctions(block.all_ops, form)
-    _Chunks(block, around, form, parts, functions).rewrite()
+    _Chunks(block, form, parts, around, functions).rewrite()
 
 
 @dataclass
-class _Chunks:
-    """The values of a block by chunk, as they are built.
+class _Chunks(RowPieces):
+    """A block whose partial sums go round.
 
-    What is computed element by element is built where it is needed. Between two gathers, or sums
-    over devices, only what cannot be computed from one array with rows is kept.
+    Between two gathers, or sums over devices, only what cannot be computed from one array with rows
+    is kept.
     """
 
-    block: RowBlock
     around: Ring
-    form: Form
-    parts: int
     functions: SiteFunctions
-    known: list[dict[Value, Value]] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """The rows that a chunk has of each device."""
-        return self.block.size // self.parts
 
     def rewrite(self) -> None:
-        self.known = [{} for _ in range(self.parts)]
-        for head, ops, end in list(_segments(self.block)):
+        for head, ops, end in list(segments(self.block)):
             if isinstance(head, ScatteredProducts):
                 with ir.InsertionPoint(head.op), head.op.location:
                     head.op.results[0].replace_all_uses_with(self._scattered(head))
                 with ir.InsertionPoint(end), head.op.location:
-                    self._compute_and_sum(ops)
+                    for known in self.known:
+                        self.compute(known, ops)
+                    self.sum_all(op for op in ops if op in self.block.sums)
             else:
                 with ir.InsertionPoint(end), head.location:
                     self._gathered(head, ops)
@@ -80,8 +72,7 @@ class _Chunks:
 
     def _gathered(self, gather: ir.Operation, ops: Sequence[ir.Operation]) -> None:
         """Gathers chunk by chunk, with what comes before the next gather or scatter."""
-        whole, block = gather.results[0], gather.operands[0]
-        own = Cut(self.block.cuts[whole].dimension, self.block.size)
+        whole = gather.results[0]
         here = [op for op in ops if op in self.block.sums and whole in op.operands]
         kept = self._kept(ops)
         functions = self.functions
@@ -95,13 +86,12 @@ class _Chunks:
         )
         sums: list[Value] = []
         pieces: list[Value] = []
-        following = self._gather(gather, take(block, own, 0, self.size))
+        following = self.gather(gather, 0)
         for part, known in enumerate(self.known):
             current, is_last = following, part + 1 == self.parts
             if not is_last:
-                chunk = take(block, own, (part + 1) * self.size, self.size)
-                chunk, current = self._order(chunk, current)
-                following = self._gather(gather, chunk)
+                chunk, current = self.order(self.own(gather, part + 1), current)
+                following = self.gather_chunk(gather, chunk)
             known[whole] = current
             if part == 0:
                 functions.add(current, "piece", *functions.names([whole]))
@@ -109,15 +99,15 @@ class _Chunks:
             products, computed = computed[: len(here)], computed[len(here) :]
             sums = list(map(build.add, sums, products)) if part else products
             if not is_last:
-                *values, following = self._order(*sums, *computed, following)
+                *values, following = self.order(*sums, *computed, following)
                 sums, computed = values[: len(here)], values[len(here) :]
             pieces += computed
-        pieces = self._order(*pieces) if pieces else []
+        pieces = self.order(*pieces)
         for part, known in enumerate(self.known):
             known.update(zip(kept, pieces[part * len(kept) :], strict=False))
         for op, total in zip(here, sums, strict=True):
-            op.results[0].replace_all_uses_with(build.convert(total, element_of(op.results[0])))
-        self._sum([op for op in ops if op in self.block.sums and op not in here])
+            self.put(op.results[0], total)
+        self.sum_all(op for op in ops if op in self.block.sums and op not in here)
 
     def _chunk(
         self,
@@ -128,48 +118,9 @@ class _Chunks:
     ) -> list[Value]:
         """Products that sum over the rows of a chunk, and what is kept of it."""
         pieces = dict(known)
-        self._compute(pieces, ops)
-        products = [self._product(pieces, op) for op in here]
-        return [*products, *(self._piece(pieces, value) for value in kept)]
-
-    def _compute_and_sum(self, ops: Sequence[ir.Operation]) -> None:
-        for known in self.known:
-            self._compute(known, ops)
-        self._sum([op for op in ops if op in self.block.sums])
-
-    def _compute(self, known: dict[Value, Value], ops: Sequence[ir.Operation]) -> None:
-        """The products for a chunk that keep its rows."""
-        for op in ops:
-            if op.name == DOT and op not in self.block.sums:
-                self._piece(known, op.results[0])
-
-    def _sum(self, ops: Sequence[ir.Operation]) -> None:
-        """Sums over the rows of all chunks."""
-        for op in ops:
-            first, *others = self.known
-            total = self._product(first, op)
-            for known in others:
-                total = build.add(total, self._product(known, op))
-            op.results[0].replace_all_uses_with(build.convert(total, element_of(op.results[0])))
-
-    def _product(self, known: dict[Value, Value], op: ir.Operation) -> Value:
-        """The sum over the rows of a chunk."""
-        element = adding_type(element_of(op.results[0]))
-        if op.name == REDUCE:
-            return row_sum(op, self._piece(known, op.operands[0]), element)
-        type_ = tensor(shape_of(op.results[0]), element)
-        return build.like(op, type_, [self._piece(known, value) for value in op.operands])
-
-    def _piece(self, known: dict[Value, Value], value: Value) -> Value:
-        """The rows of a chunk of a value that has rows, computed of those that are known."""
-        if value not in known:
-            op = defining_op(value)
-            assert op is not None, "what has rows is computed from what is gathered"
-            for operand in op.operands:
-                if operand in self.block.cuts:
-                    self._piece(known, operand)
-            known[value] = compute([op], known, self.block.cuts, self.size, _no_rows)[value]
-        return known[value]
+        self.compute(pieces, ops)
+        products = [self.product(pieces, op) for op in here]
+        return [*products, *(self.piece(pieces, value) for value in kept)]
 
     def _kept(self, ops: Sequence[ir.Operation]) -> list[Value]:
         """What is kept of some operations for those after them."""
@@ -189,14 +140,6 @@ class _Chunks:
         found.update((value, None) for value, sources in several.items() if not sources <= kept)
         return list(found)
 
-    def _gather(self, gather: ir.Operation, chunk: Value) -> Value:
-        whole = gather.results[0]
-        return build.like(gather, piece_type(whole, self.block.cuts[whole], self.size), [chunk])
-
-    def _order(self, *values: Value) -> list[Value]:
-        """The values, none of which is used before all are there."""
-        return barrier(*values) if self.form.barriers else list(values)
-
     def _scattered(self, scattered: ScatteredProducts) -> Value:
         """Partial sums, one for each chunk, that go round; every other one goes backward."""
         pairs = zip(scattered.products, scattered.rows, strict=True)
@@ -213,14 +156,14 @@ class _Chunks:
                 value: take_at(array, cuts[value].dimension, place, self.size)
                 for value, array in zip(sources, arrays, strict=True)
             }
-            known = compute(ops, pieces, cuts, self.size, _no_rows)
+            known = compute(ops, pieces, cuts, self.size, no_rows)
             element = adding_type(sent_as)
-            products = compute(scattered.ops, known, cuts, self.size, _no_rows, element)
+            products = compute(scattered.ops, known, cuts, self.size, no_rows, element)
             return [products[scattered.summed]]
 
         def added(received: Value, number: Value, *others: Value) -> list[Value]:
             """A sum with its piece of the product, and what must be there before but `arrays`."""
-            received, *values = self._order(received, *others)
+            received, *values = self.order(received, *others)
             (product,) = piece(number, *values[: len(sources)])
             return [_added(received, product), *values[len(sources) :]]
 
@@ -283,28 +226,6 @@ class _Chunks:
         for each in values:
             visit(each)
         return ops, list(sources)
-
-
-def _segments(
-    block: RowBlock,
-) -> Iterator[tuple[ir.Operation | ScatteredProducts, list[ir.Operation], ir.Operation]]:
-    """Each gather and scatter, the operations up to the next one, and where these end."""
-    scatters = {each.op: each for each in block.scatters}
-    head: ir.Operation | ScatteredProducts = block.op
-    ops: list[ir.Operation] = []
-    inside = sorted((*block.ops, *scatters), key=Position)
-    for op in inside:
-        if op in scatters or op in block.gathers:
-            if op != block.op:
-                yield head, ops, op
-            head, ops = scatters.get(op, op), []
-        else:
-            ops.append(op)
-    yield head, ops, next_op(inside[-1])
-
-
-def _no_rows(value: Value, cut: Cut) -> Value:
-    raise AssertionError(f"{value} has no rows in chunks along dimension {cut.dimension}")
 
 
 def _added(received: Value, product: Value) -> Value:

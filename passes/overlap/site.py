@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
-from ..cost.overlap import ProductShape
+from ..cost.overlap import ProductShape, Stages
 from ..ir.instructions import has_instructions
 from ..ir.ops import walk
 from .row_sources import Source
@@ -57,7 +57,7 @@ class Site:
       source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
-      segments: see `Work`.
+      segments, stages: see `Work`.
     """
 
     pattern: Pattern
@@ -80,6 +80,7 @@ class Site:
     collectives: tuple[ir.Operation, ...] = ()
     readers: tuple[ir.Operation, ...] = ()
     segments: tuple[tuple[int, int, int], ...] = ()
+    stages: tuple[Stages, ...] = ()
 
     @property
     def has_instructions(self) -> bool:

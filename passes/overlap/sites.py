@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..cost.overlap import ProductShape
+from ..cost.overlap import ProductShape, Stages
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ..ir.dataflow import Dataflows, dataflows
@@ -31,6 +31,7 @@ from .gathers import gathers
 from .loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from .products import Product
 from .row_blocks import row_blocks_of
+from .row_rounds import Round, rounds_of
 from .row_sources import Source, source_of_all
 from .scatter_chunks import free_dimensions, whole_operands
 from .scatters import scattered_products, summed_products
@@ -136,8 +137,18 @@ def _rows(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iter
             [_shaped(product) for product in each.products],
             each.size,
             collectives=(*each.gathers, *(scattered.op for scattered in each.scatters)),
+            stages=tuple(_stages(found, each.count) for found in rounds_of(each)),
             received=sum(received(op, each.count) for op in each.gathers),
         )
+
+
+def _stages(found: Round, count: int) -> Stages:
+    return Stages(
+        sum(received(op, count) for op in found.gathers),
+        0 if found.scatter is None else received(found.scatter.op, count),
+        tuple(_shaped(product)[1] for product in found.first_products),
+        tuple(_shaped(product)[1] for product in found.last_products),
+    )
 
 
 def _exchange_blocks(
@@ -220,6 +231,7 @@ def _site(
     readers: tuple[ir.Operation, ...] = (),
     source: Source = "other",
     segments: tuple[tuple[int, int, int], ...] = (),
+    stages: tuple[Stages, ...] = (),
     **sizes: int,
 ) -> Site:
     """A site; `sizes` are other fields of it, of which one has no default: `received`."""
@@ -241,6 +253,7 @@ def _site(
         readers=readers,
         source=source,
         segments=segments,
+        stages=stages,
         **sizes,
     )
 

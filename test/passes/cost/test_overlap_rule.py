@@ -16,7 +16,7 @@ from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.cost.overlap import Plan, ProductShape, Work, plan_of
 from shmap_passes.cost.overlap_of_rows import plan_of_rows
-from shmap_passes.cost.overlap_on_gpu import plan_on_gpu
+from shmap_passes.cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from shmap_passes.cost.overlap_on_tpu import _ring, partial_sums, plan_on_tpu, sent_meanwhile
 from shmap_passes.cost.rings import hop_seconds, ring_order
 
@@ -167,6 +167,57 @@ def test_sizes_on_gpus(sizes, pattern, takes):
     found = plan(pattern(*sizes), "h100")
     assert (found.name is not None) == takes
     assert takes or "more than 85%" in found.reason or "fewer than 256" in found.reason
+
+
+def gradient_in_stages(rows, inner, between):
+    """Of an MLP block on eight devices, whose weights have `between` columns in all."""
+    up = ProductShape(1, rows, between // 8, inner)
+    down = ProductShape(1, rows, inner, between // 8)
+    weights = ProductShape(1, inner, between // 8, rows)
+    sent = rows * inner * 2 * 7 // 8
+    stages = (
+        overlap.Stages(sent, sent, (up,), (down,)),
+        overlap.Stages(sent, sent, (weights, up), (weights, down)),
+    )
+    products = (up, weights, up, weights)
+    return Work("row-block", products, received=2 * sent, cut=rows // 8, stages=stages, **BF16)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "hidden", "plain", "expected", "parts"),
+    [
+        ((65536, 4096, 16384), 1.45, 14.9, 13.0, 4),
+        ((32768, 8192, 28672), 1.45, 21.9, 19.9, 4),
+        ((65536, 2048, 8192), 0.69, 5.32, 4.81, 4),
+    ],
+)
+def test_stages_of_rows_agree_with_schedules_of_xla(sizes, hidden, plain, expected, parts):
+    """A product hides the second scatter in the plain program."""
+    work = gradient_in_stages(*sizes)
+    found = plan_in_stages(work, MACHINES["h100"], hidden / 1e3)
+    assert (found.name, found.parts) == ("row-stages", parts)
+    assert found.plain == pytest.approx(plain / 1e3, rel=0.14)
+    assert found.expected == pytest.approx(expected / 1e3, rel=0.05)
+
+
+def test_stages_of_rows_that_are_left():
+    few = gradient_in_stages(2048, 4096, 16384)
+    found = plan_in_stages(few, MACHINES["h100"], 0.0)
+    assert found.reason == "a piece would have fewer than 256 of 256 rows"
+    found = plan_in_stages(gradient_in_stages(8192, 8192, 28672), MACHINES["h100"], 0.7e-3)
+    assert found.reason == "stages of rows would take 122% of the plain time"
+    many = dataclasses.replace(few, groups=(tuple(range(32)),))
+    found = plan_in_stages(many, MACHINES["h100"], 0.0)
+    assert found.reason == "the group has 32 devices, more than 16"
+
+
+def test_blocks_that_scatter_once_must_gain_more():
+    twice = gradient_in_stages(65536, 4096, 16384)
+    once = dataclasses.replace(twice, stages=twice.stages[1:])
+    for work, name in ((twice, "row-stages"), (once, None)):
+        found = plan_in_stages(work, MACHINES["h100"], 0.7e-3)
+        assert 0.85 < found.expected / found.plain < 1
+        assert found.name == name
 
 
 # Programs of `benchmarks/overlap.py --random` that were slower than plain before the rule knew what

@@ -392,6 +392,36 @@ def test_a_block_on_gpus_is_rewritten_as_a_whole():
         assert plan.reason == "it is in a block whose rows are computed in stages"
 
 
+@pytest.mark.parametrize("fun", [mlp_gradient, gated_gradient])
+def test_a_gradient_on_gpus_whose_sums_may_be_rounded_is_computed_in_stages(fun):
+    sizes = ((65536, 4096), (4096, 16384), (16384, 4096))
+    first, (pattern, form, plan), *others = chosen(fun, H100, sizes=sizes, may_round=True)
+    assert pattern == "row-block"
+    assert form == Form("row-stages", 4, empty="allocate", in_place=False)
+    assert 0.85 < plan.expected / plan.plain < 1
+    assert [choice[1] for choice in (first, *others)] == [None] * 4
+    small = ((4096, 1024), (1024, 4096), (4096, 1024))
+    for choices in (
+        chosen(fun, H100, sizes=small, may_round=True),
+        chosen(fun, H100, sizes=sizes),
+    ):
+        assert not any(form and form.name == "row-stages" for _, form, _ in choices)
+
+
+def test_a_sum_on_gpus_beside_the_gradient_of_weights_is_left():
+    """XLA hides it beside the product that becomes the gradient, as it is."""
+    choices = [
+        (pattern, form and form.name, plan)
+        for pattern, form, plan in chosen(
+            mlp_gradient, H100, sizes=((65536, 4096), (4096, 16384), (16384, 4096))
+        )
+    ]
+    (_, first, exposed), (_, last, hidden) = [c for c in choices if c[0] == "product-scatter"]
+    assert (first, last) == ("columns", None)
+    assert hidden.reason == "it runs beside products that do not depend on it"
+    assert hidden.plain < 0.7 * exposed.plain
+
+
 def test_parts_of_a_block_have_forms_of_their_own_elsewhere():
     found = [(pattern, form and form.name) for pattern, form, _ in chosen(mlp, V5E, may_round=True)]
     assert found == [("gather-product", "ring"), ("product-scatter", "partial-sums")]

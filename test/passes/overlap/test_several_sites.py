@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from overlap_programs import BY_NAME, gather, mesh, normal, scatter
@@ -57,7 +58,8 @@ def layer(x, dy, w):
     return jnp.einsum("rk,rf->kf", g, e), lambda w: scatter(g @ w)
 
 
-def test_blocks_of_rows_beside_each_other_are_rewritten():
+@pytest.mark.parametrize(("form", "scatters"), [("row-chunks", 0), ("row-stages", 4)])
+def test_blocks_of_rows_beside_each_other_are_rewritten(form, scatters):
     def beside(x, y, w):
         one, summed_one = layer(x, y, w)
         other, summed_other = layer(y * 2, x * 3, w)
@@ -65,9 +67,9 @@ def test_blocks_of_rows_beside_each_other_are_rewritten():
 
     args = normal(0, 32, 8), normal(1, 32, 8), normal(2, 8, 8)
     in_specs = (ROWS, ROWS, P())
-    text = rewritten(beside, "overlap-row-block", "row-chunks", *args, in_specs=in_specs)
+    text = rewritten(beside, "overlap-row-block", form, *args, in_specs=in_specs)
     assert text.count("stablehlo.all_gather") == 8
-    assert "stablehlo.reduce_scatter" not in text
+    assert text.count("stablehlo.reduce_scatter") == scatters
 
 
 def test_what_is_computed_from_arrays_that_are_kept_is_computed_again():
