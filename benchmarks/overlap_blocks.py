@@ -82,6 +82,16 @@ def layers(x, vs, ws):
     return lax.scan(layer, x, (vs, ws))[0]
 
 
+def recomputed_layers(x, vs, ws):
+    """The same, if the gradient of a layer computes it again."""
+
+    @jax.checkpoint
+    def layer(x, weights):
+        return sequence_parallel(x, *weights), None
+
+    return lax.scan(layer, x, (vs, ws))[0]
+
+
 def sharded_layers(x, vs, ws):
     def layer(x, weights):
         return fully_sharded(x, *weights), None
@@ -175,6 +185,7 @@ BLOCKS = {
     "fully_sharded": (fully_sharded, (ROWS, ROWS, ROWS), ROWS, "xdu"),
     "attention": (attention, (ROWS, COLUMNS, COLUMNS, COLUMNS, ROWS), ROWS, "xhhho"),
     "layers": (layers, (ROWS, LAST, STACK), ROWS, "xst"),
+    "recomputed_layers": (recomputed_layers, (ROWS, LAST, STACK), ROWS, "xst"),
     "sharded_layers": (sharded_layers, (ROWS, STACK, STACK), ROWS, "xst"),
     "two_layers": (two_layers, (ROWS, COLUMNS, ROWS, COLUMNS, ROWS), ROWS, "xdudu"),
     "logits": (logits, (ROWS, COLUMNS), P(), "xl"),

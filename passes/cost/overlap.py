@@ -74,12 +74,14 @@ class Stages:
     Attributes:
       received, scattered: bytes that a device receives in the gathers, and in the scatter.
       first, last: the products beside which chunks are gathered, and scattered.
+      gathers: how many there are.
     """
 
     received: int
     scattered: int
     first: tuple[ProductShape, ...]
     last: tuple[ProductShape, ...]
+    gathers: int = 1
 
 
 @dataclass(frozen=True)

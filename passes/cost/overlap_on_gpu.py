@@ -85,12 +85,13 @@ def _stages(work: Work, machine: Machine) -> Plan:
 
 
 def plan_in_stages(
-    work: Work, machine: Machine, hidden: float, margin: float | None = None
+    work: Work, machine: Machine, hidden: float, saved: float, margin: float | None = None
 ) -> Plan:
     """The plan for a block of rows and its gradient: the time is that of `_stages`, and of sums.
 
     Args:
       hidden: the seconds of gathers and scatters that other products hide in the plain program.
+      saved: the seconds that the forms save that its collectives have by themselves.
       margin: the share of the plain time that stages may be expected to take; None for the usual.
     """
     if work.count > MOST_DEVICES:
@@ -109,15 +110,26 @@ def plan_in_stages(
 
     parts = min(choices, key=seconds)
     plain = sum(_compute(each, machine, 1) + wire_seconds(each, machine) for each in halves)
-    plan = Plan("row-stages", parts, (), False, plain - hidden, seconds(parts))
-    share = seconds(parts) / (plain - hidden)
-    scatters = sum(each.scattered > 0 for each in work.stages)
-    usual = _MARGIN_OF_BLOCKS if scatters > 1 else MARGIN
-    if share <= (usual if margin is None else margin):
+    plain -= hidden + sum(_beside_each_other(work, each, machine) for each in work.stages)
+    plan = Plan("row-stages", parts, (), False, plain, seconds(parts))
+    share = seconds(parts) / plain
+    is_block = sum(each.scattered > 0 for each in work.stages) > 1
+    usual = _MARGIN_OF_BLOCKS if is_block else MARGIN
+    is_faster = is_block or seconds(parts) < plain - saved
+    if is_faster and share <= (usual if margin is None else margin):
         return plan
     return replace(
         plan, name=None, reason=f"stages of rows would take {share:.0%} of the plain time"
     )
+
+
+def _beside_each_other(work: Work, stages: Stages, machine: Machine) -> float:
+    """What the plain program hides of several gathers, each beside products of the others."""
+    if stages.gathers < 2:
+        return 0.0
+    gathers = _halves(work, stages)[0]
+    sent = wire_seconds(gathers, machine) * (stages.gathers - 1) / stages.gathers
+    return min(sent, _compute(gathers, machine, 1))
 
 
 def _halves(work: Work, stages: Stages) -> tuple[Work, Work]:

@@ -163,8 +163,6 @@ class _Block:
 
         They have the time of the plain program, in which products hide them.
         """
-        if not any(self._beside.values()):
-            return {}
         found: dict[Site, Choice] = {}
         for each, beside in self._hidden().items():
             plan, seconds = each.choice.plan, each.computed + each.sent - sum(beside.values())
@@ -346,13 +344,19 @@ class _Block:
     def _candidates(self) -> list[_Candidate]:
         """In program order.
 
-        Of GPUs only the last one: XLA computes gradients of weights at the end of the function,
-        where they hide no collective but that. Of the four gathers and four sums in the gradient of
-        two MLP blocks it hides one sum.
+        XLA for GPUs computes gradients of weights at the end of the function, where they hide no
+        collective but the last: of the four gathers and four sums in the gradient of two MLP blocks
+        it hides one sum.
         """
         found = sorted(self._found_candidates(), key=lambda each: each.number)
         if not self.machine.is_tpu:
-            found = found[-1:]
+            leading = 0
+            for each in found:
+                leading |= self.flow.needed[each.number]
+            found[:-1] = [
+                replace(each, beside=tuple(n for n in each.beside if leading >> n & 1))
+                for each in found[:-1]
+            ]
         uses = Counter(number for each in found for number in each.beside)
         return [
             replace(each, beside=tuple(sorted(each.beside, key=lambda n: (uses[n], -n))))

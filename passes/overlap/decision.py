@@ -104,15 +104,15 @@ class Decision:
             return {site: Choice(site, None, Plan(None, reason="its devices are not known"))}
         inside = [each for each in chosen if each.op in site.collectives]
         margin = _MARGINS[self.effort]
+        plans = [chosen[each].plan for each in inside if chosen[each].form is not None]
+        saved = sum(p.plain - p.expected for p in plans if p.plain and p.expected)
         if self.machine.is_tpu:
             scattered = [each for each in inside if each.pattern == "product-scatter"]
             scatters = tuple(map(self.work, scattered))
-            plans = [chosen[each].plan for each in inside if chosen[each].form is not None]
-            saved = sum(p.plain - p.expected for p in plans if p.plain and p.expected)
             plan = plan_of_rows(self.work(site), scatters, self.machine, saved, margin)
         else:
             hidden = sum(self._hidden(each, chosen[each]) for each in inside)
-            plan = plan_in_stages(self.work(site), self.machine, hidden, margin)
+            plan = plan_in_stages(self.work(site), self.machine, hidden, saved, margin)
         found = {site: self._choice(site, plan)}
         if plan.name is not None:
             reason = "it is in a block that is computed in chunks of rows"

@@ -73,13 +73,10 @@ class Round:
 
 
 def rounds_of(block: RowBlock) -> list[Round]:
-    """In program order."""
+    """In program order. No gather, and nothing with rows, needs sums, so chunks need none."""
     found: list[Round] = []
     for head, ops, end in segments(block):
-        is_scatter = isinstance(head, ScatteredProducts)
-        is_over = not found or found[-1].scatter is not None
-        # What is gathered later may need sums, of which there are none before the last chunk.
-        if is_over or (block.late and not is_scatter):
+        if not found or found[-1].scatter is not None:
             found.append(Round(end))
         last = found[-1]
         last.end = end

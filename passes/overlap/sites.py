@@ -148,6 +148,7 @@ def _stages(found: Round, count: int) -> Stages:
         0 if found.scatter is None else received(found.scatter.op, count),
         tuple(_shaped(product)[1] for product in found.first_products),
         tuple(_shaped(product)[1] for product in found.last_products),
+        len(found.gathers),
     )
 
 

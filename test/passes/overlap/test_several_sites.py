@@ -86,6 +86,57 @@ def test_what_is_computed_from_arrays_that_are_kept_is_computed_again():
     assert max(each.rpartition("-> ")[2].count("tensor<16x8xf32>") for each in calls) == 2
 
 
+def in_stages(fun, *shapes):
+    """The collectives and barriers of a program in stages of rows, and its products, in order."""
+    args = [normal(k, *shape) for k, shape in enumerate(shapes)]
+    in_specs = tuple(ROWS if shape == (32, 8) else P() for shape in shapes)
+    text = rewritten(fun, "overlap-row-block", "row-stages", *args, in_specs=in_specs)
+    letters = {
+        "stablehlo.all_gather": "g",
+        "stablehlo.reduce_scatter": "s",
+        "stablehlo.optimization_barrier": "|",
+        "contracting_dims = [1] x [0]": "p",
+        "contracting_dims = [0] x [0]": "w",
+    }
+    lines = [[letters[key] for key in letters if key in line] for line in text.splitlines()]
+    return "".join(letter for found in lines for letter in found)
+
+
+def test_gathers_of_a_layer_that_is_computed_again_are_sent_together():
+    """The gradient of its weights is added up beside its scatter."""
+
+    def recomputed(x, dy, v):
+        g, e = gather(x), gather(dy)
+        d = jnp.tanh(g @ v) * e
+        dx = scatter(d @ v)
+        return dx, jnp.einsum("rk,rf->kf", g, d)[:2]
+
+    order = in_stages(recomputed, (32, 8), (32, 8), (8, 8))
+    assert order == "gg|ggp|wp|p|swp|s"
+
+
+def test_sums_that_need_products_of_gathers_are_added_up_beside_the_scatter():
+    def both(x, dy, v):
+        g, e = gather(x), gather(dy)
+        h = jnp.tanh(g @ v)
+        sums = jnp.einsum("rk,rf->kf", g, e)[:2], jnp.einsum("rk,rf->kf", h, h * e)[:2]
+        return scatter((h * e) @ v), *sums
+
+    order = in_stages(both, (32, 8), (32, 8), (8, 8))
+    assert order == "gg|ggp|w|wp|p|w|swp|s"
+
+
+def test_products_after_a_scatter_that_need_it_come_after_it():
+    def after(x, v):
+        g = gather(x)
+        y = scatter(jnp.tanh(g @ v) @ v)
+        d = jnp.einsum("rk,rf->kf", g, jnp.sin(g) * y.sum())
+        return y, d[:2]
+
+    order = in_stages(after, (32, 8), (8, 8))
+    assert order.index("w") > order.rindex("s")
+
+
 def test_a_block_of_rows_that_waits_for_one_that_is_rewritten_stays():
     """The first block has a product of the gradient of a weight in the second one."""
 
