@@ -333,7 +333,7 @@ def chosen(fun, machine, dtype="bfloat16", sizes=None, **options):
 def test_products_that_are_added_are_left_if_what_the_first_ones_read_would_stay():
     ((_, form, plan),) = chosen(added_late, V6E, effort="try")
     assert form is None
-    assert plan.reason == "partial-sums would need 128 MiB of memory more than the plain program"
+    assert plan.reason == "columns would need 128 MiB of memory more than the plain program"
 
 
 def test_what_is_transposed_for_a_sum_needs_as_much_memory_as_a_whole():
