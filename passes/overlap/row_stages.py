@@ -107,7 +107,9 @@ class _Stages(RowPieces):
         for op in ops:
             result = op.results[0]
             if op.name == DOT:
-                for operand in {*op.operands} & self.block.cuts.keys():
+                for operand in dict.fromkeys(op.operands):
+                    if operand not in self.block.cuts:
+                        continue
                     piece = self.piece(pieces, operand)
                     if (other := read_by.get(operand)) is not None:
                         made = sums if other in sums else pieces

@@ -21,7 +21,9 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+import shmap_compiler
 from shmap_compiler import PARTITIONERS, STAGES, shard_map
+from shmap_passes.overlap.overlap_row_block import OverlapRowBlock
 
 mesh = jax.make_mesh((2, 2, 2), ("i", "j", "k"), axis_types=(AxisType.Auto,) * 3)
 w = jnp.ones((8, 8))
@@ -59,6 +61,23 @@ for partitioner in PARTITIONERS:
             texts[f"{partitioner} {groups} {stage}"] = lowered.as_text(stage)
         for name, text in lowered.passes:
             texts[f"{partitioner} {groups} after {name}"] = text
+
+
+def gated(x, u, v, w):
+    rows = lax.all_gather(x, "i", tiled=True)
+    y = lax.psum_scatter((jnp.tanh(rows @ u) * (rows @ v)) @ w, "i", tiled=True)
+    return (y**2).sum()
+
+
+specs = (P("i"), P(None, "i"), P(None, "i"), P("i"))
+gradient = shard_map(
+    jax.grad(gated, (0, 1, 2, 3)), mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False
+)
+types = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((16, 8), (8, 16), (8, 16), (16, 8))]
+for form in ("row-chunks", "row-stages"):
+    with shmap_compiler.passes(OverlapRowBlock(form=form, parts=2)):
+        texts[form] = gradient.lower(*types).as_text("stablehlo")
+texts["forced"] = gradient.lower(*types, overlap="force").as_text("stablehlo")
 json.dump(texts, sys.stdout)
 """
 
