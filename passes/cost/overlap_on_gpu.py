@@ -30,8 +30,8 @@ _CHUNKS = (2, 4, 8)
 _MARGIN_OF_BLOCKS = 1.0
 """Blocks that scatter twice may be expected to take as long in stages as they are.
 
-Of 150 drawn gradients 32 were expected at 81 to 98% of the plain time, and took 78 to 99%, mostly 5
-to 7% less than expected. Three that were expected at 100 to 103% took 95 to 97%.
+Of 150 drawn gradients 32 were expected at 81 to 98% of the plain time, and took 78 to 99%, in the
+median 5% less than expected. Three that were expected at 100 to 103% took 95 to 97%.
 """
 
 _ADDED, _ROUNDED = 16, 6
