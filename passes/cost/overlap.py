@@ -187,7 +187,7 @@ def plan_of(work: Work, machine: Machine, rule: Rule, margin: float | None = Non
     """
     if margin is None:
         margin = margin_of(work, machine)
-    reason = _too_small_or_large(work, machine)
+    reason = too_small_or_large(work, machine)
     if reason:
         return Plan(None, reason=reason)
     plan = rule(work, machine)
@@ -229,7 +229,8 @@ def _is_exact(work: Work, machine: Machine) -> bool:
     return work.pattern in ("product-scatter", "product-sum")
 
 
-def _too_small_or_large(work: Work, machine: Machine) -> str:
+def too_small_or_large(work: Work, machine: Machine) -> str:
+    """A reason to leave the program that holds for any form; empty if there is none."""
     if not work.products:
         return "no product can run at the same time"
     is_ring = machine.is_tpu and work.pattern in ("gather-product", "product-scatter")
@@ -237,11 +238,16 @@ def _too_small_or_large(work: Work, machine: Machine) -> str:
     if work.count > most:
         return f"the group has {work.count} devices, more than {most}"
     if not speed(work, machine):
-        return f"the speed of products of {work.element} is not known for a {machine.chip.name}"
+        return unknown_speed(work, machine)
     seconds = wire_seconds(work, machine) * work.trips
     if seconds < SHORTEST:
         return f"the transfer takes {seconds * 1e6:.1f} us, less than {SHORTEST * 1e6:.0f}"
     return ""
+
+
+def unknown_speed(work: Work, machine: Machine) -> str:
+    """The reason to leave products of a type whose `speed` is unknown."""
+    return f"the speed of products of {work.element} is not known for a {machine.chip.name}"
 
 
 def speed(work: Work, machine: Machine) -> float:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from . import libtpu
 from .libtpu_times import products
 from .machine import Machine
-from .overlap import MARGIN, MOST_ON_A_RING, Plan, Work
+from .overlap import MARGIN, MOST_ON_A_RING, Plan, Work, speed, unknown_speed
 from .overlap_on_tpu import PUT_FACTOR, partial_sums, plain_scatter, sent
 
 _CHUNKS = 4
@@ -44,6 +44,8 @@ def plan_of_rows(
       saved: the seconds that the forms save that its collectives have by themselves.
       margin: the share of the plain time that chunks may be expected to take; None for the usual.
     """
+    if not speed(work, machine):
+        return Plan(None, reason=unknown_speed(work, machine))
     if not libtpu.starts_gathers(machine) or libtpu.gathers_alone(work, machine):
         return Plan(None, reason="libtpu computes nothing beside these gathers")
     if work.count > MOST_ON_A_RING:

@@ -15,12 +15,12 @@ from .machine import Machine
 from .overlap import (
     FEWEST_ROWS,
     MARGIN,
-    MOST_DEVICES,
     Plan,
     ProductShape,
     Stages,
     Work,
     speed,
+    too_small_or_large,
     wire_seconds,
 )
 from .overlap_on_tpu import unrolled
@@ -94,8 +94,9 @@ def plan_in_stages(
       saved: the seconds that the forms save that its collectives have by themselves.
       margin: the share of the plain time that stages may be expected to take; None for the usual.
     """
-    if work.count > MOST_DEVICES:
-        return Plan(None, reason=f"the group has {work.count} devices, more than {MOST_DEVICES}")
+    reason = too_small_or_large(work, machine)
+    if reason:
+        return Plan(None, reason=reason)
     choices = [k for k in _CHUNKS if work.cut % k == 0 and work.cut // k >= FEWEST_ROWS]
     if not choices:
         return Plan(None, reason=f"a piece would have fewer than {FEWEST_ROWS} of {work.cut} rows")

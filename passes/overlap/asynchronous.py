@@ -22,7 +22,7 @@ from functools import cached_property
 from jaxlib.mlir import ir
 
 from ..cost.machine import Machine
-from ..cost.overlap import MARGIN, SHORTEST
+from ..cost.overlap import MARGIN, SHORTEST, speed
 from ..cost.overlap_on_gpu import sent_meanwhile as sent_meanwhile_on_gpu
 from ..cost.overlap_on_tpu import sent_meanwhile
 from ..ir.collective_ops import ALL_GATHER
@@ -67,12 +67,17 @@ def asynchronous(
     """
     if decide.machine is None:
         return {}
-    sites = [site for site in chosen if site.pattern in _PATTERNS]
+    machine = decide.machine
+    sites = [
+        site
+        for site in chosen
+        if site.pattern in _PATTERNS and speed(decide.work(site), machine)  # else of unknown type
+    ]
     blocks: list[_Block] = []
     for op_block in dict.fromkeys(site.op.block for site in sites):
         inside = {site: chosen[site] for site in sites if site.op.block == op_block}
-        blocks.append(_Block(op_block, inside, decide, decide.machine, flows.of(op_block), lives))
-    if not decide.machine.is_tpu:
+        blocks.append(_Block(op_block, inside, decide, machine, flows.of(op_block), lives))
+    if not machine.is_tpu:
         return {site: choice for each in blocks for site, choice in each.as_it_is().items()}
     is_alone = not any(choice.form for choice in chosen.values())
     left = {site: choice for each in blocks for site, choice in each.left(is_alone).items()}

@@ -218,9 +218,13 @@ def test_stages_of_rows_that_are_left():
     assert found.reason == "a piece would have fewer than 256 of 256 rows"
     found = plan_in_stages(gradient_in_stages(8192, 8192, 28672), MACHINES["h100"], 0.7e-3, 0.0)
     assert found.reason == "stages of rows would take 122% of the plain time"
-    many = dataclasses.replace(few, groups=(tuple(range(32)),))
-    found = plan_in_stages(many, MACHINES["h100"], 0.0, 0.0)
-    assert found.reason == "the group has 32 devices, more than 16"
+    for change, reason in (
+        ({"groups": (tuple(range(32)),)}, "the group has 32 devices, more than 16"),
+        ({"element": "i8"}, "the speed of products of i8 is not known for a NVIDIA H100 SXM"),
+        ({"received": 4096}, "the transfer takes 18.4 us, less than 20"),
+    ):
+        found = plan_in_stages(dataclasses.replace(few, **change), MACHINES["h100"], 0.0, 0.0)
+        assert found.reason == reason
 
 
 def test_blocks_that_scatter_once_must_gain_more():

@@ -158,6 +158,13 @@ def gradient_of_each_of_two(*args):
     return jax.grad(loss, (0, 1, 2, 3, 4))(*args)
 
 
+def two_of_gathers(x, dy, v):
+    """Gathers beside products of each other, a sum of the rows of both, and one over devices."""
+    g, e = (jax.lax.all_gather(each, "i", axis=0, tiled=True) for each in (x, dy))
+    d = (g @ v) * e
+    return jax.lax.psum_scatter(d @ v, "i", tiled=True), jax.numpy.einsum("rk,rf->kf", g, d)
+
+
 def gated_gradient(x, v, w):
     """The cotangent of the gathered rows is the sum of two products."""
 
@@ -248,6 +255,7 @@ PROGRAMS = {
     mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     gradient_of_gathered: ((P("i"), P("i")), (P("i"), P("i")), ((32768, 8192), (8192, 8192))),
     gradient_of_each_of_two: (TWO, TWO, ((32768, 4096), *((4096, 16384), (16384, 4096)) * 2)),
+    two_of_gathers: ((P("i"), P("i"), P()), (P("i"), P()), ((65536, 4096),) * 2 + ((4096, 4096),)),
     gated_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     added_late: ((P(None, "i"), P("i")), P("i"), ((8192, 65536), (65536, 4096))),
     recomputed_experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
@@ -348,6 +356,18 @@ def test_only_sums_leaves_everything_else():
     found = chosen(mlp_gradient, V5E, may_round=True, only_sums=True)
     assert {pattern for pattern, _, _ in found} == {"product-scatter"}
     assert {form.name for _, form, _ in found if form} == {"partial-sums"}
+
+
+@pytest.mark.parametrize("machine", [V5E, V6E, V5P, H100])
+@pytest.mark.parametrize("dtype", ["float16", "int8", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("may_round", [False, True])
+def test_products_of_types_whose_speed_is_unknown_are_left(dtype, machine, may_round):
+    choices = chosen(two_of_gathers, machine, dtype, may_round=may_round)
+    assert not any(form for _, form, _ in choices)
+    element = {"float16": "f16", "int8": "i8", "complex64": "complex<f32>"}.get(dtype)
+    if machine is V5E and element:
+        reason = f"the speed of products of {element} is not known for a TPU v5e"
+        assert {plan.reason for _, _, plan in choices} == {reason}
 
 
 def test_a_module_in_which_nothing_is_chosen_stays_as_it_is():
