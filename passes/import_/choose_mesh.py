@@ -9,6 +9,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from ..base import PassRefused, Violation
+from ..ir.constants import elements
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import defining_op
 from ..ir.types import Value
@@ -160,10 +161,10 @@ def _divisor(op: ir.Operation) -> int:
     if source is None or source.name != "stablehlo.constant":
         return 0
     element = ir.RankedTensorType(source.results[0].type).element_type
-    elements = ir.DenseElementsAttr(source.attributes["value"])
-    if not elements.is_splat or not isinstance(element, ir.IntegerType):
+    found = elements(source)
+    if found is None or not found.is_splat or not isinstance(element, ir.IntegerType):
         return 0
-    return ir.IntegerAttr(elements.get_splat_value()).value
+    return ir.IntegerAttr(found.get_splat_value()).value
 
 
 def _cuts_of_table(table: Value, devices: int) -> Iterator[int]:

@@ -13,6 +13,7 @@ from ..base import PassRefused, Violation
 from ..ir.body_form import MANUAL_AXES
 from ..ir.boundary import SHARDING, value_attributes
 from ..ir.collective_ops import is_axis_index
+from ..ir.constants import CONSTANT, with_type
 from ..ir.inline_calls import functions_of, reaches
 from ..ir.mesh import Mesh
 from ..ir.ops import is_token, terminator, walk
@@ -157,12 +158,12 @@ def _constant_summands(
 
 def _split_splat(value: Value, placement: Placement, mesh: Mesh) -> Value:
     op: Any = splat(value)
+    type_: Any = placement.block_type(value.type, mesh)
+    if op.name == CONSTANT:
+        with ir.InsertionPoint(op), op.location:
+            return with_type(op, type_)
     copy = op.clone()
     ir.InsertionPoint(op).insert(copy)
-    type_: Any = placement.block_type(value.type, mesh)
-    if "value" in copy.attributes:
-        elements = ir.DenseElementsAttr(copy.attributes["value"])
-        copy.attributes["value"] = ir.DenseElementsAttr.get_splat(type_, elements.get_splat_value())
     copy.results[0].set_type(type_)
     return copy.results[0]
 

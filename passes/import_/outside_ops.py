@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxlib.mlir import ir
 
 from ..ir.collective_ops import COLLECTIVES, call_target
+from ..ir.constants import CONSTANT, is_splat
 from ..ir.ops import defining_op, walk
 from ..ir.types import Value
 
@@ -66,9 +67,8 @@ def splat(value: Value) -> ir.Operation | None:
     op = defining_op(value)
     if op is None:
         return None
-    if op.name == "stablehlo.constant":
-        elements = ir.DenseElementsAttr(op.attributes["value"])
-        return op if elements.is_splat else None
+    if op.name == CONSTANT:
+        return op if is_splat(op) else None
     if op.name == "stablehlo.broadcast_in_dim" and not rank(op.operands[0]):
         return op
     return None

@@ -13,6 +13,7 @@ import re
 
 from jaxlib.mlir import ir
 
+from .constants import for_stablehlo
 from .find_ops import find_ops
 from .ops import terminator, walk
 
@@ -58,11 +59,8 @@ def inline_region(op: ir.Operation) -> None:
 
 
 def _write_for_stablehlo(constant: ir.Operation) -> None:
-    result = constant.results[0]
     with ir.InsertionPoint(constant), constant.location:
-        value = {"value": constant.attributes["value"]}
-        made = ir.Operation.create("stablehlo.constant", results=[result.type], attributes=value)
-    result.replace_all_uses_with(made.results[0])
+        constant.results[0].replace_all_uses_with(for_stablehlo(constant))
 
 
 def _without_notes(values: ir.ArrayAttr) -> ir.ArrayAttr:

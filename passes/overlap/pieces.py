@@ -11,6 +11,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..ir import build
+from ..ir.constants import CONSTANT, is_splat, with_type
 from ..ir.ops import defining_op
 from ..ir.slices import put_at, scalar
 from ..ir.types import Value, element_of, shape_of, tensor
@@ -206,12 +207,8 @@ def _smaller(value: Value, cut: Cut, size: int) -> Value | None:
     type_ = piece_type(value, cut, size)
     if op is None:
         return None
-    if op.name == "stablehlo.constant":
-        attribute = op.attributes["value"]
-        if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
-            element = attribute.get_splat_value()
-            return build.constant(ir.DenseElementsAttr.get_splat(type_, element))
-        return None
+    if op.name == CONSTANT:
+        return with_type(op, type_) if is_splat(op) else None
     if op.name == "stablehlo.broadcast_in_dim":
         dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
         here = [k for k, d in enumerate(dimensions) if d == cut.dimension]

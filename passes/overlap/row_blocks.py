@@ -16,6 +16,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..ir.analyses import analysis
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
+from ..ir.constants import CONSTANT, is_splat
 from ..ir.dataflow import Dataflow, Node, dataflows
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.find_ops import find_ops
@@ -317,9 +318,8 @@ def _is_alike(value: Value, dimension: int, flow: Dataflow) -> bool:
     """Whether all elements along a dimension of a value are known to be the same."""
     node = flow.source(value)
     op = defining_op(value) if node is None else node.op
-    if op is not None and op.name == "stablehlo.constant":
-        attribute = op.attributes["value"]
-        return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
+    if op is not None and op.name == CONSTANT:
+        return is_splat(op)
     if op is None or op.name != "stablehlo.broadcast_in_dim":
         return False
     dimensions = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])

@@ -6,6 +6,7 @@ from jaxlib.mlir import ir
 
 from ..ir import build
 from ..ir.collective_ops import reduction
+from ..ir.constants import CONSTANT, elements
 from ..ir.ops import defining_op
 from ..ir.types import Value, shape_of, tensor
 
@@ -37,9 +38,8 @@ def _dimensions(op: ir.Operation) -> list[int]:
 
 def _is_zero(value: Value) -> bool:
     op = defining_op(value)
-    if op is None or op.name != "stablehlo.constant":
+    found = elements(op) if op is not None and op.name == CONSTANT else None
+    if found is None or not found.is_splat:
         return False
-    attribute = op.attributes["value"]
-    if not isinstance(attribute, ir.DenseFPElementsAttr) or not attribute.is_splat:
-        return False
-    return ir.FloatAttr(attribute.get_splat_value()).value == 0
+    zero = found.get_splat_value()
+    return isinstance(zero, ir.FloatAttr) and zero.value == 0

@@ -158,6 +158,27 @@ module @several_regions_and_elementwise_operations {
 
 // -----
 
+module @complex_constants {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @complex_constants
+  func.func public @main(%x: tensor<8xcomplex<f32>>) -> tensor<8xcomplex<f32>> {
+    // CHECK: stablehlo.constant dense<(1.000000e+00,2.000000e+00)> : tensor<2xcomplex<f32>>
+    // CHECK: stablehlo.constant dense<(0.000000e+00,3.000000e+00)> : tensor<2xcomplex<f32>>
+    // CHECK-NOT: sdy.constant
+    %c = stablehlo.constant dense<(1.0,2.0)> : tensor<8xcomplex<f32>>
+    %d = sdy.constant dense<(0.0,3.0)> : tensor<8xcomplex<f32>>
+    %0 = stablehlo.add %x, %c : tensor<8xcomplex<f32>>
+    %1 = stablehlo.multiply %0, %d : tensor<8xcomplex<f32>>
+    %2 = sdy.manual_computation(%1) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xcomplex<f32>>) {
+      %m = stablehlo.sine %b : tensor<2xcomplex<f32>>
+      sdy.return %m : tensor<2xcomplex<f32>>
+    } : (tensor<8xcomplex<f32>>) -> tensor<8xcomplex<f32>>
+    return %2 : tensor<8xcomplex<f32>>
+  }
+}
+
+// -----
+
 // What every device holds, every device can compute with.
 module @operations_on_whole_arrays {
   sdy.mesh @mesh = <["i"=4]>

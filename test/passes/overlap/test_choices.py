@@ -159,10 +159,11 @@ def gradient_of_each_of_two(*args):
 
 
 def two_of_gathers(x, dy, v):
-    """Gathers beside products of each other, a sum of the rows of both, and one over devices."""
+    """Gathers beside products of each other, sums of rows, and one over devices."""
     g, e = (jax.lax.all_gather(each, "i", axis=0, tiled=True) for each in (x, dy))
     d = (g @ v) * e
-    return jax.lax.psum_scatter(d @ v, "i", tiled=True), jax.numpy.einsum("rk,rf->kf", g, d)
+    sums = jax.numpy.einsum("rk,rf->kf", g, d), d.sum(0, dtype=d.dtype)
+    return jax.lax.psum_scatter(d @ v, "i", tiled=True), *sums
 
 
 def gated_gradient(x, v, w):
@@ -255,7 +256,11 @@ PROGRAMS = {
     mlp_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     gradient_of_gathered: ((P("i"), P("i")), (P("i"), P("i")), ((32768, 8192), (8192, 8192))),
     gradient_of_each_of_two: (TWO, TWO, ((32768, 4096), *((4096, 16384), (16384, 4096)) * 2)),
-    two_of_gathers: ((P("i"), P("i"), P()), (P("i"), P()), ((65536, 4096),) * 2 + ((4096, 4096),)),
+    two_of_gathers: (
+        (P("i"), P("i"), P()),
+        (P("i"), P(), P()),
+        ((65536, 4096),) * 2 + ((4096, 4096),),
+    ),
     gated_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     added_late: ((P(None, "i"), P("i")), P("i"), ((8192, 65536), (65536, 4096))),
     recomputed_experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),

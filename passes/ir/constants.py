@@ -1,0 +1,61 @@
+"""Constants of any type. The bindings cannot hold complex numbers, so these are read as text.
+
+elements(op)              the elements of a stablehlo.constant; None if they are complex
+is_splat(op)              whether all are equal
+with_type(op, type_)      a constant with as many of these as another type has
+"""
+
+from __future__ import annotations
+
+import re
+
+from jaxlib.mlir import ir
+
+from . import build
+from .types import Value
+
+CONSTANT = "stablehlo.constant"
+_DENSE = re.compile(r"dense<[^>]*>")
+_SHORT = 8
+"""Longer lists of elements are left out of a text."""
+
+
+def elements(op: ir.Operation) -> ir.DenseElementsAttr | None:
+    """The elements of a constant; None if they are complex."""
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    return None if isinstance(element, ir.ComplexType) else _dense(op)
+
+
+def is_splat(op: ir.Operation) -> bool:
+    """Whether all elements of a constant are equal."""
+    found = elements(op)
+    if found is None:
+        return "dense<(" in str(op.get_asm(large_elements_limit=_SHORT))  # else it is a list
+    return found.is_splat
+
+
+def with_type(op: ir.Operation, type_: ir.Type) -> Value:
+    """A constant of another shape whose elements are those of `op`, which are all equal."""
+    found = elements(op)
+    if found is None:
+        return _written(op, type_)
+    return build.constant(ir.DenseElementsAttr.get_splat(type_, found.get_splat_value()))
+
+
+def for_stablehlo(op: ir.Operation) -> Value:
+    """A stablehlo.constant with the elements of a constant of another dialect."""
+    found = elements(op)
+    return _written(op, op.results[0].type) if found is None else build.constant(found)
+
+
+def _dense(op: ir.Operation) -> ir.DenseElementsAttr:
+    return ir.DenseElementsAttr(op.attributes["value"])
+
+
+def _written(op: ir.Operation, type_: ir.Type) -> Value:
+    """A constant with the elements that the text of another one has."""
+    found = _DENSE.search(str(op.get_asm()))
+    assert found is not None, "the text of a constant has its elements"
+    made = ir.Operation.parse(f"%0 = {CONSTANT} {found[0]} : {type_}", context=op.context)
+    ir.InsertionPoint.current.insert(made)
+    return made.results[0]

@@ -1,0 +1,64 @@
+"""Constants of all types, also of complex numbers, which the bindings cannot hold."""
+
+import pytest
+import shmap_passes
+from jaxlib.mlir import ir
+from shmap_passes.ir.constants import elements, for_stablehlo, is_splat, with_type
+from shmap_passes.ir.find_ops import find_ops
+from shmap_passes.ir.shardy_notes import erase_shardy_notes
+
+SPLATS = {
+    "bf16": "1.500000e+00",
+    "f8E4M3FN": "1.500000e+00",
+    "i1": "true",
+    "ui8": "3",
+    "complex<f32>": "(1.000000e+00,-2.000000e+00)",
+}
+LISTS = {
+    "bf16": "[1.000000e+00, 2.000000e+00]",
+    "i1": "[true, false]",
+    "complex<f64>": "[(1.000000e+00,0.000000e+00), (2.000000e+00,0.000000e+00)]",
+}
+
+
+def parsed(text, dialect="stablehlo"):
+    module = ir.Module.parse(f"func.func @f() {{ %0 = {dialect}.constant {text} return }}")
+    return module, find_ops(module.operation, [f"{dialect}.constant"])[0]
+
+
+@pytest.mark.parametrize("element", SPLATS)
+def test_a_splat_of_another_shape(element):
+    with shmap_passes.make_context(), ir.Location.unknown():
+        module, op = parsed(f"dense<{SPLATS[element]}> : tensor<4x{element}>")
+        assert is_splat(op)
+        assert (elements(op) is None) == element.startswith("complex")
+        with ir.InsertionPoint(op):
+            made = with_type(op, ir.Type.parse(f"tensor<2x8x{element}>"))
+        assert module.operation.verify()
+        expected = f"stablehlo.constant dense<{SPLATS[element]}> : tensor<2x8x{element}>"
+        assert expected in str(made.owner)
+
+
+@pytest.mark.parametrize("element", LISTS)
+def test_what_is_no_splat(element):
+    with shmap_passes.make_context(), ir.Location.unknown():
+        _, op = parsed(f"dense<{LISTS[element]}> : tensor<2x{element}>")
+        assert not is_splat(op)
+
+
+def test_a_long_list_of_complex_numbers_is_no_splat():
+    with shmap_passes.make_context(), ir.Location.unknown():
+        numbers = ", ".join(f"({k}.0,0.0)" for k in range(100))
+        _, op = parsed(f"dense<[{numbers}]> : tensor<100xcomplex<f32>>")
+        assert not is_splat(op)
+
+
+@pytest.mark.parametrize(("element", "text"), [*SPLATS.items(), *LISTS.items()])
+def test_constants_of_shardy(element, text):
+    with shmap_passes.make_context(), ir.Location.unknown():
+        module, op = parsed(f"dense<{text}> : tensor<2x{element}>", "sdy")
+        with ir.InsertionPoint(op):
+            assert f"dense<{text}> : tensor<2x{element}>" in str(for_stablehlo(op).owner)
+        erase_shardy_notes(module.operation)
+        assert "sdy" not in str(module)
+        assert module.operation.verify()
