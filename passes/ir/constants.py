@@ -22,8 +22,9 @@ _SHORT = 8
 
 def elements(op: ir.Operation) -> ir.DenseElementsAttr | None:
     """The elements of a constant; None if they are complex."""
-    element = ir.RankedTensorType(op.results[0].type).element_type
-    return None if isinstance(element, ir.ComplexType) else _dense(op)
+    if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
+        return None
+    return ir.DenseElementsAttr(op.attributes["value"])
 
 
 def is_splat(op: ir.Operation) -> bool:
@@ -46,10 +47,6 @@ def for_stablehlo(op: ir.Operation) -> Value:
     """A stablehlo.constant with the elements of a constant of another dialect."""
     found = elements(op)
     return _written(op, op.results[0].type) if found is None else build.constant(found)
-
-
-def _dense(op: ir.Operation) -> ir.DenseElementsAttr:
-    return ir.DenseElementsAttr(op.attributes["value"])
 
 
 def _written(op: ir.Operation, type_: ir.Type) -> Value:
