@@ -110,18 +110,19 @@ def plan_in_stages(
         return copies + sum(_half(each, machine, parts) for each in halves)
 
     parts = min(choices, key=seconds)
+    expected = seconds(parts)
     plain = sum(_compute(each, machine, 1) + wire_seconds(each, machine) for each in halves)
     plain -= hidden + sum(_beside_each_other(work, each, machine) for each in work.stages)
-    plan = Plan("row-stages", parts, (), False, plain, seconds(parts))
-    share = seconds(parts) / plain
+    plan = Plan("row-stages", parts, (), False, plain, expected)
     is_block = sum(each.scattered > 0 for each in work.stages) > 1
-    usual = _MARGIN_OF_BLOCKS if is_block else MARGIN
-    is_faster = is_block or seconds(parts) < plain - saved
-    if is_faster and share <= (usual if margin is None else margin):
-        return plan
-    return replace(
-        plan, name=None, reason=f"stages of rows would take {share:.0%} of the plain time"
-    )
+    if margin is None:
+        margin = _MARGIN_OF_BLOCKS if is_block else MARGIN
+    share = f"stages of rows would take {expected / plain:.0%} of the plain time"
+    if expected > margin * plain:
+        return replace(plan, name=None, reason=f"{share}, more than {margin:.0%}")
+    if not is_block and expected >= plain - saved:
+        return replace(plan, name=None, reason=f"{share}, and other forms less")
+    return plan
 
 
 def _beside_each_other(work: Work, stages: Stages, machine: Machine) -> float:

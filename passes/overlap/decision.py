@@ -121,7 +121,7 @@ class Decision:
 
     def _hidden(self, site: Site, choice: Choice) -> float:
         """The seconds of a collective that products hide, as a choice has found."""
-        alone = self.alone(site).plan.plain
+        alone = self._plan(site, _MARGINS[self.effort]).plain
         return alone - choice.plan.plain if alone and choice.plan.plain else 0.0
 
     def together(self, family: Sequence[Site]) -> Iterator[Choice]:

@@ -15,14 +15,11 @@ from .exchange_segments import Segment
 from .form import Form
 from .pieces import adding_type, barrier, compute, empty, join, piece_type, take
 
-CHUNKS = 4
-"""If the form does not say how many."""
-
 
 def exchange_in_chunks(block: ExchangeBlock, form: Form) -> None:
     """Rewrites a block, if it can be cut into as many chunks."""
-    parts = form.parts or CHUNKS
-    if parts > 1 and block.size % parts == 0:
+    parts = form.chunks(block.size)
+    if parts:
         _Chunks(block, form, parts).rewrite()
 
 

@@ -35,6 +35,9 @@ Empty = Literal["allocate", "zeros"]
 FORM = "shmap.overlap"
 """The name of the attribute."""
 
+_USUAL = 4
+"""Chunks, if a form does not say how many."""
+
 
 @dataclass(frozen=True)
 class Form:
@@ -46,9 +49,9 @@ class Form:
         round and grow. "chunks": an exchange and what is computed from it, in chunks. "stages":
         chunks go from a gather through products to a reduce_scatter. "unroll": a loop.
         "row-chunks": chunks of rows go from gathers through products to partial sums, and are never
-        joined. "row-stages": the same to reduce_scatters of chunks.
-        "summed-chunks": the same with chunks of what is exchanged. "together": a gather stays, and
-        its products are computed one right after the other.
+        joined. "row-stages": the same to reduce_scatters of chunks. "summed-chunks": as
+        "row-chunks", with chunks of what is exchanged. "together": a gather stays, and its products
+        are computed one right after the other.
       parts: the number of chunks, or of partial sums that are on the way at a time, or of the
         steps of a loop that become one; 0 for the usual number of the form, or for all steps.
       order: the place on the ring of each member of a group; () if the members are in the order of
@@ -76,6 +79,11 @@ class Form:
     wide: bool = False
     shared: bool = False
     ordered: bool = False
+
+    def chunks(self, size: int) -> int:
+        """So many equal chunks of a size: `parts`, or four; 0 if it is not cut, or cannot be."""
+        parts = self.parts or _USUAL
+        return parts if parts > 1 and size % parts == 0 else 0
 
 
 def write(op: ir.Operation, form: Form) -> None:

@@ -12,17 +12,15 @@ from .gather_plan import Plan, plan
 from .gathers import Gather, GatheredOperand
 from .pieces import barrier, compute, empty, join, piece_type, take
 
-_USUAL = 4
-"""Chunks, if the form does not say how many."""
-
 
 def gather_in_chunks(gather: Gather, dimension: int, form: Form) -> None:
     """Rewrites the products of a gather that can be computed in chunks along a dimension of it.
 
     Nothing is rewritten if the dimension is not that many chunks.
     """
-    size, parts = shape_of(gather.op.operands[0])[dimension], form.parts or _USUAL
-    if parts < 2 or size % parts:
+    size = shape_of(gather.op.operands[0])[dimension]
+    parts = form.chunks(size)
+    if not parts:
         return
     # Of each block the same rows: they are not contiguous in the gathered array.
     outer = gather.count if dimension == gather.dimension else 1

@@ -39,9 +39,6 @@ from .form import Empty, Form
 from .pieces import barrier, compute, empty, join, take
 from .rewriting import RewritingPass, apart
 
-_USUAL = 4
-"""Chunks, if the form does not say how many."""
-
 
 @dataclass(frozen=True)
 class OverlapAllToAll(RewritingPass[Exchange]):
@@ -63,8 +60,8 @@ class OverlapAllToAll(RewritingPass[Exchange]):
         return apart(exchanges_of(body.module), ops)
 
     def rewrite(self, site: Exchange, body: BodyForm, form: Form) -> None:
-        parts = form.parts or _USUAL
-        if parts > 1 and site.size % parts == 0:
+        parts = form.chunks(site.size)
+        if parts:
             _rewrite(site, parts, form)
 
 

@@ -48,9 +48,6 @@ from .form import Empty, Form
 from .pieces import barrier, compute, empty, join, piece_type, take
 from .rewriting import RewritingPass
 
-_USUAL = 4
-"""Chunks, if the form does not say how many."""
-
 
 @dataclass(frozen=True)
 class OverlapGatherScatter(RewritingPass[ScatteredBlock]):
@@ -71,8 +68,8 @@ class OverlapGatherScatter(RewritingPass[ScatteredBlock]):
         return scattered_blocks(ops, body)
 
     def rewrite(self, site: ScatteredBlock, body: BodyForm, form: Form) -> None:
-        parts = form.parts or _USUAL
-        if parts < 2 or site.size % parts:
+        parts = form.chunks(site.size)
+        if not parts:
             return
         result = site.back.results[0]
         with ir.InsertionPoint(site.back), site.op.location:

@@ -28,13 +28,11 @@ from .row_pieces import RowPieces, no_rows
 from .row_rounds import segments
 from .scatters import ScatteredProducts
 
-_CHUNKS = 4
-
 
 def compute_in_chunks(block: RowBlock, body: BodyForm, form: Form) -> None:
     """Rewrites a block, if chunks have as many rows of each device."""
-    parts = form.parts or _CHUNKS
-    if parts < 2 or block.size % parts:
+    parts = form.chunks(block.size)
+    if not parts:
         return
     around = ring(body, block.axes, form.order)
     functions = SiteFunctions(block.all_ops, form)

@@ -23,14 +23,11 @@ from .row_pieces import RowPieces, no_rows
 from .row_rounds import Round, rounds_of
 from .scatters import ScatteredProducts
 
-_USUAL = 4
-"""Chunks, if the form does not say how many."""
-
 
 def compute_in_stages(block: RowBlock, form: Form) -> None:
     """Rewrites a block, if chunks have as many rows of each device."""
-    parts = form.parts or _USUAL
-    if parts > 1 and block.size % parts == 0:
+    parts = form.chunks(block.size)
+    if parts:
         _Stages(block, form, parts).rewrite()
 
 
@@ -67,20 +64,16 @@ class _Stages(RowPieces):
             known.update(zip((op.results[0] for op in this.gathers), gathered, strict=True))
             pieces = dict(known)
             names = self._stage(pieces, sums, this.first)
-            stored, summed = [pieces[name] for name in names], list(sums.values())
-            stored, summed, following, waiting = self._ordered(stored, summed, following, waiting)
+            stored = [pieces[name] for name in names]
+            stored, following, waiting = self._ordered(stored, following, waiting, sums=sums)
             known.update(zip(names, stored, strict=True))
-            sums.update(zip(sums, summed, strict=True))
             if not this.second and this.scatter is None:
                 continue
             scattered = [self._scattered(this, value) for value in waiting]
             pieces = dict(known)
             self._stage(pieces, sums, this.second)
-            waiting, summed = self._summed(this, pieces), list(sums.values())
-            waiting, summed, scattered, following = self._ordered(
-                waiting, summed, scattered, following
-            )
-            sums.update(zip(sums, summed, strict=True))
+            waiting = self._summed(this, pieces)
+            waiting, scattered, following = self._ordered(waiting, scattered, following, sums=sums)
             results += scattered
         results += [self._scattered(this, value) for value in waiting]
         if this.scatter is not None:
@@ -127,12 +120,11 @@ class _Stages(RowPieces):
         """What is scattered of a chunk, if anything."""
         if this.scatter is None:
             return []
-        ops = this.scatter.ops
-        for op in ops:
-            for operand in op.operands if op.name == DOT else ():
+        for product in this.scatter.products:
+            for operand in product.op.operands:
                 if operand in self.block.cuts:
                     self.piece(pieces, operand)
-        found = compute(ops, pieces, self.block.cuts, self.size, no_rows)
+        found = compute(this.scatter.ops, pieces, self.block.cuts, self.size, no_rows)
         return [found[this.scatter.summed]]
 
     def _scattered(self, this: Round, summed: Value) -> Value:
@@ -152,8 +144,12 @@ class _Stages(RowPieces):
         """The rows of this device in what is scattered."""
         return Cut(scatter.cut.dimension, self.block.size)
 
-    def _ordered(self, *groups: Sequence[Value]) -> list[list[Value]]:
-        """Groups of values, none of which is used before all are there."""
-        values = [value for group in groups for value in group]
-        values = iter(self.order(*values) if len(values) > 1 else values)
-        return [list(itertools.islice(values, len(group))) for group in groups]
+    def _ordered(
+        self, *groups: Sequence[Value], sums: dict[Value, Value] | None = None
+    ) -> list[list[Value]]:
+        """Groups of values, none of which is used before all are there, as are `sums`."""
+        sums = {} if sums is None else sums
+        values = [*sums.values(), *itertools.chain(*groups)]
+        ordered = iter(self.order(*values) if len(values) > 1 else values)
+        sums.update(zip(list(sums), ordered, strict=False))
+        return [list(itertools.islice(ordered, len(group))) for group in groups]

@@ -20,9 +20,6 @@ from .pieces import barrier, compute, empty, join, piece_type, take
 from .released import Ordered
 from .scatters import SummedProducts
 
-_USUAL = 4
-"""Chunks, if the form does not say how many."""
-
 
 def sum_in_chunks(summed: SummedProducts, form: Form) -> None:
     """Rewrites the sum, if the products have a free dimension that is that many chunks."""
@@ -92,10 +89,10 @@ class _Chunks:
 
 
 def _chunks(summed: SummedProducts, form: Form) -> _Chunks | None:
-    parts = form.parts or _USUAL
-    for size, _, dimension in free_dimensions(summed, summed.sides) if parts >= 2 else ():
+    for size, _, dimension in free_dimensions(summed, summed.sides):
+        parts = form.chunks(size)
         cuts, rows = summed.cuts(Cut(dimension, size)), whole_operands(summed, dimension)
-        if cuts is not None and rows is not None and size % parts == 0:
+        if cuts is not None and rows is not None and parts:
             return _Chunks(cuts, rows, parts)
     return None
 

@@ -25,9 +25,10 @@ class OverlapChoice:
       line: The user's line of the communication; "" if unknown.
       axes: The mesh axes along which devices communicate.
       devices: The number of devices in a group.
-      form: "ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll", "row-chunks" or
-        "summed-chunks"; "asynchronous" if it is left as it is, and with the target's compiler
-        options sent while other products run; None if it is left for another reason.
+      form: "ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll", "row-chunks",
+        "row-stages" or "summed-chunks"; "asynchronous" if it is left as it is, and with the
+        target's compiler options sent while other products run; None if it is left for another
+        reason.
       parts: The number of chunks or steps; 0 for the usual number of the form.
       plain_seconds: The expected time of the plain program; None if no form was considered.
       expected_seconds: That of the form.
