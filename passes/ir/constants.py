@@ -8,6 +8,7 @@ with_type(op, type_)      a constant with as many of these as another type has
 from __future__ import annotations
 
 import re
+from typing import cast
 
 from jaxlib.mlir import ir
 
@@ -53,6 +54,7 @@ def _written(op: ir.Operation, type_: ir.Type) -> Value:
     """A constant with the elements that the text of another one has."""
     found = _DENSE.search(str(op.get_asm()))
     assert found is not None, "the text of a constant has its elements"
-    made = ir.Operation.parse(f"%0 = {CONSTANT} {found[0]} : {type_}", context=op.context)
-    ir.InsertionPoint.current.insert(made)
-    return made.results[0]
+    location = cast("ir.Location", ir.Location.current)  # jaxlib 0.10's stubs give no type
+    text = f"%0 = {CONSTANT} {found[0]} : {type_} {location}"
+    written = ir.Operation.parse(text, context=op.context)
+    return written.clone().operation.results[0]  # a clone is inserted

@@ -39,6 +39,15 @@ def test_a_splat_of_another_shape(element):
         assert expected in str(made.owner)
 
 
+@pytest.mark.parametrize("element", SPLATS)
+def test_a_constant_keeps_the_location_it_is_made_at(element):
+    with shmap_passes.make_context(), ir.Location.unknown():
+        _, op = parsed(f"dense<{SPLATS[element]}> : tensor<4x{element}>")
+        with ir.InsertionPoint(op), ir.Location.file("user.py", 3, 7):
+            made = with_type(op, op.results[0].type)
+        assert str(made.owner.location) == 'loc("user.py":3:7)'
+
+
 @pytest.mark.parametrize("element", LISTS)
 def test_what_is_no_splat(element):
     with shmap_passes.make_context(), ir.Location.unknown():
