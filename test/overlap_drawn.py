@@ -17,9 +17,9 @@ from jax.sharding import PartitionSpec as P
 from shmap_passes import Pass
 from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.overlap import form
-from shmap_passes.overlap.inline_local import inline_local
-from shmap_passes.overlap.inline_steps import inline_steps
-from shmap_passes.overlap.sites import find_sites
+from shmap_passes.overlap.choose.sites import find_sites
+from shmap_passes.overlap.rewrite.inline_local import inline_local
+from shmap_passes.overlap.rewrite.inline_steps import inline_steps
 
 from shmap_compiler import shard_map
 

@@ -34,12 +34,12 @@ from ..base import Pass, PipelineError
 from ..cost.machine import Machine
 from ..ir.find_ops import find_ops
 from ..ir.inline_calls import erase_uncalled
-from .choices import choices
-from .chosen_forms import record
-from .decision import Choice, Effort
+from .choose.choices import choices
+from .choose.chosen_forms import record
+from .choose.decision import Choice, Effort
 from .form import Form, write
-from .inline_local import inline_local
-from .inline_steps import inline_steps
+from .rewrite.inline_local import inline_local
+from .rewrite.inline_steps import inline_steps
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,10 @@ from jaxlib.mlir import ir
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.ops import next_op
+from .choose.gathered_products import GatheredProducts, gathered_products
 from .form import Form
-from .gathered_products import GatheredProducts, gathered_products
-from .pieces import barrier
-from .rewriting import RewritingPass
+from .rewrite.pieces import barrier
+from .rewrite.rewriting import RewritingPass
 
 
 @dataclass(frozen=True)

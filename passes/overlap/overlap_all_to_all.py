@@ -32,12 +32,12 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.types import Value
-from .called import Alike
-from .cuts import Cut
-from .exchanges import ALL_TO_ALL, Exchange, exchanges_of
+from .find.cuts import Cut
+from .find.exchanges import ALL_TO_ALL, Exchange, exchanges_of
 from .form import Empty, Form
-from .pieces import barrier, compute, empty, join, take
-from .rewriting import RewritingPass, apart
+from .rewrite.called import Alike
+from .rewrite.pieces import barrier, compute, empty, join, take
+from .rewrite.rewriting import RewritingPass, apart
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ from typing import Literal
 from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
-from .exchange_blocks import ExchangeBlock, exchange_blocks_of
-from .exchange_chunks import exchange_in_chunks
-from .exchanges import ALL_TO_ALL
+from .find.exchange_blocks import ExchangeBlock, exchange_blocks_of
+from .find.exchanges import ALL_TO_ALL
 from .form import Empty, Form
-from .rewriting import RewritingPass, apart
+from .rewrite.exchange_chunks import exchange_in_chunks
+from .rewrite.rewriting import RewritingPass, apart
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
+from .choose.gather_sites import columns_of
+from .find.gathers import Gather, gathers
 from .form import Empty, Form
-from .gather_chunks import gather_in_chunks
-from .gather_sites import columns_of
-from .gathers import Gather, gathers
-from .rewriting import RewritingPass
+from .rewrite.gather_chunks import gather_in_chunks
+from .rewrite.rewriting import RewritingPass
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,11 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
+from .find.gathers import Gather, gathers
 from .form import Empty, Form
-from .gather_chunks import gather_in_chunks
-from .gather_ring import gather_by_ring
-from .gathers import Gather, gathers
-from .rewriting import RewritingPass
+from .rewrite.gather_chunks import gather_in_chunks
+from .rewrite.gather_ring import gather_by_ring
+from .rewrite.rewriting import RewritingPass
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,11 @@ from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from ..ir.types import Value
-from .blocks import ScatteredBlock, scattered_blocks
-from .cuts import Cut
+from .find.blocks import ScatteredBlock, scattered_blocks
+from .find.cuts import Cut
 from .form import Empty, Form
-from .pieces import barrier, compute, empty, join, piece_type, take
-from .rewriting import RewritingPass
+from .rewrite.pieces import barrier, compute, empty, join, piece_type, take
+from .rewrite.rewriting import RewritingPass
 
 
 @dataclass(frozen=True)

@@ -48,12 +48,12 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import REDUCE_SCATTER
+from .find.scatters import ScatteredProducts, scattered_products
 from .form import Empty, Form
-from .released import Ordered
-from .rewriting import OrderingPass
-from .scatter_chunks import ordered_chunks, sum_in_chunks
-from .scatter_ring import ordered_sums, scatter_by_ring
-from .scatters import ScatteredProducts, scattered_products
+from .rewrite.released import Ordered
+from .rewrite.rewriting import OrderingPass
+from .rewrite.scatter_chunks import ordered_chunks, sum_in_chunks
+from .rewrite.scatter_ring import ordered_sums, scatter_by_ring
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_REDUCE
+from .find.scatters import SummedProducts, summed_products
 from .form import Empty, Form
-from .released import Ordered
-from .rewriting import OrderingPass
-from .scatter_chunks import ordered_chunks, sum_in_chunks
-from .scatters import SummedProducts, summed_products
+from .rewrite.released import Ordered
+from .rewrite.rewriting import OrderingPass
+from .rewrite.scatter_chunks import ordered_chunks, sum_in_chunks
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,12 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
+from .find.row_blocks import RowBlock, row_blocks_of
 from .form import Empty, Form
-from .rewriting import RewritingPass, apart
-from .rings import can_go_round
-from .row_blocks import RowBlock, row_blocks_of
-from .row_chunks import compute_in_chunks
-from .row_stages import compute_in_stages
+from .rewrite.rewriting import RewritingPass, apart
+from .rewrite.rings import can_go_round
+from .rewrite.row_chunks import compute_in_chunks
+from .rewrite.row_stages import compute_in_stages
 
 
 @dataclass(frozen=True)

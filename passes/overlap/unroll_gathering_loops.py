@@ -44,14 +44,14 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..ir.body_form import BodyForm
 from ..ir.ops import terminator
 from ..ir.types import Value
-from .first_step import first_alone
+from .find.loops import WHILE, CountedLoop, GatheringLoop, gathering_loops
 from .form import Empty, Form
-from .inline_steps import inline_steps
-from .loops import WHILE, CountedLoop, GatheringLoop, gathering_loops
-from .pieces import constant_like
-from .rewriting import RewritingPass
-from .stacks import forward_stacks
-from .steps import Steps
+from .rewrite.first_step import first_alone
+from .rewrite.inline_steps import inline_steps
+from .rewrite.pieces import constant_like
+from .rewrite.rewriting import RewritingPass
+from .rewrite.stacks import forward_stacks
+from .rewrite.steps import Steps
 
 _MOST_STEPS = 64
 

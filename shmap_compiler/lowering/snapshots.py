@@ -15,8 +15,8 @@ from typing import Any
 import shmap_passes
 from jax.interpreters.mlir import ir
 from shmap_passes import ChooseOverlap, Pass
-from shmap_passes.overlap.chosen_forms import ChosenForm
-from shmap_passes.overlap.decision import Choice
+from shmap_passes.overlap.choose.chosen_forms import ChosenForm
+from shmap_passes.overlap.choose.decision import Choice
 
 from shmap_compiler.base.untyped import OpView
 

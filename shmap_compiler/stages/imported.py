@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 from shmap_passes import ChooseOverlap, Partitioner, PassFailure
 from shmap_passes.checks.check_hangs import CheckHangs
 from shmap_passes.cost.machine import Machine
-from shmap_passes.overlap.chosen_forms import recording
+from shmap_passes.overlap.choose.chosen_forms import recording
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, ProgramName, TargetError

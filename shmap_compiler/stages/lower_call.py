@@ -8,7 +8,7 @@ from typing import get_args
 import jax
 from shmap_passes import GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
-from shmap_passes.overlap.chosen_forms import recording
+from shmap_passes.overlap.choose.chosen_forms import recording
 
 from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, TargetError

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shmap_passes.overlap.chosen_forms import ChosenForm
+from shmap_passes.overlap.choose.chosen_forms import ChosenForm
 
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.text_tables import show_bytes, show_seconds

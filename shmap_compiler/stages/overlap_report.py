@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from shmap_passes import ChooseOverlap
 from shmap_passes.cost.machine import Machine
-from shmap_passes.overlap.decision import Choice
+from shmap_passes.overlap.choose.decision import Choice
 
 from shmap_compiler.base.text_tables import show_seconds, table
 from shmap_compiler.lowering.overlap import OverlapSetting

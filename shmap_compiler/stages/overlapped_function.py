@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shmap_passes.cost.machine import Machine
-from shmap_passes.overlap.chosen_forms import recording
+from shmap_passes.overlap.choose.chosen_forms import recording
 
 from shmap_compiler.base.untyped import Function, PyTree, Setting
 from shmap_compiler.lowering.overlap import OverlapSetting, using_setting

@@ -49,6 +49,8 @@ ROOMS = {
         "import_",
     ),
 }
+INSIDE = {"shmap_passes.overlap": ("form", "find", "rewrite", "choose")}
+"""The rooms inside of a room, from the lowest to the highest; above them are the modules beside."""
 ABOVE = {"shmap_compiler": ("shmap_tools",), "shmap_passes": ("shmap_compiler", "shmap_tools")}
 """Packages that a package does not import."""
 
@@ -83,17 +85,28 @@ def imports(tree, package, late=False):
         yield from imports(node, package, late or hides)
 
 
-def room(module):
-    return module.split(".")[1] if module.count(".") else ""
+def room(module, outside):
+    """The room of a module in a package, or in a room that has rooms; "" for one from elsewhere."""
+    return module.removeprefix(f"{outside}.").split(".")[0] if f"{outside}." in module else ""
 
 
 def package_of(name, path):
     return name if path.name == "__init__.py" else name.rpartition(".")[0]
 
 
+def goes_up(name, module, outside, rooms, beside):
+    """Whether a module in one of the rooms imports another from above.
+
+    Args:
+      outside: the package, or the room, that has the rooms.
+      beside: the floor of modules beside the rooms.
+    """
+    floors = {r: floor for floor, r in enumerate(rooms)}
+    here, there = room(name, outside), room(module, outside)
+    return here in floors and there != "" and floors.get(there, beside) > floors[here]
+
+
 def violations(package, name, tree, path=Path("module.py")):
-    order = {r: floor for floor, r in enumerate(ROOMS.get(package, ()))}
-    here = room(name)
     for module, taken, late in imports(tree, package_of(name, path)):
         if module.split(".")[0] in ABOVE.get(package, ()):
             yield f"{name} imports {module}, a package above"
@@ -101,9 +114,11 @@ def violations(package, name, tree, path=Path("module.py")):
             continue
         if late:
             yield f"{name} hides an import of {module} in a function or behind TYPE_CHECKING"
-        there = room(f"{module}.{taken}")
-        if here in order and order.get(there, -1) > order[here]:
-            yield f"{name} imports {module}.{taken}: {there} is above {here}"
+        there = f"{module}.{taken}"
+        levels = [(package, ROOMS.get(package, ()), -1)]
+        levels += [(outside, rooms, len(rooms)) for outside, rooms in INSIDE.items()]
+        if any(goes_up(name, there, *level) for level in levels):
+            yield f"{name} imports {there}, which is above it"
 
 
 def graph(package):
@@ -181,8 +196,12 @@ def test_no_modules_import_each_other(package):
 @pytest.mark.parametrize(
     ("name", "text", "found"),
     [
-        ("base.errors", "from shmap_compiler.graph.graph import Graph", "graph is above base"),
-        ("base.errors", "from shmap_compiler.graph import graph", "graph is above base"),
+        (
+            "base.errors",
+            "from shmap_compiler.graph.graph import Graph",
+            "graph.Graph, which",
+        ),
+        ("base.errors", "from shmap_compiler.graph import graph", "graph.graph, which"),
         ("graph.graph", "def f():\n    import shmap_compiler.base.errors", "hides an import"),
         ("stages.lowered", "if TYPE_CHECKING:\n    from shmap_compiler.base import specs", "hides"),
         ("stages.lowered", "import shmap_tools", "a package above"),
@@ -193,3 +212,29 @@ def test_of_this_test(name, text, found):
     result = list(violations("shmap_compiler", f"shmap_compiler.{name}", ast.parse(text)))
     assert len(result) == (found is not None)
     assert found is None or found in result[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "upward"),
+    [
+        ("find.cuts", "from ..rewrite.pieces import join", True),
+        ("find.cuts", "from ..rewrite import pieces", True),
+        ("find.cuts", "from ..form import Form", False),
+        ("rewrite.pieces", "from ..find.cuts import Cut", False),
+        ("rewrite.pieces", "from ..choose_overlap import ChooseOverlap", True),
+        ("rewrite.pieces", "from ...ir.ops import defining_op", False),
+        ("choose_overlap", "from .choose.choices import choices", False),
+        ("form", "from .find.cuts import Cut", True),
+    ],
+)
+def test_rooms_inside_of_a_room(name, text, upward):
+    found = list(violations("shmap_passes", f"shmap_passes.overlap.{name}", ast.parse(text)))
+    assert bool(found) == upward
+
+
+@pytest.mark.parametrize("outside", INSIDE)
+def test_every_room_inside_is_on_one_floor(outside):
+    package, _, inside = outside.partition(".")
+    folder = ROOT / FOLDERS[package] / inside
+    rooms = {p.name for p in folder.iterdir() if (p / "__init__.py").exists()}
+    assert rooms == {r for r in INSIDE[outside] if not (folder / f"{r}.py").exists()}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
-from shmap_passes.overlap.chosen_forms import ChosenForm
+from shmap_passes.overlap.choose.chosen_forms import ChosenForm
 from shmap_passes.overlap.form import Form
 
 from shmap_compiler import Target, TargetError, shard_map

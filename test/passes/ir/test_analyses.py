@@ -13,9 +13,9 @@ from shmap_passes.checks.verify import Verify
 from shmap_passes.ir.analyses import analysis, keeping_analyses
 from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.ir.collective_ops import collectives_of
-from shmap_passes.overlap.exchange_blocks import exchange_blocks_of
-from shmap_passes.overlap.exchanges import exchanges_of
-from shmap_passes.overlap.row_blocks import row_blocks_of
+from shmap_passes.overlap.find.exchange_blocks import exchange_blocks_of
+from shmap_passes.overlap.find.exchanges import exchanges_of
+from shmap_passes.overlap.find.row_blocks import row_blocks_of
 
 LIT = Path(__file__).parents[1]
 MODULE = """

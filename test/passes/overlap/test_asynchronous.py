@@ -14,8 +14,8 @@ from jaxlib.mlir import ir
 from shmap_passes.cost.chips import TPU_V5P
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Torus
+from shmap_passes.overlap.choose.chosen_forms import recording
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
-from shmap_passes.overlap.chosen_forms import recording
 from test_choices import H100, MLP, V5E, V5P, V6E, mlp_gradient
 
 from shmap_compiler import shard_map
@@ -201,7 +201,7 @@ def test_no_two_sums_run_beside_the_products_of_each_other(columns, expected):
 
 def test_what_hides_the_collectives_of_a_group_does_not_hide_those_of_the_next(monkeypatch):
     """In blocks with many collectives, some are decided about at a time."""
-    monkeypatch.setattr("shmap_passes.overlap.asynchronous._TOGETHER", 1)
+    monkeypatch.setattr("shmap_passes.overlap.choose.asynchronous._TOGETHER", 1)
     assert forms(successive, V6E) == ["asynchronous", "partial-sums"]
     twice = (*PROGRAMS[successive][1][:2], (16384, 12288))
     assert forms(successive, V6E, sizes=twice) == ["asynchronous", "asynchronous"]

@@ -15,8 +15,8 @@ from jax import lax
 from jaxlib.mlir import ir
 from run_module import run_module
 from shmap_passes.ir.ops import terminator
-from shmap_passes.overlap.cuts import Cut, cut_of_operand, cut_through
-from shmap_passes.overlap.pieces import compute, empty, join, take
+from shmap_passes.overlap.find.cuts import Cut, cut_of_operand, cut_through
+from shmap_passes.overlap.rewrite.pieces import compute, empty, join, take
 
 
 def values(*shapes):

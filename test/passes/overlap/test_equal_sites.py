@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from overlap_programs import BY_NAME, PROGRAMS, WriteForm, mesh
 from shmap_passes.ir import build
-from shmap_passes.overlap.equal_sites import shared, sharing
 from shmap_passes.overlap.form import Form
+from shmap_passes.overlap.rewrite.equal_sites import shared, sharing
 
 import shmap_compiler
 from shmap_compiler import shard_map

@@ -12,9 +12,9 @@ from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from shmap_passes import find_ops
 from shmap_passes.cost.chips import TPU_7X
+from shmap_passes.overlap.choose.gathered_products import kept_too_long
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
 from shmap_passes.overlap.form import read
-from shmap_passes.overlap.gathered_products import kept_too_long
 from test_choices import V5E, V5P, V6E
 
 from shmap_compiler import shard_map

@@ -7,7 +7,7 @@ import shmap_passes
 from jaxlib.mlir import ir
 from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.ir.find_ops import find_ops
-from shmap_passes.overlap.loops import WHILE, counted_loop, gathering_loops
+from shmap_passes.overlap.find.loops import WHILE, counted_loop, gathering_loops
 
 MODULE = """module {{
   sdy.mesh @mesh = <["i"=2]>

@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.ir.collective_ops import COLLECTIVES
 from shmap_passes.ir.dataflow import Dataflow
-from shmap_passes.overlap.independence import Independence
+from shmap_passes.overlap.find.independence import Independence
 
 
 def beside(fun):

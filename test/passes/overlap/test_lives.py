@@ -3,7 +3,7 @@
 import shmap_passes
 from jaxlib.mlir import ir
 from shmap_passes.ir.dataflow import Dataflows
-from shmap_passes.overlap.lives import Lives, peak
+from shmap_passes.overlap.choose.lives import Lives, peak
 
 TEXT = """func.func @main(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>)
     -> (tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>) {

@@ -70,7 +70,7 @@ def results(program):
 @pytest.mark.parametrize("form", ["columns", "partial-sums"])
 @pytest.mark.parametrize("seed", [6, 7, 21, 25, 28, 654, 742])
 def test_results(seed, form, monkeypatch):
-    monkeypatch.setattr("shmap_passes.overlap.released.FEW_BYTES", 0)
+    monkeypatch.setattr("shmap_passes.overlap.rewrite.released.FEW_BYTES", 0)
 
     def with_sums(ordered):
         scatters = BY_NAME["overlap-product-scatter"](form=form, parts=2, ordered=ordered)

@@ -110,7 +110,7 @@ def test_a_rewritten_program_computes_what_the_plain_one_does(name, pass_name, o
 
 @pytest.mark.parametrize("form", ["columns", "partial-sums"])
 def test_products_that_read_large_arrays_last_are_computed_first(form, monkeypatch):
-    monkeypatch.setattr("shmap_passes.overlap.released.FEW_BYTES", 0)
+    monkeypatch.setattr("shmap_passes.overlap.rewrite.released.FEW_BYTES", 0)
     options = {"form": form, "parts": 2}
     early, late = (
         BY_NAME["overlap-product-scatter"](**options, ordered=ordered) for ordered in (True, False)

@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import ALL_GATHER
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.overlap.form import FORM, Form, read, write
-from shmap_passes.overlap.rewriting import RewritingPass
+from shmap_passes.overlap.rewrite.rewriting import RewritingPass
 from shmap_passes.pipeline import overlap_passes
 
 MODULE = """module {{

@@ -5,8 +5,8 @@ import shmap_passes
 from body_module import ADD, over
 from jaxlib.mlir import ir
 from shmap_passes.cost.overlap import ProductShape
+from shmap_passes.overlap.choose.sites import find_sites
 from shmap_passes.overlap.form import FORM, Form, erase, read, write
-from shmap_passes.overlap.sites import find_sites
 
 GATHER = f"""%g = "stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64, {over("i")}}}>
         : (tensor<4x8xf32>) -> tensor<16x8xf32>"""

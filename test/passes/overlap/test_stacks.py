@@ -7,7 +7,7 @@ import pytest
 import shmap_passes
 from jaxlib.mlir import ir
 from run_module import run_module
-from shmap_passes.overlap.stacks import forward_stacks
+from shmap_passes.overlap.rewrite.stacks import forward_stacks
 
 UPDATE = "stablehlo.dynamic_update_slice"
 STACK = "tensor<3x3xf32>"

@@ -17,10 +17,10 @@ from shmap_passes.cost.chips import TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Torus
 from shmap_passes.ir.dataflow import Dataflows
-from shmap_passes.overlap import vmem
+from shmap_passes.overlap.choose import vmem
+from shmap_passes.overlap.choose.lives import Lives
+from shmap_passes.overlap.choose.vmem import REASON
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
-from shmap_passes.overlap.lives import Lives
-from shmap_passes.overlap.vmem import REASON
 from test_choices import (
     EXPERTS,
     MLP,

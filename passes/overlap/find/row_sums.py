@@ -1,0 +1,45 @@
+"""Reductions that add along some dimensions, such as those of a bias' gradient over rows."""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+
+from ...ir import build
+from ...ir.collective_ops import reduction
+from ...ir.constants import CONSTANT, elements
+from ...ir.ops import defining_op
+from ...ir.types import Value, shape_of, tensor
+
+REDUCE = "stablehlo.reduce"
+
+
+def adds_along(op: ir.Operation, dimension: int) -> bool:
+    """Whether a reduction adds what one array has along a dimension, and nothing else."""
+    if len(op.operands) != 2 or reduction(op) != "stablehlo.add":
+        return False
+    return dimension in _dimensions(op) and _is_zero(op.operands[1])
+
+
+def row_sum(op: ir.Operation, piece: Value, element: ir.Type) -> Value:
+    """What a reduction gives for a piece of its array, as numbers of type `element`."""
+    scalar = tensor([], element)
+    shape = [size for d, size in enumerate(shape_of(piece)) if d not in _dimensions(op)]
+    zero = build.constant(ir.DenseElementsAttr.get_splat(scalar, ir.FloatAttr.get(element, 0.0)))
+    value = build.like(op, tensor(shape, element), [build.convert(piece, element), zero])
+    block = ir.OpResult(value).owner.operation.regions[0].blocks[0]
+    for inside in (*block.arguments, *block.operations[0].results):
+        inside.set_type(scalar)
+    return value
+
+
+def _dimensions(op: ir.Operation) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+
+
+def _is_zero(value: Value) -> bool:
+    op = defining_op(value)
+    found = elements(op) if op is not None and op.name == CONSTANT else None
+    if found is None or not found.is_splat:
+        return False
+    zero = found.get_splat_value()
+    return isinstance(zero, ir.FloatAttr) and zero.value == 0

@@ -1,0 +1,1 @@
+"""Builds what sites become: chunks, rings and unrolled steps."""

@@ -1,0 +1,217 @@
+"""Takes pieces of values, computes operations on pieces, and joins pieces.
+
+Everything here is built at the current insertion point and location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from ...ir import build
+from ...ir.constants import CONSTANT, is_splat, with_type
+from ...ir.ops import defining_op
+from ...ir.slices import put_at, scalar
+from ...ir.types import Value, element_of, shape_of, tensor
+from ..find.cuts import SLICE, Cut, cut_of_operand
+
+Take = Callable[[Value, Cut], Value]
+"""Takes the piece of a value that is cut."""
+
+
+def piece_type(value: Value, cut: Cut, size: int) -> ir.RankedTensorType:
+    """The type of a piece of which `size` indices are those that are cut."""
+    shape = shape_of(value)
+    shape[cut.dimension] = cut.outer * size * cut.inner
+    return tensor(shape, element_of(value))
+
+
+def adding_type(element: ir.Type) -> ir.Type:
+    """The type in which numbers of a type are added up: f32 for shorter ones."""
+    is_short = isinstance(element, ir.BF16Type | ir.F16Type)
+    return ir.F32Type.get() if is_short else element
+
+
+def constant_like(value: Value, number: int) -> Value:
+    """An integer of the type of a value."""
+    type_ = ir.RankedTensorType(value.type)
+    attribute = ir.IntegerAttr.get(type_.element_type, number)
+    return build.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
+
+
+def take(value: Value, cut: Cut, start: int, size: int) -> Value:
+    """Indices `start` to `start + size` of those that are cut."""
+    shape = shape_of(value)
+    if size == cut.size:
+        return value
+    if cut.outer == 1:
+        return _slice(value, cut.dimension, start * cut.inner, size * cut.inner)
+    split = list(shape)
+    split[cut.dimension : cut.dimension + 1] = [cut.outer, cut.size * cut.inner]
+    apart = build.reshape(tensor(split, element_of(value)), value)
+    piece = _slice(apart, cut.dimension + 1, start * cut.inner, size * cut.inner)
+    return build.reshape(piece_type(value, cut, size), piece)
+
+
+def _slice(value: Value, dimension: int, start: int, size: int) -> Value:
+    shape = shape_of(value)
+    starts = [0] * len(shape)
+    starts[dimension] = start
+    ends = list(shape)
+    ends[dimension] = start + size
+    return build.slice_(value, starts, ends)
+
+
+def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None) -> Value:
+    """The value whose pieces, of equal sizes, are given in order.
+
+    Args:
+      pieces: at least one.
+      cut: that of the value.
+      type_: that of the value.
+      buffer: what the pieces are put in; None to concatenate them.
+    """
+    if len(pieces) == 1:
+        return pieces[0]
+    dimension = cut.dimension + (cut.outer > 1)
+    size = cut.size // len(pieces) * cut.inner
+    whole = tensor(_apart(ir.RankedTensorType(type_).shape, cut, cut.size), element_of(pieces[0]))
+    parts = [
+        build.reshape(
+            tensor(_apart(shape_of(piece), cut, cut.size // len(pieces)), element_of(piece)), piece
+        )
+        if cut.outer > 1
+        else piece
+        for piece in pieces
+    ]
+    if buffer is None:
+        joined: Value = build.concatenate(parts, dimension)
+    else:
+        joined = build.reshape(whole, buffer) if cut.outer > 1 else buffer
+        for number, part in enumerate(parts):
+            joined = put_at(joined, part, dimension, scalar(number * size))
+    return build.reshape(type_, joined) if cut.outer > 1 else joined
+
+
+def _apart(shape: Sequence[int], cut: Cut, size: int) -> list[int]:
+    """The shape with the dimension that is cut in two, if it is not contiguous."""
+    split = list(shape)
+    if cut.outer > 1:
+        split[cut.dimension : cut.dimension + 1] = [cut.outer, size * cut.inner]
+    return split
+
+
+def empty(type_: ir.Type, how: str) -> Value:
+    """A buffer every element of which is written before it is read."""
+    if how == "allocate":
+        call = ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[type_],
+            attributes={"call_target_name": ir.StringAttr.get("AllocateBuffer")},
+        )
+        return call.results[0]
+    return splat(ir.RankedTensorType(type_))
+
+
+def splat(type_: ir.RankedTensorType) -> Value:
+    """Zeros."""
+    element = type_.element_type
+    if isinstance(element, ir.ComplexType):
+        zero = build.constant(
+            ir.DenseElementsAttr.get_splat(
+                tensor([], element.element_type), ir.FloatAttr.get(element.element_type, 0.0)
+            )
+        )
+        return broadcast(stablehlo.complex(zero, zero), type_)
+    attribute = (
+        ir.FloatAttr.get(element, 0.0)
+        if isinstance(element, ir.FloatType)
+        else ir.IntegerAttr.get(element, 0)
+    )
+    constant = build.constant(ir.DenseElementsAttr.get_splat(tensor([], element), attribute))
+    return broadcast(constant, type_)
+
+
+def broadcast(value: Value, type_: ir.Type) -> Value:
+    """A scalar at every place."""
+    return build.broadcast_in_dim(type_, value, [])
+
+
+def barrier(*values: Value) -> list[Value]:
+    """The values, none of which is used before all are there."""
+    types = [value.type for value in values]
+    op = ir.Operation.create("stablehlo.optimization_barrier", types, values)
+    return list(op.results)
+
+
+def compute(
+    ops: Iterable[ir.Operation],
+    pieces: Mapping[Value, Value],
+    cuts: Mapping[Value, Cut],
+    size: int,
+    take_piece: Take,
+    element: ir.Type | None = None,
+) -> dict[Value, Value]:
+    """Computes operations with one result each on pieces.
+
+    Args:
+      ops: in program order.
+      pieces: by the value that they are pieces of.
+      cuts: of the results of `ops`.
+      size: how many of the indices that are cut a piece has.
+      take_piece: for operands that are not computed in pieces.
+      element: the element type of all results, if it is another than that of the operations.
+
+    Returns:
+      `pieces`, and those of the results.
+    """
+    known = dict(pieces)
+    for op in ops:
+        result = op.results[0]
+        cut = cuts[result]
+        operands = [
+            known[operand] if operand in known else _operand(op, number, cut, size, take_piece)
+            for number, operand in enumerate(op.operands)
+        ]
+        type_ = piece_type(result, cut, size)
+        if element is not None:
+            type_ = tensor(type_.shape, element)
+        known[result] = build.like(op, type_, operands)
+        if op.name == SLICE:
+            _take_all(known[result], cut.dimension)
+    return known
+
+
+def _take_all(sliced: Value, dimension: int) -> None:
+    """Has a slice of a piece take all of its indices along a dimension."""
+    op = ir.OpResult(sliced).owner.operation
+    ends = list(ir.DenseI64ArrayAttr(op.attributes["limit_indices"]))
+    ends[dimension] = shape_of(op.operands[0])[dimension]
+    op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(ends)
+
+
+def _operand(op: ir.Operation, number: int, result_cut: Cut, size: int, take_piece: Take) -> Value:
+    """An operand that is not computed in pieces, or the piece of it that the op needs."""
+    operand = op.operands[number]
+    cut = cut_of_operand(op, number, result_cut)
+    if cut is None:
+        return operand
+    return _smaller(operand, cut, size) or take_piece(operand, cut)
+
+
+def _smaller(value: Value, cut: Cut, size: int) -> Value | None:
+    """A piece of a value that is the same along the dimension that is cut."""
+    op = defining_op(value)
+    type_ = piece_type(value, cut, size)
+    if op is None:
+        return None
+    if op.name == CONSTANT:
+        return with_type(op, type_) if is_splat(op) else None
+    if op.name == "stablehlo.broadcast_in_dim":
+        dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        here = [k for k, d in enumerate(dimensions) if d == cut.dimension]
+        if all(shape_of(op.operands[0])[k] == 1 for k in here):
+            return build.broadcast_in_dim(type_, op.operands[0], dimensions)
+    return None
