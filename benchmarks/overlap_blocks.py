@@ -73,6 +73,15 @@ def attention(x, q, k, v, w):
     return x + scattered(mixed.reshape(len(rows), -1) @ w)
 
 
+def sequences(x, q, k, v, w):
+    """The same if each device has some tokens of each sequence, which is an array of its own."""
+    whole = lax.all_gather(normalized(x), "i", axis=1, tiled=True)
+    heads = [(whole @ p).reshape(*whole.shape[:2], -1, HEADS) for p in (q, k, v)]
+    mixed = jax.nn.dot_product_attention(*heads, is_causal=True)
+    mixed = mixed.reshape(*whole.shape[:2], -1)
+    return x + lax.psum_scatter(mixed @ w, "i", scatter_dimension=1, tiled=True)
+
+
 def layers(x, vs, ws):
     """A scan over layers whose rows are split."""
 
@@ -144,10 +153,10 @@ def _shapes(kinds, count, draw):
     """Draws the global shapes of the arguments of a block.
 
     Args:
-      kinds: of the arguments, by letter: x for rows, d for weights from a width to one that is 1 to
-        4 times as large, g for two of these side by side, b for a bias of theirs, u for those
-        back, s and t for stacks of both, h for weights to as many
-        columns as heads have, o for those back, r for a router, e and f for experts, l for logits.
+      kinds: of the arguments, by letter: x for rows, q for these in sequences, d for weights from a
+        width to one that is 1 to 4 times as large, g for two of these side by side, b for a bias of
+        theirs, u for those back, s and t for stacks of both, h for weights to as many columns as
+        heads have, o for those back, r for a router, e and f for experts, l for logits.
     """
     rows = count * draw.of((256, 1024, 2048, 4096, 8192))
     width = max(draw.of(WIDTHS), count)
@@ -157,6 +166,7 @@ def _shapes(kinds, count, draw):
     depth = draw.of((2, 4, 8))
     shapes = {
         "x": (rows, width),
+        "q": (rows // (tokens := min(2048, rows // 4)), tokens, width),
         "d": (width, between),
         "g": (width, 2 * between),
         "b": (between,),
@@ -174,7 +184,7 @@ def _shapes(kinds, count, draw):
 
 
 E = P("i", None, None)
-LAST = P(None, None, "i")
+MIDDLE, LAST = P(None, "i", None), P(None, None, "i")
 BLOCKS = {
     "read_once": (read_once, (ROWS, COLUMNS, ROWS), P(), "xdu"),
     "column_parallel": (column_parallel, (P(), COLUMNS, ROWS), P(), "xdu"),
@@ -184,6 +194,7 @@ BLOCKS = {
     "biased": (biased, (ROWS, COLUMNS, P("i"), ROWS), ROWS, "xdbu"),
     "fully_sharded": (fully_sharded, (ROWS, ROWS, ROWS), ROWS, "xdu"),
     "attention": (attention, (ROWS, COLUMNS, COLUMNS, COLUMNS, ROWS), ROWS, "xhhho"),
+    "sequences": (sequences, (MIDDLE, COLUMNS, COLUMNS, COLUMNS, ROWS), MIDDLE, "qhhho"),
     "layers": (layers, (ROWS, LAST, STACK), ROWS, "xst"),
     "recomputed_layers": (recomputed_layers, (ROWS, LAST, STACK), ROWS, "xst"),
     "sharded_layers": (sharded_layers, (ROWS, STACK, STACK), ROWS, "xst"),

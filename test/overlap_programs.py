@@ -173,6 +173,31 @@ def fused_gates(x, u, b, v, w):
     return jax.grad(loss, (0, 1, 2, 3, 4))(x, u, b, v, w)
 
 
+def attentions(x, y, q, k, v, w):
+    """Gradients of attention, of sequences one after the other, and in a dimension of their own."""
+
+    def mixed(*projected):
+        """Of queries, keys and values, (sequences, tokens, columns) each."""
+        shape = projected[0].shape
+        queries, keys, values = (each.reshape(*shape[:2], 2, -1) for each in projected)
+        scores = jnp.einsum("bshd,bthd->bhst", queries, keys)
+        places = np.arange(shape[1])
+        before = jnp.broadcast_to(places[:, None] >= places, scores.shape)
+        near = jnp.broadcast_to(places[:, None] < places + 3, scores.shape)
+        scores = lax.select(before & near, scores, jnp.full_like(scores, -30))
+        out = jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(scores), values)
+        return out.reshape(shape)
+
+    def loss(x, y, q, k, v, w):
+        rows, apart = gather(x), gather(y, dimension=1)
+        one = mixed(*((rows @ p).reshape(-1, 6, p.shape[1]) for p in (q, k, v)))
+        one = scatter(one.reshape(-1).reshape(len(rows), -1) @ w)
+        other = scatter(mixed(*(apart @ p for p in (q, k, v))) @ w, dimension=1)
+        return (one.astype(jnp.float32) ** 2).sum() + (other.astype(jnp.float32) ** 2).sum()
+
+    return jax.grad(loss, tuple(range(6)))(x, y, q, k, v, w)
+
+
 def experts(x, w, v):
     y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
     z = jnp.einsum("ech,ehd->ecd", jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w)), v)
@@ -313,6 +338,20 @@ PROGRAMS = {
             normal(4, 16, 12) / 4,
         ),
     ),
+    "attentions": (
+        attentions,
+        LINE,
+        (P("i"), P(None, "i"), *(P(None, "i"),) * 3, P("i")),
+        (P("i"), P(None, "i"), *(P(None, "i"),) * 3, P("i")),
+        (
+            normal(0, 96, 10) / 2,
+            normal(1, 4, 8, 10) / 2,
+            normal(2, 10, 16) / 2,
+            normal(3, 10, 16) / 2,
+            normal(4, 10, 16) / 2,
+            normal(5, 16, 10) / 2,
+        ),
+    ),
     "experts": (
         experts,
         LINE,
@@ -423,6 +462,13 @@ FORMS = [
             {"2 chunks of rows with fused gates": {"parts": 2}},
         ),
         ("gradients", "overlap-row-block", _GATHER, "row-stages", STAGES),
+        *(
+            ("attentions", "overlap-row-block", _GATHER, form_name, forms)
+            for form_name, forms in (
+                ("row-chunks", {"2 chunks of sequences": {"parts": 2}}),
+                ("row-stages", {"4 stages of sequences": {"parts": 4, "in_place": True}}),
+            )
+        ),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         (
             "trained experts",

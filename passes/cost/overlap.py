@@ -113,6 +113,7 @@ class Work:
       segments: of an "exchange-block", the bytes received, the operations and the all-to-alls of
         what is computed without joining an array.
       stages: of a "row-block", in program order.
+      added: the rows of all devices that a "row-block" adds up; 0 for `cut` of each device.
     """
 
     pattern: str
@@ -134,6 +135,12 @@ class Work:
     source: str = "other"
     segments: tuple[tuple[int, int, int], ...] = ()
     stages: tuple[Stages, ...] = ()
+    added: int = 0
+
+    @property
+    def added_rows(self) -> int:
+        """Those of all devices that a block of rows adds up."""
+        return self.added or self.cut * self.count
 
     @property
     def count(self) -> int:

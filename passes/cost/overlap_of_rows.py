@@ -53,7 +53,7 @@ def plan_of_rows(
         return Plan(None, reason=reason)
     if work.element_bytes > 2 and not work.is_narrowed:
         return Plan(None, reason=f"chunks of rows of {work.element} were not measured")
-    rows = work.cut * work.count
+    rows = work.added_rows
     if any(product.m == rows and product.n > product.k for product in work.products):
         # Compiled so, 65536 rows of 1024 columns, and 2048 between, took 604 MiB for 512 on v5p.
         return Plan(None, reason="chunks of rows would need more memory than the plain program")
@@ -82,6 +82,6 @@ def _adding(work: Work, machine: Machine) -> float:
     """What products over the rows wait for memory to add one for each chunk, which v5e does not."""
     if machine.chip.name == libtpu.GATHERS_BY_ITSELF:
         return 0.0
-    rows = work.cut * work.count
+    rows = work.added_rows
     added = sum(p.batch * p.m * p.n for p in work.products if p.k == rows)
     return (_CHUNKS - 1) * PUT_FACTOR * 2 * 4 * added / machine.chip.hbm_bandwidth

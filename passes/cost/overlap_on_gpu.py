@@ -97,9 +97,17 @@ def plan_in_stages(
     reason = too_small_or_large(work, machine)
     if reason:
         return Plan(None, reason=reason)
-    choices = [k for k in _CHUNKS if work.cut % k == 0 and work.cut // k >= FEWEST_ROWS]
+    if any(product.batch > 1 for product in work.products):
+        # Attention stores its scores, and computes softmax again for its gradient: with 65536 rows
+        # of 2048 on eight devices, 7.8 ms instead of 6.5, and 11.6 instead of 8.8 with 2048 tokens
+        # in a sequence instead of 1024.
+        return Plan(None, reason="stages of attention would take longer than the plain program")
+    rows = work.added_rows // work.count
+    choices = [k for k in _CHUNKS if work.cut % k == 0 and rows // k >= FEWEST_ROWS]
     if not choices:
-        return Plan(None, reason=f"a piece would have fewer than {FEWEST_ROWS} of {work.cut} rows")
+        cut = f" in {work.cut}" if work.cut < rows else ""
+        reason = f"a piece would have fewer than {FEWEST_ROWS} of {rows} rows{cut}"
+        return Plan(None, reason=reason)
     halves = [half for each in work.stages for half in _halves(work, each) if half.received]
     summed = sum(p.batch * p.m * p.n for half in halves for p in half.products if _is_sum(p, work))
 
@@ -144,7 +152,7 @@ def _halves(work: Work, stages: Stages) -> tuple[Work, Work]:
 
 def _is_sum(product: ProductShape, block: Work) -> bool:
     """Whether a product sums over the rows of a block."""
-    return product.k == block.cut * block.count
+    return product.k == block.added_rows
 
 
 def sent_meanwhile(work: Work, machine: Machine) -> tuple[float, float]:

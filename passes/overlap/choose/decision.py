@@ -231,6 +231,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         source=site.source,
         segments=site.segments,
         stages=site.stages,
+        added=site.added,
     )
 
 

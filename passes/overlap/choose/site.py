@@ -57,7 +57,7 @@ class Site:
       source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
-      segments, stages: see `Work`.
+      segments, stages, added: see `Work`.
     """
 
     pattern: Pattern
@@ -81,6 +81,7 @@ class Site:
     readers: tuple[ir.Operation, ...] = ()
     segments: tuple[tuple[int, int, int], ...] = ()
     stages: tuple[Stages, ...] = ()
+    added: int = 0
 
     @property
     def has_instructions(self) -> bool:

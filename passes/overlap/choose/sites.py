@@ -137,6 +137,7 @@ def _rows(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iter
             [_shaped(product) for product in each.products],
             each.size,
             collectives=(*each.gathers, *(scattered.op for scattered in each.scatters)),
+            added=each.rows,
             stages=tuple(_stages(found, each.count) for found in rounds_of(each)),
             received=sum(received(op, each.count) for op in each.gathers),
         )

@@ -7,8 +7,10 @@ cotangent. Weights' gradients are products that sum over the rows of both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
@@ -16,15 +18,22 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ...ir.analyses import analysis
 from ...ir.body_form import BodyForm, read_body_form
 from ...ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
-from ...ir.constants import CONSTANT, is_splat
 from ...ir.dataflow import Dataflow, Node, dataflows
-from ...ir.elementwise import ELEMENTWISE
 from ...ir.find_ops import find_ops
-from ...ir.ops import defining_op
+from ...ir.ops import Position, defining_op
 from ...ir.types import Value, shape_of
-from .cuts import MOVING, Cut, cut_of_operand, cut_through
+from .cuts import Cut
 from .products import DOT, Product
-from .row_sums import REDUCE, adds_along
+from .row_results import (
+    are_scattered,
+    has_rows_once,
+    is_computed_again,
+    result_of_rows,
+    rows_through,
+    sums_rows,
+)
+from .row_sums import REDUCE, reduced_dimensions
+from .row_ways import Way, gathered_dimension, sums_over, ways
 from .scatters import ADD, ScatteredProducts, scattered_products
 
 
@@ -36,7 +45,7 @@ class RowBlock:
       op: the first gather.
       axes: the group, first axis major.
       count: the number of devices in the group.
-      size: the rows of a device.
+      way: in which rows are cut.
       gathers: in program order, as all of these.
       scatters: what is summed over devices; each has an operand with rows.
       sums: what sums over the rows: products of two arrays that have them, and sums of one.
@@ -48,13 +57,31 @@ class RowBlock:
     op: ir.Operation
     axes: tuple[str, ...]
     count: int
-    size: int
+    way: Way
     gathers: tuple[ir.Operation, ...]
     scatters: tuple[ScatteredProducts, ...]
     sums: tuple[ir.Operation, ...]
     ops: tuple[ir.Operation, ...]
     cuts: dict[Value, Cut]
     late: tuple[ir.Operation, ...]
+
+    @property
+    def size(self) -> int:
+        """How many indices of a device are cut."""
+        return self.way.own(self.op).size
+
+    @property
+    def rows(self) -> int:
+        """How many rows of all devices are added to a sum."""
+        op = self.sums[0]
+        cut = self.cuts[op.operands[0]]
+        dimensions = reduced_dimensions(op) if op.name == REDUCE else Product.of(op).contracted[0]
+        shape = shape_of(op.operands[0])
+        return prod(shape[d] for d in dimensions) if cut.dimension in dimensions else 0
+
+    def scattered_cut(self, scattered: ScatteredProducts) -> Cut:
+        """The cut of what a device has of a sum."""
+        return self.way.scattered(scattered.cut) or self.cuts[scattered.summed]
 
     @property
     def all_ops(self) -> tuple[ir.Operation, ...]:
@@ -87,11 +114,6 @@ class RowBlock:
         return found
 
 
-def is_computed_again(op: ir.Operation) -> bool:
-    """Whether an operation stores nothing: what reads its result computes it for each chunk."""
-    return op.name in ELEMENTWISE or op.name in MOVING
-
-
 @analysis
 def row_blocks_of(module: ModuleOp) -> tuple[RowBlock, ...]:
     """The blocks of a module in body form, in program order.
@@ -105,37 +127,53 @@ def row_blocks_of(module: ModuleOp) -> tuple[RowBlock, ...]:
     found: list[RowBlock] = []
     for block in dict.fromkeys(op.block for op, _ in gathers if op.block in scattering):
         flow = flows.of(block)
-        for together, axes in _together(flow):
-            count = form.mesh.product(axes)
-            each = _found(together, axes, count, flow, form) if count > 1 else None
-            if each is not None:
-                found.append(each)
+        here = [_found_in(alike, axes, flow, form) for alike, axes in _alike(flow)]
+        found += sorted(itertools.chain(*here), key=lambda each: Position(each.op))
     return tuple(found)
 
 
-def _together(flow: Dataflow) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:
-    """The gathers of a block and their axes; those are together whose rows an operation reads.
+def _alike(flow: Dataflow) -> list[tuple[list[ir.Operation], tuple[str, ...]]]:
+    """The gathers of a block by their axes and the number of rows, and the axes.
 
-    Only gathers over the same axes of as many rows are. There are none in a block without what
-    each `RowBlock` has.
+    There are none in a block without what each `RowBlock` has.
     """
-    if not any(node.name == REDUCE_SCATTER for node in flow.nodes):
-        return []
     gathers = with_whole_axes(node.op for node in flow.nodes if node.name == ALL_GATHER)
     if not any(_is_summed(op, flow) for op, _ in gathers):
         return []
-    families: list[tuple[list[ir.Operation], tuple[str, ...]]] = []
-    for axes, rows in dict.fromkeys((axes, _rows(op)) for op, axes in gathers):
-        alike = [op for op, others in gathers if others == axes and _rows(op) == rows]
-        joined = _joined(alike, flow) if len(alike) > 1 else [alike]
-        families += [(each, axes) for each in joined if any(_is_summed(op, flow) for op in each)]
-    return families
+    families = dict.fromkeys((axes, _rows(op)) for op, axes in gathers)
+    return [
+        ([op for op, others in gathers if (others, _rows(op)) == (axes, rows)], axes)
+        for axes, rows in families
+    ]
 
 
-def _joined(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[list[ir.Operation]]:
+def _found_in(
+    gathers: list[ir.Operation], axes: tuple[str, ...], flow: Dataflow, form: BodyForm
+) -> Iterator[RowBlock]:
+    """The blocks of some gathers of as many rows, each in the first way that does."""
+    count = form.mesh.product(axes)
+    if count < 2 or not any(_is_summed(op, flow) for op in gathers):
+        return
+    for way in ways(gathers, count, flow):
+        for family in _joined(gathers, way, count, flow):
+            each = None
+            if any(_is_summed(op, flow) for op in family):
+                each = _found(family, axes, way, flow, form)
+            if each is not None:
+                yield each
+                gathers = [op for op in gathers if op not in family]
+        if not any(_is_summed(op, flow) for op in gathers):
+            return
+
+
+def _joined(
+    gathers: Sequence[ir.Operation], way: Way, count: int, flow: Dataflow
+) -> list[list[ir.Operation]]:
     """The gathers by family: those whose rows an operation reads are in one."""
+    if len(gathers) == 1:
+        return [list(gathers)]
     families = {gather.results[0]: [gather] for gather in gathers}
-    cuts = {gather.results[0]: Cut(_dimension(gather), _rows(gather)) for gather in gathers}
+    cuts = {gather.results[0]: way.gathered(gather, count) for gather in gathers}
     todo = sorted({user.number for value in cuts for user in flow.users(value)})
     while todo:
         node = flow.nodes[heapq.heappop(todo)]
@@ -151,9 +189,9 @@ def _joined(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[list[ir.Ope
                 family += other
                 families.update((each, family) for each in families if families[each] is other)
         for number, value in read:
-            through = cut_through(node.op, number, cuts[value])
-            if through is not None:
-                cuts[node.result], families[node.result] = through, family
+            cut = rows_through(node, number, cuts[value])
+            if cut is not None:
+                cuts[node.result], families[node.result] = cut, family
                 for user in flow.users(node.result):
                     heapq.heappush(todo, user.number)
                 break
@@ -164,35 +202,22 @@ def _joined(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[list[ir.Ope
 
 def _is_summed(gather: ir.Operation, flow: Dataflow) -> bool:
     """Whether a product sums over the rows of a gather."""
-    dimension, result = _dimension(gather), gather.results[0]
-    return any(
-        node.operands[side] == result and dimension in Product.of(node.op).contracted[side]
-        for node in flow.users(result)
-        if node.name == DOT
-        for side in (0, 1)
-    )
+    return any(True for _ in sums_over(gather, flow))
 
 
 def _rows(gather: ir.Operation) -> int:
-    return shape_of(gather.results[0])[_dimension(gather)]
-
-
-def _dimension(gather: ir.Operation) -> int:
-    return ir.IntegerAttr(gather.attributes["all_gather_dim"]).value
-
-
-def _own(gather: ir.Operation, count: int) -> Cut:
-    return Cut(_dimension(gather), _rows(gather) // count, outer=count)
+    return shape_of(gather.results[0])[gathered_dimension(gather)]
 
 
 def _found(
     gathers: list[ir.Operation],
     axes: tuple[str, ...],
-    count: int,
+    way: Way,
     flow: Dataflow,
     form: BodyForm,
 ) -> RowBlock | None:
-    cuts = {each.results[0]: _own(each, count) for each in gathers}
+    count = form.mesh.product(axes)
+    cuts = {each.results[0]: way.gathered(each, count) for each in gathers}
     gathered = set(cuts)
     ops: list[ir.Operation] = []
     sums: list[ir.Operation] = []
@@ -235,16 +260,18 @@ def _found(
                 return None
             if any(each.name != ADD for each in scattered.chain):
                 return None
-            if cuts[operands[0]] != scattered.cut:
+            if not are_scattered(cuts[operands[0]], scattered, way):
+                return None
+            if not has_rows_once(scattered, cuts):
                 return None
             scatters.append(scattered)
-        elif _sums_rows(node, cuts):
+        elif sums_rows(node, cuts):
             sums.append(op)
             ops.append(op)
             needing.update(node.results)
             look_at_readers(node.results)
         else:
-            result = _result(node, read[0], cuts, flow)
+            result = result_of_rows(node, read[0], cuts, flow)
             if result is None:
                 return None
             ops.append(op)
@@ -262,7 +289,7 @@ def _found(
         gathers[0],
         axes,
         count,
-        _rows(gathers[0]) // count,
+        way,
         tuple(gathers),
         tuple(scatters),
         tuple(sums),
@@ -275,53 +302,3 @@ def _found(
 def _reads(node: Node, values: set[Value]) -> bool:
     """Whether an operation, or one inside of it, has one of some values as an operand."""
     return not (values.isdisjoint(node.operands) and values.isdisjoint(node.inner))
-
-
-def _sums_rows(node: Node, cuts: dict[Value, Cut]) -> bool:
-    """Whether a product sums over the rows of both of its operands, or a sum over those of one."""
-    if node.name == REDUCE:
-        cut = cuts.get(node.operands[0])
-        return cut is not None and adds_along(node.op, cut.dimension)
-    if node.name != DOT or not all(value in cuts for value in node.operands):
-        return False
-    left, right = Product.of(node.op).contracted
-    first, second = (cuts[value].dimension for value in node.operands)
-    return (first, second) in [*zip(left, right, strict=True)]
-
-
-def _result(node: Node, number: int, cuts: dict[Value, Cut], flow: Dataflow) -> Cut | None:
-    """The cut of what is computed row by row; None if it is not.
-
-    Args:
-      number: of an operand that has rows.
-    """
-    if node.name != DOT and not is_computed_again(node.op):
-        return None
-    cut = cuts[node.operands[number]]
-    result = cut_through(node.op, number, cut)
-    if result is None or result.along(cut.dimension) != cut:
-        return None  # Rows are not those of a dimension, but of a part of one.
-    for k, value in enumerate(node.operands):
-        if k == number:
-            continue
-        if value in cuts:
-            if cuts[value] != cut_of_operand(node.op, k, result):
-                return None
-        else:
-            own = cut_of_operand(node.op, k, result)
-            if own is not None and not _is_alike(value, own.dimension, flow):
-                return None
-    return result
-
-
-def _is_alike(value: Value, dimension: int, flow: Dataflow) -> bool:
-    """Whether all elements along a dimension of a value are known to be the same."""
-    node = flow.source(value)
-    op = defining_op(value) if node is None else node.op
-    if op is not None and op.name == CONSTANT:
-        return is_splat(op)
-    if op is None or op.name != "stablehlo.broadcast_in_dim":
-        return False
-    dimensions = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
-    sizes = zip(dimensions, shape_of(op.operands[0]), strict=True)
-    return all(size == 1 for along, size in sizes if along == dimension)

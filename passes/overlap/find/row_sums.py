@@ -17,13 +17,13 @@ def adds_along(op: ir.Operation, dimension: int) -> bool:
     """Whether a reduction adds what one array has along a dimension, and nothing else."""
     if len(op.operands) != 2 or reduction(op) != "stablehlo.add":
         return False
-    return dimension in _dimensions(op) and _is_zero(op.operands[1])
+    return dimension in reduced_dimensions(op) and _is_zero(op.operands[1])
 
 
 def row_sum(op: ir.Operation, piece: Value, element: ir.Type) -> Value:
     """What a reduction gives for a piece of its array, as numbers of type `element`."""
     scalar = tensor([], element)
-    shape = [size for d, size in enumerate(shape_of(piece)) if d not in _dimensions(op)]
+    shape = [size for d, size in enumerate(shape_of(piece)) if d not in reduced_dimensions(op)]
     zero = build.constant(ir.DenseElementsAttr.get_splat(scalar, ir.FloatAttr.get(element, 0.0)))
     value = build.like(op, tensor(shape, element), [build.convert(piece, element), zero])
     block = ir.OpResult(value).owner.operation.regions[0].blocks[0]
@@ -32,7 +32,16 @@ def row_sum(op: ir.Operation, piece: Value, element: ir.Type) -> Value:
     return value
 
 
-def _dimensions(op: ir.Operation) -> list[int]:
+def kept_dimension(op: ir.Operation, dimension: int) -> int | None:
+    """Which dimension of its result a reduction makes of one of its array; None for none."""
+    reduced = reduced_dimensions(op)
+    if len(op.operands) != 2 or dimension in reduced:
+        return None
+    return dimension - sum(each < dimension for each in reduced)
+
+
+def reduced_dimensions(op: ir.Operation) -> list[int]:
+    """The dimensions that a reduction leaves out."""
     return list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
 
 

@@ -149,8 +149,14 @@ class _Site:
             *map(self._operand, op.operands),
             *((name, attributes[name]) for name in attributes),
             *(self._new(result) for result in op.results),
+            *(self._block(block) for region in op.regions for block in region),
             op.location.attr,
         )
+
+    def _block(self, block: ir.Block) -> Hashable:
+        """Of a region, such as what a reduction computes of two elements."""
+        arguments = [self._new(value) for value in block.arguments]
+        return (*arguments, *(self.operation(op.operation) for op in block.operations))
 
     def _operand(self, value: Value) -> Hashable:
         number = self.values.get(value)

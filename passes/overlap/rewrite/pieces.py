@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from ...ir import build
 from ...ir.constants import CONSTANT, is_splat, with_type
+from ...ir.elementwise import ELEMENTWISE
 from ...ir.ops import defining_op
 from ...ir.slices import put_at, scalar
 from ...ir.types import Value, element_of, shape_of, tensor
@@ -211,7 +212,17 @@ def _smaller(value: Value, cut: Cut, size: int) -> Value | None:
         return with_type(op, type_) if is_splat(op) else None
     if op.name == "stablehlo.broadcast_in_dim":
         dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        (operand,) = op.operands
         here = [k for k, d in enumerate(dimensions) if d == cut.dimension]
-        if all(shape_of(op.operands[0])[k] == 1 for k in here):
-            return build.broadcast_in_dim(type_, op.operands[0], dimensions)
+        if all(shape_of(operand)[k] == 1 for k in here):
+            return build.broadcast_in_dim(type_, operand, dimensions)
+        smaller = _smaller(operand, cut.along(here[0]), size)
+        return None if smaller is None else build.broadcast_in_dim(type_, smaller, dimensions)
+    if op.name in ELEMENTWISE:
+        operands = [
+            _smaller(operand, cut, size) if shape_of(operand) else operand
+            for operand in op.operands
+        ]
+        known = [operand for operand in operands if operand is not None]
+        return build.like(op, type_, known) if len(known) == len(operands) else None
     return None

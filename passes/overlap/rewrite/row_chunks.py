@@ -14,18 +14,17 @@ from jaxlib.mlir import ir
 
 from ...ir import build
 from ...ir.body_form import BodyForm
-from ...ir.ops import defining_op
-from ...ir.slices import put_at, scalar, take_at
-from ...ir.types import Value, element_of
-from ..find.cuts import Cut
-from ..find.row_blocks import RowBlock, is_computed_again
+from ...ir.slices import put_at, scalar
+from ...ir.types import Value, array_bytes, element_of
+from ..find.row_blocks import RowBlock
 from ..find.scatters import ScatteredProducts
 from ..form import Form
 from .called import Alike, Called
 from .equal_sites import SiteFunctions
-from .pieces import adding_type, compute, empty
+from .pieces import adding_type, empty
 from .rings import Ring, place_in, ring
-from .row_pieces import RowPieces, no_rows
+from .row_pieces import RowPieces
+from .row_products import BlockOfAll, BlockOfRows
 from .row_rounds import segments
 
 
@@ -133,31 +132,25 @@ class _Chunks(RowPieces):
                     several[value] = sources
                 elif (alone := sources.pop()) in values:
                     found[alone] = None
-        # What is computed from several arrays is kept unless all of them are.
+        # What is computed from several arrays is kept unless all of them are, or are smaller.
         kept = {*found, *self.known[0]}
-        found.update((value, None) for value, sources in several.items() if not sources <= kept)
+        missing = [value for value, sources in several.items() if not sources <= kept]
+        instead = {source for value in missing for source in several[value]} - kept
+        if instead <= {*values} and sum(map(array_bytes, instead)) < sum(map(array_bytes, missing)):
+            missing = [value for value in values if value in instead]
+        found.update(dict.fromkeys(missing))
         return list(found)
 
     def _scattered(self, scattered: ScatteredProducts) -> Value:
         """Partial sums, one for each chunk, that go round; every other one goes backward."""
-        pairs = zip(scattered.products, scattered.rows, strict=True)
-        ops, sources = self._before(*(product.op.operands[side] for product, side in pairs))
+        kind = BlockOfRows if self.block.way.dimension is None else BlockOfAll
+        block = kind(self, scattered, self.place, self.around.count)
         result = scattered.op.results[0]
         sent_as, count = element_of(result), self.around.count
-        table, numbers = self._table, self._numbers
-        cuts = self._cuts_of_one
+        numbers, sources = self._numbers, block.sources
 
         def computed(number: Value, *arrays: Value) -> list[Value]:
-            start = self.around.start(table, number, self.size)
-            place = place_in(self.size * count, start)
-            pieces = {
-                value: take_at(array, cuts[value].dimension, place, self.size)
-                for value, array in zip(sources, arrays, strict=True)
-            }
-            known = compute(ops, pieces, cuts, self.size, no_rows)
-            element = adding_type(sent_as)
-            products = compute(scattered.ops, known, cuts, self.size, no_rows, element)
-            return [products[scattered.summed]]
+            return [block.product(number, arrays, adding_type(sent_as))]
 
         def added(received: Value, number: Value, *others: Value) -> list[Value]:
             """A sum with its piece of the product, and what must be there before but `arrays`."""
@@ -165,11 +158,11 @@ class _Chunks(RowPieces):
             (product,) = piece(number, *values[: len(sources)])
             return [_added(received, product), *values[len(sources) :]]
 
-        self.functions.add(table, "table")
+        self.functions.add(self.table, "table")
         by = self.functions.labelled(*self.functions.names([scattered.summed, *sources]))
         piece = Called("shmap_product", computed, by=by)
         add = Called("shmap_add", added, by=by)
-        chunks = [[known[value] for value in sources] for known in self.known]
+        chunks = [[self.piece(known, value) for value in sources] for known in self.known]
         ways = [-1 if part % 2 else 1 for part in range(self.parts)]
         sums = [
             build.convert(piece(numbers[way], *arrays)[0], sent_as)
@@ -182,48 +175,32 @@ class _Chunks(RowPieces):
                 received = self.around.shift(sums[part], way)
                 (sums[part],) = add(received, numbers[way * step], *chunks[part])
         buffer = empty(result.type, self.form.empty)
+        own = self.block.scattered_cut(scattered)
         for part, way in enumerate(ways):
             received = self.around.shift(sums[part], way)
             rounded, buffer = add(received, numbers[0], *chunks[part], buffer)
-            buffer = put_at(buffer, rounded, scattered.cut.dimension, scalar(part * self.size))
+            place = scalar(part * self.size * own.inner)
+            buffer = put_at(buffer, rounded, own.dimension, place)
         return buffer
 
-    @cached_property
-    def _table(self) -> Value:
-        """The table of the ring on which partial sums go; built before the first of all."""
-        return self.around.table()
+    def place(self, number: Value, size: int) -> Value:
+        """Where the block of a device begins, if blocks have `size` indices.
+
+        Args:
+          number: of the device, in the table.
+        """
+        start = self.around.start(self.table, number, size)
+        return place_in(size * self.around.count, start)
 
     @cached_property
-    def _cuts_of_one(self) -> dict[Value, Cut]:
-        """The rows of one device in each value that has those of all."""
-        count = self.block.count
-        return {
-            value: Cut(cut.dimension, cut.size * count) for value, cut in self.block.cuts.items()
-        }
+    def table(self) -> Value:
+        """The table of the ring on which partial sums go; built before the first of all."""
+        return self.around.table()
 
     @cached_property
     def _numbers(self) -> list[Value]:
         """Of the members in the table."""
         return [scalar(number) for number in range(self.around.count)]
-
-    def _before(self, *values: Value) -> tuple[list[ir.Operation], list[Value]]:
-        """What is computed again for values, and the known values it needs."""
-        ops: list[ir.Operation] = []
-        sources: dict[Value, None] = {}
-
-        def visit(value: Value) -> None:
-            op = defining_op(value)
-            if value in self.known[0] or op is None or not is_computed_again(op):
-                sources[value] = None
-            elif op not in ops:
-                for operand in op.operands:
-                    if operand in self.block.cuts:
-                        visit(operand)
-                ops.append(op)
-
-        for each in values:
-            visit(each)
-        return ops, list(sources)
 
 
 def _added(received: Value, product: Value) -> Value:

@@ -42,7 +42,7 @@ class RowPieces:
 
     @property
     def size(self) -> int:
-        """The rows that a chunk has of each device."""
+        """How many of the indices of a device that are cut a chunk has."""
         return self.block.size // self.parts
 
     def gather(self, gather: ir.Operation, part: int) -> Value:
@@ -51,7 +51,7 @@ class RowPieces:
 
     def own(self, gather: ir.Operation, part: int) -> Value:
         """The rows of this device in a chunk that is gathered."""
-        cut = Cut(self.block.cuts[gather.results[0]].dimension, self.block.size)
+        cut = self.block.way.own(gather)
         return take(gather.operands[0], cut, part * self.size, self.size)
 
     def gather_chunk(self, gather: ir.Operation, own: Value) -> Value:

@@ -14,9 +14,9 @@ from jaxlib.mlir import ir
 
 from ...ir import build
 from ...ir.types import Value
-from ..find.cuts import Cut
 from ..find.products import DOT
 from ..find.row_blocks import RowBlock
+from ..find.row_sums import REDUCE
 from ..find.scatters import ScatteredProducts
 from ..form import Form
 from .pieces import compute, empty, join, piece_type
@@ -93,7 +93,7 @@ class _Stages(RowPieces):
         others, and slices the result, for each chunk. So one waits for the other.
 
         Returns:
-          The values of which there are pieces now, as products.
+          The products and reductions of which there are pieces now.
         """
         read_by: dict[Value, Value] = {}
         found: list[Value] = []
@@ -111,7 +111,7 @@ class _Stages(RowPieces):
             if op in self.block.sums:
                 product = self.product(pieces, op)
                 sums[result] = build.add(sums[result], product) if result in sums else product
-            elif op.name == DOT:
+            elif op.name in (DOT, REDUCE):
                 self.piece(pieces, result)
                 found.append(result)
         return found
@@ -130,19 +130,15 @@ class _Stages(RowPieces):
     def _scattered(self, this: Round, summed: Value) -> Value:
         """Scatters a chunk."""
         assert this.scatter is not None, "what is summed is scattered"
-        op, cut = this.scatter.op, self._own(this.scatter)
+        op, cut = this.scatter.op, self.block.scattered_cut(this.scatter)
         return build.like(op, piece_type(op.results[0], cut, self.size), [summed])
 
     def _join(self, scatter: ScatteredProducts, chunks: Sequence[Value]) -> None:
         """Replaces the result of a scatter by its chunks."""
         result = scatter.op.results[0]
         buffer = empty(result.type, self.form.empty) if self.form.in_place else None
-        joined = join(chunks, self._own(scatter), result.type, buffer)
+        joined = join(chunks, self.block.scattered_cut(scatter), result.type, buffer)
         result.replace_all_uses_with(joined)
-
-    def _own(self, scatter: ScatteredProducts) -> Cut:
-        """The rows of this device in what is scattered."""
-        return Cut(scatter.cut.dimension, self.block.size)
 
     def _ordered(
         self, *groups: Sequence[Value], sums: dict[Value, Value] | None = None

@@ -218,7 +218,15 @@ def test_stages_of_rows_that_are_left():
     assert found.reason == "a piece would have fewer than 256 of 256 rows"
     found = plan_in_stages(gradient_in_stages(8192, 8192, 28672), MACHINES["h100"], 0.7e-3, 0.0)
     assert found.reason == "stages of rows would take 122% of the plain time, more than 100%"
+    sequences = dataclasses.replace(few, cut=2, added=2048)
+    found = plan_in_stages(sequences, MACHINES["h100"], 0.0, 0.0)
+    assert found.reason == "a piece would have fewer than 256 of 256 rows in 2"
+    scores = (ProductShape(16, 1024, 1024, 128),)
     for change, reason in (
+        (
+            {"products": few.products + scores},
+            "stages of attention would take longer than the plain program",
+        ),
         ({"groups": (tuple(range(32)),)}, "the group has 32 devices, more than 16"),
         ({"element": "i8"}, "the speed of products of i8 is not known for a NVIDIA H100 SXM"),
         ({"received": 4096}, "the transfer takes 18.4 us, less than 20"),
@@ -254,6 +262,19 @@ def test_gathers_that_need_nothing_of_each_other_hide_one():
     )
     assert two.plain == pytest.approx(one.plain, rel=5e-3)
     assert two.expected > one.expected
+
+
+def test_rows_that_are_cut_in_sequences_are_added_up_as_others():
+    work = gradient_in_stages(65536, 4096, 16384)
+    sequences = dataclasses.replace(work, cut=8, added=65536)
+    one, other = (plan_in_stages(each, MACHINES["h100"], 0.0, 0.0) for each in (work, sequences))
+    assert (one.parts, one.expected) == (other.parts, other.expected)
+    scatters = (Work("product-scatter", work.products[1:2], received=work.received, cut=8, **BF16),)
+    plans = [
+        plan_of_rows(dataclasses.replace(each, stages=()), scatters, MACHINES["v5p"], 0.0)
+        for each in (work, sequences)
+    ]
+    assert plans[0] == plans[1]
 
 
 # Programs of `benchmarks/overlap.py --random` that were slower than plain before the rule knew what

@@ -145,15 +145,25 @@ def kept_by_others(x, v, w):
     return y * jnp.sum(jnp.flip(h, 0), axis=0)[: y.shape[1]].mean()
 
 
+def least_of_all(x, v, w, reduce=jnp.min):
+    h = lax.all_gather(x, "i", axis=0, tiled=True) @ v
+    h = h - reduce(h, axis=1, keepdims=True)
+    return lax.psum_scatter(jnp.tanh(h) @ w, "i", scatter_dimension=0, tiled=True)
+
+
+most_of_all = partial(least_of_all, reduce=jnp.max)
+
+
 @pytest.mark.parametrize(
     ("layers", "kinds"),
     [
         ([layer, layer, layer], 1),
+        ([least_of_all, most_of_all, least_of_all], 2),
         ([layer, layer, partial(layer, scale=2.0)], 2),
         ([layer, gated_layer, layer, gated_layer], 2),
         ([layer, kept_by_others, layer, kept_by_others], 2),
     ],
-    ids=["equal", "one of another scale", "two kinds", "one kind is read by others"],
+    ids=["equal", "other reductions", "one of another scale", "two kinds", "read by others"],
 )
 def test_blocks_of_rows_share_functions_with_equal_ones_only(layers, kinds):
     x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)

@@ -4,10 +4,17 @@ Each difference is one with which the rewritten program could not be built, or w
 something else. Shapes are such that they alone do not tell it.
 """
 
+import jax
+import jax.numpy as jnp
 import pytest
 import shmap_passes
+from jax import lax
+from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
-from overlap_programs import BY_NAME
+from overlap_programs import BY_NAME, mesh
+
+import shmap_compiler
+from shmap_compiler import shard_map
 
 MODULE = """module {{
   sdy.mesh @mesh = <["i"=2, "j"=2]>
@@ -109,6 +116,14 @@ LEFT = {
         : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<f32>
     %d = stablehlo.broadcast_in_dim %n, dims = [] : (tensor<f32>) -> tensor<8x8xf32>""",
     ),
+    "rows are multiplied by rows, and scattered": (
+        "overlap-row-block",
+        f"%z = {product('h', 'w')}",
+        """%k = stablehlo.broadcast_in_dim %h, dims = [0, 1]
+        : (tensor<8x8xf32>) -> tensor<8x8x8xf32>
+    %z = stablehlo.dot_general %h, %k, batching_dims = [0] x [0], contracting_dims = [1] x [1]
+        : (tensor<8x8xf32>, tensor<8x8x8xf32>) -> tensor<8x8xf32>""",
+    ),
     "rows are read inside of an operation": (
         "overlap-row-block",
         f"%z = {product('h', 'w')}",
@@ -150,3 +165,25 @@ def test_without_a_difference_it_is_rewritten(pass_name):
 @pytest.mark.parametrize("difference", LEFT)
 def test_with_a_difference_it_is_left(difference):
     assert not rewritten(*LEFT[difference])
+
+
+@pytest.mark.parametrize("form", ["row-chunks", "row-stages"])
+@pytest.mark.parametrize("scattered", [0, 1])
+def test_sequences_are_cut_unless_they_are_scattered(form, scattered):
+    """Tokens, dimension 1, are gathered, and in attention multiplied by each other."""
+
+    def body(x, v, w):
+        rows = lax.all_gather(x, "i", axis=1, tiled=True)
+        scores = jnp.tanh(jnp.einsum("bsd,btd->bst", rows @ v, rows @ v))
+        h = jnp.einsum("bst,btd->bsd", scores, rows @ v)
+        y = lax.psum_scatter(h @ w, "i", scatter_dimension=scattered, tiled=True)
+        return y, jnp.einsum("bsd,bse->de", rows, h)
+
+    pass_ = BY_NAME["overlap-row-block"](form=form, parts=2)
+    types = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 8, 8), (8, 8), (8, 8))]
+    with shmap_compiler.passes(pass_):
+        specs = (P(None, "i"), P(), P()), (P(*(None,) * scattered, "i"), P())
+        f = shard_map(body, mesh=mesh(i=2), in_specs=specs[0], out_specs=specs[1], check_vma=False)
+        states = {state.name: state.text for state in f.lower(*types).snapshots.stages}
+    is_rewritten = states[pass_.name] != states["shmap-normalize-all-to-all"]
+    assert is_rewritten == (scattered == 1)

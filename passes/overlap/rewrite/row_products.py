@@ -1,0 +1,126 @@
+"""The products that a chunk of rows adds to the sum of a device, which has a block of each chunk.
+
+If rows are cut, a chunk has some of each device; if another dimension is, all of all devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxlib.mlir import ir
+
+from ...ir import build
+from ...ir.ops import defining_op
+from ...ir.slices import take_at
+from ...ir.types import Value, tensor
+from ..find.cuts import Cut
+from ..find.row_results import is_computed_again
+from ..find.scatters import ScatteredProducts
+from .pieces import compute, piece_type
+from .row_pieces import RowPieces, no_rows
+
+Place = Callable[[Value, int], Value]
+"""Where the block of a device, by its number on a ring, begins if blocks have so many indices."""
+
+
+@dataclass
+class BlockOfRows:
+    """What is computed of a device's rows of a chunk.
+
+    Attributes:
+      count: the number of devices.
+    """
+
+    pieces: RowPieces
+    scattered: ScatteredProducts
+    place: Place
+    count: int
+
+    @property
+    def sources(self) -> list[Value]:
+        """What the products are computed from."""
+        return self._before[1]
+
+    def product(self, number: Value, arrays: Sequence[Value], element: ir.Type) -> Value:
+        """What a chunk adds to the sum of a device.
+
+        Args:
+          number: of the device on the ring.
+          arrays: the pieces of `sources`.
+          element: the type of the numbers that are added.
+        """
+        size = self.pieces.size
+        cuts = {
+            value: Cut(cut.dimension, cut.size * self.count, inner=cut.inner)
+            for value, cut in self.pieces.block.cuts.items()
+        }
+        starts: dict[int, Value] = {}
+        known: dict[Value, Value] = {}
+        for value, array in zip(self.sources, arrays, strict=True):
+            cut = cuts[value]
+            if cut.inner not in starts:
+                starts[cut.inner] = self.place(number, size * cut.inner)
+            known[value] = take_at(array, cut.dimension, starts[cut.inner], size * cut.inner)
+        known = compute(self._before[0], known, cuts, size, no_rows)
+        products = compute(self.scattered.ops, known, cuts, size, no_rows, element)
+        return products[self.scattered.summed]
+
+    @cached_property
+    def _before(self) -> tuple[list[ir.Operation], list[Value]]:
+        """What is computed again for the products, and the known values it needs."""
+        ops: list[ir.Operation] = []
+        sources: dict[Value, None] = {}
+
+        def visit(value: Value) -> None:
+            op = defining_op(value)
+            if value in self.pieces.known[0] or op is None or not is_computed_again(op):
+                sources[value] = None
+            elif op not in ops:
+                for operand in op.operands:
+                    if operand in self.pieces.block.cuts:
+                        visit(operand)
+                ops.append(op)
+
+        for each in _with_rows(self.scattered):
+            visit(each)
+        return ops, list(sources)
+
+
+@dataclass
+class BlockOfAll(BlockOfRows):
+    """The same if another dimension is cut than that of rows."""
+
+    @property
+    def sources(self) -> list[Value]:
+        return list(dict.fromkeys(_with_rows(self.scattered)))
+
+    def product(self, number: Value, arrays: Sequence[Value], element: ir.Type) -> Value:
+        rows = self.scattered.cut.size
+        cuts = self.scattered.cuts(self.scattered.cut)
+        assert cuts is not None, "what is added has the same dimensions"
+
+        def computed(op: ir.Operation, operands: Sequence[Value]) -> Value:
+            result = op.results[0]
+            shape = piece_type(result, self.pieces.block.cuts[result], self.pieces.size).shape
+            shape[cuts[result].dimension] = rows
+            return build.like(op, tensor(shape, element), operands)
+
+        place = self.place(number, rows)
+        pieces = dict(zip(self.sources, arrays, strict=True))
+        known: dict[Value, Value] = {}
+        for product, side in zip(self.scattered.products, self.scattered.rows, strict=True):
+            operands: list[Value] = [*product.op.operands]
+            dimension = product.operand_dimensions(cuts[product.result].dimension)[side]
+            operands[side] = take_at(pieces[operands[side]], dimension, place, rows)
+            known[product.result] = computed(product.op, operands)
+        for op in self.scattered.chain:
+            known[op.results[0]] = computed(op, [known[operand] for operand in op.operands])
+        return known[self.scattered.summed]
+
+
+def _with_rows(scattered: ScatteredProducts) -> list[Value]:
+    """Of each product, the operand that has rows."""
+    pairs = zip(scattered.products, scattered.rows, strict=True)
+    return [product.op.operands[side] for product, side in pairs]
