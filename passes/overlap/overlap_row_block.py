@@ -29,11 +29,13 @@ Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overl
          gather of each block that is to be rewritten.
 Leaves:  gathers without a product that sums over their rows, or without a reduce_scatter of
          products of them; those whose rows anything else reads; devices whose rows, or sequences,
-         cannot be cut into `parts` equal chunks; a block that waits for one that is rewritten before it.
+         cannot be cut into `parts` equal chunks; a block that waits for one that is rewritten
+         before it.
 
 In attention the rows of a sequence are multiplied by each other, so they stay in one chunk. If
-devices have whole sequences, which a reshape takes apart, a chunk has some sequences of each device;
-if they have rows of each sequence, as in an array of (sequences, rows, columns), some sequences.
+devices have whole sequences, which a reshape takes apart, a chunk has some sequences of each
+device. If they have rows of each sequence, as in an array of (sequences, rows, columns), it has
+some sequences.
 
 If sums go round, what is computed of a chunk between two gathers is a function that is called for
 each chunk. In stages, products of a chunk that read the same array wait for each other, because XLA

@@ -14,8 +14,10 @@ import shmap_passes
 from jax import lax
 from jaxlib.mlir import ir
 from run_module import run_module
+from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.ops import terminator
 from shmap_passes.overlap.find.cuts import Cut, cut_of_operand, cut_through
+from shmap_passes.overlap.find.row_sums import kept_dimension
 from shmap_passes.overlap.rewrite.pieces import compute, empty, join, take
 
 
@@ -30,6 +32,18 @@ def reshape(shape):
 
 def broadcast(shape, dimensions):
     return lambda x: lax.broadcast_in_dim(x, shape, dimensions)
+
+
+@pytest.mark.parametrize("dimension", range(4))
+def test_the_dimension_that_a_reduction_keeps(dimension):
+    module = """func.func @f(%x: tensor<2x3x4x5xf32>, %zero: tensor<f32>) -> tensor<3x5xf32> {
+      %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.maximum across dimensions = [0, 2]
+          : (tensor<2x3x4x5xf32>, tensor<f32>) -> tensor<3x5xf32>
+      return %0 : tensor<3x5xf32>
+    }"""
+    with shmap_passes.make_context():
+        (op,) = find_ops(ir.Module.parse(module).operation, ["stablehlo.reduce"])
+        assert kept_dimension(op, dimension) == (None, 0, None, 1)[dimension]
 
 
 # Name -> (what computes it, the shapes of its operands).

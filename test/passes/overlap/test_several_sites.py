@@ -1,5 +1,7 @@
 """Sites that were found together, of which one changes when another is rewritten."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,6 +152,24 @@ def test_a_block_of_rows_that_waits_for_one_that_is_rewritten_stays():
     text = rewritten(crossed, "overlap-row-block", "row-chunks", *args, in_specs=in_specs)
     assert text.count("stablehlo.all_gather") == 6
     assert text.count("stablehlo.reduce_scatter") == 1
+
+
+def test_what_needs_least_memory_is_kept_of_a_chunk():
+    """Two arrays are computed from a product and two reductions of it: these are kept."""
+
+    def weighed(x, dy, v):
+        a = gather(x) @ v
+        p = jnp.exp(a - a.max(1, keepdims=True))
+        q = p / p.sum(1, keepdims=True)
+        y = scatter(q @ v)
+        e = gather(dy * y)
+        return y, scatter((e * p) @ v), jnp.einsum("rk,rf->kf", e, q)[:2]
+
+    args = normal(0, 32, 8), normal(1, 32, 8), normal(2, 8, 8)
+    in_specs = (ROWS, ROWS, P())
+    text = rewritten(weighed, "overlap-row-block", "row-chunks", *args, in_specs=in_specs)
+    kept = re.search(r"func.func private @shmap_chunk\(.*\) -> (.*) {", text)[1]
+    assert sorted(re.findall(r"tensor<(\S*)xf32>", kept)) == ["16", "16", "16x8"]
 
 
 def trained_layer(x, w):
