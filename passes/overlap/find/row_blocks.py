@@ -271,7 +271,7 @@ def _found(
             needing.update(node.results)
             look_at_readers(node.results)
         else:
-            result = result_of_rows(node, read[0], cuts, flow)
+            result = result_of_rows(node, read[0], cuts, way, flow)
             if result is None:
                 return None
             ops.append(op)

@@ -12,7 +12,7 @@ from ...ir.types import Value, shape_of
 from .cuts import MOVING, Cut, cut_of_operand, cut_through
 from .products import DOT, Product
 from .row_sums import REDUCE, adds_along, kept_dimension
-from .row_ways import Way
+from .row_ways import ROWS, Way
 from .scatters import ScatteredProducts
 
 
@@ -61,7 +61,9 @@ def rows_through(node: Node, number: int, cut: Cut) -> Cut | None:
     return cut_through(node.op, number, cut)
 
 
-def result_of_rows(node: Node, number: int, cuts: dict[Value, Cut], flow: Dataflow) -> Cut | None:
+def result_of_rows(
+    node: Node, number: int, cuts: dict[Value, Cut], way: Way, flow: Dataflow
+) -> Cut | None:
     """The cut of what is computed row by row; None if it is not.
 
     Args:
@@ -73,6 +75,8 @@ def result_of_rows(node: Node, number: int, cuts: dict[Value, Cut], flow: Datafl
     result = rows_through(node, number, cut)
     if result is None or (result.outer, result.size) != (cut.outer, cut.size):
         return None
+    if way == ROWS and result.inner > 1:
+        return None  # Rows are not those of a dimension, but of a part of one.
     for k, value in enumerate(node.operands):
         if k == number:
             continue
