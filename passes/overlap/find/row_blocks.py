@@ -74,10 +74,9 @@ class RowBlock:
     def rows(self) -> int:
         """How many rows of all devices are added to a sum."""
         op = self.sums[0]
-        cut = self.cuts[op.operands[0]]
         dimensions = reduced_dimensions(op) if op.name == REDUCE else Product.of(op).contracted[0]
         shape = shape_of(op.operands[0])
-        return prod(shape[d] for d in dimensions) if cut.dimension in dimensions else 0
+        return prod(shape[d] for d in dimensions)
 
     def scattered_cut(self, scattered: ScatteredProducts) -> Cut:
         """The cut of what a device has of a sum."""

@@ -9,7 +9,6 @@ Way(1, 0)   dimension 0       attention, if rows are dimension 1 of (sequences, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import NamedTuple
 
 from jaxlib.mlir import ir
@@ -60,10 +59,8 @@ ROWS = Way()
 def ways(gathers: Sequence[ir.Operation], count: int, flow: Dataflow) -> Iterator[Way]:
     """Those that may do for gathers of as many rows, first the one that has the most chunks."""
     yield ROWS
-    rows = {shape_of(each.operands[0])[gathered_dimension(each)] for each in gathers}
-    if len(rows) == 1:
-        (own,) = rows
-        yield from (Way(size) for size in _taken_apart(own, count, flow))
+    own = shape_of(gathers[0].operands[0])[gathered_dimension(gathers[0])]
+    yield from (Way(size) for size in _taken_apart(own, count, flow))
     for dimension in _summed_as_well(gathers[0], flow):
         if len({_size(each, dimension) for each in gathers}) == 1:
             yield Way(dimension=dimension)
@@ -91,9 +88,9 @@ def _taken_apart(own: int, count: int, flow: Dataflow) -> list[int]:
             continue
         old, new = shape_of(node.operands[0]), shape_of(node.result)
         for place, size in enumerate(old):
-            if size != own * count or old[:place] != new[:place]:
+            if size != own * count or old[:place] != new[:place] or place + 1 >= len(new):
                 continue
-            together = prod(new[place + 1 : place + 2])
+            together = new[place + 1]
             if together > 1 and own % together == 0 and new[place] * together == size:
                 found.add(together)
     return sorted(found)
