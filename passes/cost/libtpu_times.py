@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import libtpu
+from . import libtpu_kernels, libtpu_memory
 from .machine import Machine
-from .overlap import ProductShape, Work, is_halved, speed
+from .overlap import is_halved, speed
+from .work import ProductShape, Work
 
 # How much of the published speed large products reach.
 _SHARE = {"TPU v5e": 0.97, "TPU v5p": 0.97, "TPU v6e": 0.88, "TPU7x": 0.8}
@@ -97,16 +98,16 @@ def piece(
     read = work.element_bytes * rows * product.k
     written = (4 if is_wide else work.element_bytes) * rows * product.n
     other = work.element_bytes * product.batch * product.k * product.n
-    is_kept = libtpu.stays_in_vmem(machine, int(written))
+    is_kept = libtpu_memory.stays_in_vmem(machine, int(written))
     is_f32 = is_wide or work.element_bytes == 4
     table = _PIECES if not adds else _ADDING_F32 if is_f32 else _ADDING
     of_chip = table.get(machine.chip.name, _NOT_MEASURED)
     compute = of_chip.products * product.flops / pieces / _peak(work, machine)
-    if adds and not is_f32 and libtpu.adds_slowly(machine, rows, product):
+    if adds and not is_f32 and libtpu_kernels.adds_slowly(machine, rows, product):
         compute *= _SLOW_FACTOR
     moved = 0.0 if is_kept else of_chip.moved * (read + written * (2 if adds else 1))
     waits = of_chip.written * written * (0.5 if is_kept else 1.0)
-    if not is_wide and libtpu.waits_for_operand(machine, other, product, adds=adds):
+    if not is_wide and libtpu_memory.waits_for_operand(machine, other, product, adds=adds):
         waits += of_chip.read * other
         moved = max(moved, of_chip.all_moved * (read + written + other))
     bandwidth = machine.chip.hbm_bandwidth
@@ -122,7 +123,7 @@ def chunk(work: Work, machine: Machine, parts: int) -> float:
     rows = work.element_bytes * sum(p.batch * p.m * p.k for p in work.products)
     columns = work.element_bytes * sum(p.batch * (p.m + p.k) * p.n / parts for p in work.products)
     factor = _CHUNK_FACTOR
-    if not libtpu.holds_in_vmem(machine, rows):
+    if not libtpu_memory.holds_in_vmem(machine, rows):
         if work.element != "f32":
             factor = _CHUNK_READS.get(machine.chip.name, 1.6)
         elif work.source == "argument":
@@ -146,7 +147,7 @@ def chunk_of_rows(work: Work, machine: Machine, parts: int) -> float:
     for product in work.products:
         compute = product.flops / parts / _peak(work, machine)
         other = product.batch * product.k * product.n
-        if not libtpu.holds_in_vmem(machine, work.element_bytes * other):
+        if not libtpu_memory.holds_in_vmem(machine, work.element_bytes * other):
             moved = product.batch * product.m / parts * (product.k + product.n) + other
             read = work.element_bytes * moved / machine.chip.hbm_bandwidth
             compute = max(compute, _ROWS_READS.get(machine.chip.name, 1.4) * read)
@@ -159,7 +160,7 @@ def stored(work: Work, machine: Machine) -> float:
     each = work.element_bytes
     written = sum(p.batch * p.m * p.n for p in work.products)
     read = sum(p.batch * p.m * min(p.k, p.n) for p in work.products)
-    slow = each if libtpu.keeps_product(machine, each * written) else _STORED_BYTES
+    slow = each if libtpu_memory.keeps_product(machine, each * written) else _STORED_BYTES
     return (slow * written + each * read) / machine.chip.hbm_bandwidth
 
 

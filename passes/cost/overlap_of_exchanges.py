@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import libtpu
+from . import libtpu_memory
 from .libtpu_times import copy, products
 from .machine import Machine
-from .overlap import FEWEST_ROWS, Plan, Work, wire_seconds
+from .overlap import FEWEST_ROWS, Plan, wire_seconds
 from .overlap_on_tpu import PUT_FACTOR
+from .work import Work
 
 _CHUNKS = 4
 _EXCHANGES = 4
@@ -37,7 +38,7 @@ def plan_of_exchanges(work: Work, machine: Machine) -> Plan:
     if work.cut % _CHUNKS or work.rows // _CHUNKS < FEWEST_ROWS:
         count = work.rows // _CHUNKS
         return Plan(None, reason=f"a chunk would have {count} rows, and needs {FEWEST_ROWS}")
-    if any(libtpu.exchanges_in_vmem(machine, _sent(work, each)) for each in work.segments):
+    if any(libtpu_memory.exchanges_in_vmem(machine, _sent(work, each)) for each in work.segments):
         return Plan(None, reason="chunks would need memory, and what is exchanged stays in VMEM")
     expected = sum(_segment(work, each, machine) for each in work.segments)
     plain = _compute(work, machine) + _wire(work, work.received, machine)

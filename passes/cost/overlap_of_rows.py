@@ -8,8 +8,9 @@ from functools import lru_cache
 from . import libtpu
 from .libtpu_times import products
 from .machine import Machine
-from .overlap import MARGIN, MOST_ON_A_RING, Plan, Work, speed, unknown_speed
+from .overlap import MARGIN, MOST_ON_A_RING, Plan, speed, unknown_speed
 from .overlap_on_tpu import PUT_FACTOR, partial_sums, plain_scatter, sent
+from .work import Work
 
 _CHUNKS = 4
 """As many as the partial sums that are on the way at a time: each is of the rows of one chunk."""

@@ -12,18 +12,9 @@ from dataclasses import replace
 
 from .beside_collectives import share_taken
 from .machine import Machine
-from .overlap import (
-    FEWEST_ROWS,
-    MARGIN,
-    Plan,
-    ProductShape,
-    Stages,
-    Work,
-    speed,
-    too_small_or_large,
-    wire_seconds,
-)
+from .overlap import FEWEST_ROWS, MARGIN, Plan, speed, too_small_or_large, wire_seconds
 from .overlap_on_tpu import unrolled
+from .work import ProductShape, Stages, Work
 
 _CHUNKS = (2, 4, 8)
 

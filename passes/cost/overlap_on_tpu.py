@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import libtpu, libtpu_times
+from . import libtpu, libtpu_kernels, libtpu_memory, libtpu_times
 from .libtpu_times import block, copy, narrowed, placed, products
 from .machine import Machine
-from .overlap import (
-    FEWEST_ROWS,
-    Plan,
-    Work,
-    divisors,
-    is_halved,
-    pipelined,
-    wire_seconds,
-)
+from .overlap import FEWEST_ROWS, Plan, divisors, is_halved, pipelined, wire_seconds
 from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
+from .work import Work
 
 # Seconds between two pieces whose sums are on the way; before the sum of a chunk, and after it.
 _BETWEEN = 0.3e-6
@@ -48,7 +41,7 @@ def plan_on_tpu(work: Work, machine: Machine) -> Plan:
 
 def _ring(work: Work, machine: Machine) -> Plan:
     """Blocks go round in halves, both ways; a device multiplies what has arrived."""
-    if libtpu.stores_rows(work, machine):
+    if libtpu_memory.stores_rows(work, machine):
         return Plan(None, reason=_STORED_ROWS)
     if work.kept and work.count > MOST_UNROLLED:
         return Plan(None, reason="its blocks would be put together in a loop, which takes longer")
@@ -127,13 +120,13 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
 
 def _scatter(work: Work, machine: Machine) -> Plan:
     """Partial sums on a ring, or chunks of columns, which are not rounded at each hop."""
-    if libtpu.stores_rows(work, machine):
+    if libtpu_memory.stores_rows(work, machine):
         return Plan(None, reason=_STORED_ROWS)
     ring, columns = partial_sums(work, machine), _summed(work, machine)
     best = columns
     if columns.expected is None or (ring.expected and ring.expected <= columns.expected):
         best = ring
-    if best.name is not None and libtpu.separates_products(work, machine):
+    if best.name is not None and libtpu_kernels.separates_products(work, machine):
         return replace(best, name=None, reason=_JOINED_ROWS)
     return best
 
@@ -191,7 +184,7 @@ def _unrolled(work: Work, machine: Machine) -> Plan:
         exposed += wire - reduced
     compute, copies, factor = products(work, machine), copy(work.copied, machine), 1.0
     # Where gathers take longer than products, all loops that were tried gained much.
-    if compute > wire and libtpu.carries_in_vmem(work, machine):
+    if compute > wire and libtpu_memory.carries_in_vmem(work, machine):
         copies, factor = 0.0, _TWO_STEPS_FACTOR
     return unrolled(work, wire - exposed, compute, exposed, copies, factor)
 
@@ -240,7 +233,7 @@ _RULES = {
 
 
 def _plain(work: Work, machine: Machine) -> float:
-    compute = 0.0 if libtpu.joins_products(work, machine) else products(work, machine)
+    compute = 0.0 if libtpu_kernels.joins_products(work, machine) else products(work, machine)
     return compute + sent(work, machine)
 
 
@@ -257,7 +250,7 @@ def plain_scatter(work: Work, machine: Machine) -> float:
     """
     kind = "all-reduce" if libtpu.is_all_reduced(work, machine) else None
     compute = max(products(work, machine), libtpu_times.stored(work, machine))
-    if libtpu.joins_products(work, machine):
+    if libtpu_kernels.joins_products(work, machine):
         compute = 0.0
     return compute + wire_seconds(work, machine, kind=kind)
 

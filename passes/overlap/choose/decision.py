@@ -9,14 +9,15 @@ from typing import Literal, cast
 
 from jaxlib.mlir import ir
 
-from ...cost.libtpu import adds_last, keeps_beside_sums
+from ...cost.libtpu_memory import adds_last, keeps_beside_sums
 from ...cost.machine import Machine
-from ...cost.overlap import MARGIN, Plan, Work, plan_of
+from ...cost.overlap import MARGIN, Plan, plan_of
 from ...cost.overlap_of_exchanges import plan_of_exchanges
 from ...cost.overlap_of_rows import plan_of_rows
 from ...cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from ...cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ...cost.rings import ring_order
+from ...cost.work import Work
 from ...ir.memoize import memoized
 from ...ir.mesh import Mesh
 from ..form import Form, FormName

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from ...cost import libtpu
+from ...cost import libtpu_memory
 from ...cost.machine import Machine
 from ...ir.collective_ops import ALL_GATHER
 from ...ir.elementwise import ELEMENTWISE
@@ -64,7 +64,7 @@ def kept_too_long(choices: Sequence[Choice], machine: Machine | None) -> list[ir
     transfer, and keeps the cotangent until then. Products that hide a collective which is left for
     them may be as late as that.
     """
-    if machine is None or not libtpu.keeps_gathered(machine):
+    if machine is None or not libtpu_memory.keeps_gathered(machine):
         return []
     hiding = {op for choice in choices for op in choice.beside}
     rewritten = {

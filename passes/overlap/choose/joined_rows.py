@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from ...cost import libtpu
+from ...cost import libtpu_kernels, libtpu_memory
 from ...cost.machine import Machine
 from ...ir.collective_ops import ALL_GATHER
 from ...ir.dataflow import Dataflow, Dataflows, Node
@@ -80,11 +80,11 @@ def _joined_rows(site: Site, flow: Dataflow, machine: Machine) -> Iterator[Joine
         reader, side = found
         between = reader.size(side, reader.contracted[side])
         columns = reader.size(1 - side, reader.free[1 - side])
-        if libtpu.computes_where_read(machine, shape.k, between, columns):
+        if libtpu_kernels.computes_where_read(machine, shape.k, between, columns):
             rows = reader.op.operands[side]
             size = _stored_bytes(reader.op, rows)
-            memory = 0 if libtpu.keeps_product(machine, size) else size
-            is_slow = libtpu.is_slow_apart(machine, shape.k)
+            memory = 0 if libtpu_memory.keeps_product(machine, size) else size
+            is_slow = libtpu_kernels.is_slow_apart(machine, shape.k)
             yield JoinedRows(site, reader.op, rows, _before(rows, flow), memory, is_slow)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
-from ...cost import libtpu
+from ...cost import libtpu_memory
 from ...cost.machine import Machine
 from ...ir.collective_ops import ALL_REDUCE
 from ...ir.dataflow import Dataflow, Dataflows
@@ -109,7 +109,7 @@ def _too_large_sums(
     largest = max((array_bytes(site.op.results[0]) for site in inner), default=0)
     if largest <= FEW_BYTES:
         return {}
-    is_small = machine is not None and libtpu.keeps_product(machine, largest)
+    is_small = machine is not None and libtpu_memory.keeps_product(machine, largest)
     arrays = [
         each._replace(is_fused=each.is_fused or _is_in_place(each.value))
         for each in computed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...cost.libtpu import keeps_exchanged
+from ...cost.libtpu_memory import keeps_exchanged
 from ...cost.machine import Machine
 from ..form import Form
 from .site import Site

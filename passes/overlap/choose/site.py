@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
-from ...cost.overlap import ProductShape, Stages
+from ...cost.work import ProductShape, Stages
 from ...ir.instructions import has_instructions
 from ...ir.ops import walk
 from ..find.row_sources import Source

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ...cost.overlap import ProductShape, Stages
+from ...cost.work import ProductShape, Stages
 from ...ir.body_form import BodyForm, read_body_form
 from ...ir.collective_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ...ir.dataflow import Dataflows, dataflows

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from jaxlib.mlir import ir
 
-from ...cost import libtpu
+from ...cost import libtpu, libtpu_memory
 from ...cost.machine import Machine
 from ...cost.overlap import FEWEST_ROWS
 from ...ir.collective_ops import ALL_GATHER
@@ -73,7 +73,7 @@ def rows_fit(block: Site, machine: Machine | None, lives: Lives) -> bool:
     gathered = [op.results[0] for op in block.collectives if op.name == ALL_GATHER]
     if sum(map(array_bytes, gathered)) < FEW_BYTES:
         return True
-    return not libtpu.keeps_all_in_vmem(machine, *lives.most(block.op.block))
+    return not libtpu_memory.keeps_all_in_vmem(machine, *lives.most(block.op.block))
 
 
 def _tries(inside: Choices) -> Iterator[dict[Site, Choice]]:
@@ -114,7 +114,7 @@ class _Function:
         """Whether a function needs no more memory with these choices, or little more."""
         if not any(choice.form for choice in choices.values()):
             return True
-        if libtpu.keeps_all_in_vmem(self.machine, *self.lives.most(self.block)):
+        if libtpu_memory.keeps_all_in_vmem(self.machine, *self.lives.most(self.block)):
             sizes = dict.fromkeys((life.value for life in self._computed), 0)
             return peak(self._computed, sizes | self._in_memory(choices)) < FEW_BYTES
         plain = peak(self._computed, self._in_vmem(choices))
@@ -171,7 +171,7 @@ class _Function:
                 continue
             work = self.decide.work(site)
             for rows in {value for product in site.products for value in product.operands}:
-                if libtpu.keeps_rows(work, self.machine, array_bytes(rows)):
+                if libtpu_memory.keeps_rows(work, self.machine, array_bytes(rows)):
                     sizes |= self._none(rows)
         return sizes
 
@@ -182,7 +182,7 @@ class _Function:
         return {
             value: 0
             for operand in operands
-            if libtpu.gathers_from_vmem(self.machine, array_bytes(operand))
+            if libtpu_memory.gathers_from_vmem(self.machine, array_bytes(operand))
             for value in self._none(operand)
             if value not in self._beside_products
         }

@@ -14,11 +14,12 @@ from shmap_passes.cost.beside_collectives import share_taken
 from shmap_passes.cost.chips import H100_SXM, TPU_7X, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
-from shmap_passes.cost.overlap import Plan, ProductShape, Work, plan_of
+from shmap_passes.cost.overlap import Plan, plan_of
 from shmap_passes.cost.overlap_of_rows import plan_of_rows
 from shmap_passes.cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from shmap_passes.cost.overlap_on_tpu import _ring, partial_sums, plan_on_tpu, sent_meanwhile
 from shmap_passes.cost.rings import hop_seconds, ring_order
+from shmap_passes.cost.work import ProductShape, Stages, Work
 
 RULES = {"h100": plan_on_gpu, "v5e": plan_on_tpu, "v6e": plan_on_tpu, "v5p": plan_on_tpu}
 
@@ -176,8 +177,8 @@ def gradient_in_stages(rows, inner, between):
     weights = ProductShape(1, inner, between // 8, rows)
     sent = rows * inner * 2 * 7 // 8
     stages = (
-        overlap.Stages(sent, sent, (up,), (down,)),
-        overlap.Stages(sent, sent, (weights, up), (weights, down)),
+        Stages(sent, sent, (up,), (down,)),
+        Stages(sent, sent, (weights, up), (weights, down)),
     )
     products = (up, weights, up, weights)
     return Work("row-block", products, received=2 * sent, cut=rows // 8, stages=stages, **BF16)

@@ -201,7 +201,7 @@ def test_no_two_sums_run_beside_the_products_of_each_other(columns, expected):
 
 def test_what_hides_the_collectives_of_a_group_does_not_hide_those_of_the_next(monkeypatch):
     """In blocks with many collectives, some are decided about at a time."""
-    monkeypatch.setattr("shmap_passes.overlap.choose.asynchronous._TOGETHER", 1)
+    monkeypatch.setattr("shmap_passes.overlap.choose.hiding._TOGETHER", 1)
     assert forms(successive, V6E) == ["asynchronous", "partial-sums"]
     twice = (*PROGRAMS[successive][1][:2], (16384, 12288))
     assert forms(successive, V6E, sizes=twice) == ["asynchronous", "asynchronous"]

@@ -4,7 +4,7 @@ import pytest
 import shmap_passes
 from body_module import ADD, over
 from jaxlib.mlir import ir
-from shmap_passes.cost.overlap import ProductShape
+from shmap_passes.cost.work import ProductShape
 from shmap_passes.overlap.choose.sites import find_sites
 from shmap_passes.overlap.form import FORM, Form, erase, read, write
 

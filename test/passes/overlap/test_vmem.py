@@ -12,7 +12,7 @@ import shmap_passes
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
-from shmap_passes.cost import libtpu
+from shmap_passes.cost import libtpu_memory
 from shmap_passes.cost.chips import TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Torus
@@ -196,11 +196,11 @@ def test_a_gather_of_several_arrays_beside_a_sum():
 
 
 def test_what_is_kept_in_vmem():
-    assert libtpu.keeps_all_in_vmem(V6E, 74 << 20, 32 << 20)
-    assert not libtpu.keeps_all_in_vmem(V6E, 160 << 20, 32 << 20)
-    assert not libtpu.keeps_all_in_vmem(V6E, 64 << 20, 64 << 20)
-    assert not libtpu.keeps_all_in_vmem(V5P, 1 << 20, 1 << 20)
-    kept = [libtpu.gathers_from_vmem(each, 64 << 20) for each in (V5E, V6E, V5P)]
+    assert libtpu_memory.keeps_all_in_vmem(V6E, 74 << 20, 32 << 20)
+    assert not libtpu_memory.keeps_all_in_vmem(V6E, 160 << 20, 32 << 20)
+    assert not libtpu_memory.keeps_all_in_vmem(V6E, 64 << 20, 64 << 20)
+    assert not libtpu_memory.keeps_all_in_vmem(V5P, 1 << 20, 1 << 20)
+    kept = [libtpu_memory.gathers_from_vmem(each, 64 << 20) for each in (V5E, V6E, V5P)]
     assert kept == [False, True, False]
 
 
