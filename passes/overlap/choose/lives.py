@@ -49,6 +49,7 @@ class Lives:
     def __init__(self, flows: Dataflows) -> None:
         self._flows = flows
         self._known: dict[ir.Block, list[Life]] = {}
+        self._timelines: dict[ir.Block, Timeline] = {}
         self._peaks: dict[ir.Block, int] = {}
         self._given: dict[ir.Block, int] = {}
         self._most: dict[ir.Block, tuple[int, int]] = {}
@@ -59,6 +60,12 @@ class Lives:
             self._known[block] = _lives(self._flows.of(block))
         return self._known[block]
 
+    def timeline(self, block: ir.Block) -> Timeline:
+        """That of what its operations store."""
+        if block not in self._timelines:
+            self._timelines[block] = Timeline.of(self.of(block))
+        return self._timelines[block]
+
     def computed(self, block: ir.Block) -> list[Life]:
         """Those of them that are not returned."""
         return [life for life in self.of(block) if not life.is_returned]
@@ -68,7 +75,7 @@ class Lives:
         if block not in self._most:
             computed = self.computed(block)
             largest = max((life.bytes_ for life in computed), default=0)
-            self._most[block] = peak(computed, {}), largest
+            self._most[block] = Timeline.of(computed).peak(), largest
         return self._most[block]
 
     def allowed(self, block: ir.Block, plain: int) -> float:
@@ -87,7 +94,7 @@ class Lives:
             return least
         if function not in self._peaks:
             self._peaks[function] = self._peak(function)
-        return max(least, self._peaks[function] - around - peak(self.of(block), {}))
+        return max(least, self._peaks[function] - around - self.timeline(block).peak())
 
     def _around(self, block: ir.Block) -> tuple[ir.Block, int]:
         """The function that a block is in, and the bytes of other blocks meanwhile."""
@@ -157,42 +164,52 @@ class Timeline:
     """The arrays of a block over the time that its operations take.
 
     Attributes:
+      places: of the arrays in what follows.
       starts, ends: when arrays begin and cease to be there, by four times for each operation.
       sizes: their bytes.
     """
 
+    places: Mapping[Value, int]
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, lives: Sequence[Life], sizes: Mapping[Value, int] | None = None) -> Timeline:
-        """That of arrays, with other sizes for some."""
+    def of(cls, lives: Sequence[Life]) -> Timeline:
         # What is fused is there when its operands are not needed any more.
         starts = [4 * life.first + 2 * life.is_fused for life in lives]
         ends = [4 * life.last + 1 for life in lives]
-        found = [(sizes or {}).get(life.value, life.bytes_) for life in lives]
-        return cls(*(np.array(each, np.int64) for each in (starts, ends, found)))
+        columns = starts, ends, [life.bytes_ for life in lives]
+        places = {life.value: place for place, life in enumerate(lives)}
+        return cls(places, *(np.array(each, np.int64) for each in columns))
 
-    def peak(self, lasts: Mapping[int, int] | None = None) -> int:
+    def peak(
+        self, sizes: Mapping[Value, int] | None = None, lasts: Mapping[Value, int] | None = None
+    ) -> int:
         """The most bytes at any time.
 
         Args:
-          lasts: the operations that read some arrays last, by place, if they are others.
+          sizes: the bytes of some arrays, if they are others.
+          lasts: the numbers of the operations that read some arrays last, if they are others.
         """
-        ends = self.ends
-        if lasts:
-            ends = ends.copy()
-            ends[[*lasts]] = 4 * np.array([*lasts.values()]) + 1
+        bytes_ = self._with(self.sizes, sizes or {})
+        ends = self._with(self.ends, {value: 4 * last + 1 for value, last in (lasts or {}).items()})
         changes = np.zeros(1 + max(self.starts.max(initial=0), ends.max(initial=0)), np.int64)
-        np.add.at(changes, self.starts, self.sizes)
-        np.subtract.at(changes, ends, self.sizes)
+        np.add.at(changes, self.starts, bytes_)
+        np.subtract.at(changes, ends, bytes_)
         return int(changes.cumsum().max(initial=0))
 
-
-def peak(lives: Sequence[Life], sizes: Mapping[Value, int]) -> int:
-    """The most bytes at any time, with other sizes for some arrays."""
-    return Timeline.of(lives, sizes).peak()
+    def _with(
+        self, column: npt.NDArray[np.int64], others: Mapping[Value, int]
+    ) -> npt.NDArray[np.int64]:
+        """A column with other numbers for some values, of which it may not have all."""
+        if not others:
+            return column
+        column = column.copy()
+        for value, number in others.items():
+            if value in self.places:
+                column[self.places[value]] = number
+        return column
 
 
 def allowed(given: int, plain: int) -> float:

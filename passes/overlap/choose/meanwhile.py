@@ -13,7 +13,8 @@ from jaxlib.mlir import ir
 
 from ...ir.collective_ops import ALL_GATHER
 from ...ir.dataflow import Dataflow
-from .lives import Life, Lives, Timeline
+from ...ir.types import Value
+from .lives import Life, Lives
 from .site import Site
 
 
@@ -38,30 +39,22 @@ class Meanwhile:
         if sent.name != ALL_GATHER:
             before = min(each.number for each in map(self.flow.node, site.products))
         late = {*beside}
-        earlier, later = dict[int, int](), dict[int, int]()
-        for place in {place for number in late for place in self._read_by.get(number, ())}:
-            life = self._arrays[place]
+        earlier, later = dict[Value, int](), dict[Value, int]()
+        for life in {life for number in late for life in self._read_by.get(number, ())}:
             if life.first < sent.number:
                 readers = [user.number for user in self.flow.users(life.value)]
                 least = max([before, life.first, *(n for n in readers if n not in late)])
-                earlier[place] = min(life.last, least)
-                later[place] = max(life.last, sent.number)
-        most = self._timeline.peak(earlier)
-        return self._timeline.peak(later) - most <= self.lives.allowed(self.block, most)
+                earlier[life.value] = min(life.last, least)
+                later[life.value] = max(life.last, sent.number)
+        timeline = self.lives.timeline(self.block)
+        most = timeline.peak(lasts=earlier)
+        return timeline.peak(lasts=later) - most <= self.lives.allowed(self.block, most)
 
     @cached_property
-    def _arrays(self) -> list[Life]:
-        return self.lives.of(self.block)
-
-    @cached_property
-    def _timeline(self) -> Timeline:
-        return Timeline.of(self._arrays)
-
-    @cached_property
-    def _read_by(self) -> dict[int, list[int]]:
-        """The places in `_arrays` of what each operation reads."""
-        found: dict[int, list[int]] = {}
-        for place, life in enumerate(self._arrays):
+    def _read_by(self) -> dict[int, list[Life]]:
+        """The arrays that each operation reads."""
+        found: dict[int, list[Life]] = {}
+        for life in self.lives.of(self.block):
             for user in self.flow.users(life.value):
-                found.setdefault(user.number, []).append(place)
+                found.setdefault(user.number, []).append(life)
         return found

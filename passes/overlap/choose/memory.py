@@ -20,7 +20,7 @@ from ...ir.types import Value, array_bytes
 from ..find.stored import FEW_BYTES, is_fused
 from ..form import Form
 from .joined_rows import JoinedRows
-from .lives import Life, Lives, Timeline, peak
+from .lives import Lives, Timeline
 from .site import SUMS, Site
 
 _BLOCKS_OF_A_RING = 2
@@ -72,22 +72,20 @@ def _kept_longer(site: Site, form: Form, flow: Dataflow, lives: Lives) -> int:
 
     Pieces of all of them are computed together, so what the first ones read stays until then.
     """
-    arrays = lives.of(site.op.block)
-    places = {life.value: place for place, life in enumerate(arrays)}
+    timeline, arrays = lives.timeline(site.op.block), lives.of(site.op.block)
     sent = flow.node(site.op).number
     pending = [value for op in site.products for value in op.operands]
-    seen, later = {*pending}, dict[int, int]()
+    seen, later = {*pending}, dict[Value, int]()
     while pending:
         value = pending.pop()
-        place, node = places.get(value), flow.source(value)
+        place, node = timeline.places.get(value), flow.source(value)
         if place is not None:
-            later[place] = max(arrays[place].last, sent)
+            later[value] = max(arrays[place].last, sent)
         elif node is not None and is_fused(node.name):
             pending += {*node.operands} - seen
             seen.update(node.operands)
-    plain = Timeline.of(arrays).peak()
-    pieces = in_pieces(site, buffers(site, form))
-    more = Timeline.of(arrays, pieces).peak(later) - plain
+    plain = timeline.peak()
+    more = timeline.peak(in_pieces(site, buffers(site, form)), later) - plain
     return more if more > lives.allowed(site.op.block, plain) else 0
 
 
@@ -115,14 +113,15 @@ def _too_large_sums(
         for each in computed
         if is_small or not each.becomes_result
     ]
-    plain = peak(arrays, {})
+    timeline = Timeline.of(arrays)
+    plain = timeline.peak()
     most = lives.allowed(block, plain)
     refused: dict[Site, str] = {}
     for site, form in inner.items():
         whole = array_bytes(site.op.results[0])
         # In 16 chunks d' took 177 MiB for 160 on v6e, and 153 for 128 on v5p.
         chunks = whole + CHUNKS_OF_SUMS * whole // min(max(2, form.parts), 8)
-        more = peak(arrays, in_pieces(site, chunks)) - plain
+        more = timeline.peak(in_pieces(site, chunks)) - plain
         if more > most:
             refused[site] = _reason(form, more)
     return refused
@@ -148,16 +147,16 @@ def _too_large_in(
     if max([*sizes, *(each.bytes_ for each in rows)]) <= FEW_BYTES:
         return {}
     refused: dict[Site, str] = {}
-    arrays = lives.of(block)
-    plain = peak(arrays, _sizes_between(rows, ()))
+    timeline = lives.timeline(block)
+    plain = timeline.peak(_sizes_between(rows, ()))
     most = lives.allowed(block, plain)
     kept = dict(forms)
     while gathers:
-        more = _needed(arrays, kept, rows) - plain
+        more = _needed(timeline, kept, rows) - plain
         if more <= most:
             break
         without = {
-            site: _needed(arrays, {s: form for s, form in kept.items() if s != site}, rows)
+            site: _needed(timeline, {s: form for s, form in kept.items() if s != site}, rows)
             for site in gathers
         }
         worst = min(gathers, key=lambda site: without[site])
@@ -175,7 +174,7 @@ def _sizes_between(rows: Collection[JoinedRows], sites: Collection[Site]) -> dic
     return sizes
 
 
-def _needed(lives: Sequence[Life], forms: Mapping[Site, Form], rows: Collection[JoinedRows]) -> int:
+def _needed(timeline: Timeline, forms: Mapping[Site, Form], rows: Collection[JoinedRows]) -> int:
     """The peak of a block with these forms."""
     gathers = {s: form for s, form in forms.items() if s.op.name == "stablehlo.all_gather"}
     in_chunks = {s for s, form in gathers.items() if form.name == "columns" and not s.kept}
@@ -189,7 +188,7 @@ def _needed(lives: Sequence[Life], forms: Mapping[Site, Form], rows: Collection[
             sizes[site.op.results[0]] = more
         elif site.pattern == "product-scatter":
             sizes |= in_pieces(site, more)
-    return peak(lives, sizes) + most
+    return timeline.peak(sizes) + most
 
 
 def in_pieces(site: Site, bytes_: int) -> dict[Value, int]:

@@ -26,7 +26,7 @@ from ..find.products import DOT
 from ..find.row_sources import computed_from
 from ..find.stored import FEW_BYTES
 from .decision import Choice, Decision, is_narrowed
-from .lives import Life, Lives, allowed, given_bytes, peak
+from .lives import Life, Lives, Timeline, allowed, given_bytes
 from .memory import CHUNKS_OF_SUMS, buffers, in_pieces
 from .site import SUMS, Site
 
@@ -116,14 +116,18 @@ class _Function:
             return True
         if libtpu_memory.keeps_all_in_vmem(self.machine, *self.lives.most(self.block)):
             sizes = dict.fromkeys((life.value for life in self._computed), 0)
-            return peak(self._computed, sizes | self._in_memory(choices)) < FEW_BYTES
-        plain = peak(self._computed, self._in_vmem(choices))
-        more = peak(self._computed, self._with_forms(choices)) - plain
+            return self._timeline.peak(sizes | self._in_memory(choices)) < FEW_BYTES
+        plain = self._timeline.peak(self._in_vmem(choices))
+        more = self._timeline.peak(self._with_forms(choices)) - plain
         return more <= allowed(given_bytes(self.block), plain)
 
     @cached_property
     def _computed(self) -> list[Life]:
         return self.lives.computed(self.block)
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return Timeline.of(self._computed)
 
     def _in_memory(self, choices: Choices) -> dict[Value, int]:
         """What needs a place with forms, if nothing does without."""

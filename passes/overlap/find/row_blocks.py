@@ -171,8 +171,15 @@ def _joined(
     """The gathers by family: those whose rows an operation reads are in one."""
     if len(gathers) == 1:
         return [list(gathers)]
-    families = {gather.results[0]: [gather] for gather in gathers}
     cuts = {gather.results[0]: way.gathered(gather, count) for gather in gathers}
+    families = {value: number for number, value in enumerate(cuts)}  # each that of a gather
+    joined = [*range(len(gathers))]  # to which family each was joined
+
+    def first(family: int) -> int:
+        while joined[family] != family:
+            family = joined[family]
+        return family
+
     todo = sorted({user.number for value in cuts for user in flow.users(value)})
     while todo:
         node = flow.nodes[heapq.heappop(todo)]
@@ -181,22 +188,20 @@ def _joined(
         read = [(k, value) for k, value in enumerate(node.operands) if value in cuts]
         if not read:
             continue  # What is in its regions does.
-        family = families[read[0][1]]
-        for _, value in read[1:]:
-            other = families[value]
-            if other is not family:
-                family += other
-                families.update((each, family) for each in families if families[each] is other)
+        first_of_all = min(first(families[value]) for _, value in read)
+        for _, value in read:
+            joined[first(families[value])] = first_of_all
         for number, value in read:
             cut = rows_through(node, number, cuts[value])
             if cut is not None:
-                cuts[node.result], families[node.result] = cut, family
+                cuts[node.result], families[node.result] = cut, first_of_all
                 for user in flow.users(node.result):
                     heapq.heappush(todo, user.number)
                 break
-    joined = [families[gather.results[0]] for gather in gathers]
-    distinct = {id(family): family for family in joined}.values()
-    return [[gather for gather in gathers if gather in family] for family in distinct]
+    found: dict[int, list[ir.Operation]] = {}
+    for number, gather in enumerate(gathers):
+        found.setdefault(first(number), []).append(gather)
+    return [*found.values()]
 
 
 def _is_summed(gather: ir.Operation, flow: Dataflow) -> bool:

@@ -81,7 +81,7 @@ def sums_over(gather: ir.Operation, flow: Dataflow) -> Iterator[tuple[int, ...]]
 
 
 def _taken_apart(own: int, count: int, flow: Dataflow) -> list[int]:
-    """So many rows each are taken apart by a reshape, the fewest first."""
+    """Into so many rows a reshape takes those of a device apart, the fewest first."""
     found: set[int] = set()
     for node in flow.nodes:
         if node.name != _RESHAPE:
@@ -91,7 +91,8 @@ def _taken_apart(own: int, count: int, flow: Dataflow) -> list[int]:
             if size != own * count or old[:place] != new[:place] or place + 1 >= len(new):
                 continue
             together = new[place + 1]
-            if together > 1 and own % together == 0 and new[place] * together == size:
+            is_cut = 1 < together < own and own % together == 0
+            if is_cut and new[place] * together == size:
                 found.add(together)
     return sorted(found)
 

@@ -3,7 +3,7 @@
 import shmap_passes
 from jaxlib.mlir import ir
 from shmap_passes.ir.dataflow import Dataflows
-from shmap_passes.overlap.choose.lives import Lives, peak
+from shmap_passes.overlap.choose.lives import Lives, Timeline
 
 TEXT = """func.func @main(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>)
     -> (tensor<8x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>) {
@@ -44,4 +44,4 @@ def test_lives():
         assert [n for n, life in by_number.items() if life.is_returned] == [7, 5]
         assert [n for n, life in by_number.items() if life.becomes_result] == [7, 5]
         # The last negation takes the place of %3.
-        assert peak(lives, {}) == 4 * 256
+        assert Timeline.of(lives).peak() == 4 * 256
