@@ -35,7 +35,7 @@ SHORTEST = 20e-6
 """Transfers that take fewer seconds are left alone. Chosen, not measured."""
 
 FEWEST_ROWS = 256
-"""No piece of a product may have fewer rows or columns. Chosen, not measured."""
+"""No piece of a product may have fewer rows, unless fewer were measured. Chosen, not measured."""
 
 MOST_DEVICES = 16
 """Larger groups are left alone: the rule was not compared with schedules for them."""

@@ -55,7 +55,8 @@ def plan_of_rows(
     if work.element_bytes > 2 and not work.is_narrowed:
         return Plan(None, reason=f"chunks of rows of {work.element} were not measured")
     rows = work.added_rows
-    if any(product.m == rows and product.n > product.k for product in work.products):
+    alone = [product for product in work.products if product.batch == 1]
+    if any(product.m == rows and product.n > product.k for product in alone):
         # Compiled so, 65536 rows of 1024 columns, and 2048 between, took 604 MiB for 512 on v5p.
         return Plan(None, reason="chunks of rows would need more memory than the plain program")
     if not scatters or work.cut % _CHUNKS:

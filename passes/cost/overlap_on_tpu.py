@@ -6,6 +6,7 @@ errors see docs/overlap-model.md. All times are the compiler's own estimates and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from . import libtpu, libtpu_kernels, libtpu_memory, libtpu_times
@@ -46,11 +47,9 @@ def _ring(work: Work, machine: Machine) -> Plan:
     if work.kept and work.count > MOST_UNROLLED:
         return Plan(None, reason="its blocks would be put together in a loop, which takes longer")
     pieces = 2 * work.count
-    if work.cut < 2 or work.rows // pieces < FEWEST_ROWS:
-        return _few("rows", work.rows // pieces)
-    narrowest = min(product.n for product in work.products)
-    if narrowest < FEWEST_ROWS:
-        return _few("columns", narrowest)
+    fewest = libtpu_kernels.fewest_rows(work, machine)
+    if work.cut < 2 or work.rows // pieces < fewest:
+        return _few("rows", work.rows // pieces, fewest)
     order = ring_order(work.groups, machine.places, machine.network)
     # What others read is sent as it is.
     size = work.received // (work.count - 1) if work.kept else block(work, machine)
@@ -65,7 +64,8 @@ def _ring(work: Work, machine: Machine) -> Plan:
     # Without the options the scheduler starts permutes between the two products of a step, except
     # on v5e.
     is_stacked = machine.chip.name != libtpu.GATHERS_BY_ITSELF and not machine.compiler_options
-    return Plan("ring", 0, order, is_stacked, _plain(work, machine), expected)
+    plain = _plain(work, machine, libtpu_times.products_of_gathered)
+    return Plan("ring", 0, order, is_stacked, plain, expected)
 
 
 def _columns(work: Work, machine: Machine) -> Plan:
@@ -96,8 +96,9 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
     if machine.chip.name != libtpu.GATHERS_BY_ITSELF and not machine.compiler_options:
         return _needs_options("permutes early")
     pieces = _CHAINS * work.count
-    if work.cut % _CHAINS or work.rows // pieces < FEWEST_ROWS:
-        return _few("rows", work.rows // pieces)
+    fewest = libtpu_kernels.fewest_rows_added(machine)
+    if work.cut % _CHAINS or work.rows // pieces < fewest:
+        return _few("rows", work.rows // pieces, fewest)
     if work.columns < FEWEST_ROWS:
         return _few("columns", work.columns)
     order = ring_order(work.groups, machine.places, machine.network)
@@ -232,8 +233,10 @@ _RULES = {
 # ----------------------------------------------------------------------------------------- terms
 
 
-def _plain(work: Work, machine: Machine) -> float:
-    compute = 0.0 if libtpu_kernels.joins_products(work, machine) else products(work, machine)
+def _plain(
+    work: Work, machine: Machine, computed: Callable[[Work, Machine], float] = products
+) -> float:
+    compute = 0.0 if libtpu_kernels.joins_products(work, machine) else computed(work, machine)
     return compute + sent(work, machine)
 
 
@@ -277,6 +280,6 @@ def _needs_options(what: str) -> Plan:
     return Plan(None, reason=f"{reason} shmap_compiler.compiler_options")
 
 
-def _few(what: str, count: int) -> Plan:
-    reason = f"a piece of the product would have {count} {what}, and needs {FEWEST_ROWS}"
+def _few(what: str, count: int, fewest: int = FEWEST_ROWS) -> Plan:
+    reason = f"a piece of the product would have {count} {what}, and needs {fewest}"
     return Plan(None, reason=reason)

@@ -180,13 +180,14 @@ def special(x, how):
 
 @jax.custom_jvp
 def square(x):
-    return x * x
+    """Below one, as loops inside of loops square what they have squared."""
+    return x * x / (1 + x * x)
 
 
 @square.defjvp
 def _square_jvp(primals, tangents):
     (x,), (t,) = primals, tangents
-    return square(x), 2 * x * t
+    return square(x), 2 * x * t / (1 + x * x) ** 2
 
 
 @jax.custom_vjp

@@ -478,10 +478,40 @@ def test_what_others_read_of_a_gather_is_put_together():
     assert copied == pytest.approx(plan(PROGRAMS["a"], "v5e").expected + 2.4 * 2 * kept / 819e9)
 
 
+def several(rows, inner, *columns):
+    """rows x inner, gathered, times several matrices."""
+    products = tuple(ProductShape(1, rows, each, inner) for each in columns)
+    return dataclasses.replace(gathered(rows, inner, 1), products=products)
+
+
+@pytest.mark.parametrize(
+    ("work", "chip", "plain", "expected"),
+    [
+        # Queries, keys and values, of which there are fewer.
+        (several(16384, 4096, 512, 128, 128), "v5e", 2.04, 1.31),
+        (several(16384, 4096, 512, 128, 128), "v6e", 0.946, 0.636),
+        (several(16384, 4096, 512, 128, 128), "v5p", 0.925, 0.650),
+        (several(32768, 2048, 512, 8), "v5e", 1.82, 1.285),
+        (several(32768, 2048, 512, 8), "v6e", 0.863, 0.628),
+        # Few rows.
+        (gathered(2048, 8192, 1024), "v5e", 0.473, 0.334),
+        (gathered(2048, 8192, 2048), "v6e", 0.230, 0.168),
+        (gathered(1024, 8192, 1024), "v5p", 0.116, 0.086),
+        (scattered(2048, 2048, 8192), "v5e", 0.655, 0.438),
+        (scattered(1024, 1024, 8192), "v5e", 0.243, 0.177),
+    ],
+)
+def test_narrow_and_short_pieces_agree_with_schedules(work, chip, plain, expected):
+    found = plan_of(work, MACHINES[chip], RULES[chip], margin=0.95)
+    assert found.name in ("ring", "partial-sums")
+    assert 1e3 * found.plain == pytest.approx(plain, rel=0.15)
+    assert 1e3 * found.expected == pytest.approx(expected, rel=0.07)
+
+
 @pytest.mark.parametrize(
     ("work", "chip", "reason"),
     [
-        (gathered(16384, 8192, 128), "v5e", "would have 128 columns, and needs 256"),
+        (gathered(16384, 8192, 128), "v5e", "ring would take 94% of the plain time"),
         (scattered(16384, 8192, 128), "v5e", "would have 128 columns, and needs 256"),
         (PROGRAMS["b"], "h100", "columns would take 92% of the plain time, more than 85%"),
         (dataclasses.replace(PROGRAMS["e"], cut=500), "h100", "fewer than 256 of 500 rows"),
@@ -492,7 +522,10 @@ def test_what_others_read_of_a_gather_is_put_together():
             "of the plain time, more than 92%",
         ),
         (gathered(128, 128, 128), "v5e", "the transfer takes 4.0 us, less than 20"),
-        (gathered(2048, 8192, 8192), "v5e", "would have 128 rows, and needs 256"),
+        (gathered(512, 8192, 8192), "v5e", "would have 32 rows, and needs 64"),
+        (gathered(1024, 8192, 3584), "v6e", "would have 64 rows, and needs 256"),
+        (gathered(2048, 8192, 3584), "v5p", "would have 128 rows, and needs 256"),
+        (scattered(512, 2048, 8192), "v5e", "would have 16 rows, and needs 32"),
         (
             scattered(16384, 2048, 8192, may_round=False),
             "v5e",
