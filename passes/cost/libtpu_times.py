@@ -76,7 +76,7 @@ _STORED_BYTES = 8
 
 def products(work: Work, machine: Machine) -> float:
     """All products of a step, if they do not wait for memory."""
-    return work.flops / _peak(work, machine)
+    return work.flops / peak(work, machine)
 
 
 def products_of_gathered(work: Work, machine: Machine) -> float:
@@ -92,7 +92,7 @@ def products_of_gathered(work: Work, machine: Machine) -> float:
         size = (2 if is_halved(work, machine) else work.element_bytes) * numbers
         is_held = libtpu_memory.keeps_product(machine, size)
         read = 0.0 if is_held else size / machine.chip.hbm_bandwidth
-        seconds += max(product.flops / _peak(work, machine), read)
+        seconds += max(product.flops / peak(work, machine), read)
     return seconds
 
 
@@ -119,7 +119,7 @@ def piece(
     is_f32 = is_wide or work.element_bytes == 4
     table = _PIECES if not adds else _ADDING_F32 if is_f32 else _ADDING
     of_chip = table.get(machine.chip.name, _NOT_MEASURED)
-    compute = of_chip.products * product.flops / pieces / _peak(work, machine)
+    compute = of_chip.products * product.flops / pieces / peak(work, machine)
     if adds and not is_f32 and libtpu_kernels.adds_slowly(machine, rows, product):
         compute *= _SLOW_FACTOR
     moved = 0.0 if is_kept else of_chip.moved * (read + written * (2 if adds else 1))
@@ -162,7 +162,7 @@ def chunk_of_rows(work: Work, machine: Machine, parts: int) -> float:
     """
     seconds = 0.0
     for product in work.products:
-        compute = product.flops / parts / _peak(work, machine)
+        compute = product.flops / parts / peak(work, machine)
         other = product.batch * product.k * product.n
         if not libtpu_memory.holds_in_vmem(machine, work.element_bytes * other):
             moved = product.batch * product.m / parts * (product.k + product.n) + other
@@ -207,5 +207,6 @@ def block(work: Work, machine: Machine) -> int:
     return sent // (work.count - 1)
 
 
-def _peak(work: Work, machine: Machine) -> float:
+def peak(work: Work, machine: Machine) -> float:
+    """Operations per second that the compiler expects of large products."""
     return speed(work, machine) * _SHARE.get(machine.chip.name, 0.8)

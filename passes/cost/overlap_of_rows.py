@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from . import libtpu
-from .libtpu_times import products
+from .libtpu_times import peak, products
 from .machine import Machine
 from .overlap import MARGIN, MOST_ON_A_RING, Plan, speed, unknown_speed
 from .overlap_on_tpu import PUT_FACTOR, partial_sums, plain_scatter, sent
@@ -81,9 +81,18 @@ def plan_of_rows(
 
 
 def _adding(work: Work, machine: Machine) -> float:
-    """What products over the rows wait for memory to add one for each chunk, which v5e does not."""
-    if machine.chip.name == libtpu.GATHERS_BY_ITSELF:
-        return 0.0
-    rows = work.added_rows
-    added = sum(p.batch * p.m * p.n for p in work.products if p.k == rows)
-    return (_CHUNKS - 1) * PUT_FACTOR * 2 * 4 * added / machine.chip.hbm_bandwidth
+    """What products over the rows wait for memory to add one for each chunk.
+
+    On v5e they wait only for what a chunk does not compute meanwhile: with 1024 rows of 8192, and
+    3584 between, on each of four devices, the gradient of e took 5.08 ms in chunks, and 2.53.
+    """
+    is_hidden = machine.chip.name == libtpu.GATHERS_BY_ITSELF
+    rows, factor = work.added_rows, 1.0 if is_hidden else PUT_FACTOR
+    seconds = 0.0
+    for product in work.products:
+        if product.k == rows:
+            numbers = product.batch * product.m * product.n
+            added = factor * 2 * 4 * numbers / machine.chip.hbm_bandwidth
+            computed = product.flops / _CHUNKS / peak(work, machine) if is_hidden else 0.0
+            seconds += max(0.0, added - computed)
+    return (_CHUNKS - 1) * seconds
