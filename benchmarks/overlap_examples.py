@@ -1,4 +1,4 @@
-"""Programs of `examples/` in sizes of real models, with overlap and without.
+"""Programs of `examples/` in sizes of real models, and `llama.py`, with overlap and without.
 
     python benchmarks/overlap_examples.py
     python benchmarks/overlap_examples.py --programs experts --targets tpu:v6e:2x4 --report
@@ -21,6 +21,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import jax.numpy as jnp
+import llama
 import mixture_of_experts
 import overlap
 import sequence_parallel
@@ -108,6 +109,7 @@ PROGRAMS = {
     "transformer": transformer,
     "plain transformer": plain_transformer,
     "training": training,
+    "llama": llama.gradients,
 }
 
 

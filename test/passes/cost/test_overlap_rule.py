@@ -278,6 +278,18 @@ def test_rows_that_are_cut_in_sequences_are_added_up_as_others():
     assert plans[0] == plans[1]
 
 
+def test_scores_of_attention_are_not_rows_that_become_wider():
+    """Of 4 sequences of 4096 tokens with 4 heads, each key has the scores of 16384 queries."""
+    work = gradient_in_stages(16384, 4096, 2048)
+    work = dataclasses.replace(work, stages=(), cut=4, added=16384)
+    scatters = (Work("product-scatter", work.products[1:2], received=work.received, cut=4, **BF16),)
+    for batch, is_wide in ((1, True), (4, False)):
+        scores = ProductShape(batch, 16384, 4096, 128)
+        with_scores = dataclasses.replace(work, products=(*work.products, scores))
+        found = plan_of_rows(with_scores, scatters, MACHINES["v5p"], 0.0)
+        assert ("would need more memory" in found.reason) == is_wide
+
+
 # Programs of `benchmarks/overlap.py --random` that were slower than plain before the rule knew what
 # is in the comment. Rows, inner dimension and columns are those of one device.
 SLOWER = {

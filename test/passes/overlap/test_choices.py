@@ -714,6 +714,25 @@ def test_a_gradient_whose_sums_may_be_rounded_is_computed_in_chunks_of_rows(fun,
         assert [form for pattern, form, _ in patterns if pattern == "row-block"] == [None]
 
 
+@pytest.mark.parametrize(
+    ("rows", "hidden", "is_left"),
+    [
+        (
+            4096,
+            8192,
+            False,
+        ),  # In f32, with 1024 on each of 16 devices: 4.85, 9.0.
+        (1024, 28672, True),  # With 3584 on each of four devices: 5.08, 2.53.
+    ],
+)
+def test_chunks_of_few_rows_wait_to_add_to_gradients_of_wide_weights(rows, hidden, is_left):
+    """Milliseconds, and those of the plain program."""
+    sizes = (rows, 8192), (8192, hidden), (hidden, 8192)
+    found = chosen(mlp_gradient, V5E, sizes=sizes, may_round=True)
+    ((_, form, plan),) = (each for each in found if each[0] == "row-block")
+    assert (form is None, plan.expected > plan.plain) == (is_left, is_left)
+
+
 @pytest.mark.parametrize("fun", [mlp_gradient, gated_gradient])
 def test_rows_of_f32_are_computed_in_chunks_if_they_are_sent_as_bf16(fun):
     sizes = ((32768, 2048), (2048, 8192), (8192, 2048))
