@@ -22,11 +22,11 @@ than with other forms.
 
 Of 27 gradients of MLP blocks on v5e, v6e and v5p, seven in f32 and 15 gated, chunks of rows should
 have taken 63 to 92% of the time, and took 62 to 82%; the other forms 71 to 95%, and 77 to 92%. 25
-needed less memory with chunks than with the other forms, by up to 39%. The attention blocks in the
-gradient of two layers of Llama 3 8B should have taken 11 to 15% of the plain time more on v6e and
-v5p; it took 23.8 ms for 25.6, and 31.0 for 33.1, and less memory. The gradient of a with 4096
-columns scatters once: on v5p it took 9.53 ms in chunks and 9.51 with its sum in columns, and 449
-MiB for 385.
+needed less memory with chunks than with the other forms, by up to 39%. Four gradients with blocks
+that should have taken 10 to 15% of the plain time more took 6 to 19% less in chunks, such as two
+layers of Llama 3 8B on v6e, 23.8 ms for 25.6; one with 15 to 25% more took 6% more. The gradient of
+a with 4096 columns scatters once: on v5p it took 9.53 ms in chunks and 9.51 with its sum in
+columns, and 449 MiB for 385.
 """
 
 
