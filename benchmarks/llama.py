@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from shmap_compiler import shard_map
 
 LAYERS, FEATURES, HIDDEN, HEADS, SHARED, HEAD = 2, 4096, 14336, 32, 8, 128
+SEQUENCES, TIMES, DEVICES = 4, 4096, 8
 AXIS = "tp"
 WEIGHTS = {
     "before": ((FEATURES,), P()),
@@ -73,15 +74,16 @@ def loss(layers, x):
     return lax.psum(jnp.sum(x.astype(jnp.float32) ** 2), AXIS)
 
 
-def gradients(sequences=4, times=4096, devices=8):
+def gradients():
     """The gradient of all layers, and the types of its arguments."""
     specs = [{name: spec for name, (_, spec) in WEIGHTS.items()}] * LAYERS
     mapped = shard_map(
+        # Another function each time, as what is traced is cached.
         jax.grad(lambda layers, x: loss(layers, x)),
-        mesh=AbstractMesh((devices,), (AXIS,)),
+        mesh=AbstractMesh((DEVICES,), (AXIS,)),
         in_specs=(specs, P(None, AXIS)),
         out_specs=specs,
     )
     bf16 = partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
     layers = [{name: bf16(shape) for name, (shape, _) in WEIGHTS.items()} for _ in range(LAYERS)]
-    return mapped, (layers, bf16((sequences, times, FEATURES)))
+    return mapped, (layers, bf16((SEQUENCES, TIMES, FEATURES)))

@@ -57,6 +57,7 @@ def plan_of_rows(
     if work.element_bytes > 2 and not work.is_narrowed:
         return Plan(None, reason=f"chunks of rows of {work.element} were not measured")
     rows = work.added_rows
+    # Those with batches, such as scores of attention, have no rows of the block.
     alone = [product for product in work.products if product.batch == 1]
     if any(product.m == rows and product.n > product.k for product in alone):
         # Compiled so, 65536 rows of 1024 columns, and 2048 between, took 604 MiB for 512 on v5p.
@@ -86,7 +87,7 @@ def _adding(work: Work, machine: Machine) -> float:
     """What products over the rows wait for memory to add one for each chunk.
 
     On v5e they wait only for what a chunk does not compute meanwhile: with 1024 rows of 8192, and
-    3584 between, on each of four devices, the gradient of e took 5.08 ms in chunks, and 2.53.
+    3584 between, on each of four devices, the gradient of e took 5.08 ms in chunks for 2.53.
     """
     is_hidden = machine.chip.name == libtpu.GATHERS_BY_ITSELF
     rows, factor = work.added_rows, 1.0 if is_hidden else PUT_FACTOR

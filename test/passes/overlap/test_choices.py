@@ -717,12 +717,10 @@ def test_a_gradient_whose_sums_may_be_rounded_is_computed_in_chunks_of_rows(fun,
 @pytest.mark.parametrize(
     ("rows", "hidden", "is_left"),
     [
-        (
-            4096,
-            8192,
-            False,
-        ),  # In f32, with 1024 on each of 16 devices: 4.85, 9.0.
-        (1024, 28672, True),  # With 3584 on each of four devices: 5.08, 2.53.
+        # In f32, with 1024 hidden features on each of 16 devices: 4.85, 9.0.
+        (4096, 8192, False),
+        # With 3584 on each of four devices: 5.08, 2.53.
+        (1024, 28672, True),
     ],
 )
 def test_chunks_of_few_rows_wait_to_add_to_gradients_of_wide_weights(rows, hidden, is_left):
