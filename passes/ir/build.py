@@ -56,6 +56,13 @@ def reshape(type_: ir.Type, value: Value) -> Value:
     return _built("reshape", type_, [value])
 
 
+def transpose(value: Value, order: Sequence[int]) -> Value:
+    """The value whose dimension `k` is dimension `order[k]` of another."""
+    shape = shape_of(value)
+    type_ = tensor([shape[dimension] for dimension in order], element_of(value))
+    return _built("transpose", type_, [value], {"permutation": _numbers(order)})
+
+
 def broadcast_in_dim(type_: ir.Type, value: Value, dimensions: Sequence[int]) -> Value:
     return _built(
         "broadcast_in_dim", type_, [value], {"broadcast_dimensions": _numbers(dimensions)}
