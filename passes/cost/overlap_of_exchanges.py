@@ -22,9 +22,9 @@ def plan_of_exchanges(work: Work, machine: Machine) -> Plan:
 
     Args:
       work: `segments` are what is computed one after the other, and `columns` the numbers of all
-        sums.
+        sums: none if chunks are experts of a device, whose gradients are not added up.
     """
-    if not work.may_round:
+    if work.columns and not work.may_round:
         reason = "products that sum over chunks would be added in another order: see"
         return Plan(None, reason=f"{reason} overlap_rounding")
     if not machine.compiler_options:
@@ -32,7 +32,7 @@ def plan_of_exchanges(work: Work, machine: Machine) -> Plan:
         return Plan(None, reason=f"{reason} shmap_compiler.compiler_options")
     if work.element_bytes > 2:
         return Plan(None, reason=f"chunks of exchanged {work.element} were not measured")
-    if [each[2] >= _EXCHANGES for each in work.segments] != [True]:
+    if work.columns and [each[2] >= _EXCHANGES for each in work.segments] != [True]:
         reason = "a gradient that is not computed together with its forward pass was not measured"
         return Plan(None, reason=reason)
     if work.cut % _CHUNKS or work.rows // _CHUNKS < FEWEST_ROWS:

@@ -3,7 +3,8 @@
 In the gradient of a layer of experts, tokens are exchanged twice, their cotangents twice, and
 products sum over the tokens that a device has received. This pass exchanges chunks, each while
 another is computed, and joins nothing that is between exchanges: products over the tokens add up
-one product for each chunk, in f32 if they are shorter.
+one product for each chunk, in f32 if they are shorter. If each device has a multiple of four
+experts, a chunk is some of them: each weight is read once, and nothing is added up.
 
 Before:  %e = "stablehlo.all_to_all"(%dy) <{split_dimension = 0, concat_dimension = 0, ...}>
          %f = stablehlo.reshape %e
@@ -16,12 +17,13 @@ After, parts=2:
          %dw0 = stablehlo.dot_general (half of %h), %e0 : f32
          %d1 = "stablehlo.all_to_all"(stablehlo.dot_general %e1, %w)    // when %d0 is there
          %dw = stablehlo.convert (stablehlo.add %dw0, (stablehlo.dot_general ... : f32))
-         // %dx is %d0 and %d1, written in place in a buffer, or concatenated
+         // %dx is %d0 and %d1, written in place in what was sent, if nothing else reads it, or in
+         // a buffer, or concatenated
 Needs:   what shmap-verify accepts. With form=chosen, the attribute `shmap.overlap` on the first
          all_to_all of each block that is to be rewritten.
-Leaves:  all_to_alls without a product that sums over what they exchange; those of which anything
-         else reads products, or what arrives first; those without a dimension that can be cut into
-         `parts` equal chunks.
+Leaves:  all_to_alls without a product of two arrays that they exchange, such as the gradient of a
+         weight; those of which anything else reads other products, or what arrives first; those
+         without a dimension that can be cut into `parts` equal chunks.
 
 What others read of results that are exchanged back is joined. Sums are added in another order; with
 `ordered`, each is stored before the product of the next chunk. If some axes are automatic, nothing

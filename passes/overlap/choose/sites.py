@@ -166,7 +166,8 @@ def _exchange_blocks(
             )
             for segment in each.segments
         )
-        sums = [op.results[0] for segment in each.segments for op in segment.sums]
+        results = (op.results[0] for segment in each.segments for op in segment.sums)
+        sums = [value for value in results if value not in each.joined]
         yield _site(
             "exchange-block",
             each,

@@ -7,7 +7,7 @@ Weights' gradients are products that sum over the tokens of both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -26,6 +26,9 @@ from .exchange_segments import Segment, segments
 from .exchanges import ALL_TO_ALL, through_all_to_all
 from .products import DOT, Product
 
+_EXPERTS = 4
+"""A device must have a multiple of so many for chunks to be some of its experts."""
+
 
 @dataclass(frozen=True)
 class ExchangeBlock:
@@ -40,6 +43,8 @@ class ExchangeBlock:
       ops: what is computed in chunks, in program order, with all_to_alls and sums.
       kept: those of `ops` that others read, too; they are computed again from whole arrays.
       cuts: of every value that is computed in chunks.
+      joined: the cuts of results of products that sum over nothing that is cut, and that only
+        others read; they are in the segments' sums.
       taken: the cuts of operands of which chunks are taken, by result of the operation and number.
     """
 
@@ -51,6 +56,7 @@ class ExchangeBlock:
     ops: tuple[ir.Operation, ...]
     kept: tuple[ir.Operation, ...]
     cuts: dict[Value, Cut]
+    joined: dict[Value, Cut]
     taken: dict[tuple[Value, int], Cut]
 
     @property
@@ -70,7 +76,7 @@ class ExchangeBlock:
 def exchange_blocks_of(module: ModuleOp) -> tuple[ExchangeBlock, ...]:
     """The blocks of a module in body form, in program order.
 
-    They begin with an all_to_all, and have a sum over what is exchanged.
+    They begin with an all_to_all, and have products of what is exchanged that only others read.
     """
     form, flows = read_body_form(module), dataflows(module)
     known: _Known = {}
@@ -94,13 +100,11 @@ _Known: TypeAlias = "dict[tuple[ir.Block, Cut, tuple[str, ...]], _Reached]"
 def _found(
     op: ir.Operation, axes: tuple[str, ...], count: int, flow: Dataflow, known: _Known
 ) -> ExchangeBlock | None:
-    """The block for the largest dimension that can be cut."""
+    """The block for the first of `_cuts` that all of it can be computed in."""
     first = flow.node(op)
     if not any(node.name == ALL_TO_ALL for node in flow.nodes[first.number + 1 :]):
         return None
-    shape = shape_of(op.operands[0])
-    for dimension in sorted(range(len(shape)), key=lambda d: -shape[d]):
-        cut = Cut(dimension, shape[dimension])
+    for cut in _cuts(op, count):
         if through_all_to_all(op, cut, count) is None:
             continue
         key = op.block, cut, axes
@@ -110,6 +114,20 @@ def _found(
         if found is not None:
             return found
     return None
+
+
+def _cuts(op: ir.Operation, count: int) -> Iterator[Cut]:
+    """How what is exchanged can be cut: between experts of a device, else along its dimensions.
+
+    Chunks of experts read each weight once, and add nothing up.
+    """
+    shape = shape_of(op.operands[0])
+    split = ir.IntegerAttr(op.attributes["split_dimension"]).value
+    experts = shape[split] // count
+    if experts % _EXPERTS == 0:
+        yield Cut(split, experts, outer=count)
+    for dimension in sorted(range(len(shape)), key=lambda d: -shape[d]):
+        yield Cut(dimension, shape[dimension])
 
 
 def _reached(flow: Dataflow, cut: Cut, axes: tuple[str, ...], count: int) -> _Reached:
@@ -137,17 +155,21 @@ def _block(
         return None
     exchanged = [node for node in connected if node.name == ALL_TO_ALL]
     sums = {node for node in connected if node.result not in cuts}
-    if len(exchanged) < 2 or not sums:
-        return None
-    needed = {*sums, *exchanged}
+    needed, ends = {*sums, *exchanged}, set[Node]()
     for node in reversed(connected):
         if not needed.isdisjoint(flow.users(node.result)):
             needed.add(node)
+        elif node not in needed and node.name == DOT and cuts.keys() >= {*node.operands}:
+            ends.add(node)
+            needed.add(node)
+    if len(exchanged) < 2 or not sums | ends:
+        return None
     ops = [node for node in connected if node in needed]
-    kept = _kept(ops, sums, flow)
+    kept = _kept(ops, sums | ends, flow)
     if kept is None:
         return None
-    found = segments(ops, kept, cuts, flow)
+    inside = {node.result: cuts[node.result] for node in ops if node not in sums | ends}
+    found = segments(ops, kept, inside, flow)
     if found is None:
         return None
     return ExchangeBlock(
@@ -158,7 +180,8 @@ def _block(
         found,
         tuple(node.op for node in ops),
         tuple(node.op for node in kept),
-        {node.result: cuts[node.result] for node in ops if node not in sums},
+        inside,
+        {node.result: cuts[node.result] for node in ends},
         reached.taken,
     )
 
@@ -227,7 +250,7 @@ class _Reached:
             if whole_axes(node.op) != axes:
                 return
             sent = node.operands[0]
-            if not numbers and shape_of(sent)[cut.dimension :][:1] != [cut.size]:
+            if not numbers and shape_of(sent)[cut.dimension :][:1] != [cut.outer * cut.size]:
                 return
             own = self.cuts[sent] if numbers else cut
             result = through_all_to_all(node.op, own, count)

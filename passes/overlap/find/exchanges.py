@@ -98,11 +98,11 @@ def through_all_to_all(op: ir.Operation, cut: Cut, count: int) -> Cut | None:
         ir.IntegerAttr(op.attributes[name]).value
         for name in ("split_dimension", "concat_dimension")
     )
-    if split == concat:
-        return None if cut.dimension == split else cut
     if cut.dimension == split:
         # The first indices say to which device, so what is cut must be inside of them.
-        return cut.of(cut.outer // count) if cut.outer % count == 0 else None
+        if cut.outer % count:
+            return None
+        return cut if split == concat else cut.of(cut.outer // count)
     return cut.of(cut.outer * count) if cut.dimension == concat else cut
 
 

@@ -13,7 +13,7 @@ from ..find.cuts import Cut
 from ..find.exchange_blocks import ExchangeBlock
 from ..find.exchange_segments import Segment
 from ..form import Form
-from .pieces import adding_type, barrier, compute, empty, join, piece_type, take
+from .pieces import adding_type, barrier, compute, empty, join, piece_type, put, take
 
 
 def exchange_in_chunks(block: ExchangeBlock, form: Form) -> None:
@@ -25,14 +25,29 @@ def exchange_in_chunks(block: ExchangeBlock, form: Form) -> None:
 
 @dataclass
 class _Chunks:
-    """The values of a block by chunk, as they are built."""
+    """The values of a block by chunk, as they are built.
+
+    Attributes:
+      known: of each chunk, by what they are chunks of.
+      totals: sums over the chunks until now.
+      results: the chunks of what is joined and not added up.
+      last: the chunk and the value of the last exchange.
+      places: for results of exchanges, what was sent, in whose place they are put.
+      buffers: what was sent, with the results until now.
+      taken: chunks of what was sent that are taken together with the ones before.
+      inside: the results of all operations.
+    """
 
     block: ExchangeBlock
     form: Form
     parts: int
     known: list[dict[Value, Value]] = field(default_factory=list)
     totals: dict[Value, Value] = field(default_factory=dict)
+    results: dict[Value, list[Value]] = field(default_factory=dict)
     last: tuple[int, Value] | None = None
+    places: dict[Value, Value] = field(default_factory=dict)
+    buffers: dict[Value, Value] = field(default_factory=dict)
+    taken: dict[tuple[Value, int], Value] = field(default_factory=dict)
     inside: frozenset[Value] = frozenset()
 
     @property
@@ -47,6 +62,7 @@ class _Chunks:
         clones = self._clones()
         for segment in self.block.segments:
             self.last = None
+            self.places |= self._places(segment)
             with ir.InsertionPoint(segment.end), segment.end.location:
                 self._compute(segment)
                 self._finish(segment)
@@ -79,6 +95,28 @@ class _Chunks:
                         for each in segment.sums:
                             self._add(step - lag, each)
 
+    def _places(self, segment: Segment) -> dict[Value, Value]:
+        """For results of exchanges that others read, arrays that are sent and then not needed.
+
+        Chunks of the results take the place of those that were sent, which needs less memory.
+        """
+        if not self.form.in_place:
+            return {}
+        found: dict[Value, Value] = {}
+        for number, op in enumerate(segment.exchanges):
+            result = op.results[0]
+            if all(map(self._is_inside, result.uses)):
+                continue
+            kind = result.type, self.block.cuts[result]
+            # A chunk is sent before the result of it, or of an earlier one, is put in its place.
+            for first in segment.exchanges[:number]:
+                sent = first.operands[0]
+                own = sent.type, self.block.taken.get((first.results[0], 0))
+                if own == kind and sent not in found.values() and _is_free(sent):
+                    found[result] = sent
+                    break
+        return found
+
     def _exchange(self, op: ir.Operation, part: int) -> None:
         """An exchange of a chunk, which begins when the one before it has ended."""
         operand = self._operand(part, op, 0)
@@ -87,6 +125,10 @@ class _Chunks:
             operand, self.known[number][value] = barrier(operand, self.known[number][value])
         self.known[part][op.results[0]] = self._copy(op, [operand])
         self.last = part, op.results[0]
+        if op.results[0] in self.places:
+            place, cut = self.places[op.results[0]], self.block.cuts[op.results[0]]
+            piece, buffer = self.known[part][op.results[0]], self.buffers.get(place, place)
+            self.buffers[place] = put(buffer, piece, cut, part)
 
     def _copy(self, op: ir.Operation, operands: list[Value]) -> Value:
         type_ = piece_type(op.results[0], self.block.cuts[op.results[0]], self.size)
@@ -101,9 +143,18 @@ class _Chunks:
 
     def _take(self, part: int):
         def take_piece(value: Value, cut: Cut) -> Value:
-            return take(value, cut, part * self.size, self.size)
+            if (value, part) in self.taken:
+                return self.taken.pop((value, part))
+            whole = self.buffers.get(value, value)
+            # libtpu takes two pieces of one array in two thirds of the time of one and another.
+            if value in self.places.values() and part % 2 == 0 and part + 1 < self.parts:
+                self.taken[value, part + 1] = self._part(whole, cut, part + 1)
+            return self._part(whole, cut, part)
 
         return take_piece
+
+    def _part(self, value: Value, cut: Cut, part: int) -> Value:
+        return take(value, cut, part * self.size, self.size)
 
     def _piece(self, part: int, value: Value) -> Value:
         """A chunk of a value, computed where it is needed first."""
@@ -119,8 +170,13 @@ class _Chunks:
         return known[value]
 
     def _add(self, part: int, op: ir.Operation) -> None:
-        """Adds a product that sums over a chunk to that of the chunks before."""
+        """Adds a product that sums over a chunk to that of the chunks before, or keeps it."""
         result = op.results[0]
+        if result in self.block.joined:
+            type_ = piece_type(result, self.block.joined[result], self.size)
+            piece = build.like(op, type_, [self._operand(part, op, number) for number in (0, 1)])
+            self.results.setdefault(result, []).append(piece)
+            return
         type_ = tensor(shape_of(result), adding_type(element_of(result)))
         product = build.like(op, type_, [self._operand(part, op, number) for number in (0, 1)])
         before = self.totals.get(result)
@@ -133,16 +189,24 @@ class _Chunks:
         """Gives others the sums, and the results of exchanges that they read, as whole arrays."""
         for op in segment.sums:
             result = op.results[0]
-            total = build.convert(self.totals[result], element_of(result))
+            if result in self.results:
+                total = self._joined(result, self.block.joined[result], self.results[result])
+            else:
+                total = build.convert(self.totals[result], element_of(result))
             result.replace_all_uses_with(total)
         for op in segment.exchanges:
             result = op.results[0]
             if all(self._is_inside(use) for use in result.uses):
                 continue
-            buffer = empty(result.type, self.form.empty) if self.form.in_place else None
+            if result in self.places:
+                self._replace_outside(result, self.buffers[self.places[result]])
+                continue
             pieces = [known[result] for known in self.known]
-            joined = join(pieces, self.block.cuts[result], result.type, buffer)
-            self._replace_outside(result, joined)
+            self._replace_outside(result, self._joined(result, self.block.cuts[result], pieces))
+
+    def _joined(self, value: Value, cut: Cut, pieces: list[Value]) -> Value:
+        buffer = empty(value.type, self.form.empty) if self.form.in_place else None
+        return join(pieces, cut, value.type, buffer)
 
     def _is_inside(self, use: ir.OpOperand) -> bool:
         """Whether an operation of the block has the operand."""
@@ -153,3 +217,8 @@ class _Chunks:
         for use in list(value.uses):
             if not self._is_inside(use):
                 use.owner.operation.operands[use.operand_number] = by
+
+
+def _is_free(sent: Value) -> bool:
+    """Whether a value that is sent is computed by an operation, and nothing else reads it."""
+    return defining_op(sent) is not None and len(list(sent.uses)) == 1

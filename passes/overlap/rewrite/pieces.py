@@ -96,6 +96,26 @@ def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None
     return build.reshape(type_, joined) if cut.outer > 1 else joined
 
 
+def put(buffer: Value, piece: Value, cut: Cut, number: int) -> Value:
+    """A value in which a piece, of pieces of equal sizes, takes its place.
+
+    Args:
+      cut: that of the value.
+      number: of pieces before this one.
+    """
+    size = shape_of(piece)[cut.dimension] // (cut.outer * cut.inner)
+    whole = tensor(_apart(shape_of(buffer), cut, cut.size), element_of(buffer))
+    part = tensor(_apart(shape_of(piece), cut, size), element_of(piece))
+    dimension = cut.dimension + (cut.outer > 1)
+    start = scalar(number * size * cut.inner)
+    is_apart = cut.outer > 1
+    values = (
+        (build.reshape(whole, buffer), build.reshape(part, piece)) if is_apart else (buffer, piece)
+    )
+    joined = put_at(*values, dimension, start)
+    return build.reshape(buffer.type, joined) if is_apart else joined
+
+
 def _apart(shape: Sequence[int], cut: Cut, size: int) -> list[int]:
     """The shape with the dimension that is cut in two, if it is not contiguous."""
     split = list(shape)

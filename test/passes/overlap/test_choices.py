@@ -244,6 +244,27 @@ def recomputed_layers_gradient(*args):
     return jax.grad(loss, (0, 1, 2))(*args)
 
 
+def recomputed_outputs_gradient(x, w, v):
+    """The gradient also needs what is exchanged back, and all of it before its own exchanges."""
+
+    def layer(x, w, v):
+        return jax.numpy.sin(jax.numpy.cumsum(experts(x, w, v), 0))
+
+    def loss(x, w, v):
+        return jax.checkpoint(layer)(x, w, v).astype("float32").sum()
+
+    return jax.grad(loss, (0, 1, 2))(x, w, v)
+
+
+def kept_layers_gradient(x, w, v):
+    """The loss needs all of the first layer before its gradient begins."""
+
+    def loss(x, w, v):
+        return jax.numpy.sin(experts(jax.numpy.cumsum(x, 0), w, v).astype("float32").sum())
+
+    return jax.grad(loss, (0, 1, 2))(x, w, v)
+
+
 EXPERTS = (P(None, "i"), P("i"), P("i"))
 EXPERTS_SIZES = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
 MLP = (P("i"), P(None, "i"), P("i"))
@@ -265,6 +286,8 @@ PROGRAMS = {
     added_late: ((P(None, "i"), P("i")), P("i"), ((8192, 65536), (65536, 4096))),
     recomputed_experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     recomputed_layers_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
+    recomputed_outputs_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
+    kept_layers_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
@@ -797,6 +820,23 @@ def test_gradients_of_experts_that_are_left(fun, machine, options, reason):
     ((form, plan),) = [each[1:] for each in found if each[0] == "exchange-block"]
     assert form is None
     assert reason in plan.reason
+
+
+MANY = ((64, 7680, 2048), (64, 2048, 1408), (64, 1408, 2048))
+
+
+@pytest.mark.parametrize("fun", [recomputed_layers_gradient, recomputed_outputs_gradient])
+def test_experts_of_a_device_are_exchanged_in_turns_if_a_gradient_computes_them_again(fun):
+    """Nothing is added up, so sums need not be rounded in another order."""
+    found = chosen(fun, V5E, sizes=MANY)
+    forms = {pattern: form and form.name for pattern, form, _ in found}
+    assert forms == {"all-to-all": "chunks", "exchange-block": "summed-chunks"}
+
+
+def test_experts_of_a_device_are_left_if_a_gradient_keeps_what_was_exchanged():
+    ((pattern, form, plan),) = chosen(kept_layers_gradient, V5E, sizes=MANY)
+    assert (pattern, form) == ("exchange-block", None)
+    assert "the gradient keeps what was exchanged before" in plan.reason
 
 
 @pytest.mark.parametrize(

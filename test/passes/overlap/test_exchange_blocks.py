@@ -1,5 +1,8 @@
 """Blocks of exchanges compute what they did, and are left if they cannot be computed in chunks."""
 
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -134,3 +137,81 @@ def test_a_sum_is_stored_before_the_next_product():
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
     unordered = lowered(block, parts=4)[3]
     assert after.count("optimization_barrier %") == unordered.count("optimization_barrier %") + 3
+
+
+def experts(x, w, v):
+    """16 experts on four devices: two products for each, and back."""
+    e = lax.all_to_all(x, "i", 0, 1, tiled=True)
+    h = jnp.tanh(jnp.einsum("ecd,edh->ech", e, w))
+    return lax.all_to_all(jnp.einsum("ech,ehd->ecd", h, v), "i", 1, 0, tiled=True)
+
+
+def gradient_of_experts(x, w, v):
+    return jax.grad(lambda *args: (experts(*args).astype("float32") ** 2).sum(), (0, 1, 2))(x, w, v)
+
+
+def gradient_beside(x, w, v):
+    """What is sent first is read again, so that its place is not free."""
+    cotangents = jnp.cos(x)
+    y, back = jax.vjp(experts, x, w, v)
+    return *back(cotangents), y + cotangents
+
+
+def lowered_experts(body, parts=4, count=16, **options):
+    args = [normal(k, *s) / 4 for k, s in enumerate([(count, 32, 8), (count, 8, 6), (count, 6, 8)])]
+    pass_ = BY_NAME["overlap-exchange-block"](form="summed-chunks", parts=parts, **options)
+    specs = P(None, "i"), P("i"), P("i")
+    out_specs = specs if body is gradient_of_experts else (*specs, P(None, "i"))
+    mapped = shard_map(body, mesh=mesh(i=4), in_specs=specs, out_specs=out_specs, check_vma=False)
+    plain = mapped.lower(*args)
+    with shmap_compiler.passes(pass_):
+        program = shard_map(
+            lambda *args: body(*args), mesh=mesh(i=4), in_specs=specs, out_specs=out_specs
+        ).lower(*args)
+    states = {state.name: state.text for state in program.snapshots.stages}
+    return program, plain, states[PASS], args
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("body", [gradient_of_experts, gradient_beside])
+def test_chunks_of_the_experts_of_a_device_add_nothing_up(body, parts):
+    program, plain, after, args = lowered_experts(body, parts)
+    # Every product is of all tokens of some experts.
+    products = re.findall(r"dot_general .*: \(tensor<(\d+)x", after)
+    assert set(products) == {str(4 // parts)}
+    assert "tensor<4x6x8xf32>, tensor<4x6x8xf32>" not in after
+    for ours, theirs in zip(program.compile()(*args), plain.compile()(*args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())
+
+
+def test_chunks_are_of_tokens_if_experts_of_a_device_are_no_multiple_of_four():
+    program, plain, after, args = lowered_experts(gradient_of_experts, count=24)
+    assert re.search(r"stablehlo.add .*tensor<6x6x8xf32>", after)
+    for ours, theirs in zip(program.compile()(*args), plain.compile()(*args), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(("body", "buffers"), [(gradient_of_experts, 3), (gradient_beside, 4)])
+def test_results_take_the_place_of_what_nothing_else_reads(body, buffers):
+    """Cotangents are computed, and x is an argument.
+
+    All results of exchanges back, and gradients of weights, have buffers otherwise.
+    """
+    after = lowered_experts(body, empty="allocate")[2]
+    assert after.count("@AllocateBuffer") == buffers
+
+
+def test_chunks_are_taken_from_what_results_are_put_in():
+    """Otherwise a compiler copies the array before the first result is put in it."""
+    after = lowered_experts(gradient_of_experts, empty="allocate")[2]
+    ops = {
+        name: (op, operand)
+        for name, op, operand in re.findall(r"(%\d+) = stablehlo\.(\w+) (%\w+)", after)
+    }
+
+    def source(name):
+        op, operand = ops.get(name, ("", ""))
+        return source(operand) if op == "reshape" else op
+
+    taken = [source(operand) for op, operand in ops.values() if op == "slice"]
+    assert taken.count("dynamic_update_slice") == 2  # two of four at a time
