@@ -1,4 +1,4 @@
-"""Programs of `examples/` in sizes of real models, and `llama.py`, with overlap and without.
+"""Programs of `examples/` in sizes of real models, and layers of models, with overlap and without.
 
     python benchmarks/overlap_examples.py
     python benchmarks/overlap_examples.py --programs experts --targets tpu:v6e:2x4 --report
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
+import expert_layers
 import jax
 import jax.numpy as jnp
 import llama
@@ -110,6 +111,7 @@ PROGRAMS = {
     "plain transformer": plain_transformer,
     "training": training,
     "llama": llama.gradients,
+    "expert layers": expert_layers.gradients,
 }
 
 

@@ -228,6 +228,15 @@ def experts_gradient(*args):
     return jax.grad(lambda *args: (experts(*args).astype("float32") ** 2).sum(), (0, 1, 2))(*args)
 
 
+def layers_gradient(x, w, v):
+    def layers(x, w, v):
+        x = x + experts(x, w, v)
+        return x + experts(x, w, v)
+
+    y, back = jax.vjp(layers, x, w, v)
+    return back(y)
+
+
 def recomputed_experts_gradient(*args):
     return jax.grad(
         lambda *args: (jax.checkpoint(experts)(*args).astype("float32") ** 2).sum(), (0, 1, 2)
@@ -244,16 +253,20 @@ def recomputed_layers_gradient(*args):
     return jax.grad(loss, (0, 1, 2))(*args)
 
 
-def recomputed_outputs_gradient(x, w, v):
-    """The gradient also needs what is exchanged back, and all of it before its own exchanges."""
+def recomputed_outputs_gradient(*args):
+    """The gradient also needs what is exchanged back, and all of it before its own exchanges.
 
+    Of the last layer there is no forward pass but that of its gradient.
+    """
+
+    @jax.checkpoint
     def layer(x, w, v):
         return jax.numpy.sin(jax.numpy.cumsum(experts(x, w, v), 0))
 
-    def loss(x, w, v):
-        return jax.checkpoint(layer)(x, w, v).astype("float32").sum()
+    def loss(x, w1, v1, w2, v2):
+        return layer(layer(x, w1, v1), w2, v2).astype("float32").sum()
 
-    return jax.grad(loss, (0, 1, 2))(x, w, v)
+    return jax.grad(loss, (0, 1, 2, 3, 4))(*args)
 
 
 def kept_layers_gradient(x, w, v):
@@ -266,6 +279,7 @@ def kept_layers_gradient(x, w, v):
 
 
 EXPERTS = (P(None, "i"), P("i"), P("i"))
+MANY = ((64, 7680, 2048), (64, 2048, 1408), (64, 1408, 2048))
 EXPERTS_SIZES = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
 MLP = (P("i"), P(None, "i"), P("i"))
 SUMMED = (P(None, "i"), P("i"))
@@ -284,9 +298,14 @@ PROGRAMS = {
     ),
     gated_gradient: (MLP, MLP, ((16384, 4096), (4096, 16384), (16384, 4096))),
     added_late: ((P(None, "i"), P("i")), P("i"), ((8192, 65536), (65536, 4096))),
+    layers_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     recomputed_experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     recomputed_layers_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
-    recomputed_outputs_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
+    recomputed_outputs_gradient: (
+        (*EXPERTS, *EXPERTS[1:]),
+        (*EXPERTS, *EXPERTS[1:]),
+        (*MANY, *MANY[1:]),
+    ),
     kept_layers_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     experts_gradient: (EXPERTS, EXPERTS, EXPERTS_SIZES),
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
@@ -813,6 +832,7 @@ NO_OPTIONS = Machine(V5E.chip, V5E.network, V5E.places)
         (experts_gradient, V5P, {"sizes": WIDER}, "would take 106% of the plain time"),
         (experts_gradient, V5E, {"dtype": "float32"}, "exchanged f32 were not measured"),
         (recomputed_experts_gradient, V5E, {}, "not computed together with its forward pass"),
+        (layers_gradient, V5E, {}, "sums of several layers would need more memory"),
     ],
 )
 def test_gradients_of_experts_that_are_left(fun, machine, options, reason):
@@ -822,15 +842,18 @@ def test_gradients_of_experts_that_are_left(fun, machine, options, reason):
     assert reason in plan.reason
 
 
-MANY = ((64, 7680, 2048), (64, 2048, 1408), (64, 1408, 2048))
-
-
-@pytest.mark.parametrize("fun", [recomputed_layers_gradient, recomputed_outputs_gradient])
-def test_experts_of_a_device_are_exchanged_in_turns_if_a_gradient_computes_them_again(fun):
+@pytest.mark.parametrize(
+    ("fun", "sizes", "blocks"),
+    [
+        (recomputed_layers_gradient, MANY, 1),
+        (recomputed_outputs_gradient, (*MANY, *MANY[1:]), 2),
+    ],
+)
+def test_experts_of_a_device_take_turns_if_a_gradient_computes_them_again(fun, sizes, blocks):
     """Nothing is added up, so sums need not be rounded in another order."""
-    found = chosen(fun, V5E, sizes=MANY)
-    forms = {pattern: form and form.name for pattern, form, _ in found}
-    assert forms == {"all-to-all": "chunks", "exchange-block": "summed-chunks"}
+    found = chosen(fun, V5E, sizes=sizes)
+    forms = sorted((pattern, form and form.name) for pattern, form, _ in found)
+    assert forms == [("all-to-all", "chunks"), *[("exchange-block", "summed-chunks")] * blocks]
 
 
 def test_experts_of_a_device_are_left_if_a_gradient_keeps_what_was_exchanged():
