@@ -832,7 +832,8 @@ NO_OPTIONS = Machine(V5E.chip, V5E.network, V5E.places)
         (experts_gradient, V5P, {"sizes": WIDER}, "would take 106% of the plain time"),
         (experts_gradient, V5E, {"dtype": "float32"}, "exchanged f32 were not measured"),
         (recomputed_experts_gradient, V5E, {}, "not computed together with its forward pass"),
-        (layers_gradient, V5E, {}, "sums of several layers would need more memory"),
+        (layers_gradient, V5E, {}, "several layers would need more memory"),
+        (layers_gradient, V5E, {"sizes": MANY}, "several layers would need more memory"),
     ],
 )
 def test_gradients_of_experts_that_are_left(fun, machine, options, reason):
