@@ -12,9 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
-from llama import normalized
-
-from shmap_compiler import shard_map
+from llama import gradients_of, normalized
 
 LAYERS, FEATURES, HIDDEN, HEADS, HEAD = 2, 2048, 1408, 16, 128
 EXPERTS, EACH, SURPLUS = 64, 6, 1.25
@@ -85,15 +83,5 @@ def loss(layers, x):
 
 
 def gradients():
-    """The gradient of all layers, and the types of its arguments."""
-    specs = [{name: spec for name, (_, spec) in WEIGHTS.items()}] * LAYERS
-    mapped = shard_map(
-        # Another function each time, as what is traced is cached.
-        jax.grad(lambda layers, x: loss(layers, x)),
-        mesh=AbstractMesh((DEVICES,), (AXIS,)),
-        in_specs=(specs, P(AXIS)),
-        out_specs=specs,
-    )
-    bf16 = partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-    layers = [{name: bf16(shape) for name, (shape, _) in WEIGHTS.items()} for _ in range(LAYERS)]
-    return mapped, (layers, bf16((DEVICES * SEQUENCES, TIMES, FEATURES)))
+    mesh, shape = AbstractMesh((DEVICES,), (AXIS,)), (DEVICES * SEQUENCES, TIMES, FEATURES)
+    return gradients_of(loss, WEIGHTS, LAYERS, mesh, P(AXIS), shape)

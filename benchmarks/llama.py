@@ -74,16 +74,28 @@ def loss(layers, x):
     return lax.psum(jnp.sum(x.astype(jnp.float32) ** 2), AXIS)
 
 
-def gradients():
-    """The gradient of all layers, and the types of its arguments."""
-    specs = [{name: spec for name, (_, spec) in WEIGHTS.items()}] * LAYERS
+def gradients_of(loss, weights, count, mesh, spec, shape):
+    """The gradient of layers by their weights, and the types of its arguments.
+
+    Args:
+      loss: of the weights of all layers, and of rows.
+      weights: the shapes and specs of a layer.
+      count: of layers.
+      spec, shape: of the rows.
+    """
+    specs = [{name: spec for name, (_, spec) in weights.items()}] * count
     mapped = shard_map(
         # Another function each time, as what is traced is cached.
         jax.grad(lambda layers, x: loss(layers, x)),
-        mesh=AbstractMesh((DEVICES,), (AXIS,)),
-        in_specs=(specs, P(None, AXIS)),
+        mesh=mesh,
+        in_specs=(specs, spec),
         out_specs=specs,
     )
     bf16 = partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-    layers = [{name: bf16(shape) for name, (shape, _) in WEIGHTS.items()} for _ in range(LAYERS)]
-    return mapped, (layers, bf16((SEQUENCES, TIMES, FEATURES)))
+    layers = [{name: bf16(shape) for name, (shape, _) in weights.items()} for _ in range(count)]
+    return mapped, (layers, bf16(shape))
+
+
+def gradients():
+    mesh, shape = AbstractMesh((DEVICES,), (AXIS,)), (SEQUENCES, TIMES, FEATURES)
+    return gradients_of(loss, WEIGHTS, LAYERS, mesh, P(None, AXIS), shape)

@@ -49,14 +49,14 @@ def too_large_beside(forms: Mapping[Site, Form | None], machine: Machine | None)
 def _of_what_is_kept(forms: Mapping[Site, Form | None]) -> dict[Site, str]:
     """The blocks of exchanges whose gradients keep what was exchanged in the forward pass.
 
-    Where gradients exchange again, each layer also has a pair of exchanges in the forward pass, but
-    perhaps the last one, whose result a gradient need not know.
+    Where gradients exchange again, each layer also has a pair of exchanges in the forward pass,
+    except perhaps the last one, whose result the gradient does not need.
     """
     blocks = [site for site in forms if site.pattern == "exchange-block"]
     inside = {op for site in blocks for op in site.collectives}
     pairs = [site for site in forms if site.pattern == "all-to-all" and site.op not in inside]
-    several = [site for site in blocks if len(site.segments) > 1 and forms[site] is not None]
     if pairs and len(pairs) >= len(blocks) - 1:
         return {}
+    several = [site for site in blocks if len(site.segments) > 1 and forms[site] is not None]
     reason = "chunks would need more memory, as the gradient keeps what was exchanged before"
     return dict.fromkeys(several, reason)

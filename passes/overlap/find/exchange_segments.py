@@ -21,7 +21,7 @@ class Segment:
     Attributes:
       exchanges: in program order.
       lags: for each, by how many chunks it is behind the first.
-      sums: the products that sum over what is cut.
+      sums: the products that sum over what is cut, and those whose chunks are joined.
       products: the others.
       late: what others compute from results of the segment before its last exchange.
     """

@@ -128,7 +128,7 @@ class _Chunks:
         if op.results[0] in self.places:
             place, cut = self.places[op.results[0]], self.block.cuts[op.results[0]]
             piece, buffer = self.known[part][op.results[0]], self.buffers.get(place, place)
-            self.buffers[place] = put(buffer, piece, cut, part)
+            self.buffers[place] = put(buffer, piece, cut, part * self.size, self.size)
 
     def _copy(self, op: ir.Operation, operands: list[Value]) -> Value:
         type_ = piece_type(op.results[0], self.block.cuts[op.results[0]], self.size)

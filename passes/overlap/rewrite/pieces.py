@@ -44,14 +44,11 @@ def constant_like(value: Value, number: int) -> Value:
 
 def take(value: Value, cut: Cut, start: int, size: int) -> Value:
     """Indices `start` to `start + size` of those that are cut."""
-    shape = shape_of(value)
     if size == cut.size:
         return value
     if cut.outer == 1:
         return _slice(value, cut.dimension, start * cut.inner, size * cut.inner)
-    split = list(shape)
-    split[cut.dimension : cut.dimension + 1] = [cut.outer, cut.size * cut.inner]
-    apart = build.reshape(tensor(split, element_of(value)), value)
+    apart = _apart(value, cut, cut.size)
     piece = _slice(apart, cut.dimension + 1, start * cut.inner, size * cut.inner)
     return build.reshape(piece_type(value, cut, size), piece)
 
@@ -76,52 +73,36 @@ def join(pieces: Sequence[Value], cut: Cut, type_: ir.Type, buffer: Value | None
     """
     if len(pieces) == 1:
         return pieces[0]
-    dimension = cut.dimension + (cut.outer > 1)
-    size = cut.size // len(pieces) * cut.inner
-    whole = tensor(_apart(ir.RankedTensorType(type_).shape, cut, cut.size), element_of(pieces[0]))
-    parts = [
-        build.reshape(
-            tensor(_apart(shape_of(piece), cut, cut.size // len(pieces)), element_of(piece)), piece
-        )
-        if cut.outer > 1
-        else piece
-        for piece in pieces
-    ]
+    dimension, size = cut.dimension + (cut.outer > 1), cut.size // len(pieces)
+    parts = [_apart(piece, cut, size) for piece in pieces]
     if buffer is None:
         joined: Value = build.concatenate(parts, dimension)
     else:
-        joined = build.reshape(whole, buffer) if cut.outer > 1 else buffer
+        joined = _apart(buffer, cut, cut.size)
         for number, part in enumerate(parts):
-            joined = put_at(joined, part, dimension, scalar(number * size))
+            joined = put_at(joined, part, dimension, scalar(number * size * cut.inner))
     return build.reshape(type_, joined) if cut.outer > 1 else joined
 
 
-def put(buffer: Value, piece: Value, cut: Cut, number: int) -> Value:
-    """A value in which a piece, of pieces of equal sizes, takes its place.
+def put(buffer: Value, piece: Value, cut: Cut, start: int, size: int) -> Value:
+    """A value with a piece in the place of its indices `start` to `start + size` that are cut.
 
     Args:
       cut: that of the value.
-      number: of pieces before this one.
     """
-    size = shape_of(piece)[cut.dimension] // (cut.outer * cut.inner)
-    whole = tensor(_apart(shape_of(buffer), cut, cut.size), element_of(buffer))
-    part = tensor(_apart(shape_of(piece), cut, size), element_of(piece))
     dimension = cut.dimension + (cut.outer > 1)
-    start = scalar(number * size * cut.inner)
-    is_apart = cut.outer > 1
-    values = (
-        (build.reshape(whole, buffer), build.reshape(part, piece)) if is_apart else (buffer, piece)
-    )
-    joined = put_at(*values, dimension, start)
-    return build.reshape(buffer.type, joined) if is_apart else joined
+    whole, part = _apart(buffer, cut, cut.size), _apart(piece, cut, size)
+    written = put_at(whole, part, dimension, scalar(start * cut.inner))
+    return build.reshape(buffer.type, written) if cut.outer > 1 else written
 
 
-def _apart(shape: Sequence[int], cut: Cut, size: int) -> list[int]:
-    """The shape with the dimension that is cut in two, if it is not contiguous."""
-    split = list(shape)
-    if cut.outer > 1:
-        split[cut.dimension : cut.dimension + 1] = [cut.outer, size * cut.inner]
-    return split
+def _apart(value: Value, cut: Cut, size: int) -> Value:
+    """A value, or a piece of it, with the dimension that is cut in two, if it is not contiguous."""
+    if cut.outer == 1:
+        return value
+    shape = shape_of(value)
+    shape[cut.dimension : cut.dimension + 1] = [cut.outer, size * cut.inner]
+    return build.reshape(tensor(shape, element_of(value)), value)
 
 
 def empty(type_: ir.Type, how: str) -> Value:

@@ -256,7 +256,7 @@ def recomputed_layers_gradient(*args):
 def recomputed_outputs_gradient(*args):
     """The gradient also needs what is exchanged back, and all of it before its own exchanges.
 
-    Of the last layer there is no forward pass but that of its gradient.
+    The last layer has no forward pass except the one in its gradient.
     """
 
     @jax.checkpoint
