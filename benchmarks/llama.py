@@ -68,9 +68,14 @@ def layer(x, w):
     return x + scatter(mlp(gather(normalized(x, w["between"])), w))
 
 
-def loss(layers, x):
+def forward(layers, x, layer=layer):
     for w in layers:
         x = layer(x, w)
+    return x
+
+
+def loss(layers, x, layer=layer):
+    x = forward(layers, x, layer)
     return lax.psum(jnp.sum(x.astype(jnp.float32) ** 2), AXIS)
 
 
@@ -83,7 +88,7 @@ def gradients_of(loss, weights, count, mesh, spec, shape):
       count: of layers.
       spec, shape: of the rows.
     """
-    specs = [{name: spec for name, (_, spec) in weights.items()}] * count
+    specs, layers = layers_of(weights, count)
     mapped = shard_map(
         # Another function each time, as what is traced is cached.
         jax.grad(lambda layers, x: loss(layers, x)),
@@ -91,11 +96,34 @@ def gradients_of(loss, weights, count, mesh, spec, shape):
         in_specs=(specs, spec),
         out_specs=specs,
     )
-    bf16 = partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-    layers = [{name: bf16(shape) for name, (shape, _) in weights.items()} for _ in range(count)]
-    return mapped, (layers, bf16(shape))
+    return mapped, (layers, jax.ShapeDtypeStruct(shape, jnp.bfloat16))
+
+
+def layers_of(weights, count):
+    """The specs and the types of the weights of layers."""
+    types = {
+        name: jax.ShapeDtypeStruct(shape, jnp.bfloat16) for name, (shape, _) in weights.items()
+    }
+    return [{name: spec for name, (_, spec) in weights.items()}] * count, [types] * count
+
+
+MESH, ROWS, SHAPE = AbstractMesh((DEVICES,), (AXIS,)), P(None, AXIS), (SEQUENCES, TIMES, FEATURES)
 
 
 def gradients():
-    mesh, shape = AbstractMesh((DEVICES,), (AXIS,)), (SEQUENCES, TIMES, FEATURES)
-    return gradients_of(loss, WEIGHTS, LAYERS, mesh, P(None, AXIS), shape)
+    return gradients_of(loss, WEIGHTS, LAYERS, MESH, ROWS, SHAPE)
+
+
+def recomputed_gradients():
+    """Those of layers that the gradient computes again."""
+    recomputed = partial(loss, layer=jax.checkpoint(layer))
+    return gradients_of(recomputed, WEIGHTS, LAYERS, MESH, ROWS, SHAPE)
+
+
+def forward_pass():
+    """What a server computes of a prompt, without its cache."""
+    specs, layers = layers_of(WEIGHTS, LAYERS)
+    mapped = shard_map(
+        lambda layers, x: forward(layers, x), mesh=MESH, in_specs=(specs, ROWS), out_specs=ROWS
+    )
+    return mapped, (layers, jax.ShapeDtypeStruct(SHAPE, jnp.bfloat16))

@@ -111,6 +111,8 @@ PROGRAMS = {
     "plain transformer": plain_transformer,
     "training": training,
     "llama": llama.gradients,
+    "llama recomputed": llama.recomputed_gradients,
+    "llama forward": llama.forward_pass,
     "expert layers": expert_layers.gradients,
 }
 

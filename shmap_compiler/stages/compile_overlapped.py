@@ -79,10 +79,6 @@ def compile_overlapped(
     verdict = judged(program, snapshots, {})
     if not verdict.is_large:
         return verdict.kept
-    if verdict.is_code and target.options_for_code:
-        found = judged(program, snapshots, target.options_for_code)
-        if found.is_rewritten:
-            return found.kept
     limits = [target.options_for_memory(share) for share in shares_of_memory(as_it_is)]
     if not all(limits):
         return verdict.kept

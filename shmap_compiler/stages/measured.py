@@ -26,13 +26,11 @@ class Verdict:
       kept: it, with a note that says why.
       is_rewritten: whether it is the rewritten one.
       is_large: whether the rewritten one is faster, but needs more memory than the plain one.
-      is_code: whether it is large only because its code needs more.
     """
 
     kept: Compiled
     is_rewritten: bool = False
     is_large: bool = False
-    is_code: bool = False
 
 
 def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> Verdict:
@@ -50,10 +48,9 @@ def better(plain: Compiled, changed: Compiled, chosen: Sequence[ChosenForm]) -> 
         return Verdict(_noted(plain, f"{_KEPT}: the rewritten one would take {times}"))
     allowed = _ALLOWED * before.memory + _early_bytes(chosen)
     if after.memory > allowed:
-        is_code = after.memory - after.code + before.code <= allowed
         why = f"the rewritten one would take {times}, but need {memory}"
         note = f"{_KEPT}: {why}; overlap='auto' does not compare compiled programs"
-        return Verdict(_noted(plain, note), is_large=True, is_code=is_code)
+        return Verdict(_noted(plain, note), is_large=True)
     note = f"overlap: the rewritten program takes {times}, and {memory}"
     return Verdict(_noted(changed, note), is_rewritten=True)
 
@@ -100,12 +97,10 @@ class _Cost:
       seconds: by the model of `explain`; None if the target has no times. Memory traffic without an
         estimate of the compiler counts, or work that moves there would be free.
       memory: bytes in all.
-      code: those of them that its code takes.
     """
 
     seconds: float | None
     memory: int
-    code: int
 
     @classmethod
     def of(cls, compiled: Compiled) -> _Cost:
@@ -114,7 +109,7 @@ class _Cost:
         seconds = totals.step_seconds
         if seconds is not None:
             seconds += totals.unestimated_seconds or 0.0
-        return cls(seconds, explanation.memory.total, explanation.memory.program)
+        return cls(seconds, explanation.memory.total)
 
 
 def _noted(compiled: Compiled, note: str) -> Compiled:

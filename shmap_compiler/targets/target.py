@@ -122,11 +122,6 @@ class Target:
         return {}
 
     @property
-    def options_for_code(self) -> Mapping[str, Setting]:
-        """Options with which equal operations share code; none if the compiler has none."""
-        return {}
-
-    @property
     def options_without_devices(self) -> Mapping[str, Setting]:
         """Options that the compiler needs where it has no device to try kernels on."""
         return {}

@@ -66,16 +66,18 @@ _DEEP = (
     *((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), (4, 4, 4), (4, 4, 8), (4, 8, 8), (8, 8, 8)),
     *((8, 8, 16), (8, 16, 16), (16, 16, 16), (16, 16, 24)),
 )
-# Without options, only v5e sends an all-gather while it computes, and no generation an all-to-all.
-_ASYNC_ALL_TO_ALL = {
+# Without options, only v5e sends an all-gather while it computes, and no generation an all-to-all;
+# and equal pieces of products do not share code, which is then three to five times as large.
+_FOR_ALL = {
     "xla_tpu_enable_async_all_to_all": "true",
+    "xla_tpu_enable_deduplicated_calls": "true",
     "xla_tpu_force_async_all_to_all": "true",
 }
 # All-gathers, reduce-scatters and all-reduces on the SparseCore, as recommended for MaxText, and a
 # scheduler that begins permutes before the products that they can overlap. All-reduces of more
 # bytes than the threshold are not combined, so that that of one gradient runs beside the next.
 _WITH_SPARSE_CORES = {
-    **_ASYNC_ALL_TO_ALL,
+    **_FOR_ALL,
     "xla_jf_crs_combiner_threshold_in_bytes": str(2**20),
     "xla_sc_disable_megacore_partitioning": "true",
     "xla_sc_enable_instruction_fusion": "false",
@@ -91,7 +93,7 @@ _WITH_SPARSE_CORES = {
 GENERATIONS = {
     "v5e": Generation(
         *(TPU_V5E, (16, 16), _FLAT, ((1, 1), (2, 4)), 50e9, 45e9, None),
-        compiler_options=_ASYNC_ALL_TO_ALL,
+        compiler_options=_FOR_ALL,
     ),
     "v5p": Generation(
         *(TPU_V5P, (16, 20, 28), _DEEP, (), 100e9, 90e9, (4, 4, 4)),
@@ -106,7 +108,7 @@ GENERATIONS = {
         *(TPU_7X, (16, 24, 24), _DEEP, (), 100e9, 90e9, (4, 4, 4)),
         cores=2,
         core_bandwidth=600e9,
-        compiler_options=_ASYNC_ALL_TO_ALL,
+        compiler_options=_FOR_ALL,
     ),
 }
 
@@ -190,11 +192,6 @@ class TpuTarget(Target):
     def options_for_memory(self, share: float) -> Mapping[str, str]:
         percent = min(max(math.floor(100 * share), 1), 100)
         return {"xla_tpu_scheduler_percent_shared_memory_limit": str(percent)}
-
-    @property
-    def options_for_code(self) -> Mapping[str, str]:
-        # Code was as small without it where a schedule exceeded `options_for_memory`.
-        return {"xla_tpu_enable_deduplicated_calls": "true"}
 
     def place(self, device: Device) -> Coordinates:
         chip = tuple(device.coords[: len(self.shape)])

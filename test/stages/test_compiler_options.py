@@ -105,6 +105,8 @@ def test_the_optimization_level_is_set_while_a_program_compiles():
     ("target", "name"),
     [
         ("tpu:v5e:2x4", "xla_tpu_force_async_all_to_all"),
+        ("tpu:v5e:2x4", "xla_tpu_enable_deduplicated_calls"),
+        ("tpu:v6e:2x4", "xla_tpu_enable_deduplicated_calls"),
         ("tpu:v6e:2x4", "xla_tpu_enable_sparse_core_collective_offload_all_gather"),
         ("tpu:v5p:2x2x2", "xla_tpu_enable_all_experimental_scheduler_features"),
         ("tpu:v5p:2x2x2", "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter"),

@@ -33,9 +33,9 @@ class Judged(CompiledForTarget):
         return self.explanation
 
 
-def judged(seconds, unestimated=0.0, memory=100, code=1):
+def judged(seconds, unestimated=0.0, memory=100):
     totals = SimpleNamespace(step_seconds=seconds, unestimated_seconds=unestimated)
-    used = SimpleNamespace(total=memory, temporaries=memory // 2, program=code, capacity=1000)
+    used = SimpleNamespace(total=memory, temporaries=memory // 2, capacity=1000)
     explanation = SimpleNamespace(totals=totals, memory=used)
     return Judged(None, None, None, explanation=explanation)
 
@@ -81,7 +81,6 @@ def test_a_program_that_does_not_compile():
 
 
 LIMIT = "xla_tpu_scheduler_percent_shared_memory_limit"
-SHARED = "xla_tpu_enable_deduplicated_calls"
 
 
 class Compiling:
@@ -100,8 +99,7 @@ class Compiling:
         return name, SimpleNamespace(chosen=self.sums if setting.only_sums else (RING,))
 
     def compile(self, program, target, progress, graph, options, *, apart):
-        given = options.of_target
-        self.tried.append((program, "shared code" if SHARED in given else given.get(LIMIT)))
+        self.tried.append((program, options.of_target.get(LIMIT)))
         found = self.programs.get(self.tried[-1], self.programs.get(program))
         if isinstance(found, Exception):
             raise found
@@ -137,28 +135,6 @@ def test_sums_alone_are_tried_if_all_forms_need_too_much_memory(
     kept = compiling.kept()
     assert kept.explanation.totals.step_seconds == seconds
     assert compiling.tried == [("plain", None), ("all", None), *(("sums", t) for t in tried)]
-
-
-@pytest.mark.parametrize(
-    ("memory", "code", "shared", "seconds", "tried"),
-    [
-        # 204 bytes are allowed, of which 1 is code.
-        (260, 57, judged(0.75, memory=204), 0.75, ["shared code"]),
-        (260, 57, judged(0.75, memory=205), 0.9, ["shared code", "20"]),
-        (260, 57, TargetError("f", [PROBLEM]), 0.9, ["shared code", "20"]),
-        (260, 56, judged(0.75, memory=204), 0.9, ["20"]),
-    ],
-)
-def test_equal_operations_share_code_if_the_code_is_all_that_is_too_large(
-    monkeypatch, memory, code, shared, seconds, tried
-):
-    programs = {"plain": judged(1.0, memory=200), "all": judged(0.7, memory=memory, code=code)}
-    programs |= {("all", "shared code"): shared, "sums": judged(0.9, memory=200)}
-    compiling = Compiling(monkeypatch, programs)
-    kept = compiling.kept()
-    assert kept.explanation.totals.step_seconds == seconds
-    names = ["all" if each == "shared code" else "sums" for each in tried]
-    assert compiling.tried[2:] == [*zip(names, tried, strict=True)]
 
 
 def test_sums_alone_are_not_tried_where_there_are_none_or_memory_has_no_limit(monkeypatch):

@@ -61,7 +61,7 @@ def ways(gathers: Sequence[ir.Operation], count: int, flow: Dataflow) -> Iterato
     yield ROWS
     own = shape_of(gathers[0].operands[0])[gathered_dimension(gathers[0])]
     yield from (Way(size) for size in _taken_apart(own, count, flow))
-    for dimension in _summed_as_well(gathers[0], flow):
+    for dimension in _summed_as_well(gathers, flow):
         if len({_size(each, dimension) for each in gathers}) == 1:
             yield Way(dimension=dimension)
 
@@ -97,10 +97,14 @@ def _taken_apart(own: int, count: int, flow: Dataflow) -> list[int]:
     return sorted(found)
 
 
-def _summed_as_well(gather: ir.Operation, flow: Dataflow) -> list[int]:
+def _summed_as_well(gathers: Sequence[ir.Operation], flow: Dataflow) -> list[int]:
     """The other dimensions of a gather that all products that sum over its rows sum over."""
-    found = [{*dimensions} for dimensions in sums_over(gather, flow)]
-    return sorted(set.intersection(*found) - {gathered_dimension(gather)}) if found else []
+    dimensions: set[int] = set()
+    for gather in gathers:
+        found = [{*each} for each in sums_over(gather, flow)]
+        if found:
+            dimensions |= set.intersection(*found) - {gathered_dimension(gather)}
+    return sorted(dimensions)
 
 
 def _size(gather: ir.Operation, dimension: int) -> int:

@@ -78,6 +78,22 @@ def mlp(x, v, w):
     return jax.lax.psum_scatter(h @ w, "i", scatter_dimension=0, tiled=True)
 
 
+def attention(x, q, k, v):
+    """With scores that are larger than the gathered rows."""
+    rows = jax.lax.all_gather(x, "i", axis=1, tiled=True)
+    return mixed(rows @ q, rows @ k, rows @ v)
+
+
+def attention_to_others(x, q, k, values):
+    rows = jax.lax.all_gather(x, "i", axis=1, tiled=True)
+    return mixed(rows @ q, rows @ k, values)
+
+
+def mixed(queries, keys, values):
+    scores = jax.nn.softmax(jax.numpy.einsum("bsd,btd->bst", queries, keys))
+    return jax.numpy.einsum("bst,btd->bsd", scores, values)
+
+
 def read_by_product(x, v, w):
     """Rows that one product computes, and only another one reads."""
     return jax.numpy.tanh(gather(x, v)) @ w
@@ -326,6 +342,16 @@ PROGRAMS = {
         (P("i"), P(None, "i"), P("i")),
         P("i"),
         ((16384, 4096), (4096, 16384), (16384, 4096)),
+    ),
+    attention: (
+        (P(None, "i"), *(P(None, "i"),) * 3),
+        P(None, None, "i"),
+        ((8, 4096, 2048), *((2048, 4096),) * 3),
+    ),
+    attention_to_others: (
+        (P(None, "i"), *(P(None, "i"),) * 2, P(None, None, "i")),
+        P(None, None, "i"),
+        ((8, 4096, 2048), *((2048, 4096),) * 2, (8, 4096, 4096)),
     ),
     read_by_product: (MLP, P(), ((65536, 512), (512, 8192), (8192, 256))),
     read_twice: (MLP, (P(), P(None, "i")), ((65536, 512), (512, 8192), (8192, 256))),
@@ -888,6 +914,16 @@ def test_a_ring_takes_the_place_of_a_gathered_array_at_the_peak(columns, has_rin
     assert sums is None
     assert bool(ring) == has_ring
     assert has_ring or "of memory more" in plan.reason
+
+
+@pytest.mark.parametrize("machine", [V5E, V6E, V5P])
+def test_a_gathered_array_stays_until_something_needs_its_last_product(machine):
+    """libtpu computes the values after the scores, and a ring computes them before."""
+    ((_, form, _),) = chosen(attention, machine)
+    assert form.name == "ring"
+    ((_, form, plan),) = chosen(attention_to_others, machine)
+    assert form is None
+    assert plan.reason == "ring would need 32 MiB of memory more than the plain program"
 
 
 @pytest.mark.parametrize(
