@@ -28,7 +28,8 @@ Leaves:  reduce_scatters of anything but a product that nothing else uses and th
          is summed; those whose blocks, or columns, cannot be cut into `parts` equal pieces.
 
 Products that are added, as in the gradient of what several products read, are computed piece by
-piece together. Chunks of columns are summed by the same reduce_scatter, so results do not depend on
+piece together. Rows of what is transposed and reshaped, such as the heads of attention, are taken
+before that. Chunks of columns are summed by the same reduce_scatter, so results do not depend on
 the cut. A ring adds in another order. Sums of 16-bit floats are added in 32 bits and rounded before
 they are sent; `wide` sends 32 bits. With `ordered`, products that are the last to read large arrays
 come before chunks and partial sums, and what chunks and other products read is stored once. On a

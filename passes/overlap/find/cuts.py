@@ -18,6 +18,7 @@ from ...ir.types import have_same_shape, shape_of
 from .products import DOT, Product
 
 SLICE = "stablehlo.slice"
+TRANSPOSE, RESHAPE = "stablehlo.transpose", "stablehlo.reshape"
 _PAD, _JOIN = "stablehlo.pad", "stablehlo.concatenate"
 MOVING = frozenset(
     (SLICE, _PAD, _JOIN, *(f"stablehlo.{n}" for n in ("transpose", "reshape", "broadcast_in_dim")))
@@ -55,7 +56,7 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
         return cut  # other operands are scalars, which have no cut
     if name in (SLICE, _PAD, _JOIN):
         return cut if _keeps(op, cut.dimension) else None
-    if name == "stablehlo.transpose":
+    if name == TRANSPOSE:
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return cut.along(order.index(cut.dimension))
     if name == "stablehlo.broadcast_in_dim":
@@ -63,7 +64,7 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
         to = dimensions[cut.dimension]
         same = shape_of(op.operands[0])[cut.dimension] == shape_of(op.results[0])[to]
         return cut.along(to) if same else None
-    if name == "stablehlo.reshape":
+    if name == RESHAPE:
         return _through_reshape(shape_of(op.operands[0]), shape_of(op.results[0]), cut)
     if name == DOT:
         product = Product.of(op)
@@ -108,9 +109,18 @@ def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     if name == DOT:
         dimension = Product.of(op).operand_dimensions(cut.dimension).get(number)
         return None if dimension is None else cut.along(dimension)
-    if name == "stablehlo.transpose":
+    if name == TRANSPOSE:
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return cut.along(order[cut.dimension])
     if name in (SLICE, _PAD, _JOIN):
         return cut if ir.RankedTensorType(op.operands[number].type).rank else None
     return cut if have_same_shape(op.operands[number], op.results[0]) else None
+
+
+def cut_before(op: ir.Operation, cut: Cut) -> Cut | None:
+    """The cut of the operand of a transpose or a reshape whose result is cut; else None."""
+    if op.name == TRANSPOSE:
+        return cut_of_operand(op, 0, cut)
+    if op.name == RESHAPE:
+        return _through_reshape(shape_of(op.results[0]), shape_of(op.operands[0]), cut)
+    return None

@@ -35,6 +35,11 @@ def adding_type(element: ir.Type) -> ir.Type:
     return ir.F32Type.get() if is_short else element
 
 
+def no_rows(value: Value, cut: Cut) -> Value:
+    """A `Take` where pieces of all operands are known."""
+    raise AssertionError(f"{value} has no rows in chunks along dimension {cut.dimension}")
+
+
 def constant_like(value: Value, number: int) -> Value:
     """An integer of the type of a value."""
     type_ = ir.RankedTensorType(value.type)

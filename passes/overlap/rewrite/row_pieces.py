@@ -14,12 +14,11 @@ from jaxlib.mlir import ir
 from ...ir import build
 from ...ir.ops import defining_op
 from ...ir.types import Value, element_of, shape_of, tensor
-from ..find.cuts import Cut
 from ..find.products import DOT
 from ..find.row_blocks import RowBlock
 from ..find.row_sums import REDUCE, row_sum
 from ..form import Form
-from .pieces import adding_type, barrier, compute, piece_type, take
+from .pieces import adding_type, barrier, compute, no_rows, piece_type, take
 
 
 @dataclass
@@ -99,7 +98,3 @@ class RowPieces:
     def order(self, *values: Value) -> list[Value]:
         """The values, none of which is used before all are there."""
         return barrier(*values) if self.form.barriers and values else list(values)
-
-
-def no_rows(value: Value, cut: Cut) -> Value:
-    raise AssertionError(f"{value} has no rows in chunks along dimension {cut.dimension}")

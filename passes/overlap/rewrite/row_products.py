@@ -18,8 +18,8 @@ from ...ir.types import Value, tensor
 from ..find.cuts import Cut
 from ..find.row_results import is_computed_again
 from ..find.scatters import ScatteredProducts
-from .pieces import compute, piece_type
-from .row_pieces import RowPieces, no_rows
+from .pieces import compute, no_rows, piece_type
+from .row_pieces import RowPieces
 
 Place = Callable[[Value, int], Value]
 """Where the block of a device, by its number on a ring, begins if blocks have so many indices."""

@@ -19,8 +19,8 @@ from ..find.row_blocks import RowBlock
 from ..find.row_sums import REDUCE
 from ..find.scatters import ScatteredProducts
 from ..form import Form
-from .pieces import compute, empty, join, piece_type
-from .row_pieces import RowPieces, no_rows
+from .pieces import compute, empty, join, no_rows, piece_type
+from .row_pieces import RowPieces
 from .row_rounds import Round, rounds_of
 
 

@@ -12,13 +12,14 @@ from jaxlib.mlir import ir
 from ...cost.rings import MOST_UNROLLED, STEPS_OF_SUMS
 from ...ir import build
 from ...ir.body_form import BodyForm
+from ...ir.ops import Position, defining_op
 from ...ir.slices import put_at, scalar, take_at
 from ...ir.types import Value, element_of
-from ..find.cuts import Cut
+from ..find.cuts import RESHAPE, TRANSPOSE, Cut, cut_before
 from ..find.scatters import ADD, ScatteredProducts
 from ..form import Form
 from .called import Called
-from .pieces import adding_type, barrier, compute, empty, join
+from .pieces import Take, adding_type, barrier, compute, empty, join, no_rows
 from .released import Ordered
 from .repeated import repeated
 from .replaced_sums import replace_sum
@@ -33,9 +34,11 @@ def scatter_by_ring(scattered: ScatteredProducts, body: BodyForm, form: Form) ->
     cuts = _cuts(scattered, body, form)
     if cuts is not None:
         parts = _parts(scattered, form)
-        build = functools.partial(_value, scattered, body, cuts, parts, form)
+        operands = _sliced(scattered, cuts)
+        moving = sorted((op for each in operands for op in each.ops), key=Position)
+        build = functools.partial(_value, scattered, body, cuts, operands, parts, form)
         with ir.InsertionPoint(scattered.op), scattered.op.location:
-            replace_sum(scattered, "shmap_sums", form, build)
+            replace_sum(scattered, "shmap_sums", form, build, moving)
 
 
 def ordered_sums(scattered: ScatteredProducts, body: BodyForm, form: Form) -> Ordered | None:
@@ -65,11 +68,12 @@ def _value(
     scattered: ScatteredProducts,
     body: BodyForm,
     cuts: dict[Value, Cut],
+    operands: Sequence[_Moved],
     parts: int,
     form: Form,
 ) -> Value:
     around = ring(body, scattered.axes, form.order)
-    steps = _Steps(scattered, around, around.table(), cuts, parts, form)
+    steps = _Steps(scattered, around, around.table(), cuts, operands, parts, form)
     sums = (_unrolled if steps.around.count <= MOST_UNROLLED else _in_loop)(steps)
     type_ = scattered.op.results[0].type
     if form.in_place:
@@ -116,12 +120,14 @@ class _Steps:
 
     Attributes:
       table: of the members, which are known by their numbers in it.
+      moved: the operands of the products that have the scattered dimension.
     """
 
     scattered: ScatteredProducts
     around: Ring
     table: Value
     cuts: dict[Value, Cut]
+    moved: Sequence[_Moved]
     parts: int
     form: Form
 
@@ -198,19 +204,27 @@ class _Steps:
         added = build.add(build.convert(received, self._added_as), computed)
         return [build.convert(added, self._kept_as), *before]
 
-    @cached_property
+    @property
     def _operands(self) -> list[Value]:
-        return _sliced(self.scattered)
+        return [moved.source for moved in self.moved]
 
     @cached_property
     def _product(self) -> Called:
         """The rows of the product from the first one on, from its operands that have rows."""
 
         def product(member: Value, first: Value, *operands: Value) -> list[Value]:
-            current = dict(zip(self._operands, operands, strict=True))
             start = build.add(self.around.start(self.table, member, self.size), first)
             place, piece = place_in(self.size * self.around.count, start), self.size // self.parts
-            return [_product(self.scattered, self.cuts, current, place, piece, self._added_as)]
+            arrays = {
+                moved.operand: (moved, array)
+                for moved, array in zip(self.moved, operands, strict=True)
+            }
+
+            def rows(operand: Value, cut: Cut) -> Value:
+                moved, array = arrays[operand]
+                return moved.piece(array, place, piece)
+
+            return [_product(self.scattered, self.cuts, rows, piece, self._added_as)]
 
         return Called("shmap_product", product)
 
@@ -218,16 +232,11 @@ class _Steps:
 def _product(
     scattered: ScatteredProducts,
     cuts: dict[Value, Cut],
-    operands: dict[Value, Value],
-    start: Value,
+    rows: Take,
     size: int,
     element: ir.Type,
 ) -> Value:
-    """The rows of the product from `start`, as numbers of type `element`."""
-
-    def rows(value: Value, cut: Cut) -> Value:
-        return take_at(operands.get(value, value), cut.dimension, start, size)
-
+    """So many rows of the product, as numbers of type `element`."""
     ops, summed = scattered.ops, scattered.summed
     if not _is_only_moved(scattered) or element == element_of(summed):
         return build.convert(compute(ops, {}, cuts, size, rows)[summed], element)
@@ -240,16 +249,59 @@ def _product(
     return known[summed]
 
 
-def _sliced(scattered: ScatteredProducts) -> list[Value]:
+@dataclass(frozen=True)
+class _Moved:
+    """An operand of a product that has rows, and the array that it is the same numbers of.
+
+    Attributes:
+      ops: what computes the operand from its source, in program order.
+      cuts: of the source, and of what `ops` compute.
+    """
+
+    operand: Value
+    source: Value
+    ops: tuple[ir.Operation, ...]
+    cuts: dict[Value, Cut]
+
+    def piece(self, array: Value, start: Value, size: int) -> Value:
+        """The rows from `start`, of an array in the place of the source."""
+        rows = take_at(array, self.cuts[self.source].dimension, start, size)
+        return compute(self.ops, {self.source: rows}, self.cuts, size, no_rows)[self.operand]
+
+
+def _sliced(scattered: ScatteredProducts, cuts: dict[Value, Cut]) -> list[_Moved]:
     """The operands of the products that have the scattered dimension."""
-    pairs = zip(scattered.products, scattered.scattered, strict=True)
-    operands = (product.op.operands[side] for product, sides in pairs for side in sides)
-    return list(dict.fromkeys(operands))
+    found: dict[Value, _Moved] = {}
+    for product, sides in zip(scattered.products, scattered.scattered, strict=True):
+        for side, dimension in sides.items():
+            operand = product.op.operands[side]
+            found[operand] = _moved(operand, cuts[product.result].along(dimension))
+    return list(found.values())
+
+
+def _moved(operand: Value, cut: Cut) -> _Moved:
+    """An operand whose rows are taken before they are moved, such as the heads of attention.
+
+    libtpu would transpose the whole array for each piece, where dimensions are joined then: on v5p
+    attention of 64 sequences of 2048 tokens on 16 devices, with two heads of 128 each, took 26.96
+    ms instead of 16.44, and 20.38 with its sum as it is. It transposes nothing if none are joined.
+    """
+    value, ops, cuts = operand, list[ir.Operation](), {operand: cut}
+    while (op := defining_op(value)) is not None and len(list(value.uses)) == 1:
+        before = cut_before(op, cuts[value])
+        if before is None or (before.outer, before.inner) != (1, 1):
+            break
+        ops.append(op)
+        value = op.operands[0]
+        cuts[value] = before
+    if {op.name for op in ops} == {TRANSPOSE, RESHAPE}:
+        return _Moved(operand, value, tuple(reversed(ops)), cuts)
+    return _Moved(operand, operand, (), {operand: cut})
 
 
 def _is_only_moved(scattered: ScatteredProducts) -> bool:
     """Whether products reach the sum as they are, but for their order and rounding, or added up."""
-    moving = {"stablehlo.transpose", "stablehlo.convert", ADD}
+    moving = {TRANSPOSE, "stablehlo.convert", ADD}
     values = [op.results[0] for op in scattered.ops]
     return all(op.name in moving for op in scattered.chain) and all(
         isinstance(element_of(value), ir.BF16Type | ir.F16Type | ir.F32Type) for value in values

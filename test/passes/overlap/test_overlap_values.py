@@ -37,6 +37,7 @@ CASES = [
     ("gradients", "overlap-row-block", {"form": "row-stages", "parts": 2}),
     ("gradients", "overlap-row-block", {"form": "row-stages", "parts": 4}),
     ("fused gates", "overlap-row-block", {"form": "row-stages", "parts": 4}),
+    ("attentions", "overlap-product-scatter", {"form": "partial-sums", "parts": 1}),
     ("attentions", "overlap-row-block", {"form": "row-chunks", "parts": 2}),
     ("attentions", "overlap-row-block", {"form": "row-chunks", "parts": 4}),
     ("attentions", "overlap-row-block", {"form": "row-stages", "parts": 2}),
