@@ -173,6 +173,11 @@ def fused_gates(x, u, b, v, w):
     return jax.grad(loss, (0, 1, 2, 3, 4))(x, u, b, v, w)
 
 
+def heads(x, w):
+    """A sum of products of heads that are joined, as after attention."""
+    return scatter(jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) @ w)
+
+
 def attentions(x, y, q, k, v, w):
     """Gradients of attention, of sequences one after the other, and in a dimension of their own."""
 
@@ -337,6 +342,13 @@ PROGRAMS = {
             normal(3, 12, 2, 16) / 4,
             normal(4, 16, 12) / 4,
         ),
+    ),
+    "heads": (
+        heads,
+        LINE,
+        (P(None, None, "i"), P("i")),
+        P("i"),
+        (normal(0, 2, 64, 16), normal(1, 32, 12)),
     ),
     "attentions": (
         attentions,

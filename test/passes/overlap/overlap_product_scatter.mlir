@@ -108,61 +108,76 @@ module @all_axes_are_manual {
   }
 
   // CHECK-LABEL: func.func private @rows_are_taken_before_heads_are_joined
-  func.func private @rows_are_taken_before_heads_are_joined(%x: tensor<2x16x4xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
+  func.func private @rows_are_taken_before_heads_are_joined(%x: tensor<2x1048576x4xf32>, %w: tensor<8x6xf32>) -> tensor<262144x6xf32> {
     // CHECK-NOT: stablehlo.transpose
     // CHECK: call @[[PRODUCT:.*]](%{{.*}}, %arg0, %{{.*}}, %arg1)
     // CHECK: func.func private @[[PRODUCT]](
-    // CHECK: %[[X:.*]] = stablehlo.dynamic_slice %arg2, %{{.*}}, sizes = [2, 2, 4]
-    // CHECK: %[[T:.*]] = stablehlo.transpose %[[X]], dims = [1, 0, 2] : (tensor<2x2x4xf32>) -> tensor<2x2x4xf32>
-    // CHECK: %[[R:.*]] = stablehlo.reshape %[[T]] : (tensor<2x2x4xf32>) -> tensor<2x8xf32>
+    // CHECK: %[[X:.*]] = stablehlo.dynamic_slice %arg2, %{{.*}}, sizes = [2, 131072, 4]
+    // CHECK: %[[T:.*]] = stablehlo.transpose %[[X]], dims = [1, 0, 2] : (tensor<2x131072x4xf32>) -> tensor<131072x2x4xf32>
+    // CHECK: %[[R:.*]] = stablehlo.reshape %[[T]] : (tensor<131072x2x4xf32>) -> tensor<131072x8xf32>
     // CHECK: stablehlo.dot_general %[[R]], %arg4
-    %t = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x16x4xf32>) -> tensor<16x2x4xf32>
-    %h = stablehlo.reshape %t : (tensor<16x2x4xf32>) -> tensor<16x8xf32>
-    %p = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %t = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x1048576x4xf32>) -> tensor<1048576x2x4xf32>
+    %h = stablehlo.reshape %t : (tensor<1048576x2x4xf32>) -> tensor<1048576x8xf32>
+    %p = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<1048576x8xf32>, tensor<8x6xf32>) -> tensor<1048576x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
-    return %y : tensor<4x6xf32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<1048576x6xf32>) -> tensor<262144x6xf32>
+    return %y : tensor<262144x6xf32>
   }
 
   // CHECK-LABEL: func.func private @rows_of_a_transpose
-  func.func private @rows_of_a_transpose(%x: tensor<8x16xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
+  func.func private @rows_of_a_transpose(%x: tensor<8x1048576xf32>, %w: tensor<8x6xf32>) -> tensor<262144x6xf32> {
     // CHECK: %[[T:.*]] = stablehlo.transpose
     // CHECK: call @{{.*}}(%{{.*}}, %[[T]], %{{.*}}, %arg1)
-    %t = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %p = stablehlo.dot_general %t, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %t = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x1048576xf32>) -> tensor<1048576x8xf32>
+    %p = stablehlo.dot_general %t, %w, contracting_dims = [1] x [0] : (tensor<1048576x8xf32>, tensor<8x6xf32>) -> tensor<1048576x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
-    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
-    return %y : tensor<4x6xf32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<1048576x6xf32>) -> tensor<262144x6xf32>
+    return %y : tensor<262144x6xf32>
   }
 
   // CHECK-LABEL: func.func private @heads_that_something_else_reads
-  func.func private @heads_that_something_else_reads(%x: tensor<2x16x4xf32>, %w: tensor<8x6xf32>) -> (tensor<4x6xf32>, tensor<16x8xf32>) {
+  func.func private @heads_that_something_else_reads(%x: tensor<2x1048576x4xf32>, %w: tensor<8x6xf32>) -> (tensor<262144x6xf32>, tensor<1048576x8xf32>) {
+    // CHECK: %[[H:.*]] = stablehlo.reshape
+    // CHECK: call @{{.*}}(%{{.*}}, %[[H]], %{{.*}}, %arg1)
+    %t = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x1048576x4xf32>) -> tensor<1048576x2x4xf32>
+    %h = stablehlo.reshape %t : (tensor<1048576x2x4xf32>) -> tensor<1048576x8xf32>
+    %p = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<1048576x8xf32>, tensor<8x6xf32>) -> tensor<1048576x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<1048576x6xf32>) -> tensor<262144x6xf32>
+    return %y, %h : tensor<262144x6xf32>, tensor<1048576x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @rows_that_are_joined_with_others
+  func.func private @rows_that_are_joined_with_others(%x: tensor<2x1048576x4xf32>, %w: tensor<8x6xf32>) -> tensor<262144x6xf32> {
+    // CHECK: %[[H:.*]] = stablehlo.reshape %{{.*}} : (tensor<8388608xf32>)
+    // CHECK: call @{{.*}}(%{{.*}}, %[[H]], %{{.*}}, %arg1)
+    %t = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x1048576x4xf32>) -> tensor<1048576x2x4xf32>
+    %j = stablehlo.reshape %t : (tensor<1048576x2x4xf32>) -> tensor<8388608xf32>
+    %h = stablehlo.reshape %j : (tensor<8388608xf32>) -> tensor<1048576x8xf32>
+    %p = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<1048576x8xf32>, tensor<8x6xf32>) -> tensor<1048576x6xf32>
+    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<1048576x6xf32>) -> tensor<262144x6xf32>
+    return %y : tensor<262144x6xf32>
+  }
+
+  // CHECK-LABEL: func.func private @heads_of_a_small_array_are_joined_before
+  func.func private @heads_of_a_small_array_are_joined_before(%x: tensor<2x16x4xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
     // CHECK: %[[H:.*]] = stablehlo.reshape
     // CHECK: call @{{.*}}(%{{.*}}, %[[H]], %{{.*}}, %arg1)
     %t = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x16x4xf32>) -> tensor<16x2x4xf32>
     %h = stablehlo.reshape %t : (tensor<16x2x4xf32>) -> tensor<16x8xf32>
-    %p = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
-    %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
-    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-      %s = stablehlo.add %a, %b : tensor<f32>
-      stablehlo.return %s : tensor<f32>
-    }) {shmap.overlap = {name = "partial-sums", parts = 2 : i64}} : (tensor<16x6xf32>) -> tensor<4x6xf32>
-    return %y, %h : tensor<4x6xf32>, tensor<16x8xf32>
-  }
-
-  // CHECK-LABEL: func.func private @rows_that_are_joined_with_others
-  func.func private @rows_that_are_joined_with_others(%x: tensor<2x16x4xf32>, %w: tensor<8x6xf32>) -> tensor<4x6xf32> {
-    // CHECK: %[[H:.*]] = stablehlo.reshape %{{.*}} : (tensor<128xf32>)
-    // CHECK: call @{{.*}}(%{{.*}}, %[[H]], %{{.*}}, %arg1)
-    %t = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x16x4xf32>) -> tensor<16x2x4xf32>
-    %j = stablehlo.reshape %t : (tensor<16x2x4xf32>) -> tensor<128xf32>
-    %h = stablehlo.reshape %j : (tensor<128xf32>) -> tensor<16x8xf32>
     %p = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
     %y = "stablehlo.reduce_scatter"(%p) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
