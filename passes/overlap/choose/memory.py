@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 
 from ...cost import libtpu_memory
 from ...cost.machine import Machine
-from ...ir.collective_ops import ALL_REDUCE
+from ...ir.collective_ops import ALL_REDUCE, REDUCE_SCATTER
 from ...ir.dataflow import Dataflow, Dataflows
 from ...ir.ops import defining_op
 from ...ir.types import Value, array_bytes
@@ -64,8 +64,9 @@ def too_large(
         inside = {site: form for site, form in sites.items() if site.op.block == block}
         between = [each for each in rows if each.site in inside]
         here = [site for site in gathers if site in inside]
-        flow, is_tpu = flows.of(block), machine is not None and machine.is_tpu
-        lasts = {site.op.results[0]: _last_read(site, flow) for site in here if is_tpu}
+        flow = flows.of(block)
+        is_late = machine is not None and _computes_late(inside, flow, machine)
+        lasts = {site.op.results[0]: _last_read(site, flow) for site in here if is_late}
         refused |= _too_large_in(block, inside, here, between, lasts, lives)
     return refused
 
@@ -176,6 +177,22 @@ def _sizes_between(rows: Collection[JoinedRows], sites: Collection[Site]) -> dic
         sizes |= dict.fromkeys(each.before, 0)
         sizes[each.rows] = each.bytes_ if each.are_stored(sites) else 0
     return sizes
+
+
+def _computes_late(sites: Collection[Site], flow: Dataflow, machine: Machine) -> bool:
+    """Whether gathered arrays of a block stay as `_last_read` says, if they are left.
+
+    Not so on v6e beside large sums that are left, which rings would slow down.
+    """
+    if not machine.is_tpu or not libtpu_memory.slows_sums(machine):
+        return machine.is_tpu
+    rewritten = {site.op for site in sites}
+    return not any(
+        node.name in (ALL_REDUCE, REDUCE_SCATTER)
+        and node.op not in rewritten
+        and array_bytes(node.operands[0]) > FEW_BYTES
+        for node in flow.nodes
+    )
 
 
 def _last_read(site: Site, flow: Dataflow) -> int:
