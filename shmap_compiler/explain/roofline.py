@@ -188,6 +188,10 @@ def work(
     )
 
 
+_ENDLESS = 2**63 - 1
+"""The cycles that libtpu gives a few products of v6e; a roofline is nearer."""
+
+
 def _seconds(
     instruction: Instruction, count: int, moved: int, element: str, chip: Chip | None
 ) -> tuple[float, float]:
@@ -195,11 +199,13 @@ def _seconds(
     if chip is None:
         return 0.0, 0.0
     in_memory = moved / (chip.hbm_bandwidth * chip.hbm_share)
-    if chip.clock is not None:
-        cycles = instruction.attribute(r'"estimated_cycles":"(\d+)"')
-        return (int(cycles) / chip.clock, 0.0) if cycles else (0.0, in_memory)
     speed = peak(chip, element)
     computing = count / (speed * chip.flops_share) if speed else 0.0
+    if chip.clock is not None:
+        cycles = instruction.attribute(r'"estimated_cycles":"(\d+)"')
+        if cycles and int(cycles) >= _ENDLESS:
+            return max(computing, in_memory), 0.0
+        return (int(cycles) / chip.clock, 0.0) if cycles else (0.0, in_memory)
     return chip.kernel_seconds + max(computing, in_memory), 0.0
 
 

@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from shmap_passes.cost import collective_time, nccl
-from shmap_passes.cost.chips import H100_SXM, H200_SXM, TPU_V5E
+from shmap_passes.cost.chips import H100_SXM, H200_SXM, TPU_V5E, TPU_V6E
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler import PARTITIONERS, Target, shard_map
@@ -363,6 +363,21 @@ def test_time_of_compute_is_the_compilers_estimate_or_a_roofline():
     assert work(H200_SXM).seconds == pytest.approx(3e-6 + moved / (0.69 * 4.8e12))
     assert work(None).seconds == 0
     assert work(H100_SXM, parsed.entry["a"]) is None
+
+
+def test_an_estimate_without_end_is_replaced_by_a_roofline():
+    """As libtpu makes for a product of 64 sequences on v6e."""
+    parsed = module(
+        """ENTRY %main (a: bf16[512,256], b: bf16[256,512]) -> bf16[512,512] {
+  %a = bf16[512,256] parameter(0)
+  %b = bf16[256,512] parameter(1)
+  ROOT %c = bf16[512,512] convolution(%a, %b), dim_labels=bf_io->bf, backend_config=CYCLES
+}""".replace("CYCLES", '{"estimated_cycles":"9223372036854775807"}')
+    )
+    found = roofline.work(parsed, parsed.entry, parsed.entry["c"], TPU_V6E)
+    moved = 2 * (2 * 512 * 256 + 512 * 512)
+    assert found.seconds == pytest.approx(moved / (TPU_V6E.hbm_bandwidth * TPU_V6E.hbm_share))
+    assert found.unestimated == 0
 
 
 def test_slices_cost_what_they_move():
