@@ -67,7 +67,7 @@ _DEEP = (
     *((8, 8, 16), (8, 16, 16), (16, 16, 16), (16, 16, 24)),
 )
 # Without options, only v5e sends an all-gather while it computes, and no generation an all-to-all;
-# and equal pieces of products do not share code, which is then three to five times as large.
+# and equal pieces of products do not share code, which is then up to four times as large.
 _FOR_ALL = {
     "xla_tpu_enable_async_all_to_all": "true",
     "xla_tpu_enable_deduplicated_calls": "true",

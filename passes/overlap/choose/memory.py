@@ -200,7 +200,7 @@ def _last_read(site: Site, flow: Dataflow) -> int:
 
     libtpu computes a product just before something reads it: that for the values of attention after
     the scores, and until then the gathered rows are there. With them, two layers of Llama 3 8B
-    took 674, 673 and 697 MiB on v5e, v6e and v5p, and 553, 561 and 590 with rings.
+    took 675, 679 and 670 MiB on v5e, v6e and v5p, and 562, 577 and 609 with rings.
     """
     readers = [user.number for user in flow.users(site.op.results[0])]
     return max(readers + [_first_read(op, flow) - 1 for op in site.products])
