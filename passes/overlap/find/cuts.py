@@ -102,8 +102,8 @@ def _through_reshape(old: list[int], new: list[int], cut: Cut) -> Cut | None:
 def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     """The cut that operand `number` must have if the result is cut; None if it is taken whole.
 
-    For transposes, and for what can have several operands: elementwise operations, products, and
-    what takes, pads or joins arrays.
+    For transposes and reshapes, and for what can have several operands: elementwise operations,
+    products, and what takes, pads or joins arrays. None also if a reshape has no such cut.
     """
     name = op.name
     if name == DOT:
@@ -112,15 +112,8 @@ def cut_of_operand(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     if name == TRANSPOSE:
         order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return cut.along(order[cut.dimension])
+    if name == RESHAPE:
+        return _through_reshape(shape_of(op.results[0]), shape_of(op.operands[0]), cut)
     if name in (SLICE, _PAD, _JOIN):
         return cut if ir.RankedTensorType(op.operands[number].type).rank else None
     return cut if have_same_shape(op.operands[number], op.results[0]) else None
-
-
-def cut_before(op: ir.Operation, cut: Cut) -> Cut | None:
-    """The cut of the operand of a transpose or a reshape whose result is cut; else None."""
-    if op.name == TRANSPOSE:
-        return cut_of_operand(op, 0, cut)
-    if op.name == RESHAPE:
-        return _through_reshape(shape_of(op.results[0]), shape_of(op.operands[0]), cut)
-    return None

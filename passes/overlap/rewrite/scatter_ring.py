@@ -12,21 +12,20 @@ from jaxlib.mlir import ir
 from ...cost.rings import MOST_UNROLLED, STEPS_OF_SUMS
 from ...ir import build
 from ...ir.body_form import BodyForm
-from ...ir.ops import Position, defining_op
-from ...ir.slices import put_at, scalar, take_at
-from ...ir.types import Value, array_bytes, element_of
-from ..find.cuts import RESHAPE, TRANSPOSE, Cut, cut_before
+from ...ir.ops import Position
+from ...ir.slices import put_at, scalar
+from ...ir.types import Value, element_of
+from ..find.cuts import TRANSPOSE, Cut
 from ..find.scatters import ADD, ScatteredProducts
 from ..form import Form
 from .called import Called
-from .pieces import Take, adding_type, barrier, compute, empty, join, no_rows
+from .moved_rows import MovedRows, moved_rows
+from .pieces import Take, adding_type, barrier, compute, empty, join
 from .released import Ordered
 from .repeated import repeated
 from .replaced_sums import replace_sum
 from .rings import Ring, can_go_round, place_in, ring
 
-_COPIED_FAST = 16 << 20
-"""An array of so many bytes is in VMEM, or copied there, while products read it."""
 _USUAL = 4
 """Partial sums that are on the way at a time, if the form does not say how many."""
 
@@ -36,7 +35,7 @@ def scatter_by_ring(scattered: ScatteredProducts, body: BodyForm, form: Form) ->
     cuts = _cuts(scattered, body, form)
     if cuts is not None:
         parts = _parts(scattered, form)
-        operands = _sliced(scattered, cuts)
+        operands = moved_rows(scattered, cuts)
         moving = sorted((op for each in operands for op in each.ops), key=Position)
         build = functools.partial(_value, scattered, body, cuts, operands, parts, form)
         with ir.InsertionPoint(scattered.op), scattered.op.location:
@@ -70,7 +69,7 @@ def _value(
     scattered: ScatteredProducts,
     body: BodyForm,
     cuts: dict[Value, Cut],
-    operands: Sequence[_Moved],
+    operands: Sequence[MovedRows],
     parts: int,
     form: Form,
 ) -> Value:
@@ -129,7 +128,7 @@ class _Steps:
     around: Ring
     table: Value
     cuts: dict[Value, Cut]
-    moved: Sequence[_Moved]
+    moved: Sequence[MovedRows]
     parts: int
     form: Form
 
@@ -249,60 +248,6 @@ def _product(
         else:
             known = compute([op], known, cuts, size, rows, element)
     return known[summed]
-
-
-@dataclass(frozen=True)
-class _Moved:
-    """An operand of a product that has rows, and the array that it is the same numbers of.
-
-    Attributes:
-      ops: what computes the operand from its source, in program order.
-      cuts: of the source, and of what `ops` compute.
-    """
-
-    operand: Value
-    source: Value
-    ops: tuple[ir.Operation, ...]
-    cuts: dict[Value, Cut]
-
-    def piece(self, array: Value, start: Value, size: int) -> Value:
-        """The rows from `start`, of an array in the place of the source."""
-        rows = take_at(array, self.cuts[self.source].dimension, start, size)
-        return compute(self.ops, {self.source: rows}, self.cuts, size, no_rows)[self.operand]
-
-
-def _sliced(scattered: ScatteredProducts, cuts: dict[Value, Cut]) -> list[_Moved]:
-    """The operands of the products that have the scattered dimension."""
-    found: dict[Value, _Moved] = {}
-    for product, sides in zip(scattered.products, scattered.scattered, strict=True):
-        for side, dimension in sides.items():
-            operand = product.op.operands[side]
-            found[operand] = _moved(operand, cuts[product.result].along(dimension))
-    return list(found.values())
-
-
-def _moved(operand: Value, cut: Cut) -> _Moved:
-    """An operand whose rows are taken before they are moved, such as the heads of attention.
-
-    libtpu would transpose the whole array for each piece, where dimensions are joined then.
-    Attention of 64 sequences of 2048 tokens on 16 devices, with two heads of 128 each, which are 64
-    MiB, took 26.96 ms instead of 16.44 on v5p, and 46.4 instead of 35.8 on v5e. Of arrays that VMEM
-    holds, copies take less time than those of pieces: two with 16 MiB took 3 and 6% more on v5e.
-    Nothing is transposed if no dimensions are joined.
-    """
-    if array_bytes(operand) <= _COPIED_FAST:
-        return _Moved(operand, operand, (), {operand: cut})
-    value, ops, cuts = operand, list[ir.Operation](), {operand: cut}
-    while (op := defining_op(value)) is not None and len(list(value.uses)) == 1:
-        before = cut_before(op, cuts[value])
-        if before is None or (before.outer, before.inner) != (1, 1):
-            break
-        ops.append(op)
-        value = op.operands[0]
-        cuts[value] = before
-    if {op.name for op in ops} == {TRANSPOSE, RESHAPE}:
-        return _Moved(operand, value, tuple(reversed(ops)), cuts)
-    return _Moved(operand, operand, (), {operand: cut})
 
 
 def _is_only_moved(scattered: ScatteredProducts) -> bool:

@@ -113,7 +113,7 @@ def test_a_rewritten_program_computes_what_the_plain_one_does(name, pass_name, o
 
 def test_rows_are_taken_before_heads_are_joined(monkeypatch):
     """As of large arrays."""
-    monkeypatch.setattr("shmap_passes.overlap.rewrite.scatter_ring._COPIED_FAST", 0)
+    monkeypatch.setattr("shmap_passes.overlap.rewrite.moved_rows._COPIED_FAST", 0)
     pass_ = BY_NAME["overlap-product-scatter"](form="partial-sums", parts=2)
     text = lowered("heads", "float32", pass_)[0].as_text("stablehlo")
     assert "(tensor<2x8x4xf32>) -> tensor<8x2x4xf32>" in text  # a piece is transposed
