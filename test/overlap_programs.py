@@ -108,7 +108,14 @@ def scattered(x, w, batch):
         scatter(x @ x.T),
         scatter(jnp.einsum("bmk,kf->bmf", batch, w), dimension=1),
         scatter(added(x, w)),
+        scatter(both_ways(x)),
     )
+
+
+def both_ways(x):
+    """Two products, of rows and of columns of the same array, as in gradients of `x @ x.T`."""
+    square = x @ jnp.sin(x).T
+    return square @ x + jnp.einsum("km,kf->mf", square, x)
 
 
 def summed(x, w, batch):
@@ -287,7 +294,7 @@ PROGRAMS = {
         scattered,
         LINE,
         (P(None, "i"), P("i"), P(None, None, "i")),
-        (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i"), P("i")),
+        (P("i"), P(None, "i"), P("i"), P("i"), P(None, "i"), P("i"), P("i")),
         (normal(0, 64, 64), normal(1, 64, 16), normal(2, 3, 64, 64)),
     ),
     "two products": (

@@ -31,6 +31,11 @@ class MovedRows:
     ops: tuple[ir.Operation, ...]
     cuts: dict[Value, Cut]
 
+    @property
+    def cut(self) -> Cut:
+        """That of the operand."""
+        return self.cuts[self.operand]
+
     def piece(self, array: Value, start: Value, size: int) -> Value:
         """The rows from `start`, of an array in the place of the source."""
         rows = take_at(array, self.cuts[self.source].dimension, start, size)
@@ -38,13 +43,15 @@ class MovedRows:
 
 
 def moved_rows(scattered: ScatteredProducts, cuts: dict[Value, Cut]) -> list[MovedRows]:
-    """The operands of the products that have the scattered dimension."""
-    found: dict[Value, MovedRows] = {}
+    """The operands of the products that have the scattered dimension.
+
+    An operand is there twice if its rows are those of one product, and its columns of another.
+    """
+    found: dict[tuple[Value, Cut], None] = {}
     for product, sides in zip(scattered.products, scattered.scattered, strict=True):
         for side, dimension in sides.items():
-            operand = product.op.operands[side]
-            found[operand] = _moved(operand, cuts[product.result].along(dimension))
-    return list(found.values())
+            found[product.op.operands[side], cuts[product.result].along(dimension)] = None
+    return [_moved(*each) for each in found]
 
 
 def _moved(operand: Value, cut: Cut) -> MovedRows:

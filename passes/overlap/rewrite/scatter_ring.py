@@ -207,7 +207,7 @@ class _Steps:
 
     @property
     def _operands(self) -> list[Value]:
-        return [moved.source for moved in self.moved]
+        return list(dict.fromkeys(moved.source for moved in self.moved))
 
     @cached_property
     def _product(self) -> Called:
@@ -216,14 +216,12 @@ class _Steps:
         def product(member: Value, first: Value, *operands: Value) -> list[Value]:
             start = build.add(self.around.start(self.table, member, self.size), first)
             place, piece = place_in(self.size * self.around.count, start), self.size // self.parts
-            arrays = {
-                moved.operand: (moved, array)
-                for moved, array in zip(self.moved, operands, strict=True)
-            }
+            arrays = dict(zip(self._operands, operands, strict=True))
+            taken = {(moved.operand, moved.cut): moved for moved in self.moved}
 
             def rows(operand: Value, cut: Cut) -> Value:
-                moved, array = arrays[operand]
-                return moved.piece(array, place, piece)
+                moved = taken[operand, cut]
+                return moved.piece(arrays[moved.source], place, piece)
 
             return [_product(self.scattered, self.cuts, rows, piece, self._added_as)]
 
