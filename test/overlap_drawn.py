@@ -138,6 +138,12 @@ class Drawn:
             lines.append(f"  v{n} = {step.text} of {reads}: {step.shape}")
         return "\n".join([*lines, f"  returns {', '.join(f'v{n}' for n in self.outputs)}"])
 
+    def wider(self):
+        """The same program on numbers of twice as many bits; it needs JAX's x64 mode."""
+        program = Drawn(self.seed, self.size)
+        program.dtype = {"float32": "float64", "bfloat16": "float32"}[self.dtype]
+        return program
+
     def arguments(self):
         rng = np.random.default_rng(0)
         values = [rng.standard_normal((8, *shape)) for shape in self.shapes[: self.inputs]]

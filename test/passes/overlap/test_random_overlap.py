@@ -45,11 +45,27 @@ def computed(program, on):
     return [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(results)]
 
 
-def check(results, plain, dtype):
-    """Relative to the largest entry: sums are added in another order, and rounded in bf16."""
-    limit = 2e-5 if dtype == "float32" else 6e-2
-    for ours, theirs in zip(results, plain, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=limit * np.abs(theirs).max())
+def check(results, plain, program, on):
+    """Relative to the largest entry: sums are added in another order, and rounded in bf16.
+
+    What is further from the plain results must be as near to those of wider numbers as they are:
+    products of products can be 0.1 from these in bf16, of either program.
+    """
+    limit = 2e-5 if program.dtype == "float32" else 6e-2
+    limits = [limit * np.abs(theirs).max() for theirs in plain]
+    apart = _apart(results, plain)
+    if all(each <= limit for each, limit in zip(apart, limits, strict=True)):
+        return
+    with jax.enable_x64(True):
+        precise = computed(program.wider(), on)
+    plain_apart = _apart(plain, precise)
+    for number, each in enumerate(_apart(results, precise)):
+        most = max(limits[number], 2 * plain_apart[number])
+        assert each <= most, f"result {number} is {each} from the precise one, {most} is allowed"
+
+
+def _apart(results, others):
+    return [np.abs(x - y).max() for x, y in zip(results, others, strict=True)]
 
 
 @settings(
@@ -77,4 +93,4 @@ def test_a_random_program_computes_the_same_in_forms_that_are_forced_and_drawn(
         drawn = computed(program, on)
     for results in (forced, drawn):
         if results is not None:
-            check(results, plain, program.dtype)
+            check(results, plain, program, on)
