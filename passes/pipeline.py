@@ -33,6 +33,7 @@ from .overlap.overlap_gather_scatter import OverlapGatherScatter
 from .overlap.overlap_product_scatter import OverlapProductScatter
 from .overlap.overlap_product_sum import OverlapProductSum
 from .overlap.overlap_row_block import OverlapRowBlock
+from .overlap.overlap_sequence_block import OverlapSequenceBlock
 from .overlap.unroll_gathering_loops import UnrollGatheringLoops
 from .simplify.combine_all_reduces import CombineAllReduces
 from .simplify.elide_gathered_slices import ElideGatheredSlices
@@ -65,6 +66,7 @@ PASSES: tuple[type[Pass], ...] = (
     OverlapExchangeBlock,
     OverlapAllToAll,
     OverlapRowBlock,
+    OverlapSequenceBlock,
     OverlapGatherScatter,
     OverlapGatherProduct,
     OverlapGatherContraction,
@@ -129,6 +131,7 @@ def overlap_passes() -> tuple[Pass, ...]:
         OverlapAllToAll(),
         # Before the passes that rewrite gathers and reduce-scatters by themselves.
         OverlapRowBlock(),
+        OverlapSequenceBlock(),
         # Before the passes that rewrite its gather and its reduce-scatter by themselves.
         OverlapGatherScatter(),
         # Before product-scatter: what it computes from a product in pieces stays an operand.

@@ -39,6 +39,7 @@ FORMS: dict[str, tuple[form.FormName, ...]] = {
     "all-to-all": ("chunks",),
     "gathering-loop": ("unroll",),
     "row-block": ("row-chunks", "row-stages"),
+    "sequence-block": ("sequences", "sequence-sums"),
     "exchange-block": ("summed-chunks",),
 }
 """Those that the passes have for a pattern."""
@@ -63,7 +64,8 @@ class WriteRandomForms(Pass):
         inline_local(module)
         draw = random.Random(self.seed)
         body = read_body_form(module)
-        sites = list(find_sites(module, body, blocks=True, rows=True, exchanged=True))
+        wanted = {"blocks": True, "rows": True, "sequences": True, "exchanged": True}
+        sites = list(find_sites(module, body, **wanted))
         draw.shuffle(sites)
         for site in sites[: math.ceil(0.85 * len(sites))]:
             name = draw.choice(FORMS[site.pattern])
@@ -321,6 +323,24 @@ def _similarities(drawn: Drawn, n: int) -> Step | None:
     return Step(f"similarities of {text} along {axes}", (rows, rows), (n,), compute)
 
 
+def _attention(drawn: Drawn, n: int) -> Step | None:
+    """Of gathered rows of sequences, and the sum of what it gives."""
+    shape, (axes, _) = drawn.shapes[n], drawn.group()
+    if len(shape) != 3:
+        return None
+    columns = shape[-1]
+    queries, keys, values, out = (drawn.weight(columns, columns) for _ in range(4))
+
+    def compute(x, weights):
+        g = lax.all_gather(x, axes, axis=1, tiled=True)
+        q, k, v = (g @ weights[number].astype(g.dtype) for number in (queries, keys, values))
+        shares = jax.nn.softmax(jnp.einsum("bsk,btk->bst", q, k) / 8)
+        summed = jnp.einsum("bst,btk->bsk", shares, v) @ weights[out].astype(g.dtype)
+        return lax.psum_scatter(summed, axes, scatter_dimension=1, tiled=True)
+
+    return Step(f"attention along {axes} with w{queries} to w{out}", shape, (n,), compute)
+
+
 def _elementwise(drawn: Drawn, n: int) -> Step:
     text, compute = drawn.draw.choice(
         (
@@ -459,6 +479,6 @@ def _experts(drawn: Drawn, n: int) -> Step | None:
 
 STEPS: Sequence[Callable[[Drawn, int], Step | None]] = (
     *(3 * (_gather, _scatter, _times_weight)),
-    *(2 * (_product, _elementwise, _of_two, _experts, _mlp)),
+    *(2 * (_product, _elementwise, _of_two, _experts, _mlp, _attention)),
     *(_sum, _similarities, _exchange, _bias, _along, _transpose, _slice, _joined, _layers),
 )

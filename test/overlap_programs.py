@@ -186,7 +186,7 @@ def heads(x, w):
 
 
 def attentions(x, y, q, k, v, w):
-    """Gradients of attention, of sequences one after the other, and in a dimension of their own."""
+    """Attention of sequences one after the other, and in a dimension of their own."""
 
     def mixed(*projected):
         """Of queries, keys and values, (sequences, tokens, columns) each."""
@@ -200,14 +200,20 @@ def attentions(x, y, q, k, v, w):
         out = jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(scores), values)
         return out.reshape(shape)
 
-    def loss(x, y, q, k, v, w):
-        rows, apart = gather(x), gather(y, dimension=1)
-        one = mixed(*((rows @ p).reshape(-1, 6, p.shape[1]) for p in (q, k, v)))
-        one = scatter(one.reshape(-1).reshape(len(rows), -1) @ w)
-        other = scatter(mixed(*(apart @ p for p in (q, k, v))) @ w, dimension=1)
+    rows, apart = gather(x), gather(y, dimension=1)
+    one = mixed(*((rows @ p).reshape(-1, 6, p.shape[1]) for p in (q, k, v)))
+    one = scatter(one.reshape(-1).reshape(len(rows), -1) @ w)
+    return one, scatter(mixed(*(apart @ p for p in (q, k, v))) @ w, dimension=1)
+
+
+def trained_attentions(*args):
+    """Their gradients."""
+
+    def loss(*args):
+        one, other = attentions(*args)
         return (one.astype(jnp.float32) ** 2).sum() + (other.astype(jnp.float32) ** 2).sum()
 
-    return jax.grad(loss, tuple(range(6)))(x, y, q, k, v, w)
+    return jax.grad(loss, tuple(range(6)))(*args)
 
 
 def experts(x, w, v):
@@ -268,6 +274,15 @@ IN_LOOPS = {
     },
 }
 BOTH = P(("j", "i"))
+ATTENTION_SPECS = (P("i"), P(None, "i"), *(P(None, "i"),) * 3, P("i"))
+ATTENTION_ARGS = (
+    normal(0, 96, 10) / 2,
+    normal(1, 4, 8, 10) / 2,
+    normal(2, 10, 16) / 2,
+    normal(3, 10, 16) / 2,
+    normal(4, 10, 16) / 2,
+    normal(5, 16, 10) / 2,
+)
 PROGRAMS = {
     "gathered": (
         gathered,
@@ -357,19 +372,13 @@ PROGRAMS = {
         P("i"),
         (normal(0, 2, 64, 16), normal(1, 32, 12)),
     ),
-    "attentions": (
-        attentions,
+    "attentions": (attentions, LINE, ATTENTION_SPECS, (P("i"), P(None, "i")), ATTENTION_ARGS),
+    "trained attentions": (
+        trained_attentions,
         LINE,
-        (P("i"), P(None, "i"), *(P(None, "i"),) * 3, P("i")),
-        (P("i"), P(None, "i"), *(P(None, "i"),) * 3, P("i")),
-        (
-            normal(0, 96, 10) / 2,
-            normal(1, 4, 8, 10) / 2,
-            normal(2, 10, 16) / 2,
-            normal(3, 10, 16) / 2,
-            normal(4, 10, 16) / 2,
-            normal(5, 16, 10) / 2,
-        ),
+        ATTENTION_SPECS,
+        ATTENTION_SPECS,
+        ATTENTION_ARGS,
     ),
     "experts": (
         experts,
@@ -443,6 +452,11 @@ STAGES = {
     "4 stages of rows in place": {"parts": 4, "in_place": True},
     "2 stages of rows without barriers": {"parts": 2, "barriers": False},
 }
+SEQUENCES = {
+    "2 chunks of forward sequences": {"parts": 2},
+    "4 chunks of forward sequences in place": {"parts": 4, "in_place": True},
+    "2 chunks of forward sequences without barriers": {"parts": 2, "barriers": False},
+}
 EXCHANGES = {"2 summed chunks": {"parts": 2}}
 _GATHER, _SCATTER, _SUM = "all_gather", "reduce_scatter", "all_reduce"
 FORMS = [
@@ -482,12 +496,13 @@ FORMS = [
         ),
         ("gradients", "overlap-row-block", _GATHER, "row-stages", STAGES),
         *(
-            ("attentions", "overlap-row-block", _GATHER, form_name, forms)
+            ("trained attentions", "overlap-row-block", _GATHER, form_name, forms)
             for form_name, forms in (
                 ("row-chunks", {"2 chunks of sequences": {"parts": 2}}),
                 ("row-stages", {"4 stages of sequences": {"parts": 4, "in_place": True}}),
             )
         ),
+        ("attentions", "overlap-sequence-block", _GATHER, "sequences", SEQUENCES),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         (
             "trained experts",

@@ -52,7 +52,8 @@ class Work:
 
     Attributes:
       pattern: "gather-product", "gather-contraction", "product-scatter", "product-sum",
-        "gather-scatter", "all-to-all", "gathering-loop", "row-block" or "exchange-block".
+        "gather-scatter", "all-to-all", "gathering-loop", "row-block", "sequence-block" or
+        "exchange-block".
       products: of one step, for a loop.
       groups: the devices that communicate, by position in the mesh.
       element, element_bytes: the type of what is sent.
@@ -76,6 +77,7 @@ class Work:
         what is computed without joining an array.
       stages: of a "row-block", in program order.
       added: the rows of all devices that a "row-block" adds up; 0 for `cut` of each device.
+      exponentials: how many numbers a "sequence-block" computes the exponential of.
     """
 
     pattern: str
@@ -98,6 +100,7 @@ class Work:
     segments: tuple[tuple[int, int, int], ...] = ()
     stages: tuple[Stages, ...] = ()
     added: int = 0
+    exponentials: int = 0
 
     @property
     def added_rows(self) -> int:

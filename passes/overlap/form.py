@@ -26,6 +26,8 @@ FormName = Literal[
     "unroll",
     "row-chunks",
     "row-stages",
+    "sequences",
+    "sequence-sums",
     "summed-chunks",
     "asynchronous",
     "together",
@@ -49,9 +51,10 @@ class Form:
         round and grow. "chunks": an exchange and what is computed from it, in chunks. "stages":
         chunks go from a gather through products to a reduce_scatter. "unroll": a loop.
         "row-chunks": chunks of rows go from gathers through products to partial sums, and are never
-        joined. "row-stages": the same to reduce_scatters of chunks. "summed-chunks": as
-        "row-chunks", with chunks of what is exchanged. "together": a gather stays, and its products
-        are computed one right after the other.
+        joined. "row-stages": the same to reduce_scatters of chunks. "sequences": the same of chunks
+        of sequences, where nothing is summed over rows. "sequence-sums": these, with partial sums
+        for each chunk. "summed-chunks": as "row-chunks", with chunks of what is exchanged.
+        "together": a gather stays, and its products are computed one right after the other.
       parts: the number of chunks, or of partial sums that are on the way at a time, or of the
         steps of a loop that become one; 0 for the usual number of the form, or for all steps.
       order: the place on the ring of each member of a group; () if the members are in the order of

@@ -58,7 +58,8 @@ from jaxlib.mlir import ir
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
-from .find.row_blocks import RowBlock, row_blocks_of
+from .find.row_block import RowBlock
+from .find.row_blocks import row_blocks_of
 from .form import Empty, Form
 from .rewrite.rewriting import RewritingPass, apart
 from .rewrite.rings import can_go_round

@@ -16,7 +16,7 @@ from ...ir.dataflow import Dataflows, dataflows
 from ..find.independence import Independence
 from ..rewrite.released import changes_nothing
 from .asynchronous import asynchronous
-from .decision import Choice, Decision, Effort
+from .decision import WHOLES, Choice, Decision, Effort
 from .gathered_products import kept_too_long
 from .joined_rows import joined_rows, separated
 from .lives import Lives
@@ -53,6 +53,7 @@ def choices(
         form,
         blocks=machine is not None and not is_tpu,
         rows=machine is not None and may_round and not is_forced,
+        sequences=is_tpu and not is_forced,
         exchanged=(machine is None or is_tpu) and not is_forced,
     )
     if only_sums:
@@ -77,7 +78,7 @@ def choices(
         reason = _part_of([s for s, choice in chosen.items() if choice.form is not None], site)
         if reason:
             chosen[site] = Choice(site, None, Plan(None, reason=reason))
-        elif site not in chosen and site.pattern != "row-block":
+        elif site not in chosen and site.pattern not in WHOLES:
             chosen[site] = decide.alone(site)
     flows = dataflows(module)
     lives = Lives(flows)
@@ -98,7 +99,7 @@ def choices(
         if site in chosen:
             continue
         if rows_fit(site, machine, lives):
-            chosen |= decide.with_rows(site, chosen)
+            chosen |= decide.as_a_whole(site, chosen)
         else:
             chosen[site] = Choice(site, None, Plan(None, reason=REASON))
     found = [chosen[site] for site in sites]

@@ -14,6 +14,7 @@ from ...cost.machine import Machine
 from ...cost.overlap import MARGIN, Plan, plan_of
 from ...cost.overlap_of_exchanges import plan_of_exchanges
 from ...cost.overlap_of_rows import plan_of_rows
+from ...cost.overlap_of_sequences import plan_of_sequences
 from ...cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from ...cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ...cost.rings import ring_order
@@ -37,6 +38,7 @@ _USUAL_FORMS: dict[str, FormName] = {
     "all-to-all": "chunks",
     "gathering-loop": "unroll",
     "row-block": "row-chunks",
+    "sequence-block": "sequences",
     "exchange-block": "summed-chunks",
 }
 _USUAL_ON_GPUS: dict[str, FormName] = {
@@ -52,10 +54,20 @@ _WITH_BARRIERS = (
     "stages",
     "row-chunks",
     "row-stages",
+    "sequences",
+    "sequence-sums",
     "summed-chunks",
 )
+WHOLES = {"row-block": "rows", "sequence-block": "sequences"}
+"""Patterns of which one is decided about after what is in it; and what it is cut into chunks of."""
 # Patterns whose f32 operands a compiler may send as bf16.
-_GATHERS = ("gather-product", "gather-contraction", "gathering-loop", "row-block")
+_GATHERS = (
+    "gather-product",
+    "gather-contraction",
+    "gathering-loop",
+    "row-block",
+    "sequence-block",
+)
 
 
 @dataclass(frozen=True)
@@ -99,15 +111,17 @@ class Decision:
     def work(self, site: Site) -> Work:
         return _work(site, self.mesh, self.may_round)
 
-    def with_rows(self, site: Site, chosen: Mapping[Site, Choice]) -> dict[Site, Choice]:
-        """The choice for a block of rows and, if it has a form, those for what is in it."""
+    def as_a_whole(self, site: Site, chosen: Mapping[Site, Choice]) -> dict[Site, Choice]:
+        """The choice for a block of `WHOLES` and, if it has a form, those for what is in it."""
         if self.machine is None:
             return {site: Choice(site, None, Plan(None, reason="its devices are not known"))}
         inside = [each for each in chosen if each.op in site.collectives]
         margin = _MARGINS[self.effort]
         plans = [chosen[each].plan for each in inside if chosen[each].form is not None]
         saved = sum(p.plain - p.expected for p in plans if p.plain and p.expected)
-        if self.machine.is_tpu:
+        if site.pattern == "sequence-block":
+            plan = plan_of_sequences(self.work(site), self.machine, saved, margin)
+        elif self.machine.is_tpu:
             scattered = [each for each in inside if each.pattern == "product-scatter"]
             scatters = tuple(map(self.work, scattered))
             plan = plan_of_rows(self.work(site), scatters, self.machine, saved, margin)
@@ -116,7 +130,7 @@ class Decision:
             plan = plan_in_stages(self.work(site), self.machine, hidden, saved, margin)
         found = {site: self._choice(site, plan)}
         if plan.name is not None:
-            reason = "it is in a block that is computed in chunks of rows"
+            reason = f"it is in a block that is computed in chunks of {WHOLES[site.pattern]}"
             found |= {each: Choice(each, None, Plan(None, reason=reason)) for each in inside}
         return found
 
@@ -233,6 +247,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         segments=site.segments,
         stages=site.stages,
         added=site.added,
+        exponentials=site.exponentials,
     )
 
 

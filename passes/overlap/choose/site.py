@@ -21,6 +21,7 @@ Pattern = Literal[
     "all-to-all",
     "gathering-loop",
     "row-block",
+    "sequence-block",
     "exchange-block",
 ]
 
@@ -50,6 +51,7 @@ class Site:
         numbers of all sums together, for a block of exchanges.
       scattered: the bytes that a device receives in the reduce_scatter at the end of a block that
         begins with a gather; else 0.
+      exponentials: how many numbers a block of sequences computes the exponential of.
       reduced: how much of `received` is of reduce_scatters, for a loop.
       copied: the bytes that a step of a loop computes for the next one, or for another loop.
       kept: the bytes of a gathered array that is put together from pieces, because other operations
@@ -82,6 +84,7 @@ class Site:
     segments: tuple[tuple[int, int, int], ...] = ()
     stages: tuple[Stages, ...] = ()
     added: int = 0
+    exponentials: int = 0
 
     @property
     def has_instructions(self) -> bool:

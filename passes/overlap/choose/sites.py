@@ -32,6 +32,7 @@ from ..find.products import Product
 from ..find.row_blocks import row_blocks_of
 from ..find.row_sources import Source, source_of_all
 from ..find.scatters import scattered_products, summed_products
+from ..find.sequence_blocks import sequence_blocks_of
 from ..rewrite.row_rounds import Round, rounds_of
 from ..rewrite.scatter_chunks import free_dimensions, whole_operands
 from .gather_sites import rewritable
@@ -44,6 +45,7 @@ def find_sites(
     *,
     blocks: bool = True,
     rows: bool = False,
+    sequences: bool = False,
     exchanged: bool = False,
 ) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
@@ -55,6 +57,7 @@ def find_sites(
       form: of the module, if it has been read.
       blocks: whether to look for those of the pattern "gather-scatter".
       rows: whether to look for those of the pattern "row-block".
+      sequences: whether to look for those of the pattern "sequence-block".
       exchanged: whether to look for those of the pattern "exchange-block".
     """
     form = form or read_body_form(module)
@@ -65,7 +68,12 @@ def find_sites(
         by_name.setdefault(op.name, []).append(op)
     unwanted = [
         find
-        for find, is_wanted in ((_blocks, blocks), (_rows, rows), (_exchange_blocks, exchanged))
+        for find, is_wanted in (
+            (_blocks, blocks),
+            (_rows, rows),
+            (_sequences, sequences),
+            (_exchange_blocks, exchanged),
+        )
         if not is_wanted
     ]
     flows = dataflows(module)
@@ -143,6 +151,21 @@ def _rows(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iter
         )
 
 
+def _sequences(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
+    for each in sequence_blocks_of(form.module):
+        (scattered,) = each.scatters
+        exponentials = (op.results[0] for op in each.ops if op.name == "stablehlo.exponential")
+        yield _site(
+            "sequence-block",
+            each,
+            [_shaped(product) for product in (*each.products, *scattered.products)],
+            each.size,
+            collectives=(each.op, scattered.op),
+            scattered=received(scattered.op, each.count),
+            exponentials=sum(prod(shape_of(value)) for value in exponentials),
+        )
+
+
 def _stages(found: Round, count: int) -> Stages:
     return Stages(
         sum(received(op, count) for op in found.gathers),
@@ -208,6 +231,7 @@ _FINDERS: tuple[tuple[str, _Finder], ...] = (
     (ALL_TO_ALL, _exchange_blocks),
     (ALL_GATHER, _blocks),
     (ALL_GATHER, _rows),
+    (ALL_GATHER, _sequences),
     (WHILE, _loops),
 )
 """The operations on which forms are written, and what finds the sites of a pattern among them."""

@@ -66,6 +66,24 @@ def ways(gathers: Sequence[ir.Operation], count: int, flow: Dataflow) -> Iterato
             yield Way(dimension=dimension)
 
 
+def ways_of_sequences(gather: ir.Operation, count: int, flow: Dataflow) -> Iterator[Way]:
+    """Those that may do for attention in which nothing is summed over rows."""
+    own = shape_of(gather.operands[0])
+    gathered, result = gathered_dimension(gather), gather.results[0]
+    contracted = {
+        dimension
+        for node in flow.users(result)
+        if node.name == DOT
+        for side, dimensions in enumerate(Product.of(node.op).contracted)
+        if node.operands[side] == result
+        for dimension in dimensions
+    }
+    for dimension, size in enumerate(own):
+        if size > 1 and dimension != gathered and dimension not in contracted:
+            yield Way(dimension=dimension)
+    yield from (Way(size) for size in _taken_apart(own[gathered], count, flow))
+
+
 def gathered_dimension(gather: ir.Operation) -> int:
     return ir.IntegerAttr(gather.attributes["all_gather_dim"]).value
 

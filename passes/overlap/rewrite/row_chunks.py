@@ -16,7 +16,7 @@ from ...ir import build
 from ...ir.body_form import BodyForm
 from ...ir.slices import put_at, scalar
 from ...ir.types import Value, array_bytes, element_of
-from ..find.row_blocks import RowBlock
+from ..find.row_block import RowBlock
 from ..find.scatters import ScatteredProducts
 from ..form import Form
 from .called import Alike, Called

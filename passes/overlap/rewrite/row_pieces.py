@@ -15,7 +15,7 @@ from ...ir import build
 from ...ir.ops import defining_op
 from ...ir.types import Value, element_of, shape_of, tensor
 from ..find.products import DOT
-from ..find.row_blocks import RowBlock
+from ..find.row_block import RowBlock
 from ..find.row_sums import REDUCE, row_sum
 from ..form import Form
 from .pieces import adding_type, barrier, compute, no_rows, piece_type, take

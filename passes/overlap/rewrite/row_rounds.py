@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 
 from ...ir.ops import Position, next_op
 from ..find.products import DOT, Product
-from ..find.row_blocks import RowBlock
+from ..find.row_block import RowBlock
 from ..find.scatters import ScatteredProducts
 
 

@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from ...ir import build
 from ...ir.types import Value
 from ..find.products import DOT
-from ..find.row_blocks import RowBlock
+from ..find.row_block import RowBlock
 from ..find.row_sums import REDUCE
 from ..find.scatters import ScatteredProducts
 from ..form import Form

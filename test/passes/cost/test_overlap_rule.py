@@ -16,6 +16,7 @@ from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.cost.overlap import Plan, plan_of
 from shmap_passes.cost.overlap_of_rows import plan_of_rows
+from shmap_passes.cost.overlap_of_sequences import plan_of_sequences
 from shmap_passes.cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from shmap_passes.cost.overlap_on_tpu import _ring, partial_sums, plan_on_tpu, sent_meanwhile
 from shmap_passes.cost.rings import hop_seconds, ring_order
@@ -168,6 +169,69 @@ def test_sizes_on_gpus(sizes, pattern, takes):
     found = plan(pattern(*sizes), "h100")
     assert (found.name is not None) == takes
     assert takes or "more than 85%" in found.reason or "fewer than 256" in found.reason
+
+
+def attention(sequences, times, features, heads):
+    """Of heads of 128 on eight devices, with as many keys and values."""
+    rows, columns = sequences * times, heads * 128 // 8
+    projected = ProductShape(1, rows, columns, features)
+    scores = ProductShape(sequences * heads // 8, times, times, 128)
+    mixed = ProductShape(sequences * heads // 8, times, 128, times)
+    out = ProductShape(1, rows, features, columns)
+    sent = rows * features * 2 * 7 // 8
+    return Work(
+        "sequence-block",
+        (*(projected,) * 3, scores, mixed, out),
+        received=sent,
+        scattered=sent,
+        cut=sequences,
+        exponentials=sequences * heads // 8 * times**2,
+        may_round=True,
+        **BF16,
+    )
+
+
+@pytest.mark.parametrize(
+    ("chip", "name", "sent", "waits"),
+    [
+        ("v5e", "sequence-sums", 1.174, 0.15),
+        ("v6e", "sequences", 0.587, 0),
+        ("v5p", "sequences", 0.587, 0),
+    ],
+)
+def test_the_time_of_chunks_of_sequences(chip, name, sent, waits):
+    """Milliseconds of a gather, and of a sum; a quarter of both waits, and some sums on v5e."""
+    found = plan_of_sequences(attention(4, 4096, 4096, 32), MACHINES[chip], 0.0)
+    assert (found.name, found.parts) == (name, 4)
+    shorter = found.plain - found.expected
+    assert shorter == pytest.approx((2 * sent * 3 / 4 - waits * sent) / 1e3, rel=0.02)
+
+
+@pytest.mark.parametrize(("sequences", "parts"), [(4, 4), (6, 2), (12, 4), (2, 2)])
+def test_in_how_many_chunks_sequences_are_computed(sequences, parts):
+    work = attention(sequences, 4096, 2048, 16)
+    assert plan_of_sequences(work, MACHINES["v5p"], 0.0).parts == parts
+
+
+def test_sequences_that_are_left():
+    work, v6e = attention(4, 4096, 4096, 32), MACHINES["v6e"]
+    for change, reason in (
+        ({"cut": 3}, "3 sequences cannot be cut into 2 chunks"),
+        (
+            {"element": "f32", "element_bytes": 4},
+            "sequences of f32 on a TPU v6e were not measured",
+        ),
+        ({"groups": (tuple(range(32)),)}, "the group has 32 devices, more than 16"),
+    ):
+        found = plan_of_sequences(dataclasses.replace(work, **change), v6e, 0.0)
+        assert (found.name, found.reason) == (None, reason)
+    usual = plan_of_sequences(work, v6e, 0.0)
+    saved = usual.plain - usual.expected
+    assert plan_of_sequences(work, v6e, 0.99 * saved).name == "sequences"
+    assert plan_of_sequences(work, v6e, 1.01 * saved).name is None
+    without_options = dataclasses.replace(v6e, compiler_options=False)
+    found = plan_of_sequences(work, without_options, 0.0)
+    assert found.reason == "libtpu computes nothing beside these gathers"
 
 
 def gradient_in_stages(rows, inner, between):

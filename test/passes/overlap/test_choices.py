@@ -84,6 +84,12 @@ def attention(x, q, k, v):
     return mixed(rows @ q, rows @ k, jax.numpy.tanh(rows @ v))
 
 
+def attention_block(x, q, k, v, w):
+    """Attention up to its sum over the devices."""
+    summed = attention(x, q, k, v) @ w
+    return jax.lax.psum_scatter(summed, "i", scatter_dimension=1, tiled=True)
+
+
 def attention_and_sum(x, q, k, v, w):
     return attention(x, q, k, v), jax.lax.psum(w, "i")
 
@@ -353,6 +359,11 @@ PROGRAMS = {
         (P(None, "i"), *(P(None, "i"),) * 3),
         P(None, None, "i"),
         ((8, 4096, 2048), *((2048, 4096),) * 3),
+    ),
+    attention_block: (
+        (P(None, "i"), *(P(None, "i"),) * 3, P("i")),
+        P(None, "i"),
+        ((8, 4096, 2048), *((2048, 4096),) * 3, (4096, 2048)),
     ),
     attention_and_sum: (
         (P(None, "i"), *(P(None, "i"),) * 3, P()),
@@ -791,6 +802,49 @@ def test_a_gradient_whose_sums_may_be_rounded_is_computed_in_chunks_of_rows(fun,
     for sizes in (small, large):
         patterns = chosen(fun, machine, sizes=sizes, may_round=True)
         assert [form for pattern, form, _ in patterns if pattern == "row-block"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("machine", "may_round", "form"),
+    [
+        (V5E, True, Form("sequence-sums", 4, SNAKE, empty="allocate")),
+        (V6E, False, Form("sequences", 4, empty="allocate")),
+        (V5P, False, Form("sequences", 4, empty="allocate")),
+    ],
+)
+def test_attention_is_computed_some_sequences_at_a_time(machine, may_round, form):
+    choices = chosen(attention_block, machine, may_round=may_round)
+    found = {pattern: (form, plan) for pattern, form, plan in choices}
+    assert found.keys() == {"gather-product", "sequence-block", "product-scatter"}
+    assert found.pop("sequence-block")[0] == form
+    for form, plan in found.values():
+        assert form is None
+        assert plan.reason == "it is in a block that is computed in chunks of sequences"
+
+
+def test_sequences_whose_sums_may_not_be_rounded_are_left_on_v5e():
+    plans = {pattern: plan for pattern, _, plan in chosen(attention_block, V5E)}
+    assert plans["sequence-block"].reason == "sums of bf16 would be rounded at each hop"
+
+
+def test_sequences_are_left_where_rings_are_expected_to_be_faster():
+    sizes = (2, 4096, 8192), *((8192, 8192),) * 4
+    plans = {p: plan for p, _, plan in chosen(attention_block, V5E, sizes=sizes, may_round=True)}
+    assert plans["gather-product"].name == "ring"
+    assert plans["sequence-block"].name is None
+    assert plans["sequence-block"].reason.startswith("chunks of sequences would take")
+
+
+def test_sequences_are_left_without_a_place_in_memory():
+    sizes = (16, 256, 1024), *((1024, 1024),) * 4
+    plans = {p: plan for p, _, plan in chosen(attention_block, V6E, sizes=sizes)}
+    reason = "it would need a place in memory for what is in VMEM in the plain program"
+    assert plans["sequence-block"].reason == reason
+
+
+def test_forms_that_are_forced_are_those_of_gathers_and_sums():
+    patterns = {pattern for pattern, _, _ in chosen(attention_block, V6E, effort="force")}
+    assert patterns == {"gather-product", "product-scatter"}
 
 
 @pytest.mark.parametrize(

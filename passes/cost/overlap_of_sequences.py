@@ -1,0 +1,72 @@
+"""When attention is computed some sequences at a time on TPUs, and in what time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from . import libtpu
+from .libtpu_times import products, stored
+from .machine import Machine
+from .overlap import MARGIN, Plan, too_small_or_large
+from .overlap_on_tpu import sent
+from .rings import ring_order
+from .work import Work
+
+_CHUNKS = (4, 2)
+
+_EXPONENTIALS = {"TPU v5e": 9.3e-12, "TPU v6e": 4.8e-12, "TPU v5p": 3.1e-12}
+"""Seconds for one of softmax, with what is before and after it, in f32: from schedules for scores
+of four heads of four sequences of 4096 tokens."""
+
+_WAITING = 0.15
+"""How much of the transfers of partial sums nothing is computed beside on v5e, in the same ones."""
+
+
+@lru_cache(maxsize=256)  # equal layers have equal blocks
+def plan_of_sequences(
+    work: Work, machine: Machine, saved: float, margin: float | None = None
+) -> Plan:
+    """The plan for a block whose gather and scatter are in `work`; the last product is scattered.
+
+    Args:
+      saved: the seconds that the forms save that its collectives have by themselves.
+      margin: the share of the plain time that chunks may be expected to take; None for the usual.
+    """
+    reason = too_small_or_large(work, machine)
+    if reason:
+        return Plan(None, reason=reason)
+    if not libtpu.starts_gathers(machine) or libtpu.gathers_alone(work, machine):
+        return Plan(None, reason="libtpu computes nothing beside these gathers")
+    if work.element_bytes > 2 or machine.chip.name not in _EXPONENTIALS:
+        reason = f"sequences of {work.element} on a {machine.chip.name} were not measured"
+        return Plan(None, reason=reason)
+    adds_meanwhile = libtpu.adds_meanwhile(machine)
+    if not adds_meanwhile and not work.may_round:
+        return Plan(None, reason=f"sums of {work.element} would be rounded at each hop")
+    parts = next((k for k in _CHUNKS if work.cut % k == 0), 0)
+    if not parts:
+        return Plan(None, reason=f"{work.cut} sequences cannot be cut into {_CHUNKS[-1]} chunks")
+    *_, last = work.products
+    scatter = replace(
+        work, pattern="product-scatter", received=work.scattered, products=(last,), scattered=0
+    )
+    gathered, added = sent(work, machine), sent(scatter, machine)
+    before = replace(work, products=work.products[:-1])
+    scores = work.exponentials * _EXPONENTIALS[machine.chip.name]
+    computed = max(products(scatter, machine), stored(scatter, machine))
+    compute = products(before, machine) + scores + computed
+    plain = compute + gathered + added
+    waiting = (gathered + added) / parts
+    expected = waiting + max(compute, gathered + added - waiting)
+    if adds_meanwhile:
+        plan = Plan("sequences", parts, (), False, plain, expected)
+    else:
+        order = ring_order(work.groups, machine.places, machine.network)
+        plan = Plan("sequence-sums", parts, order, False, plain, expected + _WAITING * added)
+    assert plan.expected is not None, "it has just been computed"
+    most = MARGIN if margin is None else margin
+    if plan.expected <= most * plain and plan.expected < plain - saved:
+        return plan
+    share = f"{100 * plan.expected / plain:.0f}% of the plain time"
+    return replace(plan, name=None, reason=f"chunks of sequences would take {share}")

@@ -1,0 +1,110 @@
+"""Computes attention some sequences at a time, beside the gather of the next and the last sum.
+
+What reads the gathered sequences is computed first, and together: libtpu for v6e would compute the
+keys again in the product for the scores, for each block of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from ...ir import build
+from ...ir.types import Value
+from ..find.products import DOT
+from ..find.row_block import RowBlock
+from ..find.scatters import ScatteredProducts
+from ..form import Form, write
+from .called import Alike
+from .equal_sites import SiteFunctions
+from .pieces import compute, empty, join, no_rows, piece_type
+from .row_pieces import RowPieces
+
+_SUMS = 2
+"""Partial sums of a chunk that are on the way at a time, one each way."""
+
+
+def compute_sequences(block: RowBlock, form: Form) -> None:
+    """Rewrites a block, if chunks have as many sequences."""
+    parts = form.chunks(block.size)
+    if parts:
+        _Sequences(block, form, parts, SiteFunctions(block.all_ops, form)).rewrite()
+
+
+@dataclass
+class _Sequences(RowPieces):
+    """A block whose chunks are scattered one after the other."""
+
+    functions: SiteFunctions
+
+    def rewrite(self) -> None:
+        scattered = self.scattered
+        with ir.InsertionPoint(scattered.op), scattered.op.location:
+            result = scattered.op.results[0]
+            buffer = empty(result.type, self.form.empty) if self.form.in_place else None
+            cut = self.block.scattered_cut(scattered)
+            result.replace_all_uses_with(join(self._chunks(), cut, result.type, buffer))
+        for op in reversed(self.block.all_ops):
+            op.erase()
+
+    @property
+    def scattered(self) -> ScatteredProducts:
+        (scattered,) = self.block.scatters
+        return scattered
+
+    def _chunks(self) -> list[Value]:
+        """Of the result, in order."""
+        gather, whole = self.block.op, self.block.op.results[0]
+        attended = Alike[Value]("shmap_sequences", self._attended, by=self.functions.labelled())
+        following = [self.gather(gather, 0)]
+        scattered: list[Value] = []
+        for part in range(self.parts):
+            (current,) = following
+            following = []
+            if part + 1 < self.parts:
+                own, current = self.order(self.own(gather, part + 1), current)
+                following = [self.gather_chunk(gather, own)]
+            if part == 0:
+                self.functions.add(current, "sequences")
+            rows = attended({whole: current})
+            # The gather, and the sum before, end beside what is computed of this chunk.
+            ordered = iter(self.order(*rows, *following, *scattered[-1:]))
+            rows = [next(ordered) for _ in rows]
+            following = [next(ordered) for _ in following]
+            scattered[-1:] = ordered
+            scattered.append(self._summed(rows))
+        return scattered
+
+    def _attended(self, known: Mapping[Value, Value]) -> list[Value]:
+        """What is summed of a chunk that is gathered."""
+        pieces = dict(known)
+        first = [op.results[0] for op in self.block.ops if self._reads_gathered(op)]
+        ordered = self.order(*(self.piece(pieces, value) for value in first))
+        pieces.update(zip(first, ordered, strict=True))
+        return [self.piece(pieces, value) for value in self._rows]
+
+    def _reads_gathered(self, op: ir.Operation) -> bool:
+        """Whether a product reads what is gathered, perhaps moved, and nothing else with rows."""
+        gathered = {*self.block.op.results}
+        rows = [value for value in op.operands if value in self.block.cuts]
+        return op.name == DOT and all(self.block.sources(value) == gathered for value in rows)
+
+    @property
+    def _rows(self) -> list[Value]:
+        """The operands with rows of the products that are summed."""
+        pairs = zip(self.scattered.products, self.scattered.rows, strict=True)
+        return list(dict.fromkeys(product.op.operands[side] for product, side in pairs))
+
+    def _summed(self, rows: Sequence[Value]) -> Value:
+        """The sum of a chunk over the devices, of the rows that its products read."""
+        known = dict(zip(self._rows, rows, strict=True))
+        scattered, cut = self.scattered, self.block.scattered_cut(self.scattered)
+        found = compute(scattered.ops, known, self.block.cuts, self.size, no_rows)
+        type_ = piece_type(scattered.op.results[0], cut, self.size)
+        value = build.like(scattered.op, type_, [found[scattered.summed]])
+        if self.form.name == "sequence-sums":
+            sums = Form("partial-sums", _SUMS, self.form.order, self.form.empty, shared=True)
+            write(ir.OpResult(value).owner.operation, sums)
+        return value
