@@ -185,8 +185,12 @@ def heads(x, w):
     return scatter(jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) @ w)
 
 
-def attentions(x, y, q, k, v, w):
-    """Attention of sequences one after the other, and in a dimension of their own."""
+def attentions(x, y, q, k, v, w, shown=None):
+    """Attention of sequences one after the other, and in a dimension of their own.
+
+    Args:
+      shown: by sequence, how many of the first tokens others see.
+    """
 
     def mixed(*projected):
         """Of queries, keys and values, (sequences, tokens, columns) each."""
@@ -196,7 +200,10 @@ def attentions(x, y, q, k, v, w):
         places = np.arange(shape[1])
         before = jnp.broadcast_to(places[:, None] >= places, scores.shape)
         near = jnp.broadcast_to(places[:, None] < places + 3, scores.shape)
-        scores = lax.select(before & near, scores, jnp.full_like(scores, -30))
+        is_seen = before & near
+        if shown is not None:
+            is_seen &= places < shown[: shape[0], None, None, None]
+        scores = lax.select(is_seen, scores, jnp.full_like(scores, -30))
         out = jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(scores), values)
         return out.reshape(shape)
 
@@ -372,7 +379,13 @@ PROGRAMS = {
         P("i"),
         (normal(0, 2, 64, 16), normal(1, 32, 12)),
     ),
-    "attentions": (attentions, LINE, ATTENTION_SPECS, (P("i"), P(None, "i")), ATTENTION_ARGS),
+    "attentions": (
+        attentions,
+        LINE,
+        (*ATTENTION_SPECS, P()),
+        (P("i"), P(None, "i")),
+        (*ATTENTION_ARGS, np.tile([3.0, 6.0, 1.0, 5.0, 2.0], 4)[:16]),
+    ),
     "trained attentions": (
         trained_attentions,
         LINE,

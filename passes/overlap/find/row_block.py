@@ -42,6 +42,7 @@ class RowBlock:
       sums: what sums over the rows: products of two arrays that have them, and sums of one.
       ops: the gathers, what has rows, and the sums; not what is computed to be scattered.
       cuts: of every value that has rows.
+      others: cuts of arrays without rows, of which an operation reads as many, such as masks.
       late: what needs sums, before the last of `ops` or the last scatter.
     """
 
@@ -54,6 +55,7 @@ class RowBlock:
     sums: tuple[ir.Operation, ...]
     ops: tuple[ir.Operation, ...]
     cuts: dict[Value, Cut]
+    others: dict[Value, Cut]
     late: tuple[ir.Operation, ...]
 
     @property
@@ -110,6 +112,8 @@ def row_block(
     way: Way,
     flow: Dataflow,
     form: BodyForm,
+    *,
+    takes_others: bool = False,
 ) -> RowBlock | None:
     """What is computed from some gathers if their rows are cut in a way, up to sums.
 
@@ -118,10 +122,12 @@ def row_block(
     Args:
       gathers: over the same axes, in program order.
       flow: of their block.
+      takes_others: whether chunks of other arrays can be taken.
     """
     count = form.mesh.product(axes)
     cuts = {each.results[0]: way.gathered(each, count) for each in gathers}
     gathered = set(cuts)
+    others = dict[Value, Cut]() if takes_others else None
     ops: list[ir.Operation] = []
     sums: list[ir.Operation] = []
     scatters: list[ScatteredProducts] = []
@@ -174,7 +180,7 @@ def row_block(
             needing.update(node.results)
             look_at_readers(node.results)
         else:
-            result = result_of_rows(node, read[0], cuts, way, flow)
+            result = result_of_rows(node, read[0], cuts, way, flow, others)
             if result is None:
                 return None
             ops.append(op)
@@ -198,6 +204,7 @@ def row_block(
         tuple(sums),
         tuple(op for op in ops if op not in scattered_ops),
         cuts,
+        others or {},
         tuple(late),
     )
 

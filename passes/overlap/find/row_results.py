@@ -62,12 +62,18 @@ def rows_through(node: Node, number: int, cut: Cut) -> Cut | None:
 
 
 def result_of_rows(
-    node: Node, number: int, cuts: dict[Value, Cut], way: Way, flow: Dataflow
+    node: Node,
+    number: int,
+    cuts: dict[Value, Cut],
+    way: Way,
+    flow: Dataflow,
+    others: dict[Value, Cut] | None = None,
 ) -> Cut | None:
     """The cut of what is computed row by row; None if it is not.
 
     Args:
       number: of an operand that has rows.
+      others: cuts of other arrays that are taken in chunks; one may be added. None if none can be.
     """
     if node.name not in (DOT, REDUCE) and not is_computed_again(node.op):
         return None
@@ -85,7 +91,9 @@ def result_of_rows(
                 return None
         else:
             own = cut_of_operand(node.op, k, result)
-            if own is not None and not _is_alike(value, own.dimension, flow):
+            if own is None or _is_alike(value, own.dimension, flow):
+                continue
+            if others is None or others.setdefault(value, own) != own:
                 return None
     return result
 

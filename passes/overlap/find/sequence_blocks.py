@@ -51,7 +51,7 @@ def _found(
     """The block of a gather, in the first way in which sequences can be cut."""
     count = form.mesh.product(axes)
     for way in ways_of_sequences(gather, count, flow):
-        block = row_block([gather], axes, way, flow, form)
+        block = row_block([gather], axes, way, flow, form, takes_others=True)
         if block is None or block.sums or len(block.scatters) > 1:
             continue
         if any(_multiplies_rows(op, block) for op in block.ops if op.name == DOT):

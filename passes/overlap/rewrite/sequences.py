@@ -19,7 +19,7 @@ from ..find.scatters import ScatteredProducts
 from ..form import Form, write
 from .called import Alike
 from .equal_sites import SiteFunctions
-from .pieces import compute, empty, join, no_rows, piece_type
+from .pieces import compute, empty, join, no_rows, piece_type, take
 from .row_pieces import RowPieces
 
 _SUMS = 2
@@ -66,9 +66,11 @@ class _Sequences(RowPieces):
             if part + 1 < self.parts:
                 own, current = self.order(self.own(gather, part + 1), current)
                 following = [self.gather_chunk(gather, own)]
+            known = {whole: current, **self._others(part)}
             if part == 0:
-                self.functions.add(current, "sequences")
-            rows = attended({whole: current})
+                for value, piece in known.items():
+                    self.functions.add(piece, "sequences", *self.functions.names([value]))
+            rows = attended(known)
             # The gather, and the sum before, end beside what is computed of this chunk.
             ordered = iter(self.order(*rows, *following, *scattered[-1:]))
             rows = [next(ordered) for _ in rows]
@@ -76,6 +78,13 @@ class _Sequences(RowPieces):
             scattered[-1:] = ordered
             scattered.append(self._summed(rows))
         return scattered
+
+    def _others(self, part: int) -> dict[Value, Value]:
+        """What a chunk reads of other arrays."""
+        return {
+            value: take(value, cut, part * self.size, self.size)
+            for value, cut in self.block.others.items()
+        }
 
     def _attended(self, known: Mapping[Value, Value]) -> list[Value]:
         """What is summed of a chunk that is gathered."""

@@ -77,6 +77,15 @@ def of_masked_sequences(x, w, mask):
     return scatter(mixed(gather(x), w, mask) @ w)
 
 
+def with_others_cut_twice(x, w, u):
+    """Chunks of one array along two dimensions."""
+    found = mixed(gather(x), w)
+    rows, columns = (
+        jax.lax.dot_general(found, u, (((2,), (2,)), ((0,), (batch,)))) for batch in (0, 1)
+    )
+    return scatter((rows + columns) @ w[:4])
+
+
 def of_products_alone(x, w):
     return scatter(jnp.tanh(gather(x) @ w) @ w), jnp.einsum("bsd,bse->bde", x, x)
 
@@ -93,7 +102,8 @@ CUT = Way(dimension=0)
         (with_sum_over_rows, (X, W), []),
         (with_two_sums, (X, W), []),
         (with_mean_of_sequences, (X, W), []),
-        (of_masked_sequences, (X, W, (4, 128, 128)), []),
+        (of_masked_sequences, (X, W, (4, 128, 128)), [CUT]),
+        (with_others_cut_twice, (X, W, (4, 4, 16)), []),
         (of_products_alone, (X, W), []),
         (attention, ((1, 128, 16), W), []),
     ],
