@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from shmap_passes.ir.dataflow import Dataflow
 from shmap_passes.ir.find_ops import find_ops
+from shmap_passes.overlap.find.row_blocks import row_blocks_of
 from shmap_passes.overlap.find.row_ways import ROWS, Way, ways
 
 from shmap_compiler import shard_map
@@ -55,3 +56,20 @@ def test_a_dimension_is_cut_if_all_gathers_have_as_much_of_it():
 
     spec = P(None, "i")
     assert ways_of(f, (4, 128, 8), (2, 128, 8), in_specs=(spec, spec)) == [ROWS]
+
+
+@pytest.mark.parametrize(("devices", "found"), [(8, []), (1, [ROWS])])
+def test_rows_are_left_where_devices_become_a_dimension(devices, found):
+    """Those that a device scatters are not some of the rows of such an array."""
+
+    def f(x, w):
+        rows = jax.lax.all_gather(x, "i", tiled=True)
+        apart = jnp.sin(rows.reshape(devices, -1, 8)).reshape(rows.shape)
+        summed = jax.lax.psum_scatter(apart @ w, "i", tiled=True)
+        return summed, jnp.einsum("rk,rf->kf", rows, apart)
+
+    mapped = shard_map(f, mesh=MESH, in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
+    types = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((64, 8), (8, 8))]
+    with shmap_passes.make_context():
+        module = ir.Module.parse(mapped.lower(*types).as_text("body")).operation.opview
+        assert [block.way for block in row_blocks_of(module)] == found

@@ -59,8 +59,8 @@ def of_several_layers(x, w):
 
 
 def with_sum_over_rows(x, w):
-    rows = gather(x)
-    return scatter(mixed(rows, w) @ w), jnp.einsum("bsd,bse->de", rows, rows)
+    found = mixed(gather(x), w)
+    return scatter(found @ w), jnp.einsum("bsd,bse->de", found, found)
 
 
 def with_two_sums(x, w):
