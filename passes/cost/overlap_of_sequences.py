@@ -9,7 +9,7 @@ from . import libtpu
 from .libtpu_times import products, stored
 from .machine import Machine
 from .overlap import MARGIN, Plan, too_small_or_large
-from .overlap_on_tpu import sent
+from .overlap_on_tpu import plain_scatter, sent
 from .rings import ring_order
 from .work import Work
 
@@ -54,9 +54,9 @@ def plan_of_sequences(
     gathered, added = sent(work, machine), sent(scatter, machine)
     before = replace(work, products=work.products[:-1])
     scores = work.exponentials * _EXPONENTIALS[machine.chip.name]
-    computed = max(products(scatter, machine), stored(scatter, machine))
-    compute = products(before, machine) + scores + computed
-    plain = compute + gathered + added
+    attention = products(before, machine) + scores
+    plain = attention + gathered + plain_scatter(scatter, machine)
+    compute = attention + max(products(scatter, machine), stored(scatter, machine))
     waiting = (gathered + added) / parts
     expected = waiting + max(compute, gathered + added - waiting)
     if adds_meanwhile:
