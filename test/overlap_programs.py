@@ -39,13 +39,11 @@ class WriteForm(Pass):
     narrow: bool = False
     wide: bool = False
     shared: bool = False
-    ordered: bool = False
 
     def run(self, module):
         order = (0, 3, 2, 1) if self.backward else ()
-        names = ("barriers", "stacked", "in_place", "narrow", "wide", "shared", "ordered")
-        flags = {name: getattr(self, name) for name in names}
-        written = form.Form(self.form_name, self.parts, order, self.empty, **flags)
+        flags = self.barriers, self.stacked, self.in_place, self.narrow, self.wide, self.shared
+        written = form.Form(self.form_name, self.parts, order, self.empty, *flags)
         for op in find_ops(module.operation, [f"stablehlo.{self.op_name}"]):
             form.write(op, written)
 
@@ -470,7 +468,6 @@ STAGES = {
 SEQUENCES = {
     "2 chunks of forward sequences": {"parts": 2},
     "4 chunks of forward sequences in place": {"parts": 4, "in_place": True},
-    "2 chunks of forward sequences, in order": {"parts": 2, "ordered": True},
     "2 chunks of forward sequences without barriers": {"parts": 2, "barriers": False},
 }
 EXCHANGES = {"2 summed chunks": {"parts": 2}}

@@ -115,16 +115,6 @@ def is_slow_apart(machine: Machine, inner: int) -> bool:
     return machine.chip.name == "TPU v5e" and inner <= 256
 
 
-def repeats_products(machine: Machine) -> bool:
-    """Whether libtpu computes a product again in another one that reads it, for each block of that.
-
-    On v6e scores of four sequences of 4096 tokens, in bf16, took 2.1 ms with the keys computed in
-    them, and 0.66 after these. If v5e and v5p compute keys first, they do not fuse the maximum of
-    scores in f32 with their product: two drawn blocks took 1.7 and 1.8 times as long.
-    """
-    return machine.chip.name == "TPU v6e"
-
-
 def adds_slowly(machine: Machine, rows: float, product: ProductShape) -> bool:
     """Whether a piece of a product that adds to a sum waits longer for memory than others do.
 

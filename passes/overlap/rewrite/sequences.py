@@ -1,4 +1,8 @@
-"""Computes attention some sequences at a time, beside the gather of the next and the last sum."""
+"""Computes attention some sequences at a time, beside the gather of the next and the last sum.
+
+What reads the gathered sequences is computed first, and together: libtpu for v6e would compute the
+keys again in the product for the scores, for each block of these.
+"""
 
 from __future__ import annotations
 
@@ -85,10 +89,9 @@ class _Sequences(RowPieces):
     def _attended(self, known: Mapping[Value, Value]) -> list[Value]:
         """What is summed of a chunk that is gathered."""
         pieces = dict(known)
-        if self.form.ordered:
-            first = [op.results[0] for op in self.block.ops if self._reads_gathered(op)]
-            ordered = self.order(*(self.piece(pieces, value) for value in first))
-            pieces.update(zip(first, ordered, strict=True))
+        first = [op.results[0] for op in self.block.ops if self._reads_gathered(op)]
+        ordered = self.order(*(self.piece(pieces, value) for value in first))
+        pieces.update(zip(first, ordered, strict=True))
         return [self.piece(pieces, value) for value in self._rows]
 
     def _reads_gathered(self, op: ir.Operation) -> bool:
