@@ -1,7 +1,10 @@
 """Computes attention some sequences at a time, beside the gather of the next and the last sum.
 
-What reads the gathered sequences is computed first, and together: libtpu for v6e would compute the
-keys again in the product for the scores, for each block of these.
+What reads the gathered sequences is computed first, and together, with what only moves it, as heads
+that are taken apart. Otherwise libtpu computes keys again in the product for the scores, for each
+block of these: on eight devices of v5p, 32 sequences of 2048 tokens, with 512 features, took 2.12
+ms, and 1.22 so. With heads that are not apart yet, it computes the maximum of the scores after
+their product: 4 of these sequences took 0.63 ms on two groups of two, and 0.35 so.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from jaxlib.mlir import ir
 
 from ...ir import build
 from ...ir.types import Value
+from ..find.consumers import users_of
+from ..find.cuts import RESHAPE, TRANSPOSE
 from ..find.products import DOT
 from ..find.row_block import RowBlock
 from ..find.scatters import ScatteredProducts
@@ -89,7 +94,7 @@ class _Sequences(RowPieces):
     def _attended(self, known: Mapping[Value, Value]) -> list[Value]:
         """What is summed of a chunk that is gathered."""
         pieces = dict(known)
-        first = [op.results[0] for op in self.block.ops if self._reads_gathered(op)]
+        first = [self._moved(op.results[0]) for op in self.block.ops if self._reads_gathered(op)]
         ordered = self.order(*(self.piece(pieces, value) for value in first))
         pieces.update(zip(first, ordered, strict=True))
         return [self.piece(pieces, value) for value in self._rows]
@@ -99,6 +104,12 @@ class _Sequences(RowPieces):
         gathered = {*self.block.op.results}
         rows = [value for value in op.operands if value in self.block.cuts]
         return op.name == DOT and all(self.block.sources(value) == gathered for value in rows)
+
+    def _moved(self, value: Value) -> Value:
+        """A value, or what it is if it is only transposed and reshaped."""
+        while len(users := [*users_of(value)]) == 1 and users[0].name in (TRANSPOSE, RESHAPE):
+            value = users[0].results[0]
+        return value
 
     @property
     def _rows(self) -> list[Value]:

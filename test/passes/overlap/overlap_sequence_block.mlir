@@ -78,6 +78,10 @@ module @all_axes_are_manual {
     // CHECK: }) : (tensor<12x8xf32>) -> tensor<6x8xf32>
     // CHECK: call @shmap_sequences
     // CHECK: }) : (tensor<12x8xf32>) -> tensor<6x8xf32>
+    // CHECK: func.func private @shmap_sequences
+    // CHECK: stablehlo.dot_general
+    // CHECK: %[[Q:.*]] = stablehlo.reshape
+    // CHECK: stablehlo.optimization_barrier %[[Q]] : tensor<4x3x2xf32>
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "sequences", parts = 2 : i64}} : (tensor<12x8xf32>) -> tensor<24x8xf32>
     %f = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<24x8xf32>, tensor<8x2xf32>) -> tensor<24x2xf32>
     %q = stablehlo.reshape %f : (tensor<24x2xf32>) -> tensor<8x3x2xf32>
