@@ -68,7 +68,8 @@ class Form:
       wide: whether partial sums are sent as f32, and rounded at the end only.
       shared: whether other sites are equal, so that a function is called at all of them.
       ordered: whether products that are the last to read large arrays come before chunks, or before
-        partial sums; of "summed-chunks", whether a sum is stored after each chunk.
+        partial sums; of "summed-chunks", whether a sum is stored after each chunk; of "sequences",
+        whether products of what is gathered are stored before heads are taken apart.
     """
 
     name: FormName

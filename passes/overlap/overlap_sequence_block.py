@@ -32,9 +32,11 @@ If devices have rows of each sequence, as in an array of (sequences, rows, colum
 some sequences. If they have whole sequences, which a reshape takes apart, a chunk has some of each
 device.
 
-Each sequence is computed and summed as before. With form=sequence-sums, the sums of chunks get the
-form "partial-sums" of shmap-overlap-product-scatter, which runs later, and rounds them. If some
-axes are automatic, nothing is rewritten.
+Products of what is gathered are stored before scores are computed, after their heads are taken
+apart or, with `ordered`, before that. Each sequence is computed and summed as before. With
+form=sequence-sums, the sums of chunks get the form "partial-sums" of
+shmap-overlap-product-scatter, which runs later, and rounds them. If some axes are automatic,
+nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class OverlapSequenceBlock(RewritingPass[RowBlock]):
     form: Literal["chosen", "sequences", "sequence-sums"] = "chosen"
     parts: int = 0
     empty: Empty = "zeros"
+    ordered: bool = False
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[RowBlock]:
         return apart(sequence_blocks_of(body.module), ops)

@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from jaxlib.mlir import ir
 
+from ...cost.libtpu_kernels import stores_before_moves
 from ...cost.libtpu_memory import adds_last, keeps_beside_sums
 from ...cost.machine import Machine
 from ...cost.overlap import MARGIN, Plan, plan_of
@@ -218,6 +219,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
             (is_sum and is_tpu)
             or (name == "partial-sums" and keeps_beside_sums(machine))
             or (name == "summed-chunks" and adds_last(machine))
+            or (name == "sequences" and stores_before_moves(machine))
         ),
         stacked=plan.is_stacked,
         wide=plan.is_wide,

@@ -99,6 +99,30 @@ module @all_axes_are_manual {
     return %y : tensor<12x8xf32>
   }
 
+  // CHECK-LABEL: func.func private @rows_before_sequences_are_taken_apart(
+  func.func private @rows_before_sequences_are_taken_apart(%x: tensor<12x8xf32>, %v: tensor<8x2xf32>, %w: tensor<2x8xf32>) -> tensor<12x8xf32> {
+    // CHECK: call @shmap_sequences
+    // CHECK: func.func private @shmap_sequences
+    // CHECK: %[[F:.*]] = stablehlo.dot_general
+    // CHECK: %[[Q:.*]] = stablehlo.optimization_barrier %[[F]] : tensor<12x2xf32>
+    // CHECK: stablehlo.reshape %[[Q]]
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "sequences", parts = 2 : i64, ordered = true}} : (tensor<12x8xf32>) -> tensor<24x8xf32>
+    %f = stablehlo.dot_general %g, %v, contracting_dims = [1] x [0] : (tensor<24x8xf32>, tensor<8x2xf32>) -> tensor<24x2xf32>
+    %q = stablehlo.reshape %f : (tensor<24x2xf32>) -> tensor<8x3x2xf32>
+    %k = stablehlo.tanh %q : tensor<8x3x2xf32>
+    %s = stablehlo.dot_general %q, %k, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<8x3x2xf32>, tensor<8x3x2xf32>) -> tensor<8x3x3xf32>
+    %e = stablehlo.exponential %s : tensor<8x3x3xf32>
+    %a = stablehlo.dot_general %e, %k, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<8x3x3xf32>, tensor<8x3x2xf32>) -> tensor<8x3x2xf32>
+    %b = stablehlo.reshape %a : (tensor<8x3x2xf32>) -> tensor<24x2xf32>
+    %z = stablehlo.dot_general %b, %w, contracting_dims = [1] x [0] : (tensor<24x2xf32>, tensor<2x8xf32>) -> tensor<24x8xf32>
+    %y = "stablehlo.reduce_scatter"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}> ({
+    ^bb0(%p: tensor<f32>, %r: tensor<f32>):
+      %t = stablehlo.add %p, %r : tensor<f32>
+      stablehlo.return %t : tensor<f32>
+    }) : (tensor<24x8xf32>) -> tensor<12x8xf32>
+    return %y : tensor<12x8xf32>
+  }
+
   // CHECK-LABEL: func.func private @four_sequences_are_not_three_chunks(
   func.func private @four_sequences_are_not_three_chunks(%x: tensor<4x3x8xf32>, %v: tensor<8x2xf32>, %w: tensor<2x8xf32>) -> tensor<4x3x8xf32> {
     // CHECK-NOT: stablehlo.slice

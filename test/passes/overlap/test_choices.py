@@ -808,7 +808,7 @@ def test_a_gradient_whose_sums_may_be_rounded_is_computed_in_chunks_of_rows(fun,
     ("machine", "may_round", "form"),
     [
         (V5E, True, Form("sequence-sums", 4, SNAKE, empty="allocate")),
-        (V6E, False, Form("sequences", 4, empty="allocate")),
+        (V6E, False, Form("sequences", 4, empty="allocate", ordered=True)),
         (V5P, False, Form("sequences", 4, empty="allocate")),
     ],
 )
