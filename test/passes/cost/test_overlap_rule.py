@@ -226,6 +226,12 @@ def test_sequences_that_are_left():
     ):
         found = plan_of_sequences(dataclasses.replace(work, **change), v6e, 0.0)
         assert (found.name, found.reason) == (None, reason)
+    for chip, reason in (
+        ("v5e", "a chunk is sent in 22.9 us, less than 35"),
+        ("v6e", "a chunk is sent in 11.5 us, less than 20"),
+    ):
+        assert plan_of_sequences(attention(4, 640, 1024, 8), MACHINES[chip], 0.0).reason == reason
+        assert plan_of_sequences(attention(8, 640, 1024, 8), MACHINES[chip], 0.0).name
     usual = plan_of_sequences(work, v6e, 0.0)
     saved = usual.plain - usual.expected
     assert plan_of_sequences(work, v6e, 0.99 * saved).name == "sequences"
