@@ -69,15 +69,8 @@ def ways(gathers: Sequence[ir.Operation], count: int, flow: Dataflow) -> Iterato
 def ways_of_sequences(gather: ir.Operation, count: int, flow: Dataflow) -> Iterator[Way]:
     """Those that may do for attention in which nothing is summed over rows."""
     own = shape_of(gather.operands[0])
-    gathered, result = gathered_dimension(gather), gather.results[0]
-    contracted = {
-        dimension
-        for node in flow.users(result)
-        if node.name == DOT
-        for side, dimensions in enumerate(Product.of(node.op).contracted)
-        if node.operands[side] == result
-        for dimension in dimensions
-    }
+    gathered = gathered_dimension(gather)
+    contracted = {each for dimensions in _contracted(gather, flow) for each in dimensions}
     for dimension, size in enumerate(own):
         if size > 1 and dimension != gathered and dimension not in contracted:
             yield Way(dimension=dimension)
@@ -90,11 +83,17 @@ def gathered_dimension(gather: ir.Operation) -> int:
 
 def sums_over(gather: ir.Operation, flow: Dataflow) -> Iterator[tuple[int, ...]]:
     """The dimensions that products sum over, if the gathered one is among them."""
-    dimension, result = gathered_dimension(gather), gather.results[0]
+    gathered = gathered_dimension(gather)
+    return (dimensions for dimensions in _contracted(gather, flow) if gathered in dimensions)
+
+
+def _contracted(gather: ir.Operation, flow: Dataflow) -> Iterator[tuple[int, ...]]:
+    """The dimensions of what is gathered that each product sums over."""
+    result = gather.results[0]
     for node in flow.users(result):
         if node.name == DOT:
             for side, dimensions in enumerate(Product.of(node.op).contracted):
-                if node.operands[side] == result and dimension in dimensions:
+                if node.operands[side] == result:
                     yield dimensions
 
 

@@ -96,6 +96,12 @@ class ScatteredProducts(SummedProducts):
         return tuple(map(min, self.scattered))
 
     @property
+    def operands_with_rows(self) -> list[Value]:
+        """Those operands, each once."""
+        pairs = zip(self.products, self.rows, strict=True)
+        return list(dict.fromkeys(product.op.operands[side] for product, side in pairs))
+
+    @property
     def sides(self) -> tuple[int, ...]:
         """The operand of the first product that is not scattered."""
         first = self.scattered[0]

@@ -17,6 +17,7 @@ from ...ir.types import Value, element_of, shape_of, tensor
 from ..find.products import DOT
 from ..find.row_block import RowBlock
 from ..find.row_sums import REDUCE, row_sum
+from ..find.scatters import ScatteredProducts
 from ..form import Form
 from .pieces import adding_type, barrier, compute, no_rows, piece_type, take
 
@@ -56,6 +57,11 @@ class RowPieces:
     def gather_chunk(self, gather: ir.Operation, own: Value) -> Value:
         whole = gather.results[0]
         return build.like(gather, piece_type(whole, self.block.cuts[whole], self.size), [own])
+
+    def scatter_chunk(self, scattered: ScatteredProducts, summed: Value) -> Value:
+        """Scatters the sum of a chunk."""
+        op, cut = scattered.op, self.block.scattered_cut(scattered)
+        return build.like(op, piece_type(op.results[0], cut, self.size), [summed])
 
     def compute(self, known: dict[Value, Value], ops: Iterable[ir.Operation]) -> None:
         """The products of a chunk that keep its rows."""

@@ -83,7 +83,7 @@ class BlockOfRows:
                         visit(operand)
                 ops.append(op)
 
-        for each in _with_rows(self.scattered):
+        for each in self.scattered.operands_with_rows:
             visit(each)
         return ops, list(sources)
 
@@ -94,7 +94,7 @@ class BlockOfAll(BlockOfRows):
 
     @property
     def sources(self) -> list[Value]:
-        return list(dict.fromkeys(_with_rows(self.scattered)))
+        return self.scattered.operands_with_rows
 
     def product(self, number: Value, arrays: Sequence[Value], element: ir.Type) -> Value:
         rows = self.scattered.cut.size
@@ -118,9 +118,3 @@ class BlockOfAll(BlockOfRows):
         for op in self.scattered.chain:
             known[op.results[0]] = computed(op, [known[operand] for operand in op.operands])
         return known[self.scattered.summed]
-
-
-def _with_rows(scattered: ScatteredProducts) -> list[Value]:
-    """Of each product, the operand that has rows."""
-    pairs = zip(scattered.products, scattered.rows, strict=True)
-    return [product.op.operands[side] for product, side in pairs]

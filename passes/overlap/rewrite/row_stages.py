@@ -19,7 +19,7 @@ from ..find.row_block import RowBlock
 from ..find.row_sums import REDUCE
 from ..find.scatters import ScatteredProducts
 from ..form import Form
-from .pieces import compute, empty, join, no_rows, piece_type
+from .pieces import compute, empty, join, no_rows
 from .row_pieces import RowPieces
 from .row_rounds import Round, rounds_of
 
@@ -130,8 +130,7 @@ class _Stages(RowPieces):
     def _scattered(self, this: Round, summed: Value) -> Value:
         """Scatters a chunk."""
         assert this.scatter is not None, "what is summed is scattered"
-        op, cut = this.scatter.op, self.block.scattered_cut(this.scatter)
-        return build.like(op, piece_type(op.results[0], cut, self.size), [summed])
+        return self.scatter_chunk(this.scatter, summed)
 
     def _join(self, scatter: ScatteredProducts, chunks: Sequence[Value]) -> None:
         """Replaces the result of a scatter by its chunks."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from ...ir import build
 from ...ir.types import Value
 from ..find.consumers import users_of
 from ..find.cuts import RESHAPE, TRANSPOSE
@@ -24,7 +23,7 @@ from ..find.scatters import ScatteredProducts
 from ..form import Form, write
 from .called import Alike
 from .equal_sites import SiteFunctions
-from .pieces import compute, empty, join, no_rows, piece_type, take
+from .pieces import compute, empty, join, no_rows, take
 from .row_pieces import RowPieces
 
 _SUMS = 2
@@ -99,7 +98,7 @@ class _Sequences(RowPieces):
             first = list(map(self._moved, first))
         ordered = self.order(*(self.piece(pieces, value) for value in first))
         pieces.update(zip(first, ordered, strict=True))
-        return [self.piece(pieces, value) for value in self._rows]
+        return [self.piece(pieces, value) for value in self.scattered.operands_with_rows]
 
     def _reads_gathered(self, op: ir.Operation) -> bool:
         """Whether a product reads what is gathered, perhaps moved, and nothing else with rows."""
@@ -113,19 +112,12 @@ class _Sequences(RowPieces):
             value = users[0].results[0]
         return value
 
-    @property
-    def _rows(self) -> list[Value]:
-        """The operands with rows of the products that are summed."""
-        pairs = zip(self.scattered.products, self.scattered.rows, strict=True)
-        return list(dict.fromkeys(product.op.operands[side] for product, side in pairs))
-
     def _summed(self, rows: Sequence[Value]) -> Value:
         """The sum of a chunk over the devices, of the rows that its products read."""
-        known = dict(zip(self._rows, rows, strict=True))
-        scattered, cut = self.scattered, self.block.scattered_cut(self.scattered)
+        scattered = self.scattered
+        known = dict(zip(scattered.operands_with_rows, rows, strict=True))
         found = compute(scattered.ops, known, self.block.cuts, self.size, no_rows)
-        type_ = piece_type(scattered.op.results[0], cut, self.size)
-        value = build.like(scattered.op, type_, [found[scattered.summed]])
+        value = self.scatter_chunk(scattered, found[scattered.summed])
         if self.form.name == "sequence-sums":
             sums = Form("partial-sums", _SUMS, self.form.order, self.form.empty, shared=True)
             write(ir.OpResult(value).owner.operation, sums)

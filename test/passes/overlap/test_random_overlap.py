@@ -65,6 +65,7 @@ def check(results, plain, program, on):
 
 
 def _apart(results, others):
+    assert [each.shape for each in results] == [each.shape for each in others]
     return [np.abs(x - y).max() for x, y in zip(results, others, strict=True)]
 
 
