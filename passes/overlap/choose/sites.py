@@ -21,14 +21,13 @@ from ...ir.body_form import BodyForm, read_body_form
 from ...ir.collective_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ...ir.dataflow import Dataflows, dataflows
 from ...ir.find_ops import find_ops
-from ...ir.ops import Position, defining_op, walk
-from ...ir.types import Value, array_bytes, element_bytes, shape_of
+from ...ir.ops import Position, walk
+from ...ir.types import element_bytes, shape_of
 from ..find.blocks import scattered_blocks
 from ..find.exchange_blocks import exchange_blocks_of
 from ..find.exchanges import ALL_TO_ALL, exchanges_of
 from ..find.gathers import gathers
 from ..find.loops import WHILE, copied_bytes, gathering_loops, readers, stacks
-from ..find.products import Product
 from ..find.row_blocks import row_blocks_of
 from ..find.row_sources import Source, source_of_all
 from ..find.scatters import scattered_products, summed_products
@@ -37,6 +36,7 @@ from ..rewrite.row_rounds import Round, rounds_of
 from ..rewrite.scatter_chunks import free_dimensions, whole_operands
 from .gather_sites import rewritable
 from .site import Pattern, Site
+from .sizes import most_columns, received, shaped
 
 
 def find_sites(
@@ -97,17 +97,17 @@ def _gathers(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> I
         if found is None:
             continue
         is_free = found.pattern == "gather-product"
-        products = [_shaped(each.product, each.side, is_free) for each in found.operands]
+        products = [shaped(each.product, each.side, is_free) for each in found.operands]
         first = found.operands[0]
         size = shape_of(each.op.operands[0])[each.dimension]
-        cut = size if is_free else _columns(first.product, first.side)
+        cut = size if is_free else most_columns(first.product, first.side)
         yield _site(found.pattern, each, products, cut, kept=found.kept)
 
 
 def _scatters(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in scattered_products(ops, form):
-        columns = _columns(each.products[0], 1 - each.rows[0])
-        products = list(map(_shaped, each.products, each.rows))
+        columns = most_columns(each.products[0], 1 - each.rows[0])
+        products = list(map(shaped, each.products, each.rows))
         source = source_of_all(each.products, each.rows, flows.of(each.op.block))
         size = each.cut.size
         yield _site("product-scatter", each, products, size, columns=columns, source=source)
@@ -118,21 +118,21 @@ def _sums(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iter
         size, side, dimension = next(iter(free_dimensions(each, (1, 0))), (1, 0, None))
         rows = None if dimension is None else whole_operands(each, dimension)
         rows = rows or (1 - side,) * len(each.products)
-        products = list(map(_shaped, each.products, rows))
+        products = list(map(shaped, each.products, rows))
         source = source_of_all(each.products, rows, flows.of(each.op.block))
         yield _site("product-sum", each, products, size, source=source)
 
 
 def _exchanges(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in exchanges_of(form.module):
-        products = [_shaped(product) for product in each.products]
+        products = [shaped(product) for product in each.products]
         both = received(each.op, each.count) + received(each.back, each.count)
         yield _site("all-to-all", each, products, each.size, received=both)
 
 
 def _blocks(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     for each in scattered_blocks(ops, form):
-        products = [_shaped(product) for product in each.products]
+        products = [shaped(product) for product in each.products]
         scattered = received(each.back, each.count)
         yield _site("gather-scatter", each, products, each.size, scattered=scattered)
 
@@ -142,7 +142,7 @@ def _rows(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iter
         yield _site(
             "row-block",
             each,
-            [_shaped(product) for product in each.products],
+            [shaped(product) for product in each.products],
             each.size,
             collectives=(*each.gathers, *(scattered.op for scattered in each.scatters)),
             added=each.rows,
@@ -158,7 +158,7 @@ def _sequences(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) ->
         yield _site(
             "sequence-block",
             each,
-            [_shaped(product) for product in (*each.products, *scattered.products)],
+            [shaped(product) for product in (*each.products, *scattered.products)],
             each.size,
             collectives=(each.op, scattered.op),
             scattered=received(scattered.op, each.count),
@@ -170,8 +170,8 @@ def _stages(found: Round, count: int) -> Stages:
     return Stages(
         sum(received(op, count) for op in found.gathers),
         0 if found.scatter is None else received(found.scatter.op, count),
-        tuple(_shaped(product)[1] for product in found.first_products),
-        tuple(_shaped(product)[1] for product in found.last_products),
+        tuple(shaped(product)[1] for product in found.first_products),
+        tuple(shaped(product)[1] for product in found.last_products),
         len(found.gathers),
     )
 
@@ -180,7 +180,7 @@ def _exchange_blocks(
     ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows
 ) -> Iterator[Site]:
     for each in exchange_blocks_of(form.module):
-        products = [_shaped(one) for segment in each.segments for one in segment.all_products]
+        products = [shaped(one) for segment in each.segments for one in segment.all_products]
         segments = tuple(
             (
                 sum(received(op, each.count) for op in segment.exchanges),
@@ -210,7 +210,7 @@ def _loops(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Ite
         yield _site(
             "gathering-loop",
             each,
-            [_shaped(product) for product in each.products],
+            [shaped(product) for product in each.products],
             1,
             collectives=tuple(op for op, _ in each.collectives),
             readers=readers(each.loop, filled),
@@ -283,37 +283,3 @@ def _site(
         stages=stages,
         **sizes,
     )
-
-
-def received(op: ir.Operation, count: int) -> int:
-    """The bytes that a device receives in a gather, a reduce_scatter or an all_to_all."""
-    whole = op.results[0] if op.name == ALL_GATHER else op.operands[0]
-    return array_bytes(whole) * (count - 1) // count
-
-
-def _columns(product: Product, side: int) -> int:
-    shape = ir.RankedTensorType(product.op.operands[side].type).shape
-    return max((shape[dimension] for dimension in product.free[side]), default=1)
-
-
-def _shaped(
-    product: Product, side: int = 0, is_free: bool = True
-) -> tuple[ir.Operation, ProductShape]:
-    """A product and its sizes: operand `side` is that of `m` or, if not `is_free`, of `n`."""
-    rows, columns = (side, 1 - side) if is_free else (1 - side, side)
-    return product.op, ProductShape(
-        product.size(0, product.batch[0]),
-        product.size(rows, product.free[rows]),
-        product.size(columns, product.free[columns]),
-        product.size(0, product.contracted[0]),
-        _is_given(product.op.operands[columns]),
-    )
-
-
-def _is_given(value: Value) -> bool:
-    """Whether a value is an argument of a function, perhaps of another type or transposed."""
-    while (op := defining_op(value)) is not None:
-        if op.name not in ("stablehlo.transpose", "stablehlo.convert"):
-            return False
-        value = op.operands[0]
-    return ir.BlockArgument(value).owner.owner.name == "func.func"
