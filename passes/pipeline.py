@@ -34,6 +34,7 @@ from .overlap.overlap_product_scatter import OverlapProductScatter
 from .overlap.overlap_product_sum import OverlapProductSum
 from .overlap.overlap_row_block import OverlapRowBlock
 from .overlap.overlap_sequence_block import OverlapSequenceBlock
+from .overlap.store_maxima import StoreMaxima
 from .overlap.unroll_gathering_loops import UnrollGatheringLoops
 from .simplify.combine_all_reduces import CombineAllReduces
 from .simplify.elide_gathered_slices import ElideGatheredSlices
@@ -73,6 +74,7 @@ PASSES: tuple[type[Pass], ...] = (
     OverlapProductScatter,
     OverlapProductSum,
     OrderGatheredProducts,
+    StoreMaxima,
     LegalizeCollectives,
     WrapManual,
     InlineMeshes,
@@ -141,6 +143,8 @@ def overlap_passes() -> tuple[Pass, ...]:
         OverlapProductSum(),
         # Last: of some of the products that it orders, the passes before compute pieces.
         OrderGatheredProducts(),
+        # After the passes that compute pieces of a softmax, each with a maximum of its own.
+        StoreMaxima(),
     )
 
 

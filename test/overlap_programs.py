@@ -516,6 +516,7 @@ FORMS = [
             )
         ),
         ("attentions", "overlap-sequence-block", _GATHER, "sequences", SEQUENCES),
+        ("attentions", "store-maxima", "reduce", "stored-maximum", {"stored maxima": {}}),
         ("experts", "overlap-all-to-all", "all_to_all", "chunks", CHUNKS),
         (
             "trained experts",

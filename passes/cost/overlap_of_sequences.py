@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from . import libtpu
-from .libtpu_times import products, stored
+from .libtpu_times import EXPONENTIALS, products, stored
 from .machine import Machine
 from .overlap import MARGIN, SHORTEST, Plan, too_small_or_large
 from .overlap_on_tpu import plain_scatter, sent
@@ -14,10 +14,6 @@ from .rings import ring_order
 from .work import Work
 
 _CHUNKS = (4, 2)
-
-_EXPONENTIALS = {"TPU v5e": 9.3e-12, "TPU v6e": 4.8e-12, "TPU v5p": 3.1e-12}
-"""Seconds for one of softmax, with what is before and after it, in f32: from schedules for scores
-of four heads of four sequences of 4096 tokens."""
 
 _SHORTEST_IN_HOPS = 35e-6
 """Chunks that are gathered and summed in fewer seconds are left alone on v5e.
@@ -45,7 +41,7 @@ def plan_of_sequences(
         return Plan(None, reason=reason)
     if not libtpu.starts_gathers(machine) or libtpu.gathers_alone(work, machine):
         return Plan(None, reason="libtpu computes nothing beside these gathers")
-    if work.element_bytes > 2 or machine.chip.name not in _EXPONENTIALS:
+    if work.element_bytes > 2 or machine.chip.name not in EXPONENTIALS:
         reason = f"sequences of {work.element} on a {machine.chip.name} were not measured"
         return Plan(None, reason=reason)
     adds_meanwhile = libtpu.adds_meanwhile(machine)
@@ -60,7 +56,7 @@ def plan_of_sequences(
     )
     gathered, added = sent(work, machine), sent(scatter, machine)
     before = replace(work, products=work.products[:-1])
-    scores = work.exponentials * _EXPONENTIALS[machine.chip.name]
+    scores = work.exponentials * EXPONENTIALS[machine.chip.name]
     attention = products(before, machine) + scores
     plain = attention + gathered + plain_scatter(scatter, machine)
     compute = attention + max(products(scatter, machine), stored(scatter, machine))

@@ -52,8 +52,8 @@ class Work:
 
     Attributes:
       pattern: "gather-product", "gather-contraction", "product-scatter", "product-sum",
-        "gather-scatter", "all-to-all", "gathering-loop", "row-block", "sequence-block" or
-        "exchange-block".
+        "gather-scatter", "all-to-all", "gathering-loop", "row-block", "sequence-block",
+        "exchange-block" or "softmax".
       products: of one step, for a loop.
       groups: the devices that communicate, by position in the mesh.
       element, element_bytes: the type of what is sent.
@@ -77,7 +77,8 @@ class Work:
         what is computed without joining an array.
       stages: of a "row-block", in program order.
       added: the rows of all devices that a "row-block" adds up; 0 for `cut` of each device.
-      exponentials: how many numbers a "sequence-block" computes the exponential of.
+      exponentials: how many numbers a "sequence-block" or a "softmax" computes the exponential of.
+      heads: how many dimensions are batches of the product whose results a "softmax" reads.
     """
 
     pattern: str
@@ -101,6 +102,7 @@ class Work:
     stages: tuple[Stages, ...] = ()
     added: int = 0
     exponentials: int = 0
+    heads: int = 0
 
     @property
     def added_rows(self) -> int:

@@ -31,6 +31,7 @@ FormName = Literal[
     "summed-chunks",
     "asynchronous",
     "together",
+    "stored-maximum",
 ]
 Empty = Literal["allocate", "zeros"]
 
@@ -55,6 +56,7 @@ class Form:
         of sequences, where nothing is summed over rows. "sequence-sums": these, with partial sums
         for each chunk. "summed-chunks": as "row-chunks", with chunks of what is exchanged.
         "together": a gather stays, and its products are computed one right after the other.
+        "stored-maximum": what a softmax subtracts is an array of its own.
       parts: the number of chunks, or of partial sums that are on the way at a time, or of the
         steps of a loop that become one; 0 for the usual number of the form, or for all steps.
       order: the place on the ring of each member of a group; () if the members are in the order of

@@ -45,7 +45,8 @@ def compile_overlapped(
 ) -> Compiled:
     """A program compiled for a target.
 
-    Only a program in which something was chosen is compiled with the options of the target.
+    Only a program in which transfers run beside products is compiled with the options of the
+    target.
 
     Args:
       graph: of the program; None for a module of another producer.
@@ -65,13 +66,17 @@ def compile_overlapped(
     program, snapshots = lower(target.platform, setting, machine)
     if not snapshots.chosen:
         return compiled(program, {})  # As the plain one.
+
+    def options_for(made: Snapshots) -> Mapping[str, Setting]:
+        return target.compiler_options if _needs_options(made) else {}
+
     if setting.mode != "measure":
-        return compiled(program, target.compiler_options)
+        return compiled(program, options_for(snapshots))
     as_it_is = plain()
 
     def judged(changed: PortableProgram, made: Snapshots, limit: Mapping[str, Setting]) -> Verdict:
         try:
-            other = compiled(changed, {**target.compiler_options, **limit})
+            other = compiled(changed, {**options_for(made), **limit})
         except TargetError as error:
             return not_compiled(as_it_is, error)
         return better(as_it_is, other, made.chosen)
@@ -91,15 +96,21 @@ def compile_overlapped(
     return verdict.kept
 
 
+def _needs_options(made: Snapshots) -> bool:
+    return any(form.needs_options for form in made.chosen)
+
+
 def _may_overlap(graph: Graph) -> bool:
     """Whether a program communicates beside permutes, which run beside products in any case.
 
-    The coordinates of devices that are not attached take seconds to find.
+    Or has softmax. The coordinates of devices that are not attached take seconds to find.
     """
     if added_passes():
         return True
-    found = (record_of(eqn.primitive) for eqn in all_equations(graph))
-    return any(record is not None and record.hlo in _OVERLAPPED for record in found)
+    primitives = {eqn.primitive for eqn in all_equations(graph)}
+    found = (record_of(primitive) for primitive in primitives)
+    communicates = any(record is not None and record.hlo in _OVERLAPPED for record in found)
+    return communicates or any(primitive.name == "reduce_max" for primitive in primitives)
 
 
 def machine_for(signature: Signature, target: Target) -> Machine | None:
@@ -119,6 +130,6 @@ def machine_for(signature: Signature, target: Target) -> Machine | None:
 
 def with_options_here(options: CompilerOptions, snapshots: Snapshots) -> CompilerOptions:
     """The options for a program that is compiled for the devices of its mesh."""
-    if not snapshots.chosen:
+    if not _needs_options(snapshots):
         return options
     return CompilerOptions(options.given, Target.parse("local").compiler_options)

@@ -301,7 +301,7 @@ class Lowered:
             target = Target.parse(target, signature.who)
         check_target(signature, target)
         snapshots = self._snapshots_for(target.platform)
-        if not snapshots.choices(ChooseOverlap()):
+        if not snapshots.choices(ChooseOverlap(effort="force")):
             return OverlapReport(())
         return report_of(snapshots, self.overlap, machine_for(signature, target))
 

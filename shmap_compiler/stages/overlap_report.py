@@ -21,12 +21,14 @@ class OverlapChoice:
 
     Attributes:
       pattern: "gather-product", "gather-contraction", "product-scatter", "product-sum",
-        "gather-scatter", "all-to-all", "gathering-loop", "row-block" or "exchange-block".
-      line: The user's line of the communication; "" if unknown.
-      axes: The mesh axes along which devices communicate.
+        "gather-scatter", "all-to-all", "gathering-loop", "row-block", "sequence-block",
+        "exchange-block" or "softmax".
+      line: The user's line of the communication, or of the softmax; "" if unknown.
+      axes: The mesh axes along which devices communicate; none for a softmax.
       devices: The number of devices in a group.
       form: "ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll", "row-chunks",
-        "row-stages" or "summed-chunks"; "asynchronous" if it is left as it is, and with the
+        "row-stages", "sequences", "sequence-sums", "summed-chunks" or "stored-maximum";
+        "asynchronous" if it is left as it is, and with the
         target's compiler options sent while other products run; None if it is left for another
         reason.
       parts: The number of chunks or steps; 0 for the usual number of the form.

@@ -203,6 +203,44 @@ def test_options_for_attached_devices(monkeypatch):
         assert found.of_target == given
 
 
+def attention(q, k, v):
+    """Of one device, which has whole sequences."""
+    scores = jnp.einsum("bthd,bshd->bhts", q, k).astype(jnp.float32)
+    is_before = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    shares = jax.nn.softmax(jnp.where(is_before, scores, -jnp.inf)).astype(v.dtype)
+    return jnp.einsum("bhts,bshd->bthd", shares, v)
+
+
+def attending(mesh, *shape):
+    """`attention`, split over sequences, and the types of its arguments."""
+    mapped = shard_map(attention, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    return mapped, (jax.ShapeDtypeStruct(shape, jnp.bfloat16),) * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "may"),
+    [
+        (lambda x: lax.all_gather(x, "i"), True),
+        (jax.nn.softmax, True),
+        (lambda x: lax.ppermute(x, "i", [(0, 1)]), False),
+        (lambda x: jnp.exp(x).sum(), False),
+    ],
+    ids=["gather", "softmax", "permute", "exponentials"],
+)
+def test_which_programs_may_overlap(function, may):
+    specs = {"in_specs": P("i"), "out_specs": P("i"), "check_vma": False}
+    graph = shard_map(lambda x: function(x).reshape(-1), mesh=MESH, **specs).lower(X).graph
+    assert module._may_overlap(graph) == may
+
+
+def test_a_stored_maximum_needs_no_options(monkeypatch):
+    monkeypatch.setattr(type(Target.parse("local")), "compiler_options", {"some_option": "true"})
+    function, types = attending(MESH, 8, 16, 2, 4)
+    lowered = function.lower(*types, overlap="force")
+    assert [form.form.name for form in lowered.snapshots.chosen] == ["stored-maximum"]
+    assert module.with_options_here(NO_OPTIONS, lowered.snapshots).of_target == {}
+
+
 # ---------------------------------------------------------------------------------------- targets
 
 
@@ -289,6 +327,20 @@ def test_a_jitted_function_on_devices_that_are_described():
 
 def there_and_back(x):
     return jax.device_put(jax.device_put(x, jax.memory.Space.Host), jax.memory.Space.Device)
+
+
+@needs_tpu_compiler
+def test_a_softmax_whose_maximum_is_stored():
+    """libtpu stores the exponentials in f32 otherwise."""
+    function, types = attending(AbstractMesh((8,), ("i",)), 16, 3072, 4, 128)
+    lowered = function.lower(*types)
+    plain, stored = (
+        lowered.compile("tpu:v6e:2x4", overlap=mode).explain() for mode in ("off", "auto")
+    )
+    assert stored.totals.step_seconds < 0.8 * plain.totals.step_seconds
+    assert stored.memory.temporaries < 0.8 * plain.memory.temporaries
+    (choice,) = lowered.overlap_report("tpu:v6e:2x4").choices
+    assert (choice.pattern, choice.form, choice.axes) == ("softmax", "stored-maximum", ())
 
 
 @needs_tpu_compiler

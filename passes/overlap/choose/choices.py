@@ -36,13 +36,13 @@ def choices(
     may_round: bool = False,
     only_sums: bool = False,
 ) -> tuple[Choice, ...]:
-    """A choice for each site of a module in body form, in program order.
+    """A choice for each site of a module in body form, but softmax that is left, in program order.
 
     Args:
       machine: what the program is compiled for; None if its figures are not known: then nothing is
         taken, unless forced.
       may_round: whether sums may be rounded on their way, which changes results.
-      only_sums: whether to consider only products whose results are summed.
+      only_sums: whether to consider only products whose results are summed, and softmax.
     """
     # A ring is faster on TPUs, and what is forced elsewhere is what TPUs have.
     form = read_body_form(module)
@@ -55,15 +55,36 @@ def choices(
         rows=machine is not None and may_round and not is_forced,
         sequences=is_tpu and not is_forced,
         exchanged=(machine is None or is_tpu) and not is_forced,
+        exponentials=is_tpu or is_forced,
     )
     if only_sums:
-        sites = [site for site in sites if site.pattern in SUMS]
+        sites = [site for site in sites if site.pattern in (*SUMS, "softmax")]
     if not sites:
         return ()
     mesh = form.mesh
     if machine is not None and len(machine.places) != mesh.size:
         machine = None
     decide = Decision(mesh, machine, effort, may_round)
+    of_collectives = [site for site in sites if site.pattern != "softmax"]
+    found = dict[Site, Choice]()
+    if of_collectives:
+        known = _of_collectives(module, of_collectives, decide, is_forced=is_forced)
+        found |= dict(zip(of_collectives, known, strict=True))
+    # Those that are left are no places where communication waits.
+    free = (s for s in sites if s.pattern == "softmax" and not s.has_instructions)
+    found |= {choice.site: choice for choice in map(decide.alone, free) if choice.form is not None}
+    return tuple(found[site] for site in sites if site in found)
+
+
+_INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
+
+
+def _of_collectives(
+    module: ModuleOp, sites: Sequence[Site], decide: Decision, *, is_forced: bool
+) -> tuple[Choice, ...]:
+    """The choices for sites that communicate, of which there is one."""
+    machine = decide.machine
+    is_tpu = machine is not None and machine.is_tpu
     chosen = {
         site: Choice(site, None, Plan(None, reason=_INSTRUCTED))
         for site in sites
@@ -106,9 +127,6 @@ def choices(
     if not any(choice.form and choice.site.pattern == "gathering-loop" for choice in found):
         found = list(_not_ordered_in_vain(found, flows))
     return _together(_shared(found), machine)
-
-
-_INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
 
 
 def _rings_beside_sums(chosen: Mapping[Site, Choice], decide: Decision) -> dict[Site, Choice]:

@@ -32,6 +32,11 @@ class ChosenForm:
     received: int
     count: int
 
+    @property
+    def needs_options(self) -> bool:
+        """Whether transfers run beside products only with the compiler options of the target."""
+        return self.pattern != "softmax"
+
 
 _recorded: ContextVar[list[ChosenForm] | None] = ContextVar("recorded", default=None)
 

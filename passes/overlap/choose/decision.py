@@ -16,6 +16,7 @@ from ...cost.overlap import MARGIN, Plan, plan_of
 from ...cost.overlap_of_exchanges import plan_of_exchanges
 from ...cost.overlap_of_rows import plan_of_rows
 from ...cost.overlap_of_sequences import plan_of_sequences
+from ...cost.overlap_of_softmax import plan_of_softmax
 from ...cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from ...cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ...cost.rings import ring_order
@@ -41,6 +42,7 @@ _USUAL_FORMS: dict[str, FormName] = {
     "row-block": "row-chunks",
     "sequence-block": "sequences",
     "exchange-block": "summed-chunks",
+    "softmax": "stored-maximum",
 }
 _USUAL_ON_GPUS: dict[str, FormName] = {
     **_USUAL_FORMS,
@@ -173,6 +175,8 @@ class Decision:
         if self.machine is None:
             return Plan(None, reason="the figures of its devices are not known")
         work = _work(site, self.mesh, self.may_round)
+        if site.pattern == "softmax":
+            return plan_of_softmax(work, self.machine)
         rule = plan_on_tpu if self.machine.is_tpu else plan_on_gpu
         if site.pattern == "exchange-block":
             rule = plan_of_exchanges
@@ -250,6 +254,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         stages=site.stages,
         added=site.added,
         exponentials=site.exponentials,
+        heads=site.heads,
     )
 
 

@@ -1,4 +1,4 @@
-"""A place of a module where communication and computation can overlap, with its sizes."""
+"""A place of a module that a pass of this room can rewrite, with its sizes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ Pattern = Literal[
     "row-block",
     "sequence-block",
     "exchange-block",
+    "softmax",
 ]
 
 SUMS = ("product-scatter", "product-sum")
@@ -31,11 +32,11 @@ SUMS = ("product-scatter", "product-sum")
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A collective, or a loop of collectives, and the products beside which it can run.
+    """A collective, or a loop of them, and the products beside which it can run; or a softmax.
 
     Attributes:
       op: the collective on which the form is written: the gather, the reduce_scatter, the
-        all_reduce, the first of two all_to_alls, or the while of a loop.
+        all_reduce, the first of two all_to_alls, the while of a loop, or the maximum of a softmax.
       products: the products that communication can overlap with; of one step, for a loop.
       shapes: their sizes.
       axes: the axes of the group, first axis major.
@@ -46,12 +47,13 @@ class Site:
       trips: the number of steps of a loop; else 1.
       cut: the size of the dimension that is cut to pieces: the block of a device for a gather or a
         scatter, the free dimension of the gathered operand for a contraction, the largest free one
-        for a sum, the dimension beside the exchanged one for all_to_alls; 1 for a loop.
+        for a sum, the dimension beside the exchanged one for all_to_alls; 1 for a loop. The numbers
+        in a row of a softmax.
       columns: the size of the largest free dimension of the other operand, for a scatter; the
         numbers of all sums together, for a block of exchanges.
       scattered: the bytes that a device receives in the reduce_scatter at the end of a block that
         begins with a gather; else 0.
-      exponentials: how many numbers a block of sequences computes the exponential of.
+      exponentials: of how many numbers a block of sequences, or a softmax, has the exponentials.
       reduced: how much of `received` is of reduce_scatters, for a loop.
       copied: the bytes that a step of a loop computes for the next one, or for another loop.
       kept: the bytes of a gathered array that is put together from pieces, because other operations
@@ -59,7 +61,7 @@ class Site:
       source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
-      segments, stages, added: see `Work`.
+      segments, stages, added, heads: see `Work`.
     """
 
     pattern: Pattern
@@ -85,6 +87,7 @@ class Site:
     stages: tuple[Stages, ...] = ()
     added: int = 0
     exponentials: int = 0
+    heads: int = 0
 
     @property
     def has_instructions(self) -> bool:

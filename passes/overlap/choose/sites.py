@@ -1,4 +1,4 @@
-"""The places of a module where communication and computation can overlap.
+"""The places of a module where communication and computation can overlap, and softmax.
 
     site = find_sites(module)[0]
     site.pattern, site.axes, site.count     "gather-product", ("i",), 8
@@ -30,6 +30,7 @@ from ..find.gathers import gathers
 from ..find.loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from ..find.row_blocks import row_blocks_of
 from ..find.row_sources import Source, source_of_all
+from ..find.row_sums import REDUCE
 from ..find.scatters import scattered_products, summed_products
 from ..find.sequence_blocks import sequence_blocks_of
 from ..rewrite.row_rounds import Round, rounds_of
@@ -37,6 +38,7 @@ from ..rewrite.scatter_chunks import free_dimensions, whole_operands
 from .gather_sites import rewritable
 from .site import Pattern, Site
 from .sizes import most_columns, received, shaped
+from .softmax_sites import softmax_sites
 
 
 def find_sites(
@@ -47,6 +49,7 @@ def find_sites(
     rows: bool = False,
     sequences: bool = False,
     exchanged: bool = False,
+    exponentials: bool = False,
 ) -> tuple[Site, ...]:
     """The sites of a module in body form, in program order.
 
@@ -59,6 +62,7 @@ def find_sites(
       rows: whether to look for those of the pattern "row-block".
       sequences: whether to look for those of the pattern "sequence-block".
       exchanged: whether to look for those of the pattern "exchange-block".
+      exponentials: whether to look for those of the pattern "softmax".
     """
     form = form or read_body_form(module)
     if form.is_partly_manual:
@@ -73,6 +77,7 @@ def find_sites(
             (_rows, rows),
             (_sequences, sequences),
             (_exchange_blocks, exchanged),
+            (softmax_sites, exponentials),
         )
         if not is_wanted
     ]
@@ -233,6 +238,7 @@ _FINDERS: tuple[tuple[str, _Finder], ...] = (
     (ALL_GATHER, _rows),
     (ALL_GATHER, _sequences),
     (WHILE, _loops),
+    (REDUCE, softmax_sites),
 )
 """The operations on which forms are written, and what finds the sites of a pattern among them."""
 

@@ -17,6 +17,7 @@ from shmap_passes.cost.networks import Nodes, Torus
 from shmap_passes.cost.overlap import Plan, plan_of
 from shmap_passes.cost.overlap_of_rows import plan_of_rows
 from shmap_passes.cost.overlap_of_sequences import plan_of_sequences
+from shmap_passes.cost.overlap_of_softmax import plan_of_softmax
 from shmap_passes.cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from shmap_passes.cost.overlap_on_tpu import _ring, partial_sums, plan_on_tpu, sent_meanwhile
 from shmap_passes.cost.rings import hop_seconds, ring_order
@@ -239,6 +240,56 @@ def test_sequences_that_are_left():
     without_options = dataclasses.replace(v6e, compiler_options=False)
     found = plan_of_sequences(work, without_options, 0.0)
     assert found.reason == "libtpu computes nothing beside these gathers"
+
+
+def softmax(rows, row, heads=2):
+    """Of so many rows of numbers."""
+    return Work(
+        "softmax",
+        (),
+        groups=((0,),),
+        element="f32",
+        element_bytes=4,
+        received=0,
+        cut=row,
+        exponentials=rows * row,
+        heads=heads,
+    )
+
+
+@pytest.mark.parametrize(
+    ("chip", "share"), [("v5e", 9.3 / 15.9), ("v5p", 3.1 / 6.2), ("v6e", 4.8 / 7.7)]
+)
+def test_the_maximum_of_a_softmax_is_stored(chip, share):
+    for rows, row in ((24576, 3072), (16384, 4096)):
+        found = plan_of_softmax(softmax(rows, row), MACHINES[chip])
+        assert found.name == "stored-maximum"
+        assert found.expected / found.plain == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "heads", "chips"),
+    [
+        (65536, 2048, 2, ()),
+        (12288, 3072, 2, ()),
+        (16384, 4096, 2, ("v5e", "v5p", "v6e")),
+        (16384, 6143, 2, ("v5e", "v5p", "v6e")),
+        (16384, 6144, 2, ("v5e", "v6e")),
+        (16384, 8192, 2, ("v6e",)),
+        (16384, 4096, 1, ("v6e",)),
+        (16384, 4096, 0, ()),
+    ],
+)
+def test_softmax_that_is_left(rows, row, heads, chips):
+    work = softmax(rows, row, heads)
+    plans = {chip: plan_of_softmax(work, MACHINES[chip]) for chip in ("v5e", "v5p", "v6e")}
+    assert tuple(chip for chip, found in plans.items() if found.name) == chips
+    assert all(bool(found.reason) == (chip not in chips) for chip, found in plans.items())
+
+
+def test_softmax_is_left_on_chips_where_it_was_not_measured():
+    work = softmax(16384, 4096)
+    assert plan_of_softmax(work, MACHINES["h100"]).reason.endswith("was not measured")
 
 
 def gradient_in_stages(rows, inner, between):

@@ -5,6 +5,7 @@ import itertools
 import jax
 import pytest
 import shmap_passes
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
@@ -312,7 +313,21 @@ EXPERTS_SIZES = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
 MLP = (P("i"), P(None, "i"), P("i"))
 SUMMED = (P(None, "i"), P("i"))
 TWO = (*MLP, *MLP[1:])
+
+
+def attention_of_heads(q, k, v):
+    scores = jax.numpy.einsum("bhtd,bhsd->bhts", q, k)
+    return jax.numpy.einsum("bhts,bhsd->bhtd", jax.nn.softmax(scores), v)
+
+
+def attention_with_instructions(q, k, v):
+    with set_xla_metadata(_scheduling_group_id="1"):
+        return attention_of_heads(q, k, v)
+
+
 PROGRAMS = {
+    attention_of_heads: (P(), P(), ((2, 4, 4096, 128),) * 3),
+    attention_with_instructions: (P(), P(), ((2, 4, 4096, 128),) * 3),
     summed_twice: (SUMMED, SUMMED, ((4096, 8192), (8192, 4096))),
     summed_gradient: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
     summed_derivative: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
@@ -814,7 +829,7 @@ def test_a_gradient_whose_sums_may_be_rounded_is_computed_in_chunks_of_rows(fun,
 )
 def test_attention_is_computed_some_sequences_at_a_time(machine, may_round, form):
     choices = chosen(attention_block, machine, may_round=may_round)
-    found = {pattern: (form, plan) for pattern, form, plan in choices}
+    found = {pattern: (form, plan) for pattern, form, plan in choices if pattern != "softmax"}
     assert found.keys() == {"gather-product", "sequence-block", "product-scatter"}
     assert found.pop("sequence-block")[0] == form
     for form, plan in found.values():
@@ -842,9 +857,27 @@ def test_sequences_are_left_without_a_place_in_memory():
     assert plans["sequence-block"].reason == reason
 
 
+@pytest.mark.parametrize("machine", [V5E, V6E, V5P])
+def test_the_maximum_of_a_softmax_is_stored(machine):
+    small = ((2, 4, 2048, 128),) * 3
+    ((pattern, form, plan),) = chosen(attention_of_heads, machine)
+    assert (pattern, form.name) == ("softmax", "stored-maximum")
+    assert plan.expected < plan.plain
+    assert chosen(attention_of_heads, machine, only_sums=True)
+    assert chosen(attention_of_heads, machine, sizes=small) == []
+    assert chosen(attention_with_instructions, machine) == []
+
+
+def test_softmax_is_left_on_other_devices():
+    for machine in (H100, None):
+        assert chosen(attention_of_heads, machine) == []
+    ((_, form, _),) = chosen(attention_of_heads, None, effort="force")
+    assert form.name == "stored-maximum"
+
+
 def test_forms_that_are_forced_are_those_of_gathers_and_sums():
     patterns = {pattern for pattern, _, _ in chosen(attention_block, V6E, effort="force")}
-    assert patterns == {"gather-product", "product-scatter"}
+    assert patterns == {"gather-product", "product-scatter", "softmax"}
 
 
 @pytest.mark.parametrize(
@@ -988,16 +1021,16 @@ def test_a_ring_takes_the_place_of_a_gathered_array_at_the_peak(columns, has_rin
 def test_no_ring_slows_down_a_large_sum_that_is_left(machine, rows, has_ring):
     """On v6e attention took 1.30 ms with a ring alone, and 1.16 without, with a sum of 64 MiB."""
     sizes = (*PROGRAMS[attention][2], (rows, 4096))
-    ((_, form, _),) = chosen(attention_and_sum, machine, sizes=sizes)
+    (_, form, _), *_ = chosen(attention_and_sum, machine, sizes=sizes)
     assert bool(form) == has_ring
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E, V5P])
 def test_a_gathered_array_stays_until_something_needs_its_last_product(machine):
     """libtpu computes the values after the scores, and a ring computes them before."""
-    ((_, form, _),) = chosen(attention, machine)
+    (_, form, _), *_ = chosen(attention, machine)
     assert form.name == "ring"
-    ((_, form, plan),) = chosen(attention_to_others, machine)
+    (_, form, plan), *_ = chosen(attention_to_others, machine)
     assert form is None
     assert plan.reason == "ring would need 32 MiB of memory more than the plain program"
 

@@ -42,6 +42,8 @@ CASES = [
     ("trained attentions", "overlap-row-block", {"form": "row-stages", "parts": 2}),
     ("attentions", "overlap-sequence-block", {"form": "sequences", "parts": 2}),
     ("attentions", "overlap-sequence-block", {"form": "sequences"}),
+    ("attentions", "store-maxima", {"form": "stored-maximum"}),
+    ("trained attentions", "store-maxima", {"form": "stored-maximum"}),
     ("experts", "overlap-all-to-all", {"form": "chunks", "parts": 4}),
     ("trained experts", "overlap-exchange-block", {"form": "summed-chunks", "parts": 4}),
     ("experts in loops", "overlap-exchange-block", {"form": "summed-chunks", "parts": 2}),
@@ -149,6 +151,7 @@ def test_products_that_read_large_arrays_last_are_computed_first(form, monkeypat
         ("layers", "unroll-gathering-loops", {"form": "unroll", "barriers": True}),
         ("summed", "overlap-product-sum", {"form": "columns", "parts": 2}),
         ("two products", "order-gathered-products", {"form": "together"}),
+        ("attentions", "store-maxima", {"form": "stored-maximum"}),
         ("blocks", "overlap-gather-scatter", {"form": "stages", "parts": 2}),
     ],
 )

@@ -1,0 +1,33 @@
+"""Softmax as sites, which communicate nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jaxlib.mlir import ir
+
+from ...ir.body_form import BodyForm
+from ...ir.dataflow import Dataflows
+from ...ir.types import element_bytes, element_of
+from ..find.softmax import softmaxes
+from .site import Site
+
+
+def softmax_sites(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
+    """A site for each softmax whose maximum is one of some reductions."""
+    for each in softmaxes(ops):
+        element, product = element_of(each.op.operands[0]), each.product
+        yield Site(
+            "softmax",
+            each.op,
+            products=(),
+            shapes=(),
+            axes=(),
+            count=1,
+            element=str(element),
+            element_bytes=element_bytes(element),
+            received=0,
+            cut=each.row,
+            exponentials=each.numbers,
+            heads=len(product.batch[0]) if product is not None else 0,
+        )
