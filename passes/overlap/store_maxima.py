@@ -1,4 +1,4 @@
-"""Stores the maximum that a softmax subtracts, so that nothing else is computed in its kernel.
+"""Stores the maximum that a softmax subtracts, so that nothing else is in its kernel.
 
 libtpu computes the maximum of a row and what is subtracted from it in one kernel, if it can, which
 stores the exponentials as f32, and may read broadcast constants from memory. With an optimization
@@ -39,7 +39,7 @@ from .rewrite.rewriting import RewritingPass
 
 @dataclass(frozen=True)
 class StoreMaxima(RewritingPass[Softmax]):
-    """Stores the maximum that a softmax subtracts, so that nothing else is computed in its kernel."""
+    """Stores the maximum that a softmax subtracts, so that nothing else is in its kernel."""
 
     name = "shmap-store-maxima"
     code = "SHM-P29"
