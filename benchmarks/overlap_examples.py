@@ -26,6 +26,7 @@ import llama
 import mixture_of_experts
 import overlap
 import sequence_parallel
+import softmax
 import transformer_2d
 from compile_here import compile_in_this_process
 from jax import lax
@@ -114,6 +115,7 @@ PROGRAMS = {
     "llama recomputed": llama.recomputed_gradients,
     "llama forward": llama.forward_pass,
     "expert layers": expert_layers.gradients,
+    "attention": softmax.block,
 }
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import llama
 import overlap
 from compile_here import compile_in_this_process
+from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
@@ -83,6 +84,32 @@ def layer(sequences, times, heads, keys, mask, *gradient):
         **specs,
     )
     return mapped, (x, tuple(weights))
+
+
+def block():
+    """Attention over 4,096 tokens with its gather and its sum, and the types of its arguments.
+
+    Four sequences are split over the devices by tokens, and 32 heads inside.
+    """
+    features, heads = 4096, 32
+
+    def body(x, weights):
+        rows = lax.all_gather(x, "i", axis=1, tiled=True)
+        summed = attention(rows, weights, "causal")
+        return lax.psum_scatter(summed, "i", scatter_dimension=1, tiled=True)
+
+    of_heads = P(None, "i")
+    mapped = shard_map(
+        body,
+        mesh=AbstractMesh((DEVICES,), ("i",)),
+        in_specs=(P(None, "i"), (*(of_heads,) * 3, P("i"))),
+        out_specs=P(None, "i"),
+    )
+    x, inner, out = (
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+        for shape in ((4, 4096, features), (features, heads, HEAD), (heads, HEAD, features))
+    )
+    return mapped, (x, (inner, inner, inner, out))
 
 
 def compared(name, target):
