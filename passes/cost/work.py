@@ -78,7 +78,8 @@ class Work:
       stages: of a "row-block", in program order.
       added: the rows of all devices that a "row-block" adds up; 0 for `cut` of each device.
       exponentials: how many numbers a "sequence-block" or a "softmax" computes the exponential of.
-      heads: how many dimensions are batches of the product whose results a "softmax" reads.
+      heads, queries: of the product of which a "softmax" is, how many dimensions are batches, and
+        how many are free ones of the operand that has most.
     """
 
     pattern: str
@@ -103,6 +104,7 @@ class Work:
     added: int = 0
     exponentials: int = 0
     heads: int = 0
+    queries: int = 0
 
     @property
     def added_rows(self) -> int:

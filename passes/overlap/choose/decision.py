@@ -255,6 +255,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         added=site.added,
         exponentials=site.exponentials,
         heads=site.heads,
+        queries=site.queries,
     )
 
 

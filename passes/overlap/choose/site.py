@@ -37,7 +37,8 @@ class Site:
     Attributes:
       op: the collective on which the form is written: the gather, the reduce_scatter, the
         all_reduce, the first of two all_to_alls, the while of a loop, or the maximum of a softmax.
-      products: the products that communication can overlap with; of one step, for a loop.
+      products: the products that communication can overlap with; of one step, for a loop; that of
+        which a softmax is, if any.
       shapes: their sizes.
       axes: the axes of the group, first axis major.
       count: the number of devices in the group.
@@ -61,7 +62,7 @@ class Site:
       source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
-      segments, stages, added, heads: see `Work`.
+      segments, stages, added, heads, queries: see `Work`.
     """
 
     pattern: Pattern
@@ -88,6 +89,7 @@ class Site:
     added: int = 0
     exponentials: int = 0
     heads: int = 0
+    queries: int = 0
 
     @property
     def has_instructions(self) -> bool:

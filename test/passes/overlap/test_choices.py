@@ -320,6 +320,13 @@ def attention_of_heads(q, k, v):
     return jax.numpy.einsum("bhts,bhsd->bhtd", jax.nn.softmax(scores), v)
 
 
+def attention_of_groups(q, k, v):
+    """Of queries of which two share keys."""
+    q = q.reshape(2, 2, 2, 4096, 64)
+    scores = jax.numpy.einsum("bgqtd,bgsd->bgqts", q, k)
+    return jax.numpy.einsum("bgqts,bgsd->bgqtd", jax.nn.softmax(scores), v)
+
+
 def attention_with_instructions(q, k, v):
     with set_xla_metadata(_scheduling_group_id="1"):
         return attention_of_heads(q, k, v)
@@ -327,6 +334,7 @@ def attention_with_instructions(q, k, v):
 
 PROGRAMS = {
     attention_of_heads: (P(), P(), ((2, 4, 4096, 128),) * 3),
+    attention_of_groups: (P(), P(), ((2, 4, 4096, 64), *((2, 2, 4096, 64),) * 2)),
     attention_with_instructions: (P(), P(), ((2, 4, 4096, 128),) * 3),
     summed_twice: (SUMMED, SUMMED, ((4096, 8192), (8192, 4096))),
     summed_gradient: (SUMMED, SUMMED, ((8192, 16384), (16384, 8192))),
@@ -866,6 +874,11 @@ def test_the_maximum_of_a_softmax_is_stored(machine):
     assert chosen(attention_of_heads, machine, only_sums=True)
     assert chosen(attention_of_heads, machine, sizes=small) == []
     assert chosen(attention_with_instructions, machine) == []
+
+
+@pytest.mark.parametrize("machine", [V5E, V6E, V5P])
+def test_softmax_of_groups_of_short_queries_is_left_on_v5e_and_v5p(machine):
+    assert bool(chosen(attention_of_groups, machine)) == (machine == V6E)
 
 
 def test_softmax_is_left_on_other_devices():
