@@ -72,6 +72,9 @@ class WriteRandomForms(Pass):
             parts = draw.choice((1, 2, 4) if name == "partial-sums" else (0, 2, 3, 4, 8))
             flags = {key: draw.random() < 0.5 for key in FLAGS}
             form.write(site.op, form.Form(name, parts, **flags))
+        for site in find_sites(module, body, exponentials=True):
+            if site.pattern == "softmax" and draw.random() < 0.5:
+                form.write(site.op, form.Form("stored-maximum"))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,12 @@ from shmap_passes import PASSES, PipelineError, parse_pipeline
 from shmap_passes.cost.chips import H100_SXM, TPU_V5E, TPU_V5P, TPU_V6E
 from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
+from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
+from shmap_passes.overlap.find.row_sums import REDUCE
+from shmap_passes.overlap.find.softmax import softmaxes
 from shmap_passes.overlap.form import Form, read
+from shmap_passes.pipeline import overlap_passes
 
 from shmap_compiler import shard_map
 
@@ -879,6 +883,21 @@ def test_the_maximum_of_a_softmax_is_stored(machine):
 @pytest.mark.parametrize("machine", [V5E, V6E, V5P])
 def test_softmax_of_groups_of_short_queries_is_left_on_v5e_and_v5p(machine):
     assert bool(chosen(attention_of_groups, machine)) == (machine == V6E)
+
+
+def test_the_maximum_of_each_chunk_of_sequences_is_stored():
+    """A chunk is computed as a copy of the operations of the block, with the forms on them."""
+
+    def left(module):
+        return [*softmaxes(find_ops(module.operation, [REDUCE]))]
+
+    *rewriting, storing = overlap_passes()
+    with shmap_passes.make_context():
+        module = ir.Module.parse(body(attention_block))
+        shmap_passes.run(module, [ChooseOverlap(machine=V6E.text), *rewriting])
+        assert left(module)
+        shmap_passes.run(module, [storing])
+        assert not left(module)
 
 
 def test_softmax_is_left_on_other_devices():
