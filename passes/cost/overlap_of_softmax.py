@@ -12,8 +12,8 @@ from .work import Work
 _SHORTEST_ROW = 3072
 """Shorter rows may be in one kernel with the product before them, or in VMEM.
 
-Of nine layers with 512 to 2048 tokens, four took 28 to 34% less time on v6e with stored maxima, and
-three 13 to 53% more; on v5e and v5p one took 30% less, and all others took 8 to 64% more.
+Of ten layers with 512 to 2048 tokens, four took 30 to 34% less time on v6e with stored maxima, and
+three 13 to 53% more; on v5e and v5p one took 30% less, and the others 9 to 64% more.
 """
 
 _FEWEST = 64 << 20
