@@ -19,7 +19,8 @@ that has a form 100%); with `effort=try`, at most 100%; with `effort=force`, wha
 is best left, as products run beside it that need nothing of it, counts as chosen in the form
 "asynchronous", and is not rewritten. Without a machine only forced forms are chosen. Partial sums
 are rounded between devices only with `may_round`. With `only_sums`, products of gathered operands,
-exchanges and loops stay as they are.
+exchanges and loops stay as they are. For softmax, which waits for no transfer, the rule is in
+passes/cost/overlap_of_softmax.py.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class OverlapSetting:
     """A mode, and whether sums may be rounded on their way between devices.
 
     Attributes:
-      only_sums: whether only products whose results are summed are rewritten.
+      only_sums: whether only products whose results are summed, and softmax, are rewritten.
     """
 
     mode: OverlapMode = "off"

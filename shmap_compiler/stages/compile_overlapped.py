@@ -101,9 +101,10 @@ def _needs_options(made: Snapshots) -> bool:
 
 
 def _may_overlap(graph: Graph) -> bool:
-    """Whether a program communicates beside permutes, which run beside products in any case.
+    """Whether a program may have something to rewrite: communication, or the maximum of a softmax.
 
-    Or has softmax. The coordinates of devices that are not attached take seconds to find.
+    Permutes run beside products in any case. The coordinates of devices that are not attached, for
+    which a form is chosen, take seconds to find.
     """
     if added_passes():
         return True

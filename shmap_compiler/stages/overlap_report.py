@@ -28,9 +28,8 @@ class OverlapChoice:
       devices: The number of devices in a group.
       form: "ring", "rows", "columns", "partial-sums", "chunks", "stages", "unroll", "row-chunks",
         "row-stages", "sequences", "sequence-sums", "summed-chunks" or "stored-maximum";
-        "asynchronous" if it is left as it is, and with the
-        target's compiler options sent while other products run; None if it is left for another
-        reason.
+        "asynchronous" if it is left as it is, and with the target's compiler options sent while
+        other products run; None if it is left for another reason.
       parts: The number of chunks or steps; 0 for the usual number of the form.
       plain_seconds: The expected time of the plain program; None if no form was considered.
       expected_seconds: That of the form.

@@ -70,7 +70,7 @@ def choices(
     if of_collectives:
         known = _of_collectives(module, of_collectives, decide, is_forced=is_forced)
         found |= dict(zip(of_collectives, known, strict=True))
-    # Those that are left are no places where communication waits.
+    # Nothing waits for communication at a softmax, so those that are left are not reported.
     free = (s for s in sites if s.pattern == "softmax" and not s.has_instructions)
     found |= {choice.site: choice for choice in map(decide.alone, free) if choice.form is not None}
     return tuple(found[site] for site in sites if site in found)

