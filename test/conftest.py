@@ -159,6 +159,27 @@ def pytest_configure(config) -> None:
         config.pluginmanager.register(CpuTimes(path))
 
 
+@pytest.fixture
+def compilation_cache(tmp_path):
+    """JAX's persistent cache, of all programs, in a folder of the test."""
+    import jax
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path / "compilation_cache"),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for given in (settings, before):
+        reset_cache()
+        for name, value in given.items():
+            jax.config.update(name, value)
+        if given is settings:
+            yield
+    reset_cache()
+
+
 @pytest.fixture(scope="session")
 def announce(tmp_path_factory):
     """Records the random program that is about to run: XLA may end the process.

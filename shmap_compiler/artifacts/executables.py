@@ -7,6 +7,8 @@ files only from those you trust.
 from __future__ import annotations
 
 import math
+import re
+import sys
 from dataclasses import asdict
 
 import jax
@@ -28,6 +30,11 @@ from shmap_compiler.targets.compiler_build import compiler_build
 
 KIND = "executable"
 PROGRAM, HLO = "program.pickle", "hlo.txt"
+
+_MACHINE_CODE = {"linux": b"\x7fELF", "darwin": b"\xcf\xfa\xed\xfe"}
+"""How it begins, by operating system."""
+_NEEDS_CODE = re.compile(r", kind=kLoop,")
+"""Fusions that XLA compiles to it for CPUs; libraries have code for others."""
 
 
 def write_executable(executable: LoadedProgram) -> bytes:
@@ -54,9 +61,10 @@ def write_executable(executable: LoadedProgram) -> bytes:
         "memory": asdict(MemoryAnalysis.of(executable.memory_analysis())),
         "signature": described,
     }
-    program = _serialized(executable)
-    hlo = executable.as_text().encode()
-    return pack(Container(KIND, header, {PROGRAM: program, HLO: hlo, **parts}))
+    program, hlo = _serialized(executable), executable.as_text()
+    if devices[0].platform == "cpu" and _lacks_code(program, hlo):
+        raise ArtifactError(signature.who, [_READ_BEFORE])
+    return pack(Container(KIND, header, {PROGRAM: program, HLO: hlo.encode(), **parts}))
 
 
 def write_compiled(signature: Signature, contents: Container) -> bytes:
@@ -122,6 +130,15 @@ def _serialized(executable: LoadedProgram) -> bytes:
         raise ArtifactError(executable.signature.who, [problem]) from error
 
 
+def _lacks_code(program: bytes, hlo: str) -> bool:
+    """Whether the machine code of a program for CPUs is missing among what XLA serialized.
+
+    XLA forgets it when it reads a program, so what is saved again cannot run.
+    """
+    begin = _MACHINE_CODE.get(sys.platform)
+    return begin is not None and begin not in program and bool(_NEEDS_CODE.search(hlo))
+
+
 def _devices(container: Container, signature: Signature) -> list[Device]:
     header, who = container.header, signature.who
     kind = field(header, "device_kind", str)
@@ -160,6 +177,16 @@ def _devices(container: Container, signature: Signature) -> list[Device]:
     if problems:
         raise ArtifactError(who, problems)
     return there
+
+
+_READ_BEFORE = Problem(
+    "the compiled program",
+    "one that was read from a file, or from JAX's compilation cache: XLA does not keep its code "
+    "for CPUs",
+    "one that was compiled in this process",
+    "copy the file that it was loaded from, or compile it with JAX_ENABLE_COMPILATION_CACHE=0, or "
+    "save the lowered program instead: lower(...).save(path)",
+)
 
 
 def _calls_back(line: str) -> Problem:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax import lax
@@ -17,6 +17,8 @@ from shmap_compiler.explain.replica_groups import Groups, groups_of_text
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
+
+_T = TypeVar("_T")
 
 _AFTER = re.compile(r"\.after_(?:tpu-)?spmd-partitioning\.")
 _COLLECTIVE = re.compile(r"\bchannel_id=(\d+), replica_groups=(.*)")
@@ -58,12 +60,11 @@ def partition(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, Partiti
     Raises:
       NotPartitioned: the program runs on one device.
     """
-    with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
-        compiled = lowered.compile(compiler_options=_dump_options(folder))
-        tree = jax.tree.structure(compiled.args_info)
-        shardings = tree.flatten_up_to(compiled.input_shardings)
-        kept = tuple(k for k, sharding in enumerate(shardings) if sharding is not None)
-        return compiled, _read(folder, kept)
+    compiled, made = _dumped(lambda options: lowered.compile(compiler_options=options))
+    tree = jax.tree.structure(compiled.args_info)
+    shardings = tree.flatten_up_to(compiled.input_shardings)
+    kept = tuple(k for k, sharding in enumerate(shardings) if sharding is not None)
+    return compiled, Partitioned(*made, kept)
 
 
 def partition_for(
@@ -85,9 +86,8 @@ def partition_for(
       NotPartitioned: the program runs on one device.
     """
     program = portable_of(jitted, args, compiled, target.platform)
-    with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
-        program.compile(target, progress, compiler_options=_dump_options(folder))
-        return _read(folder, tuple(program.kept))
+    _, made = _dumped(lambda options: program.compile(target, progress, compiler_options=options))
+    return Partitioned(*made, tuple(program.kept))
 
 
 def portable_of(
@@ -112,6 +112,20 @@ def portable_of(
     return lower_function(placed, jax.tree.unflatten(tree, types), platform)
 
 
+def _dumped(compile_: Callable[[dict[str, Setting]], _T]) -> tuple[_T, tuple[bytes, str]]:
+    """What a function compiles with some options, and the HLO after partitioning: proto and text.
+
+    Raises:
+      NotPartitioned: the program runs on one device.
+    """
+    for options in (_dump_options, _new_dump_options):
+        with tempfile.TemporaryDirectory(prefix="shmap_") as folder:
+            compiled = compile_(options(folder))
+            if made := _read(folder):
+                return compiled, made
+    raise NotPartitioned
+
+
 def _dump_options(folder: str) -> dict[str, Setting]:
     """Compiler options; their values have to be booleans for libtpu."""
     return {
@@ -122,13 +136,21 @@ def _dump_options(folder: str) -> dict[str, Setting]:
     }
 
 
-def _read(folder: str, kept: tuple[int, ...]) -> Partitioned:
+def _new_dump_options(folder: str) -> dict[str, Setting]:
+    """Options with which no program was compiled before.
+
+    What is in JAX's persistent cache is not compiled again, and its keys leave out the others.
+    """
+    return {**_dump_options(folder), "xla_dump_emitter_re": folder}
+
+
+def _read(folder: str) -> tuple[bytes, str] | None:
     files = [path for path in Path(folder).iterdir() if _AFTER.search(path.name)]
     protos = sorted(path for path in files if path.name.endswith(".hlo.pb"))
     texts = sorted(path for path in files if path.name.endswith(".txt"))
     if not protos or not texts:
-        raise NotPartitioned
-    return Partitioned(_module_of(protos[-1].read_bytes()), texts[-1].read_text(), kept)
+        return None
+    return _module_of(protos[-1].read_bytes()), texts[-1].read_text()
 
 
 def _module_of(proto: bytes) -> bytes:

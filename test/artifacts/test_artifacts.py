@@ -331,6 +331,39 @@ def test_program_that_calls_back(saved, tmp_path):
         saved(on_rows(body).lower(A), tmp_path / "f")
 
 
+def sines():
+    """A new program, of which JAX and we know nothing, each time."""
+
+    def sines(x):
+        return 2 * jnp.sin(x) + x
+
+    return on_rows(sines).lower(A)
+
+
+NO_CODE = re.compile(r"(?s)one that was read from a file, or from JAX's .*copy the file")
+
+
+def test_loaded_executable_is_not_saved_again(tmp_path):
+    """XLA would leave out its machine code."""
+    loaded = executable(sines(), tmp_path / "f")
+    with pytest.raises(ArtifactError, match=NO_CODE):
+        loaded.save(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_loaded_executable_without_machine_code_is_saved_again(tmp_path):
+    executable(MATMUL.lower(A, B), tmp_path / "f").save(tmp_path / "again")
+    assert np.array_equal(load(tmp_path / "again")(A, B), A @ B)
+
+
+def test_executable_from_the_compilation_cache_is_not_saved(compilation_cache, tmp_path):
+    sines().compile().save(tmp_path / "f")
+    again = sines().compile()
+    with pytest.raises(ArtifactError, match=NO_CODE):
+        again.save(tmp_path / "again")
+    assert np.array_equal(load(tmp_path / "f")(A), again(A))
+
+
 @jax.tree_util.register_pytree_node_class
 class Nameless:
     """A container of whose parts JAX knows no names."""

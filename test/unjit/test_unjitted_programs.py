@@ -343,6 +343,15 @@ def test_meshes_of_several_processes_are_refused():
         refuse_processes("f", SimpleNamespace(is_multi_process=True, devices=devices))
 
 
+def test_programs_in_the_compilation_cache_are_partitioned_again(compilation_cache):
+    program = PROGRAMS["matmul"]
+    sources = []
+    for _ in range(3):
+        jax.clear_caches()
+        sources.append(unjit(program.jitted(), *program.args).as_python())
+    assert sources[0] == sources[1] == sources[2]
+
+
 def test_programs_have_to_fit_their_target():
     with pytest.raises(TargetError, match="8 devices in the mesh"):
         unjit(PROGRAMS["matmul"].jitted(), *PROGRAMS["matmul"].args, target="tpu:v5e:4x4")
