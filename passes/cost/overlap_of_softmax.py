@@ -14,8 +14,11 @@ _SHORTEST_ROW = 3072
 """Shorter rows may be in one kernel with the product before them, or in VMEM.
 
 Of ten layers with 512 to 2048 tokens, four took 30 to 34% less time on v6e with stored maxima, and
-three 13 to 53% more; on v5e and v5p one took 30% less, and the others 9 to 64% more.
+three 13 to 53% more; on v5e and v5p those without a mask took 9 to 64% more.
 """
+
+_FEWEST_COLUMNS = 128
+"""Those of heads whose scores are in no kernel with softmax, if they are masked or in groups."""
 
 _FEWEST = 64 << 20
 """Fewer may be in VMEM: four heads of one sequence of 3072 tokens took 16% longer on v6e."""
@@ -29,6 +32,9 @@ class _Softmax:
       saved: the seconds for each number that a stored maximum saved at least.
       longest_row: so many numbers at most. With longer ones layers took at most 4% less on v5e, and
         3% more on v5p, but a quarter of the temporaries.
+      shortest_masked: so many numbers at least, if there is a mask or a bias, and heads have
+        `_FEWEST_COLUMNS`. Layers with 2048 to 2816 tokens took 17 to 32% less time, and with 1024
+        or 1536, or 64 columns, 18 to 60% more.
       is_joined: whether the product before it may be in one kernel with it, if it has fewer than
         two dimensions of batches, or groups of queries with fewer than 128 columns. So it was
         without a mask: layers of 4096 tokens took 61% longer on v5e, and 35 and 43% on v5p.
@@ -36,12 +42,13 @@ class _Softmax:
 
     saved: float
     longest_row: float = math.inf
+    shortest_masked: int = _SHORTEST_ROW
     is_joined: bool = False
 
 
 _CHIPS = {
-    "TPU v5e": _Softmax(5.0e-12, longest_row=8191, is_joined=True),
-    "TPU v5p": _Softmax(2.1e-12, longest_row=6143, is_joined=True),
+    "TPU v5e": _Softmax(5.0e-12, longest_row=8191, shortest_masked=2048, is_joined=True),
+    "TPU v5p": _Softmax(2.1e-12, longest_row=6143, shortest_masked=2048, is_joined=True),
     "TPU v6e": _Softmax(2.9e-12),
 }
 
@@ -62,11 +69,10 @@ def plan_of_softmax(work: Work, machine: Machine) -> Plan:
 
 
 def _is_stored(work: Work, chip: _Softmax) -> bool:
-    is_large = work.exponentials >= _FEWEST and _SHORTEST_ROW <= work.cut <= chip.longest_row
-    are_scores = work.heads > 0
-    return is_large and are_scores and not (chip.is_joined and _may_be_joined(work))
-
-
-def _may_be_joined(work: Work) -> bool:
+    if not work.heads or work.exponentials < _FEWEST or work.cut > chip.longest_row:
+        return False
     (product,) = work.products
-    return work.heads < 2 or (work.queries > 1 and product.k < 128)
+    is_wide = product.k >= _FEWEST_COLUMNS
+    if chip.is_joined and (work.heads < 2 or (work.queries > 1 and not is_wide)):
+        return False
+    return work.cut >= (chip.shortest_masked if work.is_masked and is_wide else _SHORTEST_ROW)

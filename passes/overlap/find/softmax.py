@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from jaxlib.mlir import ir
 
 from ...ir.collective_ops import reduction
-from ...ir.ops import defining_op
-from ...ir.types import Value, shape_of
+from ...ir.constants import CONSTANT, is_splat
+from ...ir.ops import defining_op, is_token
+from ...ir.types import Value, element_of, shape_of
 from .consumers import users_of
 from .products import DOT, Product
 from .row_sums import reduced_dimensions
@@ -54,19 +56,45 @@ class Softmax:
 
         None if there is none.
         """
+        products = (op for op in map(defining_op, self._sources) if op is not None)
+        return next((Product.of(op) for op in products if op.name == DOT), None)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether they are computed of other arrays, too, such as a mask or a bias."""
+        return len(self._sources) > 1
+
+    @cached_property
+    def _sources(self) -> list[Value]:
+        """The arrays of which the numbers are computed, up to products and masks."""
+        found: list[Value] = []
         pending, seen = [self.op.operands[0]], set[Value]()
         while pending:
-            source = defining_op(pending.pop())
-            if source is not None and source.name == DOT:
-                return Product.of(source)
-            if source is not None and (is_fused(source.name) or source.name == _CALL):
+            value = pending.pop()
+            if is_token(value.type):
+                continue
+            source = defining_op(value)
+            is_mask = element_of(value) == ir.IntegerType.get_signless(1)
+            if source is not None and not is_mask and _passes_on(source):
                 pending += [each for each in reversed(source.operands) if each not in seen]
                 seen.update(source.operands)
-        return None
+            elif shape_of(value) and not (source is not None and _is_one_number(source)):
+                found.append(value)
+        return found
 
     @property
     def _shape(self) -> list[int]:
         return shape_of(self.op.operands[0])
+
+
+def _passes_on(op: ir.Operation) -> bool:
+    """Whether what an operation reads is followed further."""
+    return len(op.operands) > 0 and (is_fused(op.name) or op.name == _CALL)
+
+
+def _is_one_number(op: ir.Operation) -> bool:
+    """Whether an operation gives the same number everywhere."""
+    return op.name == CONSTANT and is_splat(op)
 
 
 def softmaxes(ops: Iterable[ir.Operation]) -> Iterator[Softmax]:

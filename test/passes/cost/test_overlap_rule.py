@@ -242,7 +242,7 @@ def test_sequences_that_are_left():
     assert found.reason == "libtpu computes nothing beside these gathers"
 
 
-def softmax(rows, row, heads=2, queries=1, columns=64):
+def softmax(rows, row, heads=2, queries=1, columns=64, is_masked=False):
     """Of so many rows of scores."""
     return Work(
         "softmax",
@@ -255,7 +255,11 @@ def softmax(rows, row, heads=2, queries=1, columns=64):
         exponentials=rows * row,
         heads=heads,
         queries=queries,
+        is_masked=is_masked,
     )
+
+
+MASKED = {"is_masked": True, "columns": 128}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +275,14 @@ def test_the_maximum_of_a_softmax_is_stored(chip, share):
 @pytest.mark.parametrize(
     ("rows", "row", "product", "chips"),
     [
-        (65536, 2048, {}, ()),
+        (65536, 2048, {"columns": 128}, ()),
+        (65536, 2048, MASKED, ("v5e", "v5p")),
+        (65536, 2047, MASKED, ()),
+        (65536, 2048, {**MASKED, "columns": 127}, ()),
+        (65536, 2048, {**MASKED, "queries": 2}, ("v5e", "v5p")),
+        (65536, 2048, {**MASKED, "heads": 1}, ()),
+        (32767, 2048, MASKED, ()),
+        (16384, 8192, MASKED, ("v6e",)),
         (12288, 3072, {}, ()),
         (16384, 4096, {}, ("v5e", "v5p", "v6e")),
         (16384, 6143, {}, ("v5e", "v5p", "v6e")),

@@ -324,6 +324,13 @@ def attention_of_heads(q, k, v):
     return jax.numpy.einsum("bhts,bhsd->bhtd", jax.nn.softmax(scores), v)
 
 
+def attention_to_tokens_before(q, k, v):
+    scores = jax.numpy.einsum("bhtd,bhsd->bhts", q, k)
+    is_before = jax.numpy.tri(scores.shape[-1], dtype=bool)
+    shares = jax.nn.softmax(jax.numpy.where(is_before, scores, -jax.numpy.inf))
+    return jax.numpy.einsum("bhts,bhsd->bhtd", shares, v)
+
+
 def attention_of_groups(q, k, v):
     """Of queries of which two share keys."""
     q = q.reshape(2, 2, 2, 4096, 64)
@@ -338,6 +345,7 @@ def attention_with_instructions(q, k, v):
 
 PROGRAMS = {
     attention_of_heads: (P(), P(), ((2, 4, 4096, 128),) * 3),
+    attention_to_tokens_before: (P(), P(), ((4, 4, 2048, 128),) * 3),
     attention_of_groups: (P(), P(), ((2, 4, 4096, 64), *((2, 2, 4096, 64),) * 2)),
     attention_with_instructions: (P(), P(), ((2, 4, 4096, 128),) * 3),
     summed_twice: (SUMMED, SUMMED, ((4096, 8192), (8192, 4096))),
@@ -878,6 +886,13 @@ def test_the_maximum_of_a_softmax_is_stored(machine):
     assert chosen(attention_of_heads, machine, only_sums=True)
     assert chosen(attention_of_heads, machine, sizes=small) == []
     assert chosen(attention_with_instructions, machine) == []
+
+
+@pytest.mark.parametrize("machine", [V5E, V6E, V5P])
+def test_softmax_of_shorter_rows_has_a_mask_on_v5e_and_v5p(machine):
+    sizes = ((4, 4, 2048, 128),) * 3
+    assert chosen(attention_of_heads, machine, sizes=sizes) == []
+    assert bool(chosen(attention_to_tokens_before, machine)) == (machine != V6E)
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E, V5P])
