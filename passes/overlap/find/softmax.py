@@ -74,7 +74,7 @@ class Softmax:
             if is_token(value.type):
                 continue
             source = defining_op(value)
-            is_mask = element_of(value) == ir.IntegerType.get_signless(1)
+            is_mask = element_of(value) == ir.IntegerType.get_signless(1, value.type.context)
             if source is not None and not is_mask and _passes_on(source):
                 pending += [each for each in reversed(source.operands) if each not in seen]
                 seen.update(source.operands)
