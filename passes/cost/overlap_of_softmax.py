@@ -33,11 +33,11 @@ class _Softmax:
       longest_row: so many numbers at most. With longer ones layers took at most 4% less on v5e, and
         3% more on v5p, but a quarter of the temporaries.
       shortest_masked: so many numbers at least, if there is a mask or a bias, and heads have
-        `_FEWEST_COLUMNS`. Layers with 2048 to 2816 tokens took 17 to 32% less time, and with 1024
-        or 1536, or 64 columns, 18 to 60% more.
+        `_FEWEST_COLUMNS`. Layers with 2048 to 2816 tokens took 17 to 36% less time, and with 1024
+        or 1536, or 64 columns, 15 to 60% more.
       is_joined: whether the product before it may be in one kernel with it, if it has fewer than
-        two dimensions of batches, or groups of queries with fewer than 128 columns. So it was
-        without a mask: layers of 4096 tokens took 61% longer on v5e, and 35 and 43% on v5p.
+        two dimensions of batches, or groups of queries with fewer than 128 columns. Layers of 3072
+        and 4096 tokens took 33 to 62% longer, with a mask as well; one took 32% less.
     """
 
     saved: float
