@@ -75,4 +75,4 @@ def _is_stored(work: Work, chip: _Softmax) -> bool:
     is_wide = product.k >= _FEWEST_COLUMNS
     if chip.is_joined and (work.heads < 2 or (work.queries > 1 and not is_wide)):
         return False
-    return work.cut >= (chip.shortest_masked if work.is_masked and is_wide else _SHORTEST_ROW)
+    return work.cut >= (chip.shortest_masked if work.masks and is_wide else _SHORTEST_ROW)

@@ -80,7 +80,7 @@ class Work:
       exponentials: how many numbers a "sequence-block" or a "softmax" computes the exponential of.
       heads, queries: of the product of which a "softmax" is, how many dimensions are batches, and
         how many are free ones of the operand that has most.
-      is_masked: whether a "softmax" is computed of other arrays than the product, too.
+      masks: of how many arrays besides the product a "softmax" is.
     """
 
     pattern: str
@@ -106,7 +106,7 @@ class Work:
     exponentials: int = 0
     heads: int = 0
     queries: int = 0
-    is_masked: bool = False
+    masks: int = 0
 
     @property
     def added_rows(self) -> int:

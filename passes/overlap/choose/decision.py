@@ -256,7 +256,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         exponentials=site.exponentials,
         heads=site.heads,
         queries=site.queries,
-        is_masked=site.is_masked,
+        masks=site.masks,
     )
 
 

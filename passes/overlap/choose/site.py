@@ -62,7 +62,7 @@ class Site:
       source: where the rows of a product that is summed come from; see `source_of`.
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
-      segments, stages, added, heads, queries, is_masked: see `Work`.
+      segments, stages, added, heads, queries, masks: see `Work`.
     """
 
     pattern: Pattern
@@ -90,7 +90,7 @@ class Site:
     exponentials: int = 0
     heads: int = 0
     queries: int = 0
-    is_masked: bool = False
+    masks: int = 0
 
     @property
     def has_instructions(self) -> bool:

@@ -34,5 +34,5 @@ def softmax_sites(ops: Sequence[ir.Operation], form: BodyForm, flows: Dataflows)
             exponentials=each.numbers,
             heads=sum(len(product.batch[0]) for product in products),
             queries=sum(max(map(len, product.free)) for product in products),
-            is_masked=each.is_masked,
+            masks=each.masks,
         )

@@ -60,9 +60,9 @@ class Softmax:
         return next((Product.of(op) for op in products if op.name == DOT), None)
 
     @property
-    def is_masked(self) -> bool:
-        """Whether they are computed of other arrays, too, such as a mask or a bias."""
-        return len(self._sources) > 1
+    def masks(self) -> int:
+        """Of how many other arrays they are computed, such as masks and biases."""
+        return len(self._sources) - 1
 
     @cached_property
     def _sources(self) -> list[Value]:

@@ -242,7 +242,7 @@ def test_sequences_that_are_left():
     assert found.reason == "libtpu computes nothing beside these gathers"
 
 
-def softmax(rows, row, heads=2, queries=1, columns=64, is_masked=False):
+def softmax(rows, row, heads=2, queries=1, columns=64, masks=0):
     """Of so many rows of scores."""
     return Work(
         "softmax",
@@ -255,11 +255,11 @@ def softmax(rows, row, heads=2, queries=1, columns=64, is_masked=False):
         exponentials=rows * row,
         heads=heads,
         queries=queries,
-        is_masked=is_masked,
+        masks=masks,
     )
 
 
-MASKED = {"is_masked": True, "columns": 128}
+MASKED = {"masks": 1, "columns": 128}
 
 
 @pytest.mark.parametrize(
