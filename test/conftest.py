@@ -171,13 +171,15 @@ def compilation_cache(tmp_path):
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     before = {name: getattr(jax.config, name) for name in settings}
-    for given in (settings, before):
-        reset_cache()
-        for name, value in given.items():
+
+    def use(settings):
+        reset_cache()  # JAX looks at them once
+        for name, value in settings.items():
             jax.config.update(name, value)
-        if given is settings:
-            yield
-    reset_cache()
+
+    use(settings)
+    yield
+    use(before)
 
 
 @pytest.fixture(scope="session")

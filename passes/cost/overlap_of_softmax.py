@@ -18,7 +18,7 @@ three 13 to 53% more; on v5e and v5p those without a mask took 9 to 64% more.
 """
 
 _FEWEST_COLUMNS = 128
-"""Those of heads whose scores are in no kernel with softmax, if they are masked or in groups."""
+"""Masked scores of heads with fewer, and those of groups, may be in one kernel with softmax."""
 
 _FEWEST = 64 << 20
 """Fewer may be in VMEM: four heads of one sequence of 3072 tokens took 16% longer on v6e."""
