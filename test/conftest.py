@@ -161,7 +161,7 @@ def pytest_configure(config) -> None:
 
 @pytest.fixture
 def compilation_cache(tmp_path):
-    """JAX's persistent cache, of all programs, in a folder of the test."""
+    """Switches on JAX's persistent compilation cache, for all programs, in a folder of the test."""
     import jax
     from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
@@ -173,7 +173,7 @@ def compilation_cache(tmp_path):
     before = {name: getattr(jax.config, name) for name in settings}
 
     def use(settings):
-        reset_cache()  # JAX looks at them once
+        reset_cache()  # JAX reads the settings once
         for name, value in settings.items():
             jax.config.update(name, value)
 

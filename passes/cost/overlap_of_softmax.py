@@ -18,7 +18,10 @@ three 13 to 53% more; on v5e and v5p those without a mask took 9 to 64% more.
 """
 
 _FEWEST_COLUMNS = 128
-"""Masked scores of heads with fewer, and those of groups, may be in one kernel with softmax."""
+"""Heads with fewer columns may be computed in one kernel with softmax.
+
+This holds for rows shorter than `_SHORTEST_ROW`, and for groups of queries on v5e and v5p.
+"""
 
 _FEWEST = 64 << 20
 """Fewer may be in VMEM: four heads of one sequence of 3072 tokens took 16% longer on v6e."""
@@ -33,11 +36,13 @@ class _Softmax:
       longest_row: so many numbers at most. With longer ones layers took at most 4% less on v5e, and
         3% more on v5p, but a quarter of the temporaries.
       shortest_masked: so many numbers at least, if there is a mask or a bias, and heads have
-        `_FEWEST_COLUMNS`. Layers with 2048 to 2816 tokens took 17 to 36% less time, and with 1024
-        or 1536, or 64 columns, 15 to 60% more.
+        `_FEWEST_COLUMNS` or more. Layers with 2048 to 2816 tokens took 17 to 36% less time; two
+        gradients with grouped queries took the same. Layers with 1024 or 1536 tokens, or with 64
+        columns, took 15 to 60% more.
       is_joined: whether the product before it may be in one kernel with it, if it has fewer than
-        two dimensions of batches, or groups of queries with fewer than 128 columns. Layers of 3072
-        and 4096 tokens took 33 to 62% longer, with a mask as well; one took 32% less.
+        two dimensions of batches, or groups of queries with fewer than `_FEWEST_COLUMNS`. Layers
+        of 3072 and 4096 tokens took 33 to 62% longer, with or without a mask; a causal one with one
+        head of keys took 32% less, and some took the same.
     """
 
     saved: float

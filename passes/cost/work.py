@@ -80,7 +80,7 @@ class Work:
       exponentials: how many numbers a "sequence-block" or a "softmax" computes the exponential of.
       heads, queries: of the product of which a "softmax" is, how many dimensions are batches, and
         how many are free ones of the operand that has most.
-      masks: of how many arrays besides the product a "softmax" is.
+      masks: the number of arrays other than the product that a "softmax" is computed from.
     """
 
     pattern: str

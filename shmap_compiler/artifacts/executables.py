@@ -32,9 +32,9 @@ KIND = "executable"
 PROGRAM, HLO = "program.pickle", "hlo.txt"
 
 _MACHINE_CODE = {"linux": b"\x7fELF", "darwin": b"\xcf\xfa\xed\xfe"}
-"""How it begins, by operating system."""
+"""The first bytes of an object file, by operating system; not known for others."""
 _NEEDS_CODE = re.compile(r", kind=kLoop,")
-"""Fusions that XLA compiles to it for CPUs; libraries have code for others."""
+"""A fusion that XLA compiles to machine code for CPUs; others call libraries."""
 
 
 def write_executable(executable: LoadedProgram) -> bytes:
@@ -131,9 +131,9 @@ def _serialized(executable: LoadedProgram) -> bytes:
 
 
 def _lacks_code(program: bytes, hlo: str) -> bool:
-    """Whether the machine code of a program for CPUs is missing among what XLA serialized.
+    """Whether a serialized program for CPUs has lost its machine code.
 
-    XLA forgets it when it reads a program, so what is saved again cannot run.
+    XLA discards the code when it deserializes a program, so a second copy cannot run.
     """
     begin = _MACHINE_CODE.get(sys.platform)
     return begin is not None and begin not in program and bool(_NEEDS_CODE.search(hlo))
@@ -181,10 +181,10 @@ def _devices(container: Container, signature: Signature) -> list[Device]:
 
 _READ_BEFORE = Problem(
     "the compiled program",
-    "one that was read from a file, or from JAX's compilation cache: XLA does not keep its code "
-    "for CPUs",
-    "one that was compiled in this process",
-    "copy the file that it was loaded from, or compile it with JAX_ENABLE_COMPILATION_CACHE=0, or "
+    "a program for CPUs that was read from a file or from JAX's compilation cache: XLA cannot "
+    "serialize it again",
+    "a program that was compiled in this process",
+    "copy the file it was loaded from, or compile it with JAX_ENABLE_COMPILATION_CACHE=0, or "
     "save the lowered program instead: lower(...).save(path)",
 )
 

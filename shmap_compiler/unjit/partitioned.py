@@ -113,7 +113,16 @@ def portable_of(
 
 
 def _dumped(compile_: Callable[[dict[str, Setting]], _T]) -> tuple[_T, tuple[bytes, str]]:
-    """What a function compiles with some options, and the HLO after partitioning: proto and text.
+    """Compiles a program with dumps of its HLO after partitioning.
+
+    If nothing is dumped, the program may have come from JAX's compilation cache, so it is compiled
+    a second time with options that miss the cache.
+
+    Args:
+      compile_: compiles the program with the compiler options that it is given.
+
+    Returns:
+      What `compile_` returns, and the HLO as a proto and as text.
 
     Raises:
       NotPartitioned: the program runs on one device.
@@ -137,9 +146,9 @@ def _dump_options(folder: str) -> dict[str, Setting]:
 
 
 def _new_dump_options(folder: str) -> dict[str, Setting]:
-    """Options with which no program was compiled before.
+    """The same, with one option that is part of the keys of JAX's compilation cache.
 
-    What is in JAX's persistent cache is not compiled again, and its keys leave out the others.
+    The keys leave out the other options for dumps. The folder is new, so no entry has this key.
     """
     return {**_dump_options(folder), "xla_dump_emitter_re": folder}
 

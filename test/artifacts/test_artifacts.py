@@ -332,7 +332,7 @@ def test_program_that_calls_back(saved, tmp_path):
 
 
 def sines():
-    """A new program, of which JAX and we know nothing, each time."""
+    """Lowers a function that is defined anew, so that no cache in memory has it."""
 
     def sines(x):
         return 2 * jnp.sin(x) + x
@@ -340,11 +340,11 @@ def sines():
     return on_rows(sines).lower(A)
 
 
-NO_CODE = re.compile(r"(?s)one that was read from a file, or from JAX's .*copy the file")
+NO_CODE = re.compile(r"(?s)a program for CPUs that was read from a file or .*copy the file")
 
 
 def test_loaded_executable_is_not_saved_again(tmp_path):
-    """XLA would leave out its machine code."""
+    """XLA would write it without its machine code."""
     loaded = executable(sines(), tmp_path / "f")
     with pytest.raises(ArtifactError, match=NO_CODE):
         loaded.save(tmp_path / "again")

@@ -61,12 +61,12 @@ class Softmax:
 
     @property
     def masks(self) -> int:
-        """Of how many other arrays they are computed, such as masks and biases."""
-        return len(self._sources) - 1
+        """The number of other arrays that they are computed from, such as masks and biases."""
+        return len(self._sources[1:])
 
     @cached_property
     def _sources(self) -> list[Value]:
-        """The arrays of which the numbers are computed, up to products and masks."""
+        """The arrays that the numbers are computed from: products, masks, arguments."""
         found: list[Value] = []
         pending, seen = [self.op.operands[0]], set[Value]()
         while pending:
@@ -88,12 +88,12 @@ class Softmax:
 
 
 def _passes_on(op: ir.Operation) -> bool:
-    """Whether what an operation reads is followed further."""
+    """Whether an array is computed from the operands, element by element or by a function."""
     return len(op.operands) > 0 and (is_fused(op.name) or op.name == _CALL)
 
 
 def _is_one_number(op: ir.Operation) -> bool:
-    """Whether an operation gives the same number everywhere."""
+    """Whether an operation is a constant whose elements are all equal."""
     return op.name == CONSTANT and is_splat(op)
 
 

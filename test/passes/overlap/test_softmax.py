@@ -163,6 +163,6 @@ def test_constants_of_one_number_are_no_masks(elements, count):
       }}"""
     with shmap_passes.make_context():
         module = ir.Module.parse(text)
-    # Reports are made where there is no context.
+    # Outside of the MLIR context, as in `Lowered.overlap_report`.
     (softmax,) = softmaxes(find_ops(module.operation, [REDUCE]))
     assert softmax.masks == count
