@@ -19,20 +19,25 @@ from jax.sharding import AbstractMesh
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import Problem, body_error
 from shmap_compiler.base.jax_compat import (
+    EXPANDS_HIGH_PRIMITIVES,
     AnyMesh,
     axis_of_effect,
+    has_backward_rule,
     is_axis_effect,
     jaxprs_in,
     open_jaxpr,
+    setting_of_form,
+    trace_with_axes,
 )
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Aval, Effect, Eqn, Function, Jaxpr, Parameter
 from shmap_compiler.collectives.collective_errors import let_through
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.to_reduced import to_reduced
-from shmap_compiler.jaxprs.held_programs import KERNELS
+from shmap_compiler.jaxprs.held_programs import HIGH_PRIMITIVE, KERNELS
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
 from shmap_compiler.replication.collective_rules import RULED
+from shmap_compiler.tracing.reverse_rules import as_custom_vjp
 
 
 def normalize(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str], who: str) -> Jaxpr:
@@ -63,6 +68,10 @@ class _Canonicalizer(Rewriter):
         ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        if has_backward_rule(eqn):
+            eqn = as_custom_vjp(eqn, self.trace)
+        if eqn.primitive.name == HIGH_PRIMITIVE:
+            self.problems += _refused_high_primitive(eqn)
         if eqn.primitive.name in _EXPANSIONS and eqn.primitive not in coll.COLLECTIVES:
             if not self.applies(eqn):
                 return [_left_alone(eqn)]
@@ -74,6 +83,9 @@ class _Canonicalizer(Rewriter):
             self.refuse_unknown(eqn)
             return [eqn]
         return super().equation(eqn, names)
+
+    def trace(self, fun: Function, types: Sequence[Aval]) -> Jaxpr:
+        return trace_with_axes(fun, self.mesh, sorted(self.axes), types)
 
     def refuse_unknown(self, eqn: Eqn) -> None:
         named = {axis_of_effect(e) for e in eqn.effects}
@@ -108,6 +120,28 @@ class _Canonicalizer(Rewriter):
             return [eqn.replace(primitive=lax.copy_p, params={}, invars=[source], effects=set())]
         names = {**dict(zip(template.outvars, eqn.outvars, strict=True)), **names}
         return copy_equations(template.eqns, names, source_info=eqn.source_info, ctx=eqn.ctx)
+
+
+def _refused_high_primitive(eqn: Eqn) -> list[Problem]:
+    if not EXPANDS_HIGH_PRIMITIVES:
+        return [
+            Problem(
+                f"{type(eqn.params['_prim']).__name__} at {source_line(eqn)}",
+                "a primitive of jax.experimental.hijax",
+                "JAX 0.12 or later, with which shmap_compiler can expand it",
+                "update JAX, or call a jax.custom_vjp function instead",
+            )
+        ]
+    if setting := setting_of_form(eqn):
+        return [
+            Problem(
+                f"a function called at {source_line(eqn)}",
+                f"what JAX traces with its setting {setting}",
+                "what it traces by default",
+                f"turn the setting off: `jax.config.update({setting!r}, False)`",
+            )
+        ]
+    return []
 
 
 @functools.lru_cache(maxsize=4096)
@@ -167,7 +201,9 @@ if hasattr(lax, "psum_scatter_start"):
 STARTS = frozenset(_EXPANSIONS.keys() & _STARTED.keys())
 """Primitives that start a collective; those that end it are gone with the types of futures."""
 
-_LOWERED_BY_JAX = coll.POINT_TO_POINT | {"call_hi_primitive", "call_hi_primitive_linearized"}
+_NOT_PLAIN = _EXPANSIONS.keys() | KERNELS | {HIGH_PRIMITIVE}
+
+_LOWERED_BY_JAX = coll.POINT_TO_POINT | {HIGH_PRIMITIVE, "call_hi_primitive_linearized"}
 """Primitives that stay as they are: collectives for GPUs only, which the checks know by name, and
 primitives that stand for a program until they are lowered, which `lowerable` expands for the checks
 and for emission."""
@@ -177,7 +213,7 @@ class _Plain(dict[Primitive, bool]):
     """Whether equations of a primitive stay as they are if they name no axis."""
 
     def __missing__(self, primitive: Primitive) -> bool:
-        self[primitive] = primitive.name not in _EXPANSIONS and primitive.name not in KERNELS
+        self[primitive] = primitive.name not in _NOT_PLAIN
         return self[primitive]
 
 

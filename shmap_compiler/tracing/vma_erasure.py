@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import (
     RegionOfJax,
+    has_backward_rule,
     holds_functions,
     manual_type_reductions,
     needs_varying_types,
@@ -40,9 +41,11 @@ from shmap_compiler.base.untyped import (
     Wrapped,
 )
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
+from shmap_compiler.jaxprs.rewriting import Names
 from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import OnOtherTypes
+from shmap_compiler.tracing.reverse_rules import as_custom_vjp
 from shmap_compiler.tracing.typed_primitives import as_custom_jvp
 
 
@@ -128,6 +131,11 @@ class _Erasing(_Untyping):
         self.is_named = is_named
         self.untracked = frozenset(untracked)
 
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        return super().equation(
+            as_custom_vjp(eqn, self.trace) if has_backward_rule(eqn) else eqn, names
+        )
+
     def fields(self, eqn: Eqn) -> dict[str, Parameter]:
         if eqn.primitive.name == "shard_map" and "graph" not in eqn.params:
             return {"params": replace_jaxprs_in(eqn.params, self.of_region(region_of_jax(eqn)))}
@@ -135,6 +143,10 @@ class _Erasing(_Untyping):
             call = as_custom_jvp(eqn, self.of_rule(), self.mesh, self.axes)
             return {"primitive": call.primitive, "params": call.params}
         return {"params": self.parameters(eqn)}
+
+    def trace(self, fun: Function, types: Sequence[Aval]) -> Jaxpr:
+        with varying_types():
+            return trace_with_axes(fun, self.mesh, self.axes, types)
 
     def parameters(self, eqn: Eqn) -> dict[str, Parameter]:
         params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))

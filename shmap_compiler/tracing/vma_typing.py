@@ -26,7 +26,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import Aval, Function, Jaxpr
 from shmap_compiler.jaxprs.contents import names_any
-from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP, HIGH_PRIMITIVE
 from shmap_compiler.jaxprs.transposed import transposes, transposes_operator_with
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.vma_queries import asks, casts
@@ -110,7 +110,7 @@ def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Funct
     device's own; with the latter, devices would solve different systems in different numbers of
     steps.
     """
-    backward_rules = names_any(jaxpr, [CUSTOM_VJP]) and casts(fun)
+    backward_rules = names_any(jaxpr, [CUSTOM_VJP, HIGH_PRIMITIVE]) and casts(fun)
     if backward_rules or transposes_operator_with(jaxpr, COLLECTIVE_NAMES):
         try:
             return typed()

@@ -24,6 +24,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
+from shmap_compiler.tracing.reverse_rules import with_custom_vjp
 from shmap_compiler.tracing.vma_erasure import trace_with_types
 from shmap_compiler.tracing.vma_queries import casts
 from shmap_compiler.tracing.vma_typing import REFUSALS, refused_by_types, trace_by_need
@@ -80,8 +81,11 @@ def trace_named(
         return [_inner_type(t, m, mesh) for t, m in zip(types, mappings, strict=True)]
 
     def untyped():
+        def trace(fun: Function, types: Sequence[Aval]) -> Jaxpr:
+            return trace_in_scope(fun, tuple(sizes.items()), types)
+
         with varying_types(False), jax.sharding.use_abstract_mesh(scope.mesh):
-            return trace_in_scope(traced, tuple(sizes.items()), inner_types(scope.mesh))
+            return with_custom_vjp(trace(traced, inner_types(scope.mesh)), trace)
 
     def typed():
         """The same on a mesh of the logical axes, whose types give inner derivatives a meaning."""

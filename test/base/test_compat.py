@@ -1122,6 +1122,49 @@ def test_holds_functions():
     assert not any(map(jax_compat.holds_functions, jax.make_jaxpr(jnp.sin)(1.0).eqns))
 
 
+def doubled():
+    """An equation that has a backward rule, on flat values."""
+    call = jax.custom_vjp(lambda x: {"twice": 2 * x})
+    call.defvjp(
+        lambda x: ({"twice": 2 * x}, None), lambda _, g: (3 * g["twice"],), generic_batching=True
+    )
+    (eqn,) = jax.make_jaxpr(call)(1.0).eqns
+    return eqn
+
+
+EXPANDS = pytest.mark.skipif(not jax_compat.EXPANDS_HIGH_PRIMITIVES, reason="new in JAX 0.12")
+
+
+@EXPANDS
+def test_has_backward_rule():
+    assert jax_compat.has_backward_rule(doubled())
+    assert not any(map(jax_compat.has_backward_rule, jax.make_jaxpr(jnp.sin)(1.0).eqns))
+
+
+@EXPANDS
+def test_setting_of_form():
+    assert jax_compat.setting_of_form(doubled()) == "jax_custom_vjp3"
+    assert not any(map(jax_compat.setting_of_form, jax.make_jaxpr(jnp.sin)(1.0).eqns))
+
+
+@EXPANDS
+def test_run_expanded():
+    assert jax_compat.run_expanded(doubled(), [4.0]) == [8.0]
+
+
+@EXPANDS
+def test_run_forward_rule():
+    results, _residuals = jax_compat.run_forward_rule(doubled(), [4.0], [True])
+    assert results == [8.0]
+
+
+@EXPANDS
+def test_run_backward_rule():
+    eqn = doubled()
+    _results, residuals = jax_compat.run_forward_rule(eqn, [4.0], [True])
+    assert jax_compat.run_backward_rule(eqn, residuals, [jnp.float32(1.0)]) == [3.0]
+
+
 def test_described_as():
     def user(params, *rest):
         return params

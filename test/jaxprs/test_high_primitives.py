@@ -1,14 +1,18 @@
 """Functions that JAX 0.12 keeps as primitives holding programs until they are lowered."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.interpreters import ad
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import shard_map
+from shmap_compiler import shard_map, xmap
+from shmap_compiler.base.errors import BodyError
 
 MESH = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
 X = jnp.arange(8.0)
@@ -99,3 +103,217 @@ def test_function_with_a_transpose_of_its_own_after_a_derivative_inside_equals_j
         for f in (shard_map, jax.shard_map)
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+# ------------------------------------------------------------------- rules for reverse mode only
+
+SINCE_012 = pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="new in JAX 0.12")
+ONE = jnp.ones(1)
+
+
+def scaled(w, x):
+    return w * x, lax.psum(x.sum(), "i")
+
+
+def forward(w, x):
+    return scaled(w, x), (w, x)
+
+
+def backward(residuals, cotangents):
+    (w, x), (of_product, of_sum) = residuals, cotangents
+    return lax.psum((of_product * x).sum(), "i"), of_product * w + of_sum
+
+
+def by_custom_vjp(**options):
+    call = jax.custom_vjp(scaled)
+    call.defvjp(forward, backward, **options)
+    return call
+
+
+def by_primitive():
+    hijax = importlib.import_module("jax.experimental.hijax")
+
+    class Scaled(hijax.HiPrim):
+        def __init__(self, *types):
+            self.in_avals = types
+            self.out_aval = types[1], jax.typeof(lax.psum(jnp.zeros(()), "i"))
+            self.params = {}
+            super().__init__()
+
+        def expand(self, w, x):
+            return scaled(w, x * ONE)  # an array that the program closes over
+
+        def vjp_fwd(self, nonzero, w, x):
+            return forward(w, x)
+
+        def vjp_bwd_retval(self, residuals, cotangents):
+            return backward(residuals, cotangents)
+
+    return lambda w, x: Scaled(jax.typeof(w), jax.typeof(x))(w, x)
+
+
+def by_accumulators():
+    call = jax.custom_vjp(scaled)
+
+    def accumulate(residuals, cotangents, *sums):
+        for sum_, found in zip(sums, backward(residuals, cotangents), strict=True):
+            sum_.accum(found)
+
+    call.defvjp_with_accums(forward, accumulate, generic_batching=True)
+    return call
+
+
+RULES = {
+    "primitive": by_primitive,
+    "generic": lambda: by_custom_vjp(generic_batching=True),
+    "accumulators": by_accumulators,
+}
+
+
+def used(call):
+    def body(w, x):
+        product, total = call(w, x)
+        return jnp.sin(product) + total
+
+    return body
+
+
+def in_loop(call):
+    body = used(call)
+    return lambda w, x: lax.scan(lambda c, _: (body(w, c), None), x, None, length=2)[0]
+
+
+def of_derivative(call):
+    body = used(call)
+    return lambda w, x: w * jax.grad(lambda x: body(w, x).sum())(x)
+
+
+def after_derivative(call):
+    """A derivative taken inside needs JAX's types, with which the rule is then traced."""
+    body = used(call)
+    return lambda w, x: body(w, jax.grad(lambda v: jnp.sum(jnp.sin(v) * v))(x))
+
+
+def differentiated(body, function, transform):
+    f = function(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P("i"))
+    return transform(lambda w, x: (f(w, x) ** 2).sum())(3.0, X / 7)
+
+
+OF_BOTH = {
+    "grad": lambda f: jax.jit(jax.grad(f, (0, 1))),
+    "eager": lambda f: jax.grad(f, (0, 1)),
+    "second": lambda f: jax.jit(jax.grad(lambda w, x: jax.grad(f)(w, x))),
+    "vmap": lambda f: lambda w, x: jax.vmap(jax.grad(f, (0, 1)), (0, None))(jnp.arange(w), x),
+}
+
+
+@SINCE_012
+@pytest.mark.parametrize("transform", OF_BOTH)
+@pytest.mark.parametrize("inside", [used, in_loop, of_derivative, after_derivative])
+@pytest.mark.parametrize("rule", RULES)
+def test_backward_rule_of_a_primitive_equals_that_of_a_custom_vjp(rule, inside, transform):
+    found = differentiated(inside(RULES[rule]()), shard_map, OF_BOTH[transform])
+    expected = differentiated(inside(by_custom_vjp()), jax.shard_map, OF_BOTH[transform])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
+def summed_in_vmap(w, x):
+    """The sum over devices is equal for all of a vmap, which only `generic_batching` allows."""
+    body = used(by_custom_vjp(generic_batching=True))
+    return jax.vmap(body, (0, None))(w * jnp.arange(3.0), x).sum(0)
+
+
+@SINCE_012
+def test_gradient_of_a_shared_result_of_a_vmap_equals_jax():
+    found, expected = (
+        differentiated(summed_in_vmap, f, jax.grad) for f in (shard_map, jax.shard_map)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def with_unused_result(function):
+    """(the gradients, the types of the cotangent of a result that is not used)."""
+    hijax = importlib.import_module("jax.experimental.hijax")
+    kinds = set()
+
+    class Twice(hijax.HiPrim):
+        def __init__(self, *types):
+            self.in_avals, self.out_aval, self.params = types, (types[1], types[1]), {}
+            super().__init__()
+
+        def expand(self, w, x):
+            return w * x, 2 * x
+
+        def vjp_fwd(self, nonzero, w, x):
+            return self.expand(w, x), x
+
+        def vjp_bwd_retval(self, x, cotangents):
+            of_product, of_rest = cotangents
+            kinds.add(type(of_rest))
+            return lax.psum((of_product * x).sum(), "i"), ad.Zero(jax.typeof(x).to_ct_aval())
+
+    def body(w, x):
+        return jnp.sin(Twice(jax.typeof(w), jax.typeof(x))(w, x)[0])
+
+    return differentiated(body, function, lambda f: jax.grad(f, (0, 1))), kinds
+
+
+@SINCE_012
+def test_zero_cotangents_of_a_primitive_equal_jax():
+    found, kinds = with_unused_result(shard_map)
+    expected, _ = with_unused_result(jax.shard_map)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+    assert ad.Zero in kinds
+
+
+@SINCE_012
+@pytest.mark.parametrize("resources", [{}, {"i": "i"}], ids=["vmapped", "placed"])
+def test_backward_rule_of_a_primitive_in_xmap(resources):
+    def gradient(call):
+        f = xmap(
+            lambda w, x: call(w, x)[0],
+            in_axes=({}, {0: "i"}),
+            out_axes={0: "i"},
+            axis_resources=resources,
+        )
+        with jax.set_mesh(MESH):
+            return jax.grad(lambda w: (f(w, X[:, None]) ** 2).sum())(3.0)
+
+    found = [gradient(rule()) for rule in RULES.values()]
+    np.testing.assert_allclose(found, gradient(by_custom_vjp()), rtol=1e-5)
+
+
+SETTINGS = {
+    "jax_custom_vjp3": lambda x: by_custom_vjp()(2.0, x)[0],
+    "jax_remat3": jax.checkpoint(jnp.sin),
+    "jax_scan3": lambda x: lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x),
+}
+
+
+@SINCE_012
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_hidden_settings_of_jax_are_refused(setting):
+    """With them, derivatives would be those of JAX's check_vma=False."""
+    before = getattr(jax.config, setting)
+    jax.config.update(setting, True)
+    try:
+        with pytest.raises(BodyError, match=f"turn the setting off.*{setting}"):
+            jax.jit(mapped(SETTINGS[setting], shard_map))(X)
+    finally:
+        jax.config.update(setting, before)
+
+
+@pytest.mark.skipif(jax.__version_info__ >= (0, 12), reason="JAX 0.12 expands them")
+def test_primitive_that_jax_cannot_expand_is_refused():
+    hijax = importlib.import_module("jax.experimental.hijax")
+
+    class Doubled(hijax.VJPHiPrimitive):
+        def __init__(self, type_):
+            self.in_avals, self.out_aval, self.params = (type_,), type_, {}
+            super().__init__()
+
+        def expand(self, x):
+            return 2 * x
+
+    with pytest.raises(BodyError, match=r"Doubled at (.|\n)*JAX 0\.12 or later"):
+        jax.jit(mapped(lambda x: Doubled(jax.typeof(x))(x), shard_map))(X)

@@ -6,6 +6,14 @@ A new JAX release should break this folder and `test/base/test_compat.py`, and n
 file is a chapter; this is their table.
 """
 
+from shmap_compiler.base.jax_compat.high_primitives import (
+    has_backward_rule,
+    holds_functions,
+    run_backward_rule,
+    run_expanded,
+    run_forward_rule,
+    setting_of_form,
+)
 from shmap_compiler.base.jax_compat.lowering import (
     ahead_of_time,
     call_subfunction,
@@ -48,7 +56,6 @@ from shmap_compiler.base.jax_compat.programs import (
     close_jaxpr,
     constants_to_inputs,
     equation_context,
-    holds_functions,
     is_closed,
     is_defined_in_jax,
     is_jaxpr,
@@ -86,6 +93,7 @@ from shmap_compiler.base.jax_compat.settings import (
     varying_types,
 )
 from shmap_compiler.base.jax_compat.tracing import (
+    EXPANDS_HIGH_PRIMITIVES,
     described_alike,
     described_as,
     is_of_other_mesh,
@@ -120,6 +128,7 @@ from shmap_compiler.base.jax_compat.types import (
 )
 
 __all__ = [
+    "EXPANDS_HIGH_PRIMITIVES",
     "HOST_KIND",
     "PARTLY_MANUAL_REDUCTIONS",
     "AnyMesh",
@@ -144,6 +153,7 @@ __all__ = [
     "explicit_axes",
     "fresh_module_context",
     "groups_among_other_meshes",
+    "has_backward_rule",
     "holds_functions",
     "in_memory_space",
     "is_axis_effect",
@@ -185,9 +195,13 @@ __all__ = [
     "region_of_jax",
     "replace_jaxpr",
     "replace_jaxprs_in",
+    "run_backward_rule",
+    "run_expanded",
+    "run_forward_rule",
     "run_with_axes",
     "scan_counts",
     "setting",
+    "setting_of_form",
     "settled",
     "shaped_array",
     "shardy_is_on",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -184,19 +183,6 @@ def constants_to_inputs(closed: Jaxpr) -> tuple[Jaxpr, list[AnyValue]]:
     if _CLOSED_IS_SEPARATE:
         return ClosedJaxpr(jaxpr.replace(**fields), ()), consts
     return closed.replace(**fields, consts=()), consts
-
-
-def holds_functions(eqn: Eqn) -> bool:
-    """Whether an equation contains the functions it stands for, and a rule for their derivatives.
-
-    For others of its kind, JAX makes the program when it lowers or differentiates the equation.
-    """
-    held = eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
-    if held is None:
-        return False
-    hijax: Any = importlib.import_module("jax.experimental.hijax")  # not the same in JAX 0.10
-    differentiates = type(held).jvp is not hijax.HiPrim.jvp
-    return differentiates and any(map(callable, held.params.values()))
 
 
 def scan_counts(params: dict[str, Parameter]) -> tuple[int, int]:

@@ -22,12 +22,17 @@ from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 _T = TypeVar("_T")
 
 
+_lower_jaxpr: Any = getattr(partial_eval, "lower_jaxpr2", None)
+
+EXPANDS_HIGH_PRIMITIVES = _lower_jaxpr is not None
+"""Whether `without_high_primitives` can expand them, as it can from JAX 0.12 on."""
+
+
 def without_high_primitives(closed: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> Jaxpr:
     """The jaxpr as JAX lowers it: in JAX 0.12, some primitives stand for programs until then."""
     if not getattr(closed, "is_high", False):
         return closed
-    lower: Any = getattr(partial_eval, "lower_jaxpr2")  # noqa: B009, not there in JAX 0.10
-    return run_with_axes(lambda: lower(closed), mesh, axes)
+    return run_with_axes(lambda: _lower_jaxpr(closed), mesh, axes)
 
 
 def trace_with_axes(
