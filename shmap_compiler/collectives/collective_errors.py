@@ -20,8 +20,9 @@ from shmap_compiler.base.errors import (
     UnknownAxisError,
     body_error,
 )
+from shmap_compiler.base.jax_compat import is_forbidden
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.base.untyped import DType, Eqn
+from shmap_compiler.base.untyped import AxisName, DType, Eqn
 from shmap_compiler.collectives import JAX_FORMS, record_in_jax_form
 from shmap_compiler.collectives import argument_checks as checks
 from shmap_compiler.collectives.use import Use, listed, use_in_traceback
@@ -35,9 +36,27 @@ def refused(error: Exception, who: str, sizes: Mapping[str, int]) -> ShmapError 
     unknown = list(checks.unknown_axes(use))
     if unknown and (isinstance(error, NameError) or use.name == "pcast"):
         return UnknownAxisError(who, unknown)
+    if is_forbidden(error):
+        return body_error(who, [forbidden(use.name, use.axes, use.place)])
     # An axis that is unknown to us but not to JAX belongs to a vmap inside the function.
     problems = [] if unknown else list(_problems(use))
     return body_error(who, problems or [_as_jax_says(use, error)])
+
+
+def forbidden(name: str, axes: Sequence[AxisName], place: str) -> Problem:
+    """The problem of a collective that `jax.sharding.no_collectives` forbids over these axes.
+
+    Args:
+      name: of the function of `jax.lax`, or of its primitive.
+    """
+    record = record_in_jax_form(name)
+    name = record.functions[0] if record and name not in record.functions else name
+    return Problem(
+        f"{name} over {listed(axes)} at {place}",
+        "a collective that jax.sharding.no_collectives forbids here",
+        "collectives over other axes only",
+        "communicate outside of the context, or leave the axes out of it",
+    )
 
 
 def _problems(use: Use) -> Iterator[Problem]:

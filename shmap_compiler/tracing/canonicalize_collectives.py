@@ -22,6 +22,8 @@ from shmap_compiler.base.jax_compat import (
     EXPANDS_HIGH_PRIMITIVES,
     AnyMesh,
     axis_of_effect,
+    forbidden_axes,
+    forbidden_axes_at,
     has_backward_rule,
     is_axis_effect,
     jaxprs_in,
@@ -31,9 +33,10 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Aval, Effect, Eqn, Function, Jaxpr, Parameter
-from shmap_compiler.collectives.collective_errors import let_through
+from shmap_compiler.collectives.collective_errors import forbidden, let_through
 from shmap_compiler.collectives.jax_params import named_axes
-from shmap_compiler.collectives.to_reduced import to_reduced
+from shmap_compiler.collectives.to_reduced import to_reduced, to_reduced_p
+from shmap_compiler.collectives.varying import psum_invariant_p
 from shmap_compiler.jaxprs.held_programs import HIGH_PRIMITIVE, KERNELS
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
 from shmap_compiler.replication.collective_rules import RULED
@@ -68,6 +71,8 @@ class _Canonicalizer(Rewriter):
         ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        if axes := self.forbidden(eqn):
+            self.problems.append(forbidden(eqn.primitive.name, axes, source_line(eqn)))
         if has_backward_rule(eqn):
             eqn = as_custom_vjp(eqn, self.trace)
         if eqn.primitive.name == HIGH_PRIMITIVE:
@@ -83,6 +88,18 @@ class _Canonicalizer(Rewriter):
             self.refuse_unknown(eqn)
             return [eqn]
         return super().equation(eqn, names)
+
+    def forbidden(self, eqn: Eqn) -> list[str]:
+        """The axes over which an equation communicates although the user forbids it.
+
+        Where the shares of a gradient are summed is not the user's choice, so contexts inside the
+        body say nothing about these sums.
+        """
+        is_derived = eqn.primitive is psum_invariant_p
+        axes = self.axes & (forbidden_axes() if is_derived else forbidden_axes_at(eqn))
+        if not axes or eqn.primitive.name in _SEND_NOTHING or not _names_axes(eqn):
+            return []
+        return sorted(axes.intersection(named_axes(eqn.params)))
 
     def trace(self, fun: Function, types: Sequence[Aval]) -> Jaxpr:
         return trace_with_axes(fun, self.mesh, sorted(self.axes), types)
@@ -200,6 +217,8 @@ if hasattr(lax, "psum_scatter_start"):
 
 STARTS = frozenset(_EXPANSIONS.keys() & _STARTED.keys())
 """Primitives that start a collective; those that end it are gone with the types of futures."""
+
+_SEND_NOTHING = _CASTS.keys() | {coll.axis_index_p.name, to_reduced_p.name}
 
 _NOT_PLAIN = _EXPANSIONS.keys() | KERNELS | {HIGH_PRIMITIVE}
 

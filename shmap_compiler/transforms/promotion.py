@@ -182,13 +182,15 @@ class Promoter:
 
 
 def _pvary(x: Atom, axes: tuple[str, ...], out: Atom, near: Eqn | None) -> Eqn:
-    source = near.source_info if near else None
-    return jex_core.new_jaxpr_eqn([x], [out], pvary_p, {"axes": axes}, set(), source)
+    source, context = (near.source_info, near.ctx) if near else (None, None)
+    return jex_core.new_jaxpr_eqn([x], [out], pvary_p, {"axes": axes}, set(), source, context)
 
 
 def _psum_invariant(x: Atom, axes: tuple[str, ...], out: Atom, near: Eqn) -> Eqn:
     params: dict[str, Any] = {"axes": axes}
-    return jex_core.new_jaxpr_eqn([x], [out], psum_invariant_p, params, set(), near.source_info)
+    return jex_core.new_jaxpr_eqn(
+        [x], [out], psum_invariant_p, params, set(), near.source_info, near.ctx
+    )
 
 
 def scaled(x: Atom, factor: float, out: Atom, near: Eqn) -> Eqn:

@@ -812,6 +812,34 @@ def test_is_readable_name(name, readable):
     assert jax_compat.is_readable_name(name) == readable
 
 
+def test_forbidden_axes():
+    assert jax_compat.forbidden_axes() == set()
+    if hasattr(jax.sharding, "no_collectives"):
+        with jax.sharding.no_collectives({"i"}):
+            assert jax_compat.forbidden_axes() == {"i"}
+
+
+def test_forbidden_axes_at():
+    (eqn,) = jax.make_jaxpr(jnp.sin)(W).eqns
+    assert jax_compat.forbidden_axes_at(eqn) == set()
+    if hasattr(jax.sharding, "no_collectives"):
+        with jax.sharding.no_collectives({"i"}):
+            (eqn,) = jax.make_jaxpr(jnp.sin)(W).eqns
+        assert jax_compat.forbidden_axes_at(eqn) == {"i"}
+
+
+def test_is_forbidden():
+    assert not jax_compat.is_forbidden(ValueError("no"))
+    if hasattr(jax.sharding, "no_collectives"):
+        f = jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=MESH, in_specs=P(), out_specs=P())
+        with (
+            pytest.raises(Exception, match="no_collectives") as raised,
+            jax.sharding.no_collectives({"i"}),
+        ):
+            jax.eval_shape(f, W)
+        assert jax_compat.is_forbidden(raised.value)
+
+
 def test_equation_context():
     (plain,) = jax.make_jaxpr(jnp.sin)(W).eqns
     (again,) = jax.make_jaxpr(jnp.sin)(W).eqns

@@ -95,6 +95,26 @@ def collectives(body, shard_map):
     return Counter((op[1], *_GROUP.findall(op[0].splitlines()[-1])) for op in found)
 
 
+def gradients(function, body):
+    f = function(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P("i"))
+    lowered = jax.jit(jax.grad(lambda w, x: f(w, x).sum())).lower(np.float32(2), X)
+    return lowered.as_text()
+
+
+def weighted(w, x):
+    with group(1):
+        y = w * x
+    return jnp.sin(y)
+
+
+def test_sum_of_a_gradient_has_the_instructions_of_what_it_is_derived_from():
+    """In the backward pass, the devices' shares of the gradient of `w` are summed."""
+    pattern = re.compile(r'"stablehlo.all_reduce".*?\}\) (\{.*?\})? ?:', re.DOTALL)
+    ours, theirs = (pattern.findall(gradients(f, weighted)) for f in (shard_map, jax.shard_map))
+    assert ours == theirs
+    assert "_scheduling_group_id" in ours[0]
+
+
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 def test_collectives_with_instructions_are_those_of_jax(body):
     ours = collectives(body, shard_map)

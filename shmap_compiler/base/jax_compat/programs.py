@@ -198,6 +198,16 @@ def equation_context(eqn: Eqn) -> Setting:
     return eqn.ctx
 
 
+def forbidden_axes_at(eqn: Eqn) -> frozenset[str]:
+    """The axes over which `jax.sharding.no_collectives` forbade collectives where it was traced."""
+    return getattr(eqn.ctx, "no_collectives", frozenset())
+
+
+def is_forbidden(error: Exception) -> bool:
+    """Whether JAX rejected a collective that `jax.sharding.no_collectives` forbids."""
+    return type(error).__name__ == "ForbiddenCollectiveError"
+
+
 @dataclass(frozen=True)
 class RegionOfJax:
     """A `jax.shard_map` as it is traced.

@@ -133,17 +133,23 @@ def _set_xla_log_level(level: str) -> None:
 
 def lowering_config() -> tuple[Setting, ...]:
     """The settings of JAX, of this thread, on which the lowering of a primitive depends."""
-    return tuple(
-        setting(name)
-        for name in (
-            "jax_enable_x64",
-            "jax_default_matmul_precision",
-            "jax_threefry_partitionable",
-            "jax_use_shardy_partitioner",
-            "jax_default_prng_impl",
-            "jax_numpy_dtype_promotion",
-        )
+    names = (
+        "jax_enable_x64",
+        "jax_default_matmul_precision",
+        "jax_threefry_partitionable",
+        "jax_use_shardy_partitioner",
+        "jax_default_prng_impl",
+        "jax_numpy_dtype_promotion",
     )
+    return (*map(setting, names), forbidden_axes())
+
+
+_no_collectives: Any = getattr(jax.sharding, "no_collectives", None)  # from JAX 0.12 on
+
+
+def forbidden_axes() -> frozenset[str]:
+    """The axes over which `jax.sharding.no_collectives` forbids collectives in this thread."""
+    return getattr(_no_collectives, "value", frozenset())
 
 
 # JAX offers no other way to find the axes that vmap names.
