@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 
+from shmap_compiler.base.jax_compat import is_high_type
 from shmap_compiler.base.untyped import Aval, Leaf
 
 
@@ -12,9 +13,10 @@ def type_of(leaf: Leaf) -> Aval:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     try:
-        return jax.typeof(leaf)
+        type_ = jax.typeof(leaf)
     except (TypeError, OverflowError):  # the latter for an integer that no type holds
         return None
+    return None if is_high_type(type_) else type_
 
 
 def is_hashable(value: object) -> bool:

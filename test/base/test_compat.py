@@ -1,6 +1,7 @@
 """What a new JAX release can break: the functions of `jax_compat`, and what the product imports."""
 
 import ast
+import importlib
 import inspect
 import os
 import subprocess
@@ -810,6 +811,14 @@ def test_print_equations_as():
 )
 def test_is_readable_name(name, readable):
     assert jax_compat.is_readable_name(name) == readable
+
+
+def test_is_high_type():
+    class Pair(importlib.import_module("jax.experimental.hijax").HiType):
+        pass
+
+    assert jax_compat.is_high_type(Pair())
+    assert not any(map(jax_compat.is_high_type, [jax.typeof(W), jax.typeof(jax.new_ref(W))]))
 
 
 def test_forbidden_axes():

@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map, xmap
-from shmap_compiler.base.errors import BodyError
+from shmap_compiler.base.errors import BodyError, ResultTypeError, SpecError
 
 MESH = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
 X = jnp.arange(8.0)
@@ -317,3 +317,37 @@ def test_primitive_that_jax_cannot_expand_is_refused():
 
     with pytest.raises(BodyError, match=r"Doubled at (.|\n)*JAX 0\.12 or later"):
         jax.jit(mapped(lambda x: Doubled(jax.typeof(x))(x), shard_map))(X)
+
+
+@SINCE_012
+@pytest.mark.parametrize("transform", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_value_of_a_type_of_the_users_is_no_argument(transform):
+    hijax = importlib.import_module("jax.experimental.hijax")
+
+    class Pair:
+        pass
+
+    class PairType(hijax.HiType):
+        def __eq__(self, other):
+            return type(self) is type(other)
+
+        def __hash__(self):
+            return 0
+
+        def lo_ty(self):
+            return [jax.typeof(X)] * 2
+
+        def lower_val(self, pair):
+            return [X, X]
+
+        def raise_val(self, *arrays):
+            return Pair()
+
+        def str_short(self, *args, **options):
+            return "pair"
+
+    hijax.register_hitype(Pair, lambda pair: PairType())
+    with pytest.raises(SpecError, match=r"args\[0\](.|\n)*needed: an array"):
+        transform(mapped(lambda x: X, shard_map))(Pair())
+    with pytest.raises(ResultTypeError, match=r"result(.|\n)*needed: an array"):
+        transform(mapped(lambda x: Pair(), shard_map))(X)

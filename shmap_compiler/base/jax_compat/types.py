@@ -202,6 +202,11 @@ def bits_of(dtype: DType) -> int:
     return (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits
 
 
+def is_high_type(aval: Aval) -> bool:
+    """Whether a type is a `jax.experimental.hijax.HiType`, which stands for several arrays."""
+    return bool(getattr(aval, "is_high", False))
+
+
 def is_key_type(aval: Aval) -> bool:
     """Whether an array type is that of random keys, or another one NumPy does not know."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.extended)
