@@ -20,9 +20,6 @@ CUSTOM_JVP, CUSTOM_VJP, CUSTOM_VMAP = "custom_jvp_call", "custom_vjp_call", "cus
 CUSTOM_RULES = frozenset({CUSTOM_JVP, CUSTOM_VJP, CUSTOM_VMAP})
 """Calls of functions that have a rule of the user's."""
 
-HIGH_PRIMITIVE = "call_hi_primitive"
-"""The primitive of objects that stand for a program until it is lowered, from JAX 0.10 on."""
-
 CALLS = frozenset(
     {
         *JITS,

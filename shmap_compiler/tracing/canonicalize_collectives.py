@@ -20,6 +20,7 @@ from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import Problem, body_error
 from shmap_compiler.base.jax_compat import (
     EXPANDS_HIGH_PRIMITIVES,
+    HIGH_PRIMITIVE,
     AnyMesh,
     axis_of_effect,
     forbidden_axes,
@@ -37,7 +38,7 @@ from shmap_compiler.collectives.collective_errors import forbidden, let_through
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.to_reduced import to_reduced, to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p
-from shmap_compiler.jaxprs.held_programs import HIGH_PRIMITIVE, KERNELS
+from shmap_compiler.jaxprs.held_programs import KERNELS
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
 from shmap_compiler.replication.collective_rules import RULED
 from shmap_compiler.tracing.reverse_rules import as_custom_vjp

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
 from shmap_compiler.base.jax_compat import (
+    HIGH_PRIMITIVE,
     is_of_other_mesh,
     needs_varying_types,
     refuses_unreduced,
@@ -26,7 +27,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import Aval, Function, Jaxpr
 from shmap_compiler.jaxprs.contents import names_any
-from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP, HIGH_PRIMITIVE
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
 from shmap_compiler.jaxprs.transposed import transposes, transposes_operator_with
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.vma_queries import asks, casts

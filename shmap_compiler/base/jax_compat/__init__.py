@@ -7,6 +7,7 @@ file is a chapter; this is their table.
 """
 
 from shmap_compiler.base.jax_compat.high_primitives import (
+    HIGH_PRIMITIVE,
     has_backward_rule,
     holds_functions,
     run_backward_rule,
@@ -133,6 +134,7 @@ from shmap_compiler.base.jax_compat.types import (
 
 __all__ = [
     "EXPANDS_HIGH_PRIMITIVES",
+    "HIGH_PRIMITIVE",
     "HOST_KIND",
     "PARTLY_MANUAL_REDUCTIONS",
     "AnyMesh",

@@ -14,6 +14,9 @@ import jax
 from shmap_compiler.base.jax_compat.tracing import EXPANDS_HIGH_PRIMITIVES
 from shmap_compiler.base.untyped import AnyValue, Eqn, PyTree
 
+HIGH_PRIMITIVE = "call_hi_primitive"
+"""The name of the primitive that calls them."""
+
 
 def holds_functions(eqn: Eqn) -> bool:
     """Whether an equation contains the functions it stands for, and a rule for their derivatives.
@@ -85,7 +88,7 @@ def run_backward_rule(
 
 
 def _high_primitive(eqn: Eqn) -> AnyValue:
-    return eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
+    return eqn.params.get("_prim") if eqn.primitive.name == HIGH_PRIMITIVE else None
 
 
 def _results(held: AnyValue, out: PyTree) -> list[AnyValue]:
