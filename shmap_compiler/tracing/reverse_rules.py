@@ -8,9 +8,10 @@ functions only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
+from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core as jex_core
 from jax.interpreters import ad
@@ -22,7 +23,7 @@ from shmap_compiler.base.jax_compat import (
     run_expanded,
     run_forward_rule,
 )
-from shmap_compiler.base.untyped import AnyValue, Aval, Eqn, Function, Jaxpr
+from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Function, Jaxpr
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
 
 Trace = Callable[[Function, Sequence[Aval]], Jaxpr]
@@ -31,23 +32,32 @@ Trace = Callable[[Function, Sequence[Aval]], Jaxpr]
 def with_custom_vjp(jaxpr: Jaxpr, trace: Trace) -> Jaxpr:
     """The program with a call of a `jax.custom_vjp` function for every such primitive.
 
+    Arrays that the program closes over become literals there, so that they are no arguments of the
+    function, with respect to which it might be differentiated.
+
     Args:
+      jaxpr: closed.
       trace: traces a function on inputs of these types, with the axes in scope that it may name.
     """
-    return _Converter(trace).jaxpr(jaxpr)
+    variables = zip(open_jaxpr(jaxpr).constvars, jaxpr.consts, strict=True)
+    constants = {v: x for v, x in variables if not isinstance(x, Tracer)}
+    return _Converter(trace, constants).jaxpr(jaxpr)
 
 
 class _Converter(Rewriter):
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: Trace, constants: Mapping[Atom, AnyValue]):
         super().__init__()
         self.trace = trace
+        self.literals: Names = {v: jex_core.Literal(x, v.aval) for v, x in constants.items()}
 
     def concerned(self, eqns: Sequence[Eqn]) -> list[int]:
         return [position for position, eqn in enumerate(eqns) if has_backward_rule(eqn)]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
-        call = as_custom_vjp(eqn, self.trace) if has_backward_rule(eqn) else eqn
-        return super().equation(call, names)
+        if has_backward_rule(eqn):
+            call = as_custom_vjp(eqn, self.trace)
+            eqn = call.replace(invars=[named(v, self.literals) for v in call.invars])
+        return super().equation(eqn, names)
 
 
 def as_custom_vjp(eqn: Eqn, trace: Trace) -> Eqn:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.extend import core as jex_core
 from jax.interpreters import batching
 
@@ -77,6 +78,9 @@ class _Call:
             program_of_equations(self.primal_program, [eqn], self.variables, eqn.outvars)
         )
         self.smooth_in = [_is_smooth(v.aval) for v in self.variables]
+        # JAX rejects derivatives with respect to what a function with a rule closes over.
+        arguments = eqn.invars[eqn.params["num_consts"] :]
+        self.is_argument = [v in arguments for v in self.variables]
         self.smooth_out = [_is_smooth(v.aval) for v in eqn.outvars]
 
     def primal(self, *args: AnyValue) -> Sequence[AnyValue]:
@@ -86,16 +90,24 @@ class _Call:
             results = self.run_placed(self.primal_program, operands)
         return [_front(x, tuple(name for name, _ in self.vmapped)) for x in results]
 
-    def of_smooth(self, args: Sequence[AnyValue]) -> Callable[..., Sequence[AnyValue]]:
-        """The named call as a function of those operands that have tangents."""
+    def of_moving(
+        self, args: Sequence[AnyValue], moving: Sequence[bool]
+    ) -> Callable[..., Sequence[AnyValue]]:
+        """The named call as a function of some of its operands."""
 
-        def fun(*smooth: AnyValue) -> Sequence[AnyValue]:
-            rest = iter(smooth)
-            return self.named(
-                *[next(rest) if s else x for x, s in zip(args, self.smooth_in, strict=True)]
-            )
+        def fun(*given: AnyValue) -> Sequence[AnyValue]:
+            rest = iter(given)
+            return self.named(*[next(rest) if m else x for x, m in zip(args, moving, strict=True)])
 
         return fun
+
+    def moving(self, nonzero_tangent: Sequence[bool]) -> list[bool]:
+        """The operands with respect to which it is differentiated.
+
+        They are the same for all derivatives, as JAX keeps the structure of residuals for one only.
+        """
+        rows = zip(self.smooth_in, self.is_argument, nonzero_tangent, strict=True)
+        return [smooth and (argument or nonzero) for smooth, argument, nonzero in rows]
 
     def place(self, fun: Function, *args: AnyValue) -> Sequence[AnyValue]:
         """Traces a function of flat arrays with logical names in scope, and evaluates it placed.
@@ -124,17 +136,16 @@ class _Call:
     def with_jvp(self) -> Callable[..., Sequence[AnyValue]]:
         call = jax.custom_jvp(self.primal)
 
-        @call.defjvp
         def rule(primals, tangents):
-            moving = _where(self.smooth_in, tangents)
+            moving = self.moving([not isinstance(t, SymbolicZero) for t in tangents])
 
             def fun(*flat):
                 args, tangents = flat[: len(primals)], flat[len(primals) :]
-                smooth = _where(self.smooth_in, args)
-                outs, out_tangents = jax.jvp(self.of_smooth(args), smooth, list(tangents))
+                of_moving = self.of_moving(args, moving)
+                outs, out_tangents = jax.jvp(of_moving, _where(moving, args), list(tangents))
                 return [*outs, *_where(self.smooth_out, out_tangents)]
 
-            found = self.place(fun, *primals, *moving)
+            found = self.place(fun, *primals, *map(_instantiated, _where(moving, tangents)))
             count = len(self.smooth_out)
             outs, rest = found[:count], iter(found[count:])
             return list(outs), [
@@ -142,40 +153,43 @@ class _Call:
                 for x, s in zip(outs, self.smooth_out, strict=True)
             ]
 
+        call.defjvp(rule, symbolic_zeros=True)
         return call
 
     def with_vjp(self) -> Callable[..., Sequence[AnyValue]]:
         call = jax.custom_vjp(self.primal)
         structure: list[Any] = []
 
-        def forward(*args):
+        def forward(*primals):
+            moving = self.moving([p.perturbed for p in primals])
+
             def fun(*args):
-                def split(*smooth):
-                    outs = self.of_smooth(args)(*smooth)
+                def split(*given):
+                    outs = self.of_moving(args, moving)(*given)
                     fixed = [x for x, s in zip(outs, self.smooth_out, strict=True) if not s]
                     return _where(self.smooth_out, outs), fixed
 
-                outs, pull, fixed = jax.vjp(split, *_where(self.smooth_in, args), has_aux=True)
+                outs, pull, fixed = jax.vjp(split, *_where(moving, args), has_aux=True)
                 residuals, tree = jax.tree.flatten(pull)
                 structure[:] = [tree]
                 return [*outs, *fixed, *residuals]
 
-            found = self.place(fun, *args)
+            found = self.place(fun, *[p.value for p in primals])
             count, smooth = len(self.smooth_out), sum(self.smooth_out)
-            moving, fixed = iter(found[:smooth]), iter(found[smooth:count])
-            return [next(moving) if s else next(fixed) for s in self.smooth_out], found[count:]
+            changing, fixed = iter(found[:smooth]), iter(found[smooth:count])
+            return [next(changing) if s else next(fixed) for s in self.smooth_out], found[count:]
 
         def backward(residuals, cotangents):
-            moving = _where(self.smooth_out, cotangents)
-
             def fun(*flat):
                 pull = jax.tree.unflatten(structure[0], flat[: len(residuals)])
                 return pull(list(flat[len(residuals) :]))
 
-            found = iter(self.place(fun, *residuals, *moving))
-            return tuple(next(found) if s else None for s in self.smooth_in)
+            given = map(_instantiated, _where(self.smooth_out, cotangents))
+            found = iter(self.place(fun, *residuals, *given))
+            moving = self.moving([False] * len(self.variables))
+            return tuple(next(found) if m else None for m in moving)
 
-        call.defvjp(forward, backward)
+        call.defvjp(forward, backward, symbolic_zeros=True)
         return call
 
 
@@ -239,6 +253,13 @@ batching.fancy_primitive_batchers[_rule_p] = _batch_rule
 
 def _is_smooth(aval: Aval) -> bool:
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def _instantiated(x: AnyValue) -> AnyValue:
+    if not isinstance(x, SymbolicZero):
+        return x
+    zeros_of: Aval = x.aval
+    return jnp.zeros(zeros_of.shape, zeros_of.dtype)
 
 
 def _where(kept: Sequence[bool], values: Sequence[AnyValue]) -> list[AnyValue]:

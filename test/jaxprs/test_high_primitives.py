@@ -283,6 +283,24 @@ def test_backward_rule_of_a_primitive_in_xmap(resources):
     np.testing.assert_allclose(found, gradient(by_custom_vjp()), rtol=1e-5)
 
 
+@SINCE_012
+@pytest.mark.parametrize("resources", [{}, {"i": "i"}], ids=["vmapped", "placed"])
+def test_backward_rule_that_closes_over_an_array_in_xmap(resources):
+    def gradient(**options):
+        call = jax.custom_vjp(lambda w, x: w * x * ONE)
+        call.defvjp(
+            lambda w, x: (w * x * ONE, x),
+            lambda x, ct: (lax.psum((ct * x).sum(), "i"), 3 * ct * ONE),
+            **options,
+        )
+        f = xmap(call, in_axes=({}, {0: "i"}), out_axes={0: "i"}, axis_resources=resources)
+        with jax.set_mesh(MESH):
+            return jax.grad(lambda w, x: (f(w, x) ** 2).sum(), (0, 1))(3.0, X[:, None])
+
+    found, expected = gradient(generic_batching=True), gradient()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
 SETTINGS = {
     "jax_custom_vjp3": lambda x: by_custom_vjp()(2.0, x)[0],
     "jax_remat3": jax.checkpoint(jnp.sin),

@@ -6,6 +6,7 @@ The oracle is the same program without resources, and that is compared with posi
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from jax.sharding import AxisType
 from named_programs import LINE, SQUARE
@@ -318,3 +319,80 @@ def test_derivative_rules_of_jax_are_left_to_it():
 
     g = xmap(by_name, ["i", ...], ["i", ...], axis_resources={"i": "x"}, mesh=LINE)
     np.testing.assert_allclose(jax.grad(lambda x: g(x)[0].sum())(X), want, atol=1e-6)
+
+
+WEIGHTS = jnp.arange(1.0, 17.0)
+
+
+def weighted_by_vjp(w, x):
+    """Closes over an array, with respect to which JAX does not differentiate a `custom_vjp`."""
+    call = jax.custom_vjp(lambda w, x: w * x * WEIGHTS.mean())
+    call.defvjp(
+        lambda w, x: (w * x * WEIGHTS.mean(), (w, x)),
+        lambda residuals, ct: (
+            lax.psum((ct * residuals[1] * WEIGHTS.mean()).sum(), "i"),
+            ct * residuals[0] * WEIGHTS.mean(),
+        ),
+    )
+    return call(w, x)
+
+
+def weighted_by_jvp(w, x):
+    call = jax.custom_jvp(lambda w, x: w * x * WEIGHTS.mean())
+
+    @call.defjvp
+    def _(primals, tangents):
+        (w, x), (dw, dx) = primals, tangents
+        return call(w, x), (dw * x + w * dx) * WEIGHTS.mean()
+
+    return call(w, x)
+
+
+def looped(fun):
+    return lambda w, x: lax.scan(lambda c, _: (fun(w, c), None), x, length=2)[0]
+
+
+@pytest.mark.parametrize("around", [lambda f: f, looped, jax.jit, jax.checkpoint])
+@pytest.mark.parametrize("fun", [weighted_by_vjp, weighted_by_jvp])
+@pytest.mark.parametrize("resources", [{}, {"i": "x"}], ids=["vmapped", "placed"])
+def test_function_with_a_rule_that_closes_over_an_array(resources, fun, around):
+    def loss(f):
+        return lambda w, x: (f(w, x) ** 2).sum()
+
+    body = around(fun)
+    f = xmap(body, [[], ["i"]], ["i"], axis_resources=resources, mesh=SQUARE)
+    plain = around(lambda w, x: w * x * WEIGHTS.mean())
+    x = jnp.arange(16.0) / 100
+    expected = jax.grad(loss(plain), (0, 1))(0.5, x)
+    found = jax.jit(jax.grad(loss(f), (0, 1)))(0.5, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
+def test_derivatives_of_one_call_taken_in_turns():
+    """With respect to different arguments, so that different operands have tangents."""
+    f = xmap(weighted_by_vjp, [[], ["i"]], ["i"], axis_resources={"i": "x"}, mesh=SQUARE)
+    x = jnp.arange(16.0)
+
+    @jax.jit
+    def both(w, x):
+        out, of_w = jax.vjp(lambda w: f(w, x), w)
+        out, of_x = jax.vjp(lambda x: f(w, x), x)
+        return *of_w(out), *of_x(out), *of_w(2 * out)
+
+    mean = WEIGHTS.mean()
+    out = 2 * x * mean
+    expected = (out * x * mean).sum(), out * 2 * mean, 2 * (out * x * mean).sum()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), both(2.0, x), expected)
+
+
+def test_rule_that_closes_over_a_value_that_is_traced_by_an_outer_derivative():
+    """JAX rejects it, because the rule says nothing of such a value."""
+
+    def body(w, x):
+        call = jax.custom_vjp(lambda x: w * x)
+        call.defvjp(lambda x: (w * x, None), lambda _, ct: (ct,))
+        return call(x)
+
+    f = xmap(body, [[], ["i"]], ["i"], axis_resources={"i": "x"}, mesh=SQUARE)
+    with pytest.raises(Exception, match="closed-over value"):
+        jax.grad(lambda w: f(w, jnp.arange(16.0)).sum())(2.0)
