@@ -110,6 +110,24 @@ def renamed(eqn: Eqn, names: Mapping[Atom, Atom]) -> Eqn:
     return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
 
 
+def in_place_of(eqn: Eqn, traced: Jaxpr) -> Eqn:
+    """The only equation of a closed jaxpr, computing the variables of `eqn` from its operands.
+
+    The arrays that the jaxpr closes over become literals.
+    """
+    inner = open_jaxpr(traced)
+    (made,) = inner.eqns
+    names: Names = dict(zip(inner.invars, eqn.invars, strict=True))
+    for v, value in zip(inner.constvars, traced.consts, strict=True):
+        names[v] = jex_core.Literal(value, v.aval)
+    return made.replace(
+        invars=[named(v, names) for v in made.invars],
+        outvars=eqn.outvars,
+        source_info=eqn.source_info,
+        ctx=eqn.ctx,
+    )
+
+
 def copy_equations(
     eqns: Iterable[Eqn], names: MutableMapping[Atom, Atom], **fields: Parameter
 ) -> list[Eqn]:

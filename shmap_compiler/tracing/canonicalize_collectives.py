@@ -141,15 +141,6 @@ class _Canonicalizer(Rewriter):
 
 
 def _refused_high_primitive(eqn: Eqn) -> list[Problem]:
-    if not EXPANDS_HIGH_PRIMITIVES:
-        return [
-            Problem(
-                f"{type(eqn.params['_prim']).__name__} at {source_line(eqn)}",
-                "a primitive of jax.experimental.hijax",
-                "JAX 0.12 or later, with which shmap_compiler can expand it",
-                "update JAX, or call a jax.custom_vjp function instead",
-            )
-        ]
     if setting := setting_of_form(eqn):
         return [
             Problem(
@@ -157,6 +148,15 @@ def _refused_high_primitive(eqn: Eqn) -> list[Problem]:
                 f"what JAX traces with its setting {setting}",
                 "what it traces by default",
                 f"turn the setting off: `jax.config.update({setting!r}, False)`",
+            )
+        ]
+    if not EXPANDS_HIGH_PRIMITIVES:
+        return [
+            Problem(
+                f"{type(eqn.params['_prim']).__name__} at {source_line(eqn)}",
+                "a primitive of jax.experimental.hijax",
+                "JAX 0.12 or later, with which shmap_compiler can expand it",
+                "update JAX, or call a jax.custom_vjp function instead",
             )
         ]
     return []

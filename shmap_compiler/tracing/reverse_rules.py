@@ -24,7 +24,7 @@ from shmap_compiler.base.jax_compat import (
     run_forward_rule,
 )
 from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Function, Jaxpr
-from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter, in_place_of, named
 
 Trace = Callable[[Function, Sequence[Aval]], Jaxpr]
 
@@ -32,8 +32,8 @@ Trace = Callable[[Function, Sequence[Aval]], Jaxpr]
 def with_custom_vjp(jaxpr: Jaxpr, trace: Trace) -> Jaxpr:
     """The program with a call of a `jax.custom_vjp` function for every such primitive.
 
-    Arrays that the program closes over become literals there, so that they are no arguments of the
-    function, with respect to which it might be differentiated.
+    Arrays that the program closes over become literals in these calls, because JAX rejects
+    derivatives with respect to them.
 
     Args:
       jaxpr: closed.
@@ -77,18 +77,7 @@ def as_custom_vjp(eqn: Eqn, trace: Trace) -> Eqn:
         return tuple(None if isinstance(x, ad.Zero) else x for x in found)
 
     call.defvjp(forward, backward, symbolic_zeros=True)
-    traced = trace(call, [v.aval for v in eqn.invars])
-    (made,) = traced.eqns
-    # Arrays that its functions close over are operands.
-    names: Names = dict(zip(open_jaxpr(traced).invars, eqn.invars, strict=True))
-    for v, value in zip(open_jaxpr(traced).constvars, traced.consts, strict=True):
-        names[v] = jex_core.Literal(value, v.aval)
-    return made.replace(
-        invars=[named(v, names) for v in made.invars],
-        outvars=eqn.outvars,
-        source_info=eqn.source_info,
-        ctx=eqn.ctx,
-    )
+    return in_place_of(eqn, trace(call, [v.aval for v in eqn.invars]))
 
 
 def _internal_zero(cotangent: AnyValue) -> AnyValue:

@@ -25,6 +25,7 @@ from shmap_compiler.base.jax_compat import (
     without_varying_type,
 )
 from shmap_compiler.base.untyped import AnyValue, Aval, Eqn, Function, Jaxpr
+from shmap_compiler.jaxprs.rewriting import in_place_of
 
 
 def as_custom_jvp(
@@ -38,7 +39,7 @@ def as_custom_jvp(
       mesh, axes: the mesh as the body sees it, and the axes that are manual there.
 
     Returns:
-      The equation, on new variables, whose types do not say what varies.
+      The equation, on the variables of `eqn`. The types in its program do not say what varies.
     """
     types = [v.aval for v in eqn.invars]
 
@@ -79,5 +80,4 @@ def as_custom_jvp(
 
     call.defjvp(rule, symbolic_zeros=True)
     traced = trace_with_axes(call, mesh, axes, [without_varying_type(t) for t in types])
-    (equation,) = traced.eqns
-    return equation
+    return in_place_of(eqn, traced)

@@ -41,7 +41,7 @@ from shmap_compiler.base.untyped import (
     Wrapped,
 )
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
-from shmap_compiler.jaxprs.rewriting import Names
+from shmap_compiler.jaxprs.rewriting import Names, named
 from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import OnOtherTypes
@@ -132,16 +132,19 @@ class _Erasing(_Untyping):
         self.untracked = frozenset(untracked)
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
-        return super().equation(
-            as_custom_vjp(eqn, self.trace) if has_backward_rule(eqn) else eqn, names
-        )
+        if has_backward_rule(eqn):
+            eqn = as_custom_vjp(eqn, self.trace)
+        elif holds_functions(eqn):
+            call = as_custom_jvp(eqn, self.of_rule(), self.mesh, self.axes)
+            invars = [named(v, names) for v in call.invars]
+            return [
+                call.replace(invars=invars, outvars=[self.variable(v, names) for v in call.outvars])
+            ]
+        return super().equation(eqn, names)
 
     def fields(self, eqn: Eqn) -> dict[str, Parameter]:
         if eqn.primitive.name == "shard_map" and "graph" not in eqn.params:
             return {"params": replace_jaxprs_in(eqn.params, self.of_region(region_of_jax(eqn)))}
-        if holds_functions(eqn):
-            call = as_custom_jvp(eqn, self.of_rule(), self.mesh, self.axes)
-            return {"primitive": call.primitive, "params": call.params}
         return {"params": self.parameters(eqn)}
 
     def trace(self, fun: Function, types: Sequence[Aval]) -> Jaxpr:

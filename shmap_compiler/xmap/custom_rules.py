@@ -102,9 +102,11 @@ class _Call:
         return fun
 
     def moving(self, nonzero_tangent: Sequence[bool]) -> list[bool]:
-        """The operands with respect to which it is differentiated.
+        """The operands with respect to which it is differentiated: its arguments.
 
-        They are the same for all derivatives, as JAX keeps the structure of residuals for one only.
+        Among them are also those without a tangent, since JAX keeps the structure of residuals for
+        one derivative of a call only. A value that it closes over is one of them only if it has a
+        tangent, for which JAX then raises its error.
         """
         rows = zip(self.smooth_in, self.is_argument, nonzero_tangent, strict=True)
         return [smooth and (argument or nonzero) for smooth, argument, nonzero in rows]
