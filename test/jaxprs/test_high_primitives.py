@@ -303,7 +303,7 @@ def test_backward_rule_that_closes_over_an_array_in_xmap(resources):
 
 SETTINGS = {
     "jax_custom_vjp3": lambda x: by_custom_vjp()(2.0, x)[0],
-    "jax_remat3": jax.checkpoint(jnp.sin),
+    "jax_remat3": lambda x: jax.checkpoint(jnp.sin)(x),
     "jax_scan3": lambda x: lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x),
 }
 
