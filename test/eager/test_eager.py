@@ -456,7 +456,7 @@ def test_callback_next_to_a_collective_runs_on_the_devices():
 
 @pytest.mark.slow
 @settings(
-    max_examples=int(os.environ.get("SHMAP_EAGER_EXAMPLES", "12")),  # `make test-random`: 100
+    max_examples=int(os.environ.get("SHMAP_EAGER_EXAMPLES", "12")),  # `make test-random`: 50
     derandomize=True,
     database=None,
     deadline=None,

@@ -5,7 +5,7 @@ transformations, and beside a mesh axis that is automatic or belongs to an enclo
 oracle has values, derivatives in a direction, and second derivatives; all entries of a gradient are
 compared with those of JAX.
 
-A short run is part of `make test`, and one of 2,000 programs is `make test-random`; both take the
+A short run is part of `make test`, and one of 1,000 programs is `make test-random`; both take the
 same programs every time. A long run takes new programs, as many as it is told in all:
 
     SHMAP_PROPERTY_EXAMPLES=50000 pytest test/end_to_end/test_property.py
