@@ -21,7 +21,8 @@ along its split dimension, and emits the reshapes itself.
 
 Imported modules may contain hints about automatic axes for the other partitioner, which are
 rewritten (see hints.py), and regions inside of the body for Shardy, which are written for GSPMD
-(see nested_regions.py).
+(see nested_regions.py). GSPMD also aborts on some calls that return arrays without elements, which
+are inlined (see calls_without_elements.py).
 
 Needs:   body form; for Shardy, no region inside that is written for GSPMD.
 Leaves:  a channel on every collective; no axis index.
@@ -54,6 +55,7 @@ from ..ir.memoize import memoized
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.sharding_text import region_sharding
 from .axis_index import axis_index
+from .calls_without_elements import inline_calls_without_elements
 from .hints import convert_hints, hint_for_gspmd
 from .nested_regions import CONSTRAINT, nested_regions, refuse_gspmds, write_for_gspmd
 
@@ -97,6 +99,7 @@ class LegalizeCollectives(Pass):
             # After all: what is in a region is part of the one around it then.
             for region in regions:
                 write_for_gspmd(region)
+            inline_calls_without_elements(module, form)
         for op in body_collectives(module.operation):
             self._legalize(op, form)
         convert_hints(module.operation, form, self.partitioner)

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from run_module import jax_partitioner
 
 from shmap_compiler import Graph, ShardMapped, shard_map, smap
 
@@ -245,6 +246,25 @@ def test_arguments_of_zero_size_only(dtype):
     same, positions = jax.jit(function)(jnp.zeros((0, 6), dtype))
     assert (same.shape, same.dtype) == ((0, 6), jnp.dtype(dtype))
     np.testing.assert_array_equal(positions, np.arange(MESH.shape["i"]))
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_calls_that_return_zero_sizes_beside_an_automatic_axis(partitioner, size):
+    """XLA's older partitioner aborts on such a call of `jax.shard_map`."""
+
+    @jax.jit
+    def none_and_one(x):
+        return jnp.zeros((0, 3)), x + 1
+
+    mesh = jax.make_mesh((2, size), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    function = shard_map(
+        none_and_one, mesh=mesh, in_specs=P("i"), out_specs=(P(), P("i")), axis_names={"i"}
+    )
+    with jax_partitioner(partitioner):
+        none, one = jax.block_until_ready(jax.jit(function)(jnp.arange(4.0)))
+    assert none.shape == (0, 3)
+    np.testing.assert_array_equal(one, [1, 2, 3, 4])
 
 
 # ---------------------------------------------------------------------------------------- meshes

@@ -266,6 +266,17 @@ def test_places_are_written_by_mesh_axes():
     )
 
 
+@pytest.mark.parametrize(("is_x64", "first"), [(False, "0"), (True, "jnp.int32(0)")])
+def test_the_places_of_blocks_of_two_dimensions_are_of_one_type(is_x64, first):
+    args = (floats(3, 8, 8),)
+    with jax.enable_x64(is_x64):
+        jitted = Jitted(jnp.sin, args, (P(),), P(None, "i", "j")).jitted()
+        made = unjit(jitted, *args)
+        np.testing.assert_array_equal(made.shard_map()(*args), jitted(*args))
+    text = "".join(made.as_python().split())
+    assert f'({first},lax.axis_index("i")*' in text
+
+
 def test_states_of_optimizers_are_lists_in_the_source_only():
     program, made = PROGRAMS["state"], unjitted("state")
     assert "state_mean = state[1]" in made.as_python()

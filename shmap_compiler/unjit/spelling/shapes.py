@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
+from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.jax_compat import setting
 from shmap_compiler.unjit import layout
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.spelling.operation import Op, Row
-from shmap_compiler.unjit.types import shape_of
+from shmap_compiler.unjit.types import dtype_of, shape_of
 
 _ROW = re.compile(r"(.*)\[(\d*):\d*\]")
 """A slice along the first dimension."""
@@ -89,7 +92,7 @@ def _dynamic_slice(op: Op) -> Code:
         (dim,) = cut
         start = _index(op, starts[dim])
         return call("lax.dynamic_slice_in_dim", op.exact(0), start, str(sizes[dim]), axis=str(dim))
-    indices = display("(", [_index(op, start) for start in starts], ")")
+    indices = display("(", _indices(op, starts), ")")
     return call("lax.dynamic_slice", op.exact(0), indices, numbers(sizes))
 
 
@@ -103,14 +106,26 @@ def _dynamic_update_slice(op: Op) -> Code:
         return call(
             "lax.dynamic_update_slice_in_dim", op.exact(0), op.exact(1), start, axis=str(dim)
         )
-    indices = display("(", [_index(op, start) for start in starts], ")")
+    indices = display("(", _indices(op, starts), ")")
     return call("lax.dynamic_update_slice", op.exact(0), op.exact(1), indices)
 
 
-def _index(op: Op, value) -> Code:
+def _index(op: Op, value: Value) -> Code:
     """A start index: of constants the number alone."""
     known = op.values.constant(value)
     return op.values.exact(value) if known is None else Code(str(int(known)))
+
+
+def _indices(op: Op, starts: Sequence[Value]) -> list[Code]:
+    """Start indices, all of one type, which JAX demands of those that have one.
+
+    It takes numbers for integers of its default type.
+    """
+    default = np.int64 if setting("jax_enable_x64") else np.int32
+    are_numbers = all(op.values.constant(start) is not None for start in starts)
+    if are_numbers or dtype_of(starts[0]) == default:
+        return [_index(op, start) for start in starts]
+    return [op.values.exact(start) for start in starts]
 
 
 def _concatenate(op: Op) -> Code:

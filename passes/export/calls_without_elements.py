@@ -1,0 +1,34 @@
+"""Inlines calls that return values without elements, where the older partitioner reads hints.
+
+A hint on one result of a call, which JAX writes where some axes are automatic, says nothing of
+another one without elements. XLA makes a constant of that one, without a sharding, in a tuple with
+values that are manual, and GSPMD ends the process.
+"""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects.builtin import ModuleOp
+
+from ..ir.body_form import BodyForm
+from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline_calls, reaches
+
+
+def inline_calls_without_elements(module: ModuleOp, form: BodyForm) -> None:
+    """Inlines them, and the calls of functions that hold one."""
+    if len(form.region) == len(form.mesh.axes):
+        return
+    functions = functions_of(module)
+    found = {name for name, each in functions.items() if _returns_none(each)}
+    found -= {form.main.name.value}
+    if found:
+        holders = reaches(module, found)
+        inline_calls(module, form.main, lambda call: callee(call) in holders)
+        erase_uncalled(module)
+
+
+def _returns_none(function: func.FuncOp) -> bool:
+    """Whether one of its results has no elements."""
+    types = function.type.results
+    return any(isinstance(each, ir.RankedTensorType) and 0 in each.shape for each in types)
