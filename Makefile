@@ -4,7 +4,7 @@
 #     make test        style, types, and all tests but long random ones and those for TPUs
 #     make lint        style and types only
 #     make test-random 1,000 random programs, 500 of library calls, and 50 each that are eager,
-#                      overlapped or unjitted: the same every time, others with SEED=7
+#                      overlapped, unjitted or of named axes: the same every time, others with SEED=7
 #     make slow        the CPU time of each test; fails if one over 5 s is not marked slow
 #     make test-long   all tests, with tens of thousands of new random programs
 #     make validate    every pass on every example, 2,000 programs and 200 wrong modules, simulated
@@ -45,11 +45,12 @@ test-tpu-compiler: $(VENV)/.with-test
 
 RANDOM_TESTS := test/end_to_end/test_property.py test/end_to_end/test_library_programs.py \
   test/eager/test_eager.py::test_random_programs test/passes/overlap/test_random_overlap.py \
-  test/unjit/test_random_unjitted.py
+  test/unjit/test_random_unjitted.py test/xmap/test_random_named.py
 
 test-random: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=1000 SHMAP_LIBRARY_EXAMPLES=500 SHMAP_EAGER_EXAMPLES=50 \
-	  SHMAP_OVERLAP_EXAMPLES=50 SHMAP_UNJIT_EXAMPLES=50 SHMAP_PROPERTY_SEED=$(SEED) \
+	  SHMAP_OVERLAP_EXAMPLES=50 SHMAP_UNJIT_EXAMPLES=50 SHMAP_NAMED_EXAMPLES=50 \
+	  SHMAP_PROPERTY_SEED=$(SEED) \
 	  $(BIN)/python -m pytest -n auto --dist worksteal $(RANDOM_TESTS)
 
 slow: $(VENV)/.with-test
@@ -57,7 +58,7 @@ slow: $(VENV)/.with-test
 
 test-long: $(VENV)/.with-test
 	SHMAP_PROPERTY_EXAMPLES=20000 SHMAP_LIBRARY_EXAMPLES=20000 SHMAP_OVERLAP_EXAMPLES=2000 \
-	  SHMAP_UNJIT_EXAMPLES=2000 \
+	  SHMAP_UNJIT_EXAMPLES=2000 SHMAP_NAMED_EXAMPLES=2000 \
 	  $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Every pass on every example; the check for hangs on random programs; wrong modules.

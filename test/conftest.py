@@ -21,7 +21,12 @@ def has_gpu() -> bool:
 
 # The random programs are the same every time, or new ones if a number of them is asked for without
 # a seed. The seed is drawn here, because all processes of one run must have the same.
-COUNTS = {"SHMAP_PROPERTY_EXAMPLES", "SHMAP_LIBRARY_EXAMPLES", "SHMAP_UNJIT_EXAMPLES"}
+COUNTS = {
+    "SHMAP_PROPERTY_EXAMPLES",
+    "SHMAP_LIBRARY_EXAMPLES",
+    "SHMAP_UNJIT_EXAMPLES",
+    "SHMAP_NAMED_EXAMPLES",
+}
 ASKED = COUNTS & set(os.environ)
 os.environ.setdefault("SHMAP_PROPERTY_SEED", str(secrets.randbits(32) if ASKED else 0))
 

@@ -91,7 +91,14 @@ ALL_TO_ALL = Collective(
     result=Result.PART,
     waits=Waits.GROUP,
     hlo="all-to-all",
-    forms=(JaxForm("all_to_all", _expansion, _split),),
+    forms=(
+        JaxForm(
+            "all_to_all",
+            _expansion,
+            _split,
+            jax_batches=False,  # not right where the operand is the same along the axis
+        ),
+    ),
     on_rows=_on_rows,
     functions=("all_to_all",),
     combines=Combines.BLOCKS,

@@ -207,6 +207,7 @@ RAGGED_ALL_TO_ALL = Collective(
             "ragged_all_to_all",
             _expansion,
             _split,
+            jax_batches=False,
             one_slot=Refusal(
                 "",
                 "an axis with one position on each device: slices go from device to device",

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import BodyError, UnknownAxisError, shard_map
+from shmap_compiler import BodyError, UnknownAxisError, shard_map, xmap
 
 MESH = jax.make_mesh((2, 4), ("j", "i"), axis_types=(AxisType.Auto,) * 2)
 DEVICES, SENT, ROOM = 4, 12, 16
@@ -128,3 +128,13 @@ def test_mistakes_name_the_call(axis, type_, error, message):
     f = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
     with pytest.raises(error, match=rf"(?s)`body`.*ragged_all_to_all over '{axis}' at .*{message}"):
         f.trace(jax.ShapeDtypeStruct((12,), np.float32))
+
+
+def test_positions_of_a_device_exchange_nothing():
+    def body(x):
+        offsets = jnp.zeros(4, jnp.int32)
+        return lax.ragged_all_to_all(x, x, offsets, offsets, offsets, offsets, axis_name="i")
+
+    f = xmap(body, ["i", ...], ["i", ...])
+    with pytest.raises(BodyError, match=r"needed: an axis with one position on each device"):
+        f(np.zeros((4, 12), np.float32))

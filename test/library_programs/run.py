@@ -20,7 +20,8 @@ from shmap_compiler.tracing.vma_typing import refused_by_types
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-7}
 
-_REFUSED_BY_TYPES = refused_by_types(ValueError("")).found  # how it begins, whatever the reason
+REFUSED_BY_TYPES = refused_by_types(ValueError("")).found
+"""How a refusal by types begins, whatever its reason."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def runs_nowhere(program: Program, error: Exception) -> bool:
     """
     if isinstance(error, jax.errors.JaxRuntimeError):
         return "fft_thunk" in str(error) or _fails_with_jax(program, str(error))
-    if not isinstance(error, BodyError) or _REFUSED_BY_TYPES not in str(error):
+    if not isinstance(error, BodyError) or REFUSED_BY_TYPES not in str(error):
         return False
     try:
         difference(program, jax.shard_map)

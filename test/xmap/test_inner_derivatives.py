@@ -175,3 +175,24 @@ def test_derivatives_outside_of_functions_that_cast(named, by_position, resource
     )
     assert_close(f(W, X), by_position(W, X))
     assert_close(jax.grad(f, (0, 1))(W, X), jax.grad(by_position, (0, 1))(W, X))
+
+
+@pytest.mark.parametrize("resources", [{}, {"batch": "x"}, {"batch": "y"}])
+def test_rules_that_loops_ask_for_beside_another_mesh_axis(resources):
+    """JAX traces the rule of `relu` when it differentiates the loop, with the mesh in scope."""
+
+    def fun(x, mean):
+        step = lambda _, v: jax.nn.relu(v) * mean(v)  # noqa: E731
+        return lax.fori_loop(0, 2, step, x) + jax.grad(lambda x: (x**3).sum())(x)
+
+    def by_position(x):
+        return fun(x, lambda v: v.mean(0))
+
+    def named(x):
+        return fun(x, lambda v: lax.pmean(v, "batch"))
+
+    axes = ["batch", ...]
+    f = xmap(named, axes, axes, axis_resources=resources, mesh=SQUARE)
+    x = X[:4]  # the mesh has eight devices
+    assert_close(jax.jit(jax.jacrev(f))(x), jax.jacrev(by_position)(x))
+    assert_close(jax.jit(jax.jacfwd(f))(x), jax.jacfwd(by_position)(x))

@@ -58,6 +58,11 @@ ONE_AXIS = {
         ["i", ...],
         lambda x: np.moveaxis(x, 2, 0).reshape(N, N * 4, 1),
     ),
+    "all_to_all of what is the same": (
+        lambda x: lax.all_to_all(lax.psum(x, "i"), "i", 1, 0),
+        ["i", ...],
+        lambda x: np.broadcast_to(x.sum(0).T[:, None], (N, N, 4)),
+    ),
     "ppermute": (lambda x: lax.ppermute(x, "i", REVERSED), ["i", ...], lambda x: x[::-1]),
     "ppermute of some": (
         lambda x: lax.ppermute(x, "i", [(0, 5), (3, 1)]),

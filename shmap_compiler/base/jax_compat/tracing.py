@@ -15,6 +15,7 @@ from jax.sharding import (
 )
 
 from shmap_compiler.base.frames import with_room
+from shmap_compiler.base.jax_compat.meshes import no_mesh
 from shmap_compiler.base.jax_compat.programs import ClosedJaxpr
 from shmap_compiler.base.jax_compat.settings import setting
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
@@ -39,7 +40,8 @@ def trace_with_axes(
     fun: Function, mesh: AbstractMesh, axes: Sequence[str], avals: Sequence[Aval]
 ) -> AnyValue:
     """ClosedJaxpr of `fun` on `avals`, with collectives over `axes` of `mesh` in scope."""
-    with jax.sharding.use_abstract_mesh(mesh):
+    # From one mesh JAX enters another one of its size only.
+    with no_mesh(), jax.sharding.use_abstract_mesh(mesh):
         return trace_in_scope(fun, [(a, mesh.shape[a]) for a in axes], avals)
 
 
