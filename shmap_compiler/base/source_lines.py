@@ -20,6 +20,14 @@ def user_line(error: BaseException) -> str:
     return place
 
 
+def is_raised_inside(error: BaseException) -> bool:
+    """Whether an error comes from JAX or this package, and not from a line of the user's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and is_internal(trace.tb_frame)
+
+
 def source_line(eqn: Eqn) -> str:
     """The user's line that made an equation: `file.py:12 (f)`."""
     return shown_source(eqn.source_info)

@@ -20,7 +20,7 @@ from shmap_compiler.base.errors import (
     UnknownAxisError,
     body_error,
 )
-from shmap_compiler.base.jax_compat import is_forbidden
+from shmap_compiler.base.jax_compat import is_forbidden, tracks_varying_types
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AxisName, DType, Eqn
 from shmap_compiler.collectives import JAX_FORMS, record_in_jax_form
@@ -39,6 +39,8 @@ def refused(error: Exception, who: str, sizes: Mapping[str, int]) -> ShmapError 
     if is_forbidden(error):
         return body_error(who, [forbidden(use.name, use.axes, use.place)])
     # An axis that is unknown to us but not to JAX belongs to a vmap inside the function.
+    if unknown and tracks_varying_types() and _is_about_types(error):
+        return body_error(who, [_of_vmap_beside_types(use)])
     problems = [] if unknown else list(_problems(use))
     return body_error(who, problems or [_as_jax_says(use, error)])
 
@@ -56,6 +58,22 @@ def forbidden(name: str, axes: Sequence[AxisName], place: str) -> Problem:
         "a collective that jax.sharding.no_collectives forbids here",
         "collectives over other axes only",
         "communicate outside of the context, or leave the axes out of it",
+    )
+
+
+def _is_about_types(error: Exception) -> bool:
+    return isinstance(error, AssertionError) or "varying" in str(error)
+
+
+def _of_vmap_beside_types(use: Use) -> Problem:
+    """JAX's types of varying values know the axes of the mesh only."""
+    of_vmap = [axis for axis in use.axes if axis not in use.sizes]
+    return Problem(
+        use.where,
+        f"axis {listed(of_vmap)} of a vmap, where JAX's types of varying values are on",
+        "an axis of the mesh: derivatives inside a function need these types, which know no others",
+        "compute along the dimension of the array instead, outside of the vmap; or take the "
+        "derivative outside of shard_map",
     )
 
 

@@ -16,6 +16,7 @@ from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError
 from shmap_compiler.base.jax_compat import no_devices_in_scope, shows_varying_type, wants_future
 from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.source_lines import is_raised_inside
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.operations import Rules
@@ -136,7 +137,7 @@ def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
     if mapped.check_vma and (code in _DIFFERENTIATING or asks(mapped.fun)):
         try:
             return run(typed)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AssertionError) as error:
             refusal = _refusal_by_types(error)
     try:
         return run(untyped)
@@ -149,7 +150,7 @@ def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
     if refusal is None:
         try:
             return run(typed)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AssertionError) as error:
             refusal = _refusal_by_types(error)
     raise BodyError(describe(mapped.fun), [refused_by_types(refusal)]) from refusal
 
@@ -157,6 +158,8 @@ def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
 def _refusal_by_types(error: Exception) -> Exception:
     """What JAX's types of varying values refuse in a body; raises what has another reason."""
     refusal = error.__cause__ if isinstance(error, ShmapError) else error
+    if isinstance(refusal, AssertionError) and is_raised_inside(refusal):
+        return error  # see `REFUSALS`
     if not isinstance(refusal, (TypeError, ValueError)) or "vary" not in str(refusal):
         raise error
     return refusal

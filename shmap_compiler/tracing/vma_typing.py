@@ -125,7 +125,8 @@ def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Funct
 REFUSALS = (TypeError, ValueError, NotImplementedError, AssertionError)
 """The exceptions with which JAX's types reject a function that can be traced without them.
 
-Beside an automatic axis some of JAX's functions, such as `jnp.interp`, end in an AssertionError.
+Beside an automatic axis some of JAX's functions, such as `jnp.interp`, end in an AssertionError,
+and so do collectives along the named axis of a vmap.
 """
 
 
@@ -160,9 +161,12 @@ def _no_operation_on_summands(error: Exception) -> Problem:
 
 def refused_by_types(error: Exception, fix: str = IN_SHARD_MAP) -> Problem:
     """The problem of a body that differentiates and that JAX's types reject."""
+    reason = str(error)
+    if isinstance(error, ShmapError):
+        reason = "; ".join(f"{each.where}: {each.found}" for each in error.problems)
     return Problem(
         "a derivative taken inside the function",
-        f"a program that JAX's varying-type checks reject: {error}",
+        f"a program that JAX's varying-type checks reject: {reason}",
         "a program that these checks accept: its types determine over which devices gradients are "
         "summed",
         fix,

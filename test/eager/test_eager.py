@@ -531,6 +531,36 @@ def test_derivative_that_the_types_refuse():
     np.testing.assert_array_equal(mapped(body, check_vma=False)(X), np.ones_like(X))
 
 
+@pytest.mark.parametrize("axis_names", [{"i"}, {"i", "j"}], ids=["some axes", "all axes"])
+def test_assertions_of_types_refuse_a_derivative_only(axis_names):
+    """Of JAX's functions beside an automatic axis, and of collectives along an axis of a vmap."""
+
+    def make(differentiates):
+        def body(x):
+            rows = jax.vmap(lambda r: r - lax.psum(r, "rows"), axis_name="rows")(x)
+            slope = jax.grad(lambda r: jnp.sum(r * r))(x[0]) if differentiates else x[0]
+            return jnp.interp(rows, jnp.arange(4.0), slope)
+
+        return mapped(body, P("i"), P("i"), axis_names=axis_names)
+
+    before = np.asarray(make(False)(X[:, :4]))
+    for call in (jax.jit, lambda f: f):
+        with pytest.raises(BodyError, match=r"(?s)a derivative taken inside.*psum over 'rows'"):
+            call(make(True))(X[:, :4])
+    np.testing.assert_array_equal(make(False)(X[:, :4]), before)
+
+
+def test_assertions_of_the_users_are_raised_as_they_are():
+    def body(x):
+        slope = jax.grad(lambda x: jnp.sum(x * x))(x)
+        assert x.shape == (4, 4), "the user's own"
+        return slope
+
+    for _ in range(2):  # the second time, the code is known to differentiate
+        with pytest.raises(AssertionError, match="the user's own"):
+            mapped(body)(X)
+
+
 def test_closures_of_one_code_do_not_depend_on_each_other():
     """Types refuse the body that does not differentiate, and needs none."""
 

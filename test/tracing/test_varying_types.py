@@ -264,6 +264,18 @@ def test_an_assertion_of_types_beside_an_automatic_axis():
     np.testing.assert_array_equal(with_own_shares, of(jax.shard_map, check_vma=False)(W, X))
 
 
+def test_collectives_along_an_axis_of_a_vmap_beside_a_derivative_inside():
+    """`jax.shard_map` with check_vma rejects all of them, with an AssertionError."""
+
+    def body(w, x):
+        centered = jax.vmap(lambda row: row - lax.pmean(row, "rows"), axis_name="rows")(x)
+        return jax.grad(lambda w: (w * centered).sum())(w)
+
+    wanted = r"(?s)a derivative taken inside.*pmean over 'rows' at .*axis 'rows' of a vmap"
+    with pytest.raises(BodyError, match=wanted):
+        jax.jit(mapped(shard_map, body)).trace(W, X)
+
+
 @pytest.mark.parametrize("name", TRACES)
 def test_only_what_needs_types_is_traced_with_them(name):
     body, traces = TRACES[name]
