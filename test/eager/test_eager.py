@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -455,9 +455,9 @@ def test_callback_next_to_a_collective_runs_on_the_devices():
 
 
 @pytest.mark.slow
+@seed(int(os.environ["SHMAP_PROPERTY_SEED"]))
 @settings(
     max_examples=int(os.environ.get("SHMAP_EAGER_EXAMPLES", "12")),  # `make test-random`: 50
-    derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
