@@ -1,5 +1,7 @@
 """Random programs of library calls equal nested `jax.vmap` in float64, under transformations.
 
+Some are called directly, outside of `jax.jit`.
+
 Those with `jax.checkpoint` in or around the body take no more memory than with `jax.shard_map`, and
 compute no more again.
 
@@ -14,27 +16,31 @@ reduced to the result that differs, and the call that draws it.
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import pytest
 from library_programs import draw_program
 from library_programs.memory import cost
 from library_programs.program import Body, Program
-from library_programs.run import difference, runs_nowhere
+from library_programs.run import difference, difference_directly, runs_nowhere
 
 from shmap_compiler import shard_map
 
 EXAMPLES = int(os.environ.get("SHMAP_LIBRARY_EXAMPLES", "30"))
 CHECKPOINTED = max(10, EXAMPLES // 20)
+DIRECT = max(4, EXAMPLES // 25)
 SEED = int(os.environ["SHMAP_PROPERTY_SEED"])
 BATCH = 10  # programs of one test
 
+Comparison = Callable[[Program, Any], str | None]
 
-def complaint(program: Program) -> str | None:
+
+def complaint(program: Program, found: Comparison = difference) -> str | None:
     """What is wrong with one program, which may be refused."""
     try:
-        return difference(program, shard_map)
+        return found(program, shard_map)
     except Exception as error:
         if runs_nowhere(program, error):
             return None
@@ -76,6 +82,17 @@ def test_random_library_program_equals_nested_vmap(announce, first):
             raise AssertionError(
                 f"draw_program({number}, {SEED}): {complaint(smaller)}\n{shown(smaller)}"
             )
+
+
+@pytest.mark.parametrize("number", range(DIRECT))
+def test_random_library_program_called_directly(announce, number):
+    """The code of all programs is the same, and some of them take derivatives inside."""
+    transformation = ("none", "grad", "none", "jvp", "vmap", "linearized")[number % 6]
+    program = draw_program(number, SEED, transformation)
+    announce(program)
+    found = complaint(program, difference_directly)
+    called = f"draw_program({number}, {SEED}, {transformation!r})"
+    assert found is None, f"{called}: {found}\n{shown(program)}"
 
 
 # ---------------------------------------------------------------------------------- checkpoint

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from compilers import fast_jit
 from jax.sharding import Mesh
@@ -82,6 +83,15 @@ def difference(program: Program, shard_map: Any, **options: Any) -> str | None:
     with jax.enable_x64(True):
         results = jax.block_until_ready(fast_jit(both)(program.arrays()))
     return difference_of(*results)
+
+
+def difference_directly(program: Program, shard_map: Any) -> str | None:
+    """The same for a program that is called outside of `jax.jit`."""
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(array) for array in program.arrays()]
+        wanted = jax.block_until_ready(fast_jit(referenced(program))(*arrays))
+        ours = jax.block_until_ready(mapped(program, shard_map)(*arrays))
+    return difference_of(ours, wanted)
 
 
 def difference_of(ours: Any, wanted: Any) -> str | None:
