@@ -91,14 +91,7 @@ ALL_TO_ALL = Collective(
     result=Result.PART,
     waits=Waits.GROUP,
     hlo="all-to-all",
-    forms=(
-        JaxForm(
-            "all_to_all",
-            _expansion,
-            _split,
-            jax_batches=False,  # not right where the operand is the same along the axis
-        ),
-    ),
+    forms=(JaxForm("all_to_all", _expansion, _split, jax_batches_equal=False),),
     on_rows=_on_rows,
     functions=("all_to_all",),
     combines=Combines.BLOCKS,

@@ -87,6 +87,7 @@ class JaxForm:
         None for primitives that JAX makes only where no vmap is left.
       positional: whether it also reduces over dimensions of the block.
       jax_batches: whether JAX's own rule batches all of its uses along one vmapped axis.
+      jax_batches_equal: whether it is right for operands that are the same along that axis, too.
       one_slot: why `split` takes no axis with several positions on a device, if it does not.
       unmapped: operands, by their positions, that must not differ along the vmapped axis.
       register_derivative: gives the primitive another derivative or transpose in bodies, if JAX has
@@ -99,6 +100,7 @@ class JaxForm:
     split: Callable[..., tuple[AnyValue, int | None]] | None = None
     positional: bool = False
     jax_batches: bool = True
+    jax_batches_equal: bool = True
     one_slot: Refusal | None = None
     unmapped: Mapping[int, Refusal] = field(default_factory=dict)
     register_derivative: Callable[[Primitive, Callable[[], bool]], None] | None = None

@@ -72,7 +72,8 @@ def _batch(primitive, form, ordinary, axis_data, args, dims, **params):
     named = tuple(n for n in names if not isinstance(n, int))
     mesh_axes = axis_data.name.mesh_axes if isinstance(axis_data.name, SplitName) else ()
     is_whole = params.get("axis_index_groups") is None  # JAX refuses groups of a vmapped axis
-    alone = len(named) == 1 and not mesh_axes and form.jax_batches and is_whole
+    is_right = form.jax_batches and (form.jax_batches_equal or None not in dims)
+    alone = len(named) == 1 and not mesh_axes and is_right and is_whole
     if who is None or axis_data.name not in named or alone:
         return ordinary(axis_data, args, dims, **params)
     place = named.index(axis_data.name)

@@ -327,3 +327,19 @@ def test_groups_along_an_axis_with_one_position_on_each_device():
     np.testing.assert_array_equal(found[1], rows)
     np.testing.assert_array_equal(found[2], 2 * BATCH[:4])
     np.testing.assert_array_equal(found[3][:, 0], np.where(first, rows[:, 0], rows[:, 1]))
+
+
+@pytest.mark.parametrize(("split", "concat"), [(0, 0), (0, 1), (1, 0)])
+def test_an_exchange_of_what_is_vmapped_moves_as_little_as_with_jax(split, concat):
+    def body(x):
+        def exchanged(row):
+            return jnp.sin(lax.all_to_all(row, "b", split, concat, tiled=True))
+
+        return jax.vmap(exchanged, axis_name="b")(x)
+
+    def moves(shard_map, **options):
+        of = shard_map(body, mesh=MESH, in_specs=P(None, "x"), out_specs=P(None, "x"), **options)
+        text = jax.jit(of).lower(jnp.ones((8, 16, 8))).compile().as_text()
+        return [text.count(f" {name}(") for name in ("copy", "transpose", "fusion")]
+
+    assert moves(shard_map) == moves(jax.shard_map, check_vma=False)
