@@ -20,7 +20,7 @@ def inline_calls_without_elements(module: ModuleOp, form: BodyForm) -> None:
     if len(form.region) == len(form.mesh.axes):
         return
     functions = functions_of(module)
-    found = {name for name, each in functions.items() if _returns_none(each)}
+    found = {name for name, each in functions.items() if _returns_empty(each)}
     found -= {form.main.name.value}
     if found:
         holders = reaches(module, found)
@@ -28,7 +28,7 @@ def inline_calls_without_elements(module: ModuleOp, form: BodyForm) -> None:
         erase_uncalled(module)
 
 
-def _returns_none(function: func.FuncOp) -> bool:
-    """Whether one of its results has no elements."""
+def _returns_empty(function: func.FuncOp) -> bool:
+    """Whether a function has a result without elements."""
     types = function.type.results
     return any(isinstance(each, ir.RankedTensorType) and 0 in each.shape for each in types)

@@ -159,7 +159,7 @@ def _refusal_by_types(error: Exception) -> Exception:
     """What JAX's types of varying values refuse in a body; raises what has another reason."""
     refusal = error.__cause__ if isinstance(error, ShmapError) else error
     if isinstance(refusal, AssertionError) and is_raised_inside(refusal):
-        return error  # see `REFUSALS`
+        return error  # which has more to say than an assertion; see `REFUSALS`
     if not isinstance(refusal, (TypeError, ValueError)) or "vary" not in str(refusal):
         raise error
     return refusal

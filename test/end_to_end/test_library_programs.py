@@ -37,10 +37,10 @@ BATCH = 10  # programs of one test
 Comparison = Callable[[Program, Any], str | None]
 
 
-def complaint(program: Program, found: Comparison = difference) -> str | None:
+def complaint(program: Program, compare: Comparison = difference) -> str | None:
     """What is wrong with one program, which may be refused."""
     try:
-        return found(program, shard_map)
+        return compare(program, shard_map)
     except Exception as error:
         if runs_nowhere(program, error):
             return None

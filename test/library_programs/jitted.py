@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from library_programs.generate import Scope, draw_spec, result_kinds_of
 from library_programs.program import SHAPES, Body
-from library_programs.run import How
+from library_programs.run import How, mesh_of
 from library_programs.transformations import TRANSFORMATIONS
 
 _MESHES = [{"i": 2}, {"i": 4}, {"i": 2, "j": 2}]
@@ -41,9 +41,7 @@ class JittedProgram:
         return [rng.uniform(-1, 1, SHAPES[kind]) for kind in self.kinds]
 
     def jitted(self) -> Any:
-        shape = tuple(self.axes.values())
-        devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
-        mesh = Mesh(devices, tuple(self.axes))
+        mesh = mesh_of(self.axes)
 
         def placed(specs):
             return tuple(None if s is None else NamedSharding(mesh, s) for s in specs)

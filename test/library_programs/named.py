@@ -10,13 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from library_programs.collective_steps import names
 from library_programs.generate import Scope, draw_program, result_kinds_of, varying_results
 from library_programs.program import SHAPES, Program
 from library_programs.reference import mentioned
-from library_programs.run import How
+from library_programs.run import How, mesh_of
 from library_programs.transformations import TRANSFORMATIONS
 from shmap_compiler import SerialLoop, xmap
 
@@ -58,8 +57,6 @@ class NamedProgram:
     def mapped(self) -> Any:
         """By `xmap`, and transformed."""
         how = How(self.sizes, xmap)
-        shape = tuple(self.mesh.values())
-        devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
         given = {name for axes in self.in_axes for name in axes.values()}
         function = xmap(
             lambda *xs: tuple(how.run(self.program.body, *xs)),
@@ -67,7 +64,7 @@ class NamedProgram:
             self.out_axes,
             axis_sizes={name: n for name, n in self.sizes.items() if name not in given},
             axis_resources=self.resources,
-            mesh=Mesh(devices, tuple(self.mesh)),
+            mesh=mesh_of(self.mesh),
         )
         return TRANSFORMATIONS[self.program.transformation](function)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,10 +44,11 @@ class How:
         )
 
 
-def mesh_of(program: Program) -> Mesh:
-    shape = tuple(program.axes.values())
+def mesh_of(axes: Mapping[str, int]) -> Mesh:
+    """The first devices, as a mesh of axes with these sizes."""
+    shape = tuple(axes.values())
     devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
-    return Mesh(devices, tuple(program.axes))
+    return Mesh(devices, tuple(axes))
 
 
 def mapped(program: Program, shard_map: Any, **options: Any):
@@ -54,7 +56,7 @@ def mapped(program: Program, shard_map: Any, **options: Any):
     how = How(program.axes, shard_map)
     function = shard_map(
         partial(how.run, program.body),
-        mesh=mesh_of(program),
+        mesh=mesh_of(program.axes),
         in_specs=program.in_specs,
         out_specs=program.out_specs,
         axis_names=frozenset(program.manual),
