@@ -1,8 +1,8 @@
-"""Inlines calls that return values without elements, where the older partitioner reads hints.
+"""Inlines calls that return values without elements, where all automatic axes have size one.
 
-A hint on one result of a call, which JAX writes where some axes are automatic, says nothing of
-another one without elements. XLA makes a constant of that one, without a sharding, in a tuple with
-values that are manual, and GSPMD ends the process.
+There JAX writes a hint on the results of a call, that they are manual, as it does beside any
+automatic axis. XLA makes a constant of a result without elements, without a sharding, in a tuple
+with the others, and GSPMD ends the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline_calls
 
 def inline_calls_without_elements(module: ModuleOp, form: BodyForm) -> None:
     """Inlines them, and the calls of functions that hold one."""
-    if len(form.region) == len(form.mesh.axes):
+    if len(form.region) == len(form.mesh.axes) or form.mesh.product(form.automatic) > 1:
         return
     functions = functions_of(module)
     found = {name for name, each in functions.items() if _returns_empty(each)}

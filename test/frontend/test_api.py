@@ -251,7 +251,7 @@ def test_arguments_of_zero_size_only(dtype):
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_calls_that_return_zero_sizes_beside_an_automatic_axis(partitioner, size):
-    """XLA's older partitioner aborts on such a call of `jax.shard_map`."""
+    """If that has size one, XLA's older partitioner aborts on it with `jax.shard_map`."""
 
     @jax.jit
     def none_and_one(x):

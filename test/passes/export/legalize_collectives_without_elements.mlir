@@ -1,4 +1,4 @@
-// Calls that return arrays without elements are inlined for GSPMD, if some axes are automatic.
+// Calls that return arrays without elements are inlined for GSPMD, if all automatic axes have size one.
 // RUN: shmap-opt %s --shmap-legalize-collectives=partitioner=gspmd --split-input-file | FileCheck %s --check-prefix=GSPMD
 // RUN: shmap-opt %s --shmap-legalize-collectives=partitioner=shardy --split-input-file | FileCheck %s --check-prefix=SHARDY
 
@@ -44,6 +44,7 @@ module {
   // GSPMD-LABEL: func.func public @main
   // GSPMD: call @none_and_one
   // GSPMD: channel_handle
+  // SHARDY-LABEL: func.func public @main
   // SHARDY: channel_handle
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
     %0:2 = call @none_and_one(%x) : (tensor<4xf32>) -> (tensor<0x3xf32>, tensor<4xf32>)
@@ -53,6 +54,27 @@ module {
   func.func private @none_and_one(%x: tensor<4xf32>) -> (tensor<0x3xf32>, tensor<4xf32>) {
     %0 = stablehlo.constant dense<> : tensor<0x3xf32>
     %1 = "stablehlo.collective_permute"(%x) <{source_target_pairs = dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
+    return %0, %1 : tensor<0x3xf32>, tensor<4xf32>
+  }
+}
+
+// -----
+
+module {
+  sdy.mesh @mesh = <["i"=2, "k"=2]>
+  // GSPMD-LABEL: func.func public @main
+  // GSPMD: call @none_and_one
+  // GSPMD: channel_handle
+  // SHARDY-LABEL: func.func public @main
+  // SHARDY: channel_handle
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %0:2 = call @none_and_one(%x) : (tensor<4xf32>) -> (tensor<0x3xf32>, tensor<4xf32>)
+    return %0#1 : tensor<4xf32>
+  }
+
+  func.func private @none_and_one(%x: tensor<4xf32>) -> (tensor<0x3xf32>, tensor<4xf32>) {
+    %0 = stablehlo.constant dense<> : tensor<0x3xf32>
+    %1 = "stablehlo.collective_permute"(%x) <{source_target_pairs = dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
     return %0, %1 : tensor<0x3xf32>, tensor<4xf32>
   }
 }
