@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -39,6 +40,17 @@ class Cost:
     instructions: Counter[tuple[str, str]]
 
     @property
+    def large(self) -> Counter[tuple[str, str]]:
+        """Those whose result is as large as a matrix."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (name, type_), count in self.instructions.items():
+            shapes = re.findall(r"\[([\d,]*)\]", type_)
+            elements = sum(math.prod(int(n) for n in shape.split(",") if n) for shape in shapes)
+            if elements >= SIZE**2:
+                found[name, type_] += count
+        return found
+
+    @property
     def heavy(self) -> Counter[str]:
         """Those that take long if they are computed again."""
         found: Counter[str] = Counter()
@@ -49,9 +61,9 @@ class Cost:
 
     def excess(self, other: Cost) -> str | None:
         """What is more than 10% above that of another program, or computed again; or None."""
-        if self.instructions == other.instructions:
-            return None  # XLA's schedule decides how many buffers live at a time
-        if self.temporaries > 1.1 * other.temporaries + FREE:
+        # With the same large arrays, XLA's schedule decides how many of them live at a time.
+        is_larger = self.temporaries > 1.1 * other.temporaries + FREE
+        if is_larger and self.large != other.large:
             return f"{self.temporaries} bytes of temporaries, beside {other.temporaries}"
         more = self.heavy - other.heavy
         return f"computed again: {dict(more)}" if more else None
