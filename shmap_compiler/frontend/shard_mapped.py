@@ -158,8 +158,8 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         Args:
           *args: Arrays, or `jax.ShapeDtypeStruct`s.
           partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (a manual computation).
-            Defaults to "gspmd", and to "shardy" for unreduced results, which JAX lowers for Shardy
-            only.
+            Defaults to "gspmd", and to "shardy" where an axis of the mesh is automatic or a result
+            is unreduced.
           groups: Whether collectives name their groups by mesh "axes" or list device "ids", for
             compilers that do not read mesh axes.
           overlap: As for the context manager `overlap`. Defaults to its setting.
@@ -182,7 +182,7 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
         if call.references:
             ref_arguments.refuse_lowered(describe(self.fun), call.reference_paths)
         if partitioner is None:
-            partitioner = "shardy" if call.has_unreduced_results else "gspmd"
+            partitioner = call.default_partitioner
         is_choice = partitioner in lowered.PARTITIONERS and groups in lowered.GROUPS
         if call.constants or not is_choice:
             return lowered.lower(call, partitioner, groups, setting)

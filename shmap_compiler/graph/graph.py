@@ -87,6 +87,11 @@ class Graph:
         manual = (*self.manual_axes, *self.outer_manual_axes)
         return tuple(a for a in self.mesh.axis_names if a in manual)
 
+    @property
+    def automatic_axes(self) -> tuple[str, ...]:
+        """Axes that XLA's partitioner splits the body over, in mesh order."""
+        return tuple(a for a in self.mesh.axis_names if a not in self.all_manual_axes)
+
     @cached_property
     def body_mesh(self) -> AbstractMesh:
         """The mesh as the body sees it."""
@@ -164,9 +169,8 @@ class Graph:
     def __str__(self) -> str:
         """Like the text of a jaxpr; `{V:i}` after a type: the value varies along axis i."""
         names = self.mesh.axis_names
-        automatic = [a for a in names if a not in self.all_manual_axes]
         heading = f"graph {self.name} on {specs.show_mesh(self.mesh)}"
-        heading += f", automatic: {', '.join(automatic)}" if automatic else ""
+        heading += f", automatic: {', '.join(self.automatic_axes)}" if self.automatic_axes else ""
         if self.outer_manual_axes:
             heading += f", manual outside: {', '.join(self.outer_manual_axes)}"
 

@@ -182,7 +182,7 @@ class Pmapped(Generic[_P, _R]):
         return self._traced(args, kwargs).graph
 
     def lower_rows(
-        self, *args: PyTree, partitioner: Partitioner = "gspmd", groups: GroupNaming = "axes"
+        self, *args: PyTree, partitioner: Partitioner | None = None, groups: GroupNaming = "axes"
     ) -> Lowered:
         """Traces and lowers the program of one device, with the stages of a `shard_map`.
 
@@ -205,7 +205,9 @@ class Pmapped(Generic[_P, _R]):
           >>> "tensor<1x2xf32>" in lowered.as_text("body")
           True
         """
-        return lowered.lower(self._traced(args, {}), partitioner, groups, overlap_setting())
+        call = self._traced(args, {})
+        partitioner = call.default_partitioner if partitioner is None else partitioner
+        return lowered.lower(call, partitioner, groups, overlap_setting())
 
     def _traced(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> TracedCall:
         args, kwargs = self._of_all(args, kwargs)

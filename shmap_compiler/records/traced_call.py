@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import jax
 
@@ -55,8 +56,14 @@ class TracedCall:
         return f"<TracedCall of {describe(self.fun)}: {self.graph!r}>"
 
     @property
-    def has_unreduced_results(self) -> bool:
-        return any(spec.unreduced for spec in self.graph.out_specs)
+    def default_partitioner(self) -> Literal["gspmd", "shardy"]:
+        """The partitioner to lower for, if the user names none.
+
+        JAX lowers unreduced results for Shardy only, and libtpu aborts on what GSPMD makes of some
+        collectives beside automatic axes, such as `all_to_all`.
+        """
+        has_unreduced = any(spec.unreduced for spec in self.graph.out_specs)
+        return "shardy" if self.graph.automatic_axes or has_unreduced else "gspmd"
 
     @cached_property
     def signature(self) -> Signature:

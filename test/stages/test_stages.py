@@ -101,6 +101,21 @@ def test_groups_by_device_ids():
     np.testing.assert_array_equal(lowered(groups="ids").compile()(A, B), A @ B)
 
 
+@pytest.mark.parametrize(("manual", "partitioner"), [("ij", "gspmd"), ("i", "shardy")])
+def test_partly_manual_programs_are_lowered_for_shardy(manual, partitioner):
+    f = shard_map(
+        lambda x: lax.psum(x, "i"),
+        mesh=MESH,
+        in_specs=P("i"),
+        out_specs=P(),
+        axis_names={*manual},
+    )
+    lowered = f.lower(A)
+    assert lowered.partitioner == partitioner
+    assert lowered.as_text() == f.lower(A, partitioner=partitioner).as_text()
+    np.testing.assert_array_equal(lowered.compile()(A), A.reshape(4, 2, 16).sum(0))
+
+
 def test_lowering_leaves_jaxs_setting_alone():
     before = jax.config.jax_use_shardy_partitioner
     for partitioner in PARTITIONERS:

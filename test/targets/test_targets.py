@@ -309,6 +309,18 @@ def test_phases_are_reported():
 
 
 @needs_tpu_compiler
+def test_automatic_axes():
+    """libtpu aborts on what GSPMD makes of this program."""
+
+    def body(x):
+        return lax.all_to_all(x, "i", 0, 1, tiled=True)
+
+    f = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P(None, "i"), axis_names={"i"})
+    compiled = f.lower(*types((64, 32))).compile("tpu:v5e:2x4")
+    assert "all-to-all" in compiled.as_text()
+
+
+@needs_tpu_compiler
 def test_cannot_be_called():
     compiled = mapped().lower(A, B).compile("tpu:v5e:2x4")
     with refused("a call", "a program compiled for", "the 8 devices of tpu:v5e:2x4", "save() it"):

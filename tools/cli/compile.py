@@ -49,7 +49,6 @@ With -o, shmap_compiler.load reads the compiled program where such devices are.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared_options.add_arguments(parser)
-    parser.set_defaults(partitioner=None)
     parser.add_argument(
         "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
     )
@@ -73,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
     else:
         work = program.load_any(options)
         with _timed(times, "lower"):
-            lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
+            lowered = program.lower_for(work, options.partitioner, target, **overlap)
         compile_program, partitioner = lowered.compile, lowered.partitioner
     with _timed(times, "compile"), Progress(f"compiling for {target}") as progress:
         compiled = compile_program(target, progress.phase, compiler_options=compiler_options)

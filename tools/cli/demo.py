@@ -29,14 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    chosen = () if options.partitioner is None else ("--partitioner", options.partitioner)
     _print_header("The program")
     print(_FILE.read_text(encoding="utf-8").rstrip())
     _print_header("Emitted: the program of one device")
-    _execute(lower, "--stage", "body", "--partitioner", options.partitioner)
+    _execute(lower, "--stage", "body", *chosen)
     _print_header("After the passes: what XLA's partitioner receives")
-    _execute(lower, "--stage", "stablehlo", "--partitioner", options.partitioner)
+    _execute(lower, "--stage", "stablehlo", *chosen)
     _print_header("Compiled and run on 8 virtual CPU devices")
-    return _execute(run, "--partitioner", options.partitioner)
+    return _execute(run, *chosen)
 
 
 def _execute(command: ModuleType, *argv: str) -> int:

@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="what to compile for; modules in files are compiled for CPU devices by default",
     )
-    parser.set_defaults(partitioner=None)
     shared_options.add_compiler_options(parser)
     shared_options.add_overlap(parser)
     parser.add_argument(
@@ -158,7 +157,7 @@ def _explained(options: argparse.Namespace, work: _Work, target: Target) -> Expl
                 compiler_options=given,
                 **overlap,
             )
-    lowered = program.lower_for(work, options.partitioner or "gspmd", target, **overlap)
+    lowered = program.lower_for(work, options.partitioner, target, **overlap)
     with Progress(f"compiling for {target}") as progress:
         return lowered.compile(target, progress.phase, compiler_options=given).explain()
 
@@ -174,7 +173,7 @@ def _overlap_report(
         return None
     overlap = program.overlap_options(options)
     if isinstance(work, program.Program):
-        return work.lower(options.partitioner or "gspmd", **overlap).overlap_report(target)
+        return work.lower(options.partitioner, **overlap).overlap_report(target)
     return work.overlap_report(target, **overlap)
 
 

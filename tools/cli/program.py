@@ -39,7 +39,7 @@ class Program:
 
     def lower(
         self,
-        partitioner: Partitioner,
+        partitioner: Partitioner | None = None,
         groups: GroupNaming = "axes",
         *,
         overlap: OverlapMode | None = None,
@@ -63,7 +63,7 @@ class Program:
         from shmap_compiler import XMapped
 
         if isinstance(self.mapped, XMapped):  # whose own trace is one of named axes
-            return self.lower("gspmd").graph
+            return self.lower().graph
         return self._tracing(lambda: self.mapped.trace(*self.args))
 
     def named(self) -> str:
@@ -131,7 +131,7 @@ class AnyProgram:
 
 
 def lower_for(
-    work: Program | AnyProgram, partitioner: Partitioner, target: Target, **overlap: Setting
+    work: Program | AnyProgram, partitioner: Partitioner | None, target: Target, **overlap: Setting
 ) -> Lowered | OverlappedFunction:
     """Traces and lowers a program for a target.
 

@@ -176,7 +176,7 @@ def _print_program(options: argparse.Namespace, lowered: Lowered, results: PyTre
 
     graph, call = lowered.graph, lowered.call
     print(
-        f"{describe(call.fun)} on {specs.show_mesh(graph.mesh)}, partitioner {options.partitioner}"
+        f"{describe(call.fun)} on {specs.show_mesh(graph.mesh)}, partitioner {lowered.partitioner}"
     )
 
     def rows(

@@ -45,9 +45,8 @@ def add_partitioner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partitioner",
         choices=("gspmd", "shardy"),
-        default="gspmd",
-        help="the form that XLA gets: full-to-shard custom calls (gspmd, the default) or a "
-        "manual computation (shardy)",
+        help="the form that XLA gets: full-to-shard custom calls (gspmd) or a manual computation "
+        "(shardy); default: gspmd, or shardy where an axis of the mesh is automatic",
     )
 
 
