@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar, overload
 from shmap_compiler.base.jax_compat import AnyMesh
 from shmap_compiler.base.untyped import Function, PyTree, Wrapped
 from shmap_compiler.frontend.arguments import INFER
+from shmap_compiler.frontend.former_arguments import explains_former_arguments
 from shmap_compiler.frontend.shard_mapped import ShardMapped, make, names_of_axes
 
 _P = ParamSpec("_P")
@@ -42,6 +43,7 @@ def shard_map(
 ) -> Callable[[Callable[_P, _R]], ShardMapped[_P, _R]]: ...
 
 
+@explains_former_arguments
 def shard_map(
     f: Function | None = None,
     /,

@@ -17,7 +17,14 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
 from shmap_compiler.base.descriptions import describe, show_value
-from shmap_compiler.base.errors import BodyError, Problem, SpecTypeError, TargetError, errors_of
+from shmap_compiler.base.errors import (
+    BodyError,
+    Problem,
+    ProgramName,
+    SpecTypeError,
+    TargetError,
+    errors_of,
+)
 from shmap_compiler.base.jax_compat import is_on_host, is_tracing, needs_varying_types
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
@@ -230,4 +237,5 @@ def names_of_axes(fun: Function | None, axis_names: str | Iterable[str]) -> froz
             "names of mesh axes: a string, or a set or another collection of strings",
             "write axis_names={'i'}, or omit it for all axes of the mesh",
         )
-        raise SpecTypeError(describe(fun) if callable(fun) else "shard_map", [problem]) from None
+        who = describe(fun) if callable(fun) else ProgramName("shard_map")
+        raise SpecTypeError(who, [problem]) from None

@@ -899,6 +899,53 @@ def test_function_not_callable(refused):
         mapped(3)
 
 
+FORMER_FORM = (
+    "the arguments of shard_map",
+    "4 by position, as jax.experimental.shard_map takes them",
+    "the function by position, and all others by name",
+    "write shard_map(f, mesh=..., in_specs=..., out_specs=...)",
+)
+FORMER_ARGUMENTS = {
+    "check_rep": (False, "write check_vma=False"),
+    "auto": ({"j"}, "name the other axes of the mesh: axis_names={'i'}"),
+}
+
+
+def former(name, value, fix):
+    found = "an argument of jax.experimental.shard_map"
+    return f"{name}={value!r}", found, "arguments of jax.shard_map", fix
+
+
+def test_arguments_by_position(refused):
+    problems = [FORMER_FORM, *(former(k, *v) for k, v in FORMER_ARGUMENTS.items())]
+    options = {name: value for name, (value, _) in FORMER_ARGUMENTS.items()}
+    with refused(SpecTypeError, identity, *problems):
+        shard_map(identity, MESH, P("i"), P("i"), **options)
+
+
+@pytest.mark.parametrize("name", FORMER_ARGUMENTS)
+def test_argument_of_former_form(refused, name):
+    value, fix = FORMER_ARGUMENTS[name]
+    with refused(SpecTypeError, identity, former(name, value, fix)):
+        shard_map(identity, mesh=MESH, in_specs=P("i"), out_specs=P("i"), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        ({"j"}, "name the other axes of the mesh: axis_names={...}"),
+        (frozenset(), "omit it"),
+        (3, "name the other axes of the mesh: axis_names={...}"),
+    ],
+)
+def test_former_automatic_axes_without_a_mesh(value, fix):
+    with pytest.raises(SpecTypeError, match=r"^shard_map:\n") as raised:
+        shard_map(in_specs=P("i"), out_specs=P("i"), auto=value)
+    assert [problem.fix for problem in raised.value.problems] == [fix]
+    with pytest.raises(TypeError, match="check_reps"):
+        shard_map(in_specs=P("i"), out_specs=P("i"), check_reps=value)
+
+
 # ------------------------------------------------------------------------------------- collectives
 
 
