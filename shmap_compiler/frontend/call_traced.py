@@ -20,6 +20,7 @@ from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.replicated_outputs import check_outputs
 from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import Inputs, read_inputs
+from shmap_compiler.frontend.closed_over import ClosedOver, closed_over, without_unused
 from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.graph import structural_keys
@@ -109,12 +110,15 @@ def _trace(
     results = Results(who, region, mapped.out_specs)
 
     refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
+    is_users = not runs_traced_program(mapped.fun)
+    closed = closed_over(mapped.fun, region) if is_users else ClosedOver(mapped.fun)
+    more = len(closed.values)
 
     def flat_fun(*inputs_of_body: AnyValue) -> list[AnyValue]:
-        blocks = list(inputs_of_body)
+        fun, blocks = closed.with_blocks(inputs_of_body[:more]), list(inputs_of_body[more:])
         for k in refs:
             blocks[k] = jax.new_ref(blocks[k])
-        leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
+        leaves = results.record(fun(*inputs.rebuild(args, blocks)))
         return [*leaves, *(jax.freeze(blocks[k]) for k in refs)]
 
     def out_specs(types: Sequence[Aval]) -> list[PartitionSpec]:
@@ -122,36 +126,37 @@ def _trace(
         return [*results.checked_specs(types[:count]), *(inputs.dynamic[k].spec for k in refs)]
 
     traced = trace(
-        described_as(flat_fun, mapped.fun, len(args), [i.path for i in inputs.dynamic]),
+        described_as(flat_fun, mapped.fun, len(args), [i.path for i in inputs.dynamic], more),
         name=function_name(mapped.fun),
         who=who,
         mesh=region.mesh,
         manual_axes=region.manual_axes,
-        in_specs=[i.spec for i in inputs.dynamic],
+        in_specs=[*[PartitionSpec()] * more, *(i.spec for i in inputs.dynamic)],
         out_specs=out_specs,
-        in_types=[i.type for i in inputs.dynamic],
+        in_types=[*map(jax.typeof, closed.values), *(i.type for i in inputs.dynamic)],
         check_vma=mapped.check_vma,
         check_hangs=mapped.check_hangs,
-        user_fun=None if runs_traced_program(mapped.fun) else mapped.fun,
+        user_fun=mapped.fun if is_users else None,
         has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
     )
-    before, count = len(traced.constants), len(results.paths)
-    graph, written = ref_arguments.without_unwritten(
-        traced.graph, count, [before + k for k in refs]
-    )
+    first = len(traced.constants)
+    graph, used = without_unused(traced.graph, range(first, first + more))
+    constants = *traced.constants, *(closed.values[k - first] for k in used)
+    before, count = len(constants), len(results.paths)
+    graph, written = ref_arguments.without_unwritten(graph, count, [before + k for k in refs])
     written += traced.written
     _check_replication(who, mapped, graph, inputs, results, written)
-    closed_over = [k for k, x in enumerate(traced.constants) if ref_arguments.is_reference(x)]
-    ref_arguments.refuse_aliases(who, [*_arguments(args, inputs), *_closed_over(traced.constants)])
+    closed_refs = [k for k, x in enumerate(constants) if ref_arguments.is_reference(x)]
+    ref_arguments.refuse_aliases(who, [*_arguments(args, inputs), *_closed_refs(constants)])
     return TracedCall(
         fun=mapped.fun,
         graph=graph,
-        constants=tuple(traced.constants),
+        constants=constants,
         in_tree=jax.tree.structure(args),
         in_paths=tuple(i.path for i in inputs.dynamic),
         static=inputs.static,
         out_tree=results.tree,
-        references=(*closed_over, *(before + k for k in refs)),
+        references=(*closed_refs, *(before + k for k in refs)),
         written=tuple(written),
     )
 
@@ -161,7 +166,7 @@ def _arguments(args: tuple[PyTree, ...], inputs: Inputs) -> list[tuple[str, AnyV
     return [(i.path, leaves[i.position]) for i in inputs.dynamic if i.is_ref]
 
 
-def _closed_over(constants: Sequence[AnyValue]) -> list[tuple[str, AnyValue]]:
+def _closed_refs(constants: Sequence[AnyValue]) -> list[tuple[str, AnyValue]]:
     refs = filter(ref_arguments.is_reference, constants)
     return [(f"reference {k} that the function closes over", ref) for k, ref in enumerate(refs)]
 

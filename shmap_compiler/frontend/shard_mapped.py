@@ -25,7 +25,12 @@ from shmap_compiler.base.errors import (
     TargetError,
     errors_of,
 )
-from shmap_compiler.base.jax_compat import is_on_host, is_tracing, needs_varying_types
+from shmap_compiler.base.jax_compat import (
+    closes_over_explicit,
+    is_on_host,
+    is_tracing,
+    needs_varying_types,
+)
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.base.untyped import Function, Leaf, PyTree, Setting, Wrapped
@@ -33,6 +38,7 @@ from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import reduces, refuse_types
 from shmap_compiler.frontend.call_eagerly import call_eagerly
 from shmap_compiler.frontend.call_traced import apply_call, trace_call
+from shmap_compiler.frontend.closed_over import closed_over
 from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
@@ -104,10 +110,12 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
             return self._placed(region, args)  # only types know what may be done with summands
         if isinstance(region.mesh, AbstractMesh):
             raise TargetError(describe(self.fun), [no_devices(region.mesh)])
+        if closed_over(self.fun, region).values:
+            return self._placed(region, args)
         try:
             return call_eagerly(self, region, args)
-        except BodyError as error:
-            if not needs_varying_types(error):
+        except (BodyError, NotImplementedError) as error:
+            if not (needs_varying_types(error) or closes_over_explicit(error)):
                 raise
             return self._placed(region, args)
 

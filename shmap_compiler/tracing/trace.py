@@ -20,6 +20,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
+    closes_over_explicit,
     constants_to_inputs,
     described_alike,
     enclosing_manual_axes,
@@ -53,6 +54,15 @@ _CLOSED_OVER = Problem(
     "a value of a mesh with other manual axes, which JAX cannot use here",
     "values of this function's own",
     "pass it as an argument, with jax.sharding.PartitionSpec() as its spec",
+)
+
+
+_ON_EXPLICIT_AXES = Problem(
+    "an array from outside of the function",
+    "one on axes of type Explicit, split over a manual one or held by an object that is no pytree",
+    "an array that all devices have whole, in a variable of an enclosing function or of the module",
+    "pass it as an argument; or make it whole, with jax.sharding.reshard, and assign it to a "
+    "variable before",
 )
 
 
@@ -144,10 +154,12 @@ def trace(
             jaxpr = trace_unreduced(typed, who)
         else:
             jaxpr = trace_by_need(untyped, typed, user_fun, who)
-    except ValueError as error:
-        if not is_of_other_mesh(error):
-            raise
-        raise BodyError(who, [_CLOSED_OVER]) from error
+    except (ValueError, NotImplementedError) as error:
+        if is_of_other_mesh(error):
+            raise BodyError(who, [_CLOSED_OVER]) from error
+        if closes_over_explicit(error):
+            raise BodyError(who, [_ON_EXPLICIT_AXES]) from error
+        raise
     if finish is not None:
         jaxpr = finish(jaxpr)
     jaxpr = with_graphs_of_regions(jaxpr, mesh, (*manual, *outer), who, check_hangs=check_hangs)

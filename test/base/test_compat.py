@@ -88,6 +88,16 @@ def test_with_axis_types_of():
     assert list(other.devices.flat) == list(MESH.devices.flat)
 
 
+def test_closes_over_explicit():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jnp.ones(2)
+        with pytest.raises(NotImplementedError, match="Closing over inputs") as raised:
+            jax.shard_map(lambda y: x * y, out_specs=P())(x)
+    assert jax_compat.closes_over_explicit(raised.value)
+    assert not jax_compat.closes_over_explicit(NotImplementedError("another"))
+
+
 def test_is_of_other_mesh():
     x = jax.ShapeDtypeStruct((8,), np.float32)
 

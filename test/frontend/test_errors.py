@@ -568,6 +568,26 @@ def test_closure_over_enclosing_body(refused):
         jax.jit(mapped(body, P("i"), P("i"), axis_names={"i"}))(X)
 
 
+def test_array_on_explicit_axes(refused):
+    with jax.set_mesh(EXPLICIT):
+        split = on_explicit(P("j"))
+
+        def body(x):
+            return x + split
+
+        problem = (
+            "an array from outside of the function",
+            "one on axes of type Explicit, split over a manual one or held by an object that is no "
+            "pytree",
+            "an array that all devices have whole, in a variable of an enclosing function or of "
+            "the module",
+            "pass it as an argument; or make it whole, with jax.sharding.reshard, and assign it to "
+            "a variable before",
+        )
+        with refused(BodyError, body, problem):
+            mapped(body, P(), P(), EXPLICIT)(on_explicit(P()))
+
+
 def test_reference_used_otherwise(refused):
     def body(x):
         return jax.freeze(jax.new_ref(x, memory_space=jax.memory.Space.Host))

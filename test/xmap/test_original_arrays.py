@@ -126,7 +126,7 @@ def test_nested_mesh():
     x = numbers(8, 2, 4, 5) / 100
     with shmap_compiler.mesh(CUBE):
         split, total = f(x)
-        text = f.lower(x).as_text("stablehlo")
+        text = f.lower(x, partitioner="gspmd").as_text("stablehlo")
     want = np.sin(2 * np.moveaxis(x, 0, -1)) * np.arange(5)[:, None]
     np.testing.assert_allclose(split, want, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(total, 2 * x.sum((0, 1, 2)), rtol=1e-5)

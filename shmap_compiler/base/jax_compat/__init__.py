@@ -98,6 +98,7 @@ from shmap_compiler.base.jax_compat.settings import (
 )
 from shmap_compiler.base.jax_compat.tracing import (
     EXPANDS_HIGH_PRIMITIVES,
+    closes_over_explicit,
     described_alike,
     described_as,
     is_of_other_mesh,
@@ -148,6 +149,7 @@ __all__ = [
     "call_subfunction",
     "checkify_rules",
     "close_jaxpr",
+    "closes_over_explicit",
     "compile_lowered",
     "compiling_for",
     "concrete_mesh_in_scope",

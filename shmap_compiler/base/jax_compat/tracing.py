@@ -104,18 +104,21 @@ def described_as(
     user_fun: Function,
     count: int,
     paths: Sequence[str],
+    closed_over: int = 0,
 ) -> Callable[..., _T]:
     """`fun`, which errors of JAX describe by the name, line and arguments of a user's function.
 
     Args:
       count: the number of the user's arguments.
       paths: which leaves of them `fun` takes, as in `args[0]['w']`.
+      closed_over: the number of arrays that it takes before.
     """
     info = jax.api_util.debug_info("shard_map", user_fun, (0,) * count, {})
     names = info.arg_names or ()
     if len(names) == count:  # otherwise they belong to another function
         places = [path.removeprefix("args[").partition("]") for path in paths]
         found = tuple(names[int(argument)] + rest for argument, _, rest in places)
+        found = ("an array that the function closes over",) * closed_over + found
         setattr(fun, _DEBUG_INFO, info._replace(arg_names=found))
     return fun
 
@@ -130,6 +133,11 @@ def described_alike(fun: Callable[..., _T], other: Function) -> Callable[..., _T
 def is_of_other_mesh(error: Exception) -> bool:
     """Whether JAX rejected a value whose type has a mesh with other manual axes."""
     return isinstance(error, ValueError) and "should match the aval mesh" in str(error)
+
+
+def closes_over_explicit(error: Exception) -> bool:
+    """Whether JAX rejected an array on Explicit axes that was made outside of the body."""
+    return isinstance(error, NotImplementedError) and "Closing over inputs" in str(error)
 
 
 def run_with_axes(fun: Callable[[], _T], mesh: AbstractMesh, axes: Sequence[str]) -> _T:

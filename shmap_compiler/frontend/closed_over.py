@@ -1,0 +1,199 @@
+"""Arrays on Explicit axes that a function closes over, as further inputs of its body.
+
+JAX rejects such an array inside of a body, where these axes are Manual. So the function is made
+anew for each trace, with a block in the place of each array: in variables that it closes over, in
+globals that it names, and in what these hold: functions, `functools.partial`s, methods and pytrees.
+JAX still rejects what a body gets in another way, such as from an attribute of an object, and what
+is split over a manual axis, of which a device does not have all that the function sees.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.sharding import NamedSharding
+
+from shmap_compiler.base.jax_compat import (
+    explicit_axes,
+    replace_jaxpr,
+    type_reductions,
+    type_split,
+)
+from shmap_compiler.base.meshes import ManualRegion
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, Unchecked
+from shmap_compiler.base.values import type_of
+from shmap_compiler.graph.graph import Graph
+
+_WITHOUT_ARRAYS = frozenset({"jax", "jaxlib", "numpy", "shmap_compiler"})
+"""Packages in whose globals no array of the user's is."""
+_Jitted = type(jax.jit(lambda: None))
+
+
+@dataclass(frozen=True)
+class ClosedOver:
+    """The arrays on Explicit axes that a function closes over.
+
+    Attributes:
+      fun: the function.
+      values: the arrays, each once. Only those that are not split over manual axes.
+    """
+
+    fun: Function
+    values: tuple[AnyValue, ...] = ()
+
+    def with_blocks(self, blocks: Sequence[AnyValue]) -> Function:
+        """The function, with these blocks in the places of `values`."""
+        if not self.values:
+            return self.fun
+        by_id = {id(value): block for value, block in zip(self.values, blocks, strict=True)}
+        return _Copies(lambda array: by_id.get(id(array), array))(self.fun)
+
+
+def closed_over(fun: Function, region: ManualRegion) -> ClosedOver:
+    """What `fun`, whose body runs in `region`, closes over."""
+    if not explicit_axes(region.mesh):
+        return ClosedOver(fun)
+    found: dict[int, AnyValue] = {}
+
+    def note(array: AnyValue) -> AnyValue:
+        if _is_explicit_and_whole(type_of(array), region):
+            found[id(array)] = array
+        return array
+
+    _Copies(note)(fun)
+    return ClosedOver(fun, tuple(found.values()))
+
+
+def without_unused(graph: Graph, inputs: range) -> tuple[Graph, list[int]]:
+    """(the graph without those of the inputs that it does not read, the positions of the rest)."""
+    jaxpr = graph.jaxpr.jaxpr
+    read = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, jex_core.Var)}
+    read.update(v for v in jaxpr.outvars if isinstance(v, jex_core.Var))
+    used = [k for k in inputs if jaxpr.invars[k] in read]
+    if len(used) == len(inputs):
+        return graph, used
+    kept = [*range(inputs.start), *used, *range(inputs.stop, len(jaxpr.invars))]
+    program = replace_jaxpr(
+        graph.jaxpr,
+        invars=[jaxpr.invars[k] for k in kept],
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return replace(graph, jaxpr=program, in_specs=tuple(graph.in_specs[k] for k in kept)), used
+
+
+def _is_explicit_and_whole(type_: Aval, region: ManualRegion) -> bool:
+    sharding = getattr(type_, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or type_reductions(type_):
+        return False
+    mesh = sharding.mesh
+    if mesh.axis_names != region.mesh.axis_names or not explicit_axes(mesh):
+        return False
+    return not any(axis in region.manual_axes for axes in type_split(type_) for axis in axes)
+
+
+class _Copies:
+    """Copies of functions, and of what they hold, with other arrays.
+
+    What holds none of these arrays is not copied.
+    """
+
+    def __init__(self, replaced: Callable[[AnyValue], AnyValue]):
+        self._replaced = replaced
+        # By the identities of values, which stay theirs as long as they are here, too.
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, value: Unchecked) -> Unchecked:
+        """A copy of `value`; itself if it holds none of the arrays."""
+        if id(value) not in self._made:
+            self._made[id(value)] = value, value  # for a function that refers to itself
+            self._made[id(value)] = value, self._copy(value)
+        return self._made[id(value)][1]
+
+    def _copy(self, value: Unchecked) -> Unchecked:
+        if isinstance(value, jax.Array):
+            return self._replaced(value)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, functools.partial):
+            held = value.func, value.args, value.keywords
+            made = [self(each) for each in held]
+            return functools.partial(made[0], *made[1], **made[2]) if _differ(made, held) else value
+        if isinstance(value, MethodType):
+            held = value.__func__, value.__self__
+            made = [self(each) for each in held]
+            return MethodType(*made) if _differ(made, held) else value
+        if isinstance(value, _Jitted):
+            function = getattr(value, "__wrapped__", value)
+            made = self(function)
+            return value if made is function else made
+        return self._pytree(value)
+
+    def _pytree(self, value: Unchecked) -> Unchecked:
+        try:
+            leaves, tree = jax.tree.flatten(value)
+        except (TypeError, ValueError):  # such as a dict with keys that cannot be sorted
+            return value
+        if any(leaf is value for leaf in leaves):
+            return value
+        made = [self(leaf) for leaf in leaves]
+        return jax.tree.unflatten(tree, made) if _differ(made, leaves) else value
+
+    def _function(self, fun: FunctionType) -> FunctionType:
+        named = {name: fun.__globals__[name] for name in _named(fun)}
+        changed = {name: new for name, old in named.items() if (new := self(old)) is not old}
+        old_cells = fun.__closure__ or ()
+        cells = tuple(map(self._cell, old_cells))
+        old_defaults = fun.__defaults__, fun.__kwdefaults__
+        defaults = [self(each) for each in old_defaults]
+        if not (changed or _differ(cells, old_cells) or _differ(defaults, old_defaults)):
+            return fun
+        own = [CellType() if _contents(cell) is fun else None for cell in old_cells]
+        cells = tuple(mine or cell for mine, cell in zip(own, cells, strict=True))
+        own_names = [name for name, value in named.items() if value is fun]
+        scope = {**fun.__globals__, **changed} if changed or own_names else fun.__globals__
+        made = FunctionType(fun.__code__, scope, fun.__name__, defaults[0], cells)
+        for cell in filter(None, own):  # a function that calls itself
+            cell.cell_contents = made
+        scope.update(dict.fromkeys(own_names, made))
+        made.__kwdefaults__ = defaults[1]
+        made.__qualname__ = fun.__qualname__
+        made.__dict__.update(fun.__dict__)
+        return made
+
+    def _cell(self, cell: CellType) -> CellType:
+        value = _contents(cell)
+        made = self(value)
+        return cell if made is value else CellType(made)
+
+
+def _contents(cell: CellType) -> Unchecked:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable without value
+        return None
+
+
+def _named(fun: FunctionType) -> set[str]:
+    """The globals of a user's module that a function names."""
+    module = fun.__globals__.get("__name__", "")
+    if module.partition(".")[0] in _WITHOUT_ARRAYS:
+        return set()
+    return {name for code in _codes(fun.__code__) for name in code.co_names} & {*fun.__globals__}
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions written in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _differ(made: Sequence[Unchecked], held: Sequence[Unchecked]) -> bool:
+    return any(new is not old for new, old in zip(made, held, strict=True))
