@@ -57,12 +57,13 @@ _CLOSED_OVER = Problem(
 )
 
 
-_ON_EXPLICIT_AXES = Problem(
+ON_EXPLICIT_AXES = Problem(
     "an array from outside of the function",
-    "one on axes of type Explicit, split over a manual one or held by an object that is no pytree",
-    "an array that all devices have whole, in a variable of an enclosing function or of the module",
-    "pass it as an argument; or make it whole, with jax.sharding.reshard, and assign it to a "
-    "variable before",
+    "one on axes of type Explicit",
+    "an argument; in shard_map also an array that all devices have whole, in a variable of an "
+    "enclosing function or of the module",
+    "pass it as an argument; in shard_map, you can also make it whole with jax.sharding.reshard "
+    "and assign it to a variable before",
 )
 
 
@@ -158,7 +159,7 @@ def trace(
         if is_of_other_mesh(error):
             raise BodyError(who, [_CLOSED_OVER]) from error
         if closes_over_explicit(error):
-            raise BodyError(who, [_ON_EXPLICIT_AXES]) from error
+            raise BodyError(who, [ON_EXPLICIT_AXES]) from error
         raise
     if finish is not None:
         jaxpr = finish(jaxpr)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
 from shmap_compiler.base.jax_compat import (
     HIGH_PRIMITIVE,
+    closes_over_explicit,
     is_of_other_mesh,
     needs_varying_types,
     refuses_unreduced,
@@ -90,6 +91,8 @@ def trace_by_need(
         try:
             return typed()
         except REFUSALS as error:
+            if closes_over_explicit(error):
+                raise
             refusal = error
     raise BodyError(who, [refused_by_types(refusal, fix)]) from refusal
 

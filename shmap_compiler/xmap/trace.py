@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError, UnknownAxisError
 from shmap_compiler.base.jax_compat import (
+    closes_over_explicit,
     constants_to_inputs,
     trace_in_scope,
     type_on_mesh,
@@ -25,6 +26,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.tracing.reverse_rules import with_custom_vjp
+from shmap_compiler.tracing.trace import ON_EXPLICIT_AXES
 from shmap_compiler.tracing.vma_erasure import trace_with_types
 from shmap_compiler.tracing.vma_queries import casts
 from shmap_compiler.tracing.vma_typing import REFUSALS, refused_by_types, trace_by_need
@@ -102,6 +104,10 @@ def trace_named(
 
     try:
         traced_program = trace_by_need(untyped, typed, user_fun, who, _IN_XMAP)
+    except NotImplementedError as error:
+        if not closes_over_explicit(error):
+            raise
+        raise BodyError(who, [ON_EXPLICIT_AXES]) from error
     except BodyError:
         if not casts(user_fun):
             raise

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import BodyError, shard_map
+from shmap_compiler import BodyError, pmap, shard_map, xmap
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
 X = np.arange(8.0, dtype=np.float32).reshape(8, 1) / 8
@@ -215,3 +215,21 @@ def test_others_are_refused(body):
             run(on(P("i")))
         assert "pass it as an argument" in raised.value.problems[0].fix
         assert isinstance(raised.value.__cause__, NotImplementedError)
+
+
+@pytest.mark.parametrize("kind", ["pmap", "xmap"])
+def test_other_front_ends(kind):
+    w = whole(W)
+    f = {
+        "pmap": pmap(lambda x: x @ w),
+        "xmap": xmap(
+            lambda x: x @ w,
+            in_axes=["rows", ...],
+            out_axes=["rows", ...],
+            axis_resources={"rows": "i"},
+            mesh=MESH,
+        ),
+    }[kind]
+    with pytest.raises(BodyError, match=f"^{kind} of .*\n.*an array from outside") as raised:
+        f(X[:, None] if kind == "pmap" else X)
+    assert raised.value.problems[0].fix.startswith("pass it as an argument")

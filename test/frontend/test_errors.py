@@ -577,12 +577,11 @@ def test_array_on_explicit_axes(refused):
 
         problem = (
             "an array from outside of the function",
-            "one on axes of type Explicit, split over a manual one or held by an object that is no "
-            "pytree",
-            "an array that all devices have whole, in a variable of an enclosing function or of "
-            "the module",
-            "pass it as an argument; or make it whole, with jax.sharding.reshard, and assign it to "
-            "a variable before",
+            "one on axes of type Explicit",
+            "an argument; in shard_map also an array that all devices have whole, in a variable of "
+            "an enclosing function or of the module",
+            "pass it as an argument; in shard_map, you can also make it whole with "
+            "jax.sharding.reshard and assign it to a variable before",
         )
         with refused(BodyError, body, problem):
             mapped(body, P(), P(), EXPLICIT)(on_explicit(P()))
