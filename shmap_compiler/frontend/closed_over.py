@@ -2,23 +2,25 @@
 
 JAX rejects such an array inside of a body, where these axes are Manual. So the function is made
 anew for each trace, with a block in the place of each array: in variables that it closes over, in
-globals that it names, and in what these hold: functions, `functools.partial`s, methods and pytrees.
-JAX still rejects what a body gets in another way, such as from an attribute of an object, and what
-is split over a manual axis, of which a device does not have all that the function sees.
+globals that it names, and in what these hold: functions, if they are not globals of another module,
+`functools.partial`s, methods and pytrees. JAX still rejects what a body gets in another way, such
+as from an attribute of an object, and what is split over a manual axis, of which a device does not
+have all that the function sees.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import jax
 from jax.extend import core as jex_core
 from jax.sharding import NamedSharding
 
+from shmap_compiler.base.closures import contents, named_globals
 from shmap_compiler.base.jax_compat import (
     explicit_axes,
     replace_jaxpr,
@@ -145,7 +147,7 @@ class _Copies:
         return jax.tree.unflatten(tree, made) if _differ(made, leaves) else value
 
     def _function(self, fun: FunctionType) -> FunctionType:
-        named = {name: fun.__globals__[name] for name in _named(fun)}
+        named = _named(fun)
         changed = {name: new for name, old in named.items() if (new := self(old)) is not old}
         old_cells = fun.__closure__ or ()
         cells = tuple(map(self._cell, old_cells))
@@ -153,7 +155,7 @@ class _Copies:
         defaults = [self(each) for each in old_defaults]
         if not (changed or _differ(cells, old_cells) or _differ(defaults, old_defaults)):
             return fun
-        own = [CellType() if _contents(cell) is fun else None for cell in old_cells]
+        own = [CellType() if contents(cell) is fun else None for cell in old_cells]
         cells = tuple(mine or cell for mine, cell in zip(own, cells, strict=True))
         own_names = [name for name, value in named.items() if value is fun]
         scope = {**fun.__globals__, **changed} if changed or own_names else fun.__globals__
@@ -167,32 +169,22 @@ class _Copies:
         return made
 
     def _cell(self, cell: CellType) -> CellType:
-        value = _contents(cell)
+        value = contents(cell)
         made = self(value)
         return cell if made is value else CellType(made)
 
 
-def _contents(cell: CellType) -> Unchecked:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a variable without value
-        return None
-
-
-def _named(fun: FunctionType) -> set[str]:
-    """The globals of a user's module that a function names."""
-    module = fun.__globals__.get("__name__", "")
-    if module.partition(".")[0] in _WITHOUT_ARRAYS:
-        return set()
-    return {name for code in _codes(fun.__code__) for name in code.co_names} & {*fun.__globals__}
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions written in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+def _named(fun: FunctionType) -> dict[str, Any]:
+    """The globals of a user's module that a function names, but for functions of other modules."""
+    scope = fun.__globals__
+    if scope.get("__name__", "").partition(".")[0] in _WITHOUT_ARRAYS:
+        return {}
+    found = {name: scope[name] for name in named_globals(fun) if name in scope}
+    return {
+        name: value
+        for name, value in found.items()
+        if not isinstance(value, FunctionType) or value.__globals__ is scope
+    }
 
 
 def _differ(made: Sequence[Unchecked], held: Sequence[Unchecked]) -> bool:

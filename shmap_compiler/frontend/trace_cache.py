@@ -11,14 +11,15 @@ to each other, so that the garbage collector has to free them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
-from types import CellType, CodeType, FunctionType
+from collections.abc import Hashable
+from types import FunctionType
 from typing import Protocol, TypeVar
 
 import jax
 
 from shmap_compiler.base.caches import Cache
-from shmap_compiler.base.untyped import Function, Setting, Unchecked
+from shmap_compiler.base.closures import contents, named_globals
+from shmap_compiler.base.untyped import Function, Setting
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.graph import structural_keys
 
@@ -100,26 +101,10 @@ def _made_of(fun: Function) -> _Made | None:
 
 def _variables(fun: FunctionType) -> Hashable:
     """What `fun` reads by name from where it was defined, and its default values."""
-    cells = map(_contents, fun.__closure__ or ())
-    names = [name for code in _codes(fun.__code__) for name in code.co_names]
-    globals_read = [fun.__globals__.get(name) for name in names]
+    cells = map(contents, fun.__closure__ or ())
+    globals_read = [fun.__globals__.get(name) for name in named_globals(fun)]
     defaults = [fun.__defaults__, fun.__kwdefaults__]
     return tuple(map(_value_key, (*cells, *globals_read, *defaults)))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions written in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _contents(cell: CellType) -> Unchecked:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a variable without value
-        return cell
 
 
 def _value_key(value: object) -> Hashable:

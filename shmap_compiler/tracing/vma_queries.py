@@ -16,9 +16,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from shmap_compiler.base.closures import contents
 from shmap_compiler.base.untyped import Function, Unchecked
 
 _REDUCTIONS = frozenset({"unreduced", "reduced"})
@@ -90,7 +91,7 @@ def _reached(value: object) -> Iterator[Unchecked]:
     yield getattr(value, "__dict__", {}).get("__wrapped__")
     if isinstance(value, FunctionType):
         for cell in value.__closure__ or ():
-            yield from _contents(cell)
+            yield contents(cell)
         yield from _named(value)
     elif isinstance(value, functools.partial):
         yield from (value.func, *value.args)
@@ -112,13 +113,6 @@ def _reached_or_held(value: object) -> Iterator[Unchecked]:
         yield from itertools.islice(value, _MOST_HELD)
     elif not isinstance(value, (type, ModuleType)):
         yield from itertools.islice(getattr(value, "__dict__", {}).values(), _MOST_HELD)
-
-
-def _contents(cell: CellType) -> Iterator[Unchecked]:
-    try:
-        yield cell.cell_contents
-    except ValueError:  # it is empty
-        return
 
 
 def _named(fun: FunctionType) -> Iterator[Unchecked]:
