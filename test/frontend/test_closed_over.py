@@ -2,10 +2,12 @@
 
 import functools
 
+import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -183,6 +185,25 @@ def test_from_an_enclosing_body():
     got = jax.jit(f)(on(P("i")), on(P(None, "j"), w))
     totals = X.reshape(4, 2).sum(1, keepdims=True)
     np.testing.assert_allclose(got, w + totals + [0, 0, 0, 1, 1, 1], rtol=1e-6)
+
+
+def test_models_of_libraries():
+    x = on(P("i"), np.ones((8, 4), np.float32))
+
+    linear = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(jax.jit(mapped(lambda x: linear(x)))(x), linear(x), rtol=1e-5)
+
+    def loss(model, x):
+        def body(x):
+            return lax.pmean(jnp.mean(jax.vmap(model)(x) ** 2), "i")
+
+        return shard_map(body, in_specs=P("i"), out_specs=P())(x)
+
+    model = equinox.nn.MLP(4, 3, 8, 2, key=jax.random.key(0))
+    got = equinox.filter_jit(equinox.filter_grad(loss))(model, x)
+    want = equinox.filter_grad(lambda model, x: jnp.mean(jax.vmap(model)(x) ** 2))(model, x)
+    for ours, expected in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_unused_arrays_are_no_inputs():
