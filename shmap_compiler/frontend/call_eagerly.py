@@ -26,6 +26,7 @@ from shmap_compiler.eager.trace import Differentiates, EagerTrace
 from shmap_compiler.eager.value import Blocks
 from shmap_compiler.frontend import ref_arguments
 from shmap_compiler.frontend.arguments import read_inputs, refuse_types
+from shmap_compiler.frontend.closed_over import closed_over
 from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.tracing.vma_queries import asks
@@ -52,6 +53,7 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
     refuse_types(who, [i.path for i in inputs.dynamic], arrays)
     results = Results(who, region, mapped.out_specs)
     layout = layout_for(region, arrays)
+    closed = closed_over(mapped.fun, region)
     once = Once()
     refs = [k for k, i in enumerate(inputs.dynamic) if i.is_ref]
     ref_arguments.refuse_aliases(who, [(inputs.dynamic[k].path, arrays[k]) for k in refs])
@@ -63,22 +65,21 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
             trace.enter(x[...] if i.is_ref else x, i.spec)
             for x, i in zip(arrays, inputs.dynamic, strict=True)
         ]
+        fun = closed.with_blocks([trace.enter(x, PartitionSpec()) for x in closed.values])
         writes: list[_Write] = []
 
         def eager_body():
             for k in refs:
                 blocks[k] = jax.new_ref(blocks[k])
-            leaves = results.record(mapped.fun(*inputs.rebuild(args, blocks)))
+            leaves = results.record(fun(*inputs.rebuild(args, blocks)))
             named = [(inputs.dynamic[k].path, arrays[k]) for k in refs]
             named += [(_CLOSED_OVER, ref) for ref, _ in trace.closed_over.values()]
             ref_arguments.refuse_aliases(who, named)
             handed = (
                 (arrays[k], blocks[k], inputs.dynamic[k].spec, inputs.dynamic[k].path) for k in refs
             )
-            closed_over = (
-                (*pair, PartitionSpec(), _CLOSED_OVER) for pair in trace.closed_over.values()
-            )
-            for ref, stand_in, spec, path in (*handed, *closed_over):
+            found = ((*pair, PartitionSpec(), _CLOSED_OVER) for pair in trace.closed_over.values())
+            for ref, stand_in, spec, path in (*handed, *found):
                 if stand_in.written:
                     value = trace.stage_value(stand_in.held)
                     writes.append(_Write(ref, value, spec, f"{path} after the call"))

@@ -38,7 +38,6 @@ from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import reduces, refuse_types
 from shmap_compiler.frontend.call_eagerly import call_eagerly
 from shmap_compiler.frontend.call_traced import apply_call, trace_call
-from shmap_compiler.frontend.closed_over import closed_over
 from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.structural_keys import Identity
@@ -110,8 +109,6 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
             return self._placed(region, args)  # only types know what may be done with summands
         if isinstance(region.mesh, AbstractMesh):
             raise TargetError(describe(self.fun), [no_devices(region.mesh)])
-        if closed_over(self.fun, region).values:
-            return self._placed(region, args)
         try:
             return call_eagerly(self, region, args)
         except (BodyError, NotImplementedError) as error:

@@ -206,6 +206,17 @@ def test_models_of_libraries():
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_eager_calls_show_values(capsys):
+    w = whole(W)
+
+    def body(x):
+        print(w * 2)
+        return x @ w if w[0, 1] < 0 else x
+
+    np.testing.assert_allclose(mapped(body)(on(P("i"))), X @ W, rtol=1e-6)
+    assert "[[ 2. -4.  6.]]" in capsys.readouterr().out
+
+
 def test_unused_arrays_are_no_inputs():
     """A body may close over arrays that are split, if it does not use them."""
     held = {"whole": whole(W), "split": on(P("j"), np.concatenate([W, W])), "used": whole(2 * W)}
