@@ -174,7 +174,7 @@ class _Copies:
         return cell if made is value else CellType(made)
 
 
-def _named(fun: FunctionType) -> dict[str, Any]:
+def _named(fun: FunctionType) -> dict[str, Unchecked]:
     """The globals of a user's module that a function names, but for functions of other modules."""
     scope = fun.__globals__
     if scope.get("__name__", "").partition(".")[0] in _WITHOUT_ARRAYS:
