@@ -1,4 +1,4 @@
-"""What a Python function holds besides its code."""
+"""Reads the variables of Python functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def contents(cell: CellType) -> Unchecked:
 
 
 def named_globals(fun: FunctionType) -> Iterator[str]:
-    """What a function, and those written in it, may look up in its module, and their attributes."""
+    """The names that a function, or one written in it, looks up in its module or as attributes."""
     return (name for code in _codes(fun.__code__) for name in code.co_names)
 
 

@@ -1,11 +1,10 @@
 """Arrays on Explicit axes that a function closes over, as further inputs of its body.
 
-JAX rejects such an array inside of a body, where these axes are Manual. So the function is made
-anew for each trace, with a block in the place of each array: in variables that it closes over, in
-globals that it names, and in what these hold: functions, if they are not globals of another module,
-`functools.partial`s, methods and pytrees. JAX still rejects what a body gets in another way, such
-as from an attribute of an object, and what is split over a manual axis, of which a device does not
-have all that the function sees.
+JAX rejects such an array inside of a body, where these axes are Manual. Each trace therefore runs a
+copy of the function that has a block instead of each array: in variables of enclosing functions, in
+globals of its module, and in the functions of that module, `functools.partial`s, methods and
+pytrees that these contain. JAX still rejects an array that the body reads in another way, such as
+from an attribute of an object, and an array that is split over a manual axis.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ClosedOver:
 
     Attributes:
       fun: the function.
-      values: the arrays, each once. Only those that are not split over manual axes.
+      values: the arrays that are not split over manual axes, each once.
     """
 
     fun: Function
@@ -64,7 +63,7 @@ def closed_over(fun: Function, region: ManualRegion) -> ClosedOver:
     found: dict[int, AnyValue] = {}
 
     def note(array: AnyValue) -> AnyValue:
-        if _is_explicit_and_whole(type_of(array), region):
+        if _is_replicated(type_of(array), region):
             found[id(array)] = array
         return array
 
@@ -89,7 +88,8 @@ def without_unused(graph: Graph, inputs: range) -> tuple[Graph, list[int]]:
     return replace(graph, jaxpr=program, in_specs=tuple(graph.in_specs[k] for k in kept)), used
 
 
-def _is_explicit_and_whole(type_: Aval, region: ManualRegion) -> bool:
+def _is_replicated(type_: Aval, region: ManualRegion) -> bool:
+    """Whether an array is on Explicit axes of the mesh, and not split over manual ones."""
     sharding = getattr(type_, "sharding", None)
     if not isinstance(sharding, NamedSharding) or type_reductions(type_):
         return False
@@ -100,9 +100,9 @@ def _is_explicit_and_whole(type_: Aval, region: ManualRegion) -> bool:
 
 
 class _Copies:
-    """Copies of functions, and of what they hold, with other arrays.
+    """Copies functions, and the values that they contain, with other arrays.
 
-    What holds none of these arrays is not copied.
+    Values that contain none of these arrays are not copied.
     """
 
     def __init__(self, replaced: Callable[[AnyValue], AnyValue]):

@@ -64,7 +64,7 @@ def shard_map(
 
     Args:
       f: The per-device function, of arrays and pytrees of arrays. Arrays that it closes over are
-        whole on all devices. If omitted, a decorator is returned.
+        replicated. If omitted, a decorator is returned.
       out_specs: A pytree of `PartitionSpec`, a prefix of the result: how blocks form the full
         array. Along axes that a spec does not mention, blocks must be equal.
       axis_names: The axes over which `f` is per-device; by default, all axes of the mesh. The

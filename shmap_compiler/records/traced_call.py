@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import jax
+from shmap_passes import Partitioner
 
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.jax_compat import memory_kinds
@@ -56,7 +56,7 @@ class TracedCall:
         return f"<TracedCall of {describe(self.fun)}: {self.graph!r}>"
 
     @property
-    def default_partitioner(self) -> Literal["gspmd", "shardy"]:
+    def default_partitioner(self) -> Partitioner:
         """The partitioner to lower for, if the user names none.
 
         JAX lowers unreduced results for Shardy only, and libtpu aborts on what GSPMD makes of some

@@ -36,6 +36,7 @@ from shmap_compiler.base.jax_compat import (
     varying_types,
     with_manual_axes,
 )
+from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.graph.graph import Graph
@@ -57,14 +58,17 @@ _CLOSED_OVER = Problem(
 )
 
 
-ON_EXPLICIT_AXES = Problem(
-    "an array from outside of the function",
-    "one on axes of type Explicit",
-    "an argument; in shard_map also an array that all devices have whole, in a variable of an "
-    "enclosing function or of the module",
-    "pass it as an argument; in shard_map, you can also make it whole with jax.sharding.reshard "
-    "and assign it to a variable before",
-)
+def on_explicit_axes(error: NotImplementedError) -> Problem:
+    """What is wrong with an array for which `closes_over_explicit(error)`."""
+    type_ = str(error).rpartition("Got input with shape ")[2].partition("(")[0]
+    return Problem(
+        f"an array from outside of the function, used at {user_line(error)}",
+        f"{type_ or 'an array'} on axes of type Explicit",
+        "an argument; or, in shard_map, an array that is replicated over the manual axes, in a "
+        "variable of an enclosing function or of the module",
+        "pass it as an argument; in shard_map, you can also replicate it with jax.sharding.reshard "
+        "and assign it to a variable first",
+    )
 
 
 @dataclass(frozen=True)
@@ -155,12 +159,14 @@ def trace(
             jaxpr = trace_unreduced(typed, who)
         else:
             jaxpr = trace_by_need(untyped, typed, user_fun, who)
-    except (ValueError, NotImplementedError) as error:
-        if is_of_other_mesh(error):
-            raise BodyError(who, [_CLOSED_OVER]) from error
-        if closes_over_explicit(error):
-            raise BodyError(who, [ON_EXPLICIT_AXES]) from error
-        raise
+    except NotImplementedError as error:
+        if not closes_over_explicit(error):
+            raise
+        raise BodyError(who, [on_explicit_axes(error)]) from error
+    except ValueError as error:
+        if not is_of_other_mesh(error):
+            raise
+        raise BodyError(who, [_CLOSED_OVER]) from error
     if finish is not None:
         jaxpr = finish(jaxpr)
     jaxpr = with_graphs_of_regions(jaxpr, mesh, (*manual, *outer), who, check_hangs=check_hangs)

@@ -26,7 +26,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes
 from shmap_compiler.tracing.reverse_rules import with_custom_vjp
-from shmap_compiler.tracing.trace import ON_EXPLICIT_AXES
+from shmap_compiler.tracing.trace import on_explicit_axes
 from shmap_compiler.tracing.vma_erasure import trace_with_types
 from shmap_compiler.tracing.vma_queries import casts
 from shmap_compiler.tracing.vma_typing import REFUSALS, refused_by_types, trace_by_need
@@ -107,7 +107,7 @@ def trace_named(
     except NotImplementedError as error:
         if not closes_over_explicit(error):
             raise
-        raise BodyError(who, [ON_EXPLICIT_AXES]) from error
+        raise BodyError(who, [on_explicit_axes(error)]) from error
     except BodyError:
         if not casts(user_fun):
             raise

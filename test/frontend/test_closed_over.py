@@ -86,7 +86,7 @@ jax.tree_util.register_pytree_node(Layer, lambda x: ((x.w,), None), lambda _, he
 
 
 class Opaque(Layer):
-    """No pytree."""
+    """Not a pytree."""
 
 
 BODIES = {

@@ -576,12 +576,12 @@ def test_array_on_explicit_axes(refused):
             return x + split
 
         problem = (
-            "an array from outside of the function",
-            "one on axes of type Explicit",
-            "an argument; in shard_map also an array that all devices have whole, in a variable of "
-            "an enclosing function or of the module",
-            "pass it as an argument; in shard_map, you can also make it whole with "
-            "jax.sharding.reshard and assign it to a variable before",
+            f"an array from outside of the function, used at {place(body)}",
+            "f32[8@j,8] on axes of type Explicit",
+            "an argument; or, in shard_map, an array that is replicated over the manual axes, in a "
+            "variable of an enclosing function or of the module",
+            "pass it as an argument; in shard_map, you can also replicate it with "
+            "jax.sharding.reshard and assign it to a variable first",
         )
         with refused(BodyError, body, problem):
             mapped(body, P(), P(), EXPLICIT)(on_explicit(P()))
