@@ -217,6 +217,17 @@ def test_eager_calls_show_values(capsys):
     assert "[[ 2. -4.  6.]]" in capsys.readouterr().out
 
 
+def test_errors_of_jax_name_the_argument():
+    w = whole(W)
+
+    def body(first, second):
+        return first @ w if second[0, 0] > 0 else first
+
+    f = shard_map(body, in_specs=P("i"), out_specs=P("i"))
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="value of the argument second"):
+        jax.jit(f)(on(P("i")), on(P("i")))
+
+
 def test_unused_arrays_are_no_inputs():
     """A body may close over arrays that are split, if it does not use them."""
     held = {"whole": whole(W), "split": on(P("j"), np.concatenate([W, W])), "used": whole(2 * W)}
