@@ -39,9 +39,12 @@ class Cache(Generic[T]):
         return value
 
     def find(self, key: Hashable) -> T | None:
-        """The value of `key`, if there is one. Does not count as a use."""
+        """The value of `key`, if there is one."""
         with self._lock:
-            return self._values.get(key)
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies are empty."""

@@ -18,12 +18,12 @@ def contents(cell: CellType) -> Unchecked:
 
 def named_globals(fun: FunctionType) -> Iterator[str]:
     """The names that a function, or one written in it, looks up in its module or as attributes."""
-    return (name for code in _codes(fun.__code__) for name in code.co_names)
+    return (name for code in codes(fun.__code__) for name in code.co_names)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
     """A function's code, and that of the functions written in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes(constant)

@@ -27,7 +27,7 @@ class MappedFunction:
     axis_names: frozenset[str] = frozenset()
     check_vma: bool = True
     check_hangs: bool = True
-    calls: Cache[TracedCall] = field(default_factory=lambda: Cache(maxsize=8), init=False)
+    calls: Cache[TracedCall] = field(default_factory=lambda: Cache(maxsize=64), init=False)
 
     @property
     def options(self) -> dict[str, Setting]:

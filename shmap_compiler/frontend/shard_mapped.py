@@ -86,7 +86,7 @@ class ShardMapped(MappedFunction, Generic[_P, _R]):
       (True, True)
     """
 
-    _lowered: Cache[Lowered] = field(default_factory=lambda: Cache(maxsize=8), init=False)
+    _lowered: Cache[Lowered] = field(default_factory=lambda: Cache(maxsize=32), init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fun):

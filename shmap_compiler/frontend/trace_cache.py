@@ -1,11 +1,11 @@
-"""Makes shard_map of equal arguments the same object again, as long as its function lives.
+"""Caches ShardMapped objects on the user's function.
 
 jit knows a function by its identity. A `shard_map(f, ...)` that is built anew at each step of a
 loop would be traced, lowered and compiled at each step; so one that has been traced is kept with
-`f`, and given out again.
+`f`, and given out again if all that `f` reads is as it was (`variables.py`).
 
-It is kept in `f` itself: no table of ours keeps `f`, or what it closes over, alive. The two refer
-to each other, so that the garbage collector has to free them.
+It is kept in `f` itself: no table of ours keeps `f`, or the arrays that it closes over, alive. The
+two refer to each other, so that the garbage collector has to free them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Protocol, TypeVar
 import jax
 
 from shmap_compiler.base.caches import Cache
-from shmap_compiler.base.closures import contents, named_globals
 from shmap_compiler.base.untyped import Function, Setting
 from shmap_compiler.base.values import is_hashable
-from shmap_compiler.graph import structural_keys
+from shmap_compiler.frontend.variables import variables_key
 
 
 class Mapped(Protocol):
@@ -42,7 +41,7 @@ def key(fun: Function, options: dict[str, Setting]) -> Hashable:
     """Equal for what computes the same; None where nobody can tell.
 
     Callable objects may have changed from one call to the next. So may the variables that a plain
-    function reads, but those can be compared.
+    function reads, but most of those can be compared.
 
     Args:
       options: the other arguments of shard_map. They are not checked yet, and may be anything.
@@ -54,7 +53,10 @@ def key(fun: Function, options: dict[str, Setting]) -> Hashable:
     except (TypeError, ValueError):
         return None
     found = structure, tuple((type(leaf), leaf) for leaf in leaves)
-    return (found, _variables(fun)) if is_hashable(found) else None
+    if not is_hashable(found):
+        return None
+    variables = variables_key(fun)
+    return None if variables is None else (found, variables)
 
 
 def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Mapped | None:
@@ -97,20 +99,3 @@ def _made_of(fun: Function) -> _Made | None:
     """`functools.wraps` copies the attributes of a function to another one; these do not count."""
     made = getattr(fun, _ATTRIBUTE, None)
     return made if isinstance(made, _Made) and made.of() is fun else None
-
-
-def _variables(fun: FunctionType) -> Hashable:
-    """What `fun` reads by name from where it was defined, and its default values."""
-    cells = map(contents, fun.__closure__ or ())
-    globals_read = [fun.__globals__.get(name) for name in named_globals(fun)]
-    defaults = [fun.__defaults__, fun.__kwdefaults__]
-    return tuple(map(_value_key, (*cells, *globals_read, *defaults)))
-
-
-def _value_key(value: object) -> Hashable:
-    """Numbers by value, as others that are equal may take their place; all else by identity."""
-    return (
-        structural_keys.key(value)
-        if isinstance(value, (bool, int, float, str))
-        else structural_keys.Identity(value)
-    )

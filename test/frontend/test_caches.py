@@ -1,7 +1,9 @@
 """What is computed once and kept, and what is freed again."""
 
 import contextlib
+import contextvars
 import copy
+import dataclasses
 import functools
 import gc
 import json
@@ -11,7 +13,9 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
+from types import ModuleType
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +28,7 @@ from jax.sharding import PartitionSpec as P
 from shmap_compiler import shard_map, smap
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import SpecError
+from shmap_compiler.frontend import call_traced
 
 DEVICES = np.array(jax.devices()[:8])
 MESH = Mesh(DEVICES.reshape(4, 2), ("i", "j"))
@@ -51,15 +56,33 @@ def nothing_lowered():
     assert (EVENTS[LOWERED], EVENTS[COMPILED]) == (0, 0)
 
 
+TRACED = deque(maxlen=200)
+"""The identities of the functions that were traced last, each as often as it was.
+
+A function that counts its own traces reads something that changes, and is traced at each call.
+"""
+
+
+@pytest.fixture(autouse=True)
+def noted_traces(monkeypatch):
+    trace = call_traced._trace
+
+    def noted(who, mapped, *rest):
+        TRACED.append(id(mapped.fun))
+        return trace(who, mapped, *rest)
+
+    monkeypatch.setattr(call_traced, "_trace", noted)
+    yield
+    TRACED.clear()
+
+
 def counted(scale=1.0):
-    """(a new function, the list of its traces)."""
-    traces = []
+    """(a new function, how often it has been traced)."""
 
     def total(block):
-        traces.append(block)
         return scale * block * lax.psum(jnp.sum(block), "i")
 
-    return total, traces
+    return total, functools.partial(TRACED.count, id(total))
 
 
 def call(function, *args):
@@ -97,14 +120,11 @@ def test_equal_parts_are_traced_lowered_and_compiled_once(parts):
         with nothing_lowered():
             for _ in range(3):
                 np.testing.assert_array_equal(call(jax.jit(BUILDERS[parts](total)), X), first)
-    assert len(traces) == 1
+    assert traces() == 1
 
 
 def test_equal_trees_of_specs_are_traced_lowered_and_compiled_once():
-    traces = []
-
     def body(blocks):
-        traces.append(blocks)
         return blocks["a"] + blocks["b"][0]
 
     def build():
@@ -113,7 +133,7 @@ def test_equal_trees_of_specs_are_traced_lowered_and_compiled_once():
     first = call(build(), {"a": X, "b": [X]})
     with nothing_lowered():
         np.testing.assert_array_equal(call(build(), {"a": X, "b": [X]}), first)
-    assert len(traces) == 1
+    assert TRACED.count(id(body)) == 1
 
 
 TRANSFORMED = {
@@ -132,7 +152,7 @@ def test_transformations_do_not_trace_again(kind):
     call(jax.jit(shard_map(total, **LINES)), X)
     transformed = TRANSFORMED[kind]
     result = call(transformed(lambda x: shard_map(total, **LINES)(x)), X)
-    assert len(traces) == 1
+    assert traces() == 1
     single = transformed(lambda x: 1e-3 * x * jnp.sum(x))
     np.testing.assert_allclose(result, single(X), rtol=1e-4)
 
@@ -167,7 +187,7 @@ def test_lowering_again_gives_the_same_object():
     with nothing_lowered():
         assert shard_map(total, **LINES).lower(other_values) is lowered
     assert shard_map(total, **LINES).trace(X) is lowered.graph
-    assert len(traces) == 1
+    assert traces() == 1
     assert shard_map(total, **LINES).lower(X, partitioner="shardy") is not lowered
     assert shard_map(total, **LINES).lower(X, groups="ids") is not lowered
 
@@ -193,7 +213,7 @@ def test_other_parts_make_another_function(part):
     assert shard_map(total, **LINES) is one
     assert getattr(other, part) == OTHER_PARTS[part][part]
     other.trace(X)
-    assert len(traces) == 2
+    assert traces() == 2
 
 
 def test_specs_changed_in_place_count_as_they_are():
@@ -226,7 +246,7 @@ def test_other_types_settings_and_named_axes_are_traced_anew():
     mapped.trace(X.astype(jnp.bfloat16))
     with jax.default_matmul_precision("highest"):
         mapped.trace(X)
-    assert len(traces) == 3
+    assert traces() == 3
 
     def count(block):
         return block * lax.psum(1, "b")
@@ -256,6 +276,150 @@ def test_global_variables_are_those_of_the_call():
     for w in (1.0, 2.0):
         scope["w"] = w
         np.testing.assert_array_equal(call(jax.jit(shard_map(scope["scaled"], **LINES)), X), w * X)
+
+
+class Factor:
+    value = 1.0
+
+
+FACTOR = {"value": 1.0}
+
+
+def helper(block):
+    return FACTOR["value"] * block
+
+
+def read_in_place():
+    """(what it is, a function, a call that sets the factor that the function reads)."""
+    kept, items, array, module = Factor(), [1.0], np.ones(1), ModuleType("of_the_user")
+    partial, method = functools.partial(lambda d, b: d[0] * b, items), Scaled().scaled
+    yield "dict", lambda b: FACTOR["value"] * b, lambda f: FACTOR.update(value=f)
+    yield "list", lambda b: items[0] * b, lambda f: items.__setitem__(0, f)
+    yield "object", lambda b: kept.value * b, lambda f: setattr(kept, "value", f)
+    yield "class", lambda b: Factor.value * b, lambda f: setattr(Factor, "value", f)
+    yield "module", lambda b: module.value * b, lambda f: setattr(module, "value", f)
+    yield "array", lambda b: float(array[0]) * b, lambda f: array.fill(f)
+    yield "function", lambda b: helper(b), lambda f: FACTOR.update(value=f)
+    yield "partial", lambda b: partial(b), lambda f: items.__setitem__(0, f)
+    yield "method", lambda b: method(b), lambda f: setattr(method.__self__, "factor", f)
+    yield from read_indirectly()
+
+
+def read_indirectly():
+    other, variable = ModuleType("other"), contextvars.ContextVar("factor")
+    exec("def scaled(block): return block * value", vars(other))
+    sys.modules["other_module_of_the_user"] = other
+    scaled, own, frozen = other.scaled, Own(), Frozen(1.0)
+    cycle = [1.0]
+    cycle.append(cycle)
+
+    @functools.wraps(jnp.sin)
+    def decorated(block):
+        return FACTOR["value"] * block
+
+    def holder(block):
+        return holder.factor * block
+
+    def importing(block):
+        import other_module_of_the_user as found
+
+        return found.value * block
+
+    yield "other module", lambda b: scaled(b), lambda f: setattr(other, "value", f)
+    yield "context", lambda b: variable.get() * b, variable.set
+    yield "decorated", decorated, lambda f: FACTOR.update(value=f)
+    yield "jitted", jax.jit(decorated), lambda f: (FACTOR.update(value=f), jax.clear_caches())
+    yield "attribute", holder, lambda f: setattr(holder, "factor", f)
+    yield "getattr", lambda b: getattr(Factor, "value") * b, lambda f: setattr(Factor, "value", f)  # noqa: B009
+    yield "import", importing, lambda f: setattr(other, "value", f)
+    yield "hash", lambda b: own.factor * b, lambda f: setattr(own, "factor", f)
+    yield "frozen", lambda b: Frozen(1.0).scaled(b), lambda f: setattr(Frozen, "shared", f)
+    yield "instance", lambda b: frozen.scaled(b), lambda f: setattr(Frozen, "shared", f)
+    yield "cycle", lambda b: cycle[0] * b, lambda f: cycle.__setitem__(0, f)
+    yield "static method", lambda b: Scaled.static(b), lambda f: setattr(Scaled, "shared", f)
+    yield "environment", in_environment, lambda f: os.environ.update(FACTOR=str(f))
+    yield "random", by_the_seed, lambda f: np.random.seed(int(f))
+
+
+def by_the_seed(block):
+    return float(np.random.get_state()[1][0]) * block
+
+
+def in_environment(block):
+    return float(os.environ["FACTOR"]) * block
+
+
+class Own:
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        return type(other) is Own
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    shared: ClassVar[float] = 1.0
+    own: float
+
+    def scaled(self, block):
+        return self.shared * self.own * block
+
+
+class Scaled:
+    shared = 1.0
+
+    def scaled(self, block):
+        return self.factor * block
+
+    @staticmethod
+    def static(block):
+        return Scaled.shared * block
+
+
+@pytest.mark.parametrize(
+    ("fun", "set_factor"), [pytest.param(*each, id=what) for what, *each in read_in_place()]
+)
+def test_variables_changed_in_place_are_those_of_the_call(fun, set_factor):
+    """As under jax.shard_map, which traces a function at each call."""
+    mapped = shard_map(fun, **LINES)
+
+    def twice(x):
+        for factor in (2.0, 3.0):
+            set_factor(factor)
+            x = mapped(x)
+        return x
+
+    for factor in (1.0, 5.0):
+        set_factor(factor)
+        np.testing.assert_array_equal(call(jax.jit(shard_map(fun, **LINES)), X), factor * X)
+        gradient = call(jax.grad(lambda x: mapped(x).sum()), X)
+        np.testing.assert_array_equal(gradient, np.full_like(X, factor))
+        np.testing.assert_array_equal(call(mapped.lower(X).compile(), X), factor * X)
+        np.testing.assert_array_equal(call(jax.jit(twice), X), 6 * X)
+
+
+def test_arrays_that_a_function_read_once_are_freed():
+    def of_its_shape(block):
+        return block * weights.shape[0]
+
+    for _ in range(3):
+        weights = jnp.zeros(5)
+        alive = weakref.ref(weights)
+        call(jax.grad(loss(shard_map(of_its_shape, **LINES))), X)
+        shard_map(of_its_shape, **LINES).lower(X)
+        weights = None
+        gc.collect()
+        assert alive() is None
+
+
+def test_shapes_that_are_used_stay_in_the_cache():
+    total, traces = counted()
+    mapped = shard_map(total, **LINES)
+    for size in range(1, 80):
+        mapped.trace(X)
+        mapped.trace(jnp.ones((8, size)))
+    assert traces() == 79
 
 
 def test_values_of_an_enclosing_trace_are_those_of_the_call():
@@ -333,7 +497,7 @@ def test_functions_and_mapped_functions_can_be_copied_and_pickled():
     setattr(total, attribute, None)
     shard_map(total, **LINES).trace(X)
     shard_map(total, **LINES).trace(X)
-    assert len(traces) == 2
+    assert traces() == 2
 
 
 # -------------------------------------------------------------------------------- memory
