@@ -27,12 +27,14 @@ from shmap_compiler.base.jax_compat import (
     varying_types,
     with_manual_axes,
 )
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Parameter
+from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.eager.callbacks import run_on_each_device
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.value import Blocks, Constant
-from shmap_compiler.eager.varying import Axes, infer_varying
+from shmap_compiler.eager.varying import infer_varying
 from shmap_compiler.graph.structural_keys import parameters_key, type_key
 from shmap_compiler.lowering.added_passes import added_passes
 from shmap_compiler.lowering.watchdog import is_watching
@@ -59,11 +61,13 @@ class Rules:
       refuse_hangs: see `infer_varying`.
       typed: the types of values say along which axes they vary (see `varying_types`).
       watch: raise Differentiates if the body takes a derivative for which types are needed.
+      keeps_weak_types: see `vmapped_axes.body`.
     """
 
     refuse_hangs: bool
     typed: bool
     watch: bool
+    keeps_weak_types: bool = False
 
 
 class OperationTrace(Trace):
@@ -100,6 +104,7 @@ class OperationTrace(Trace):
             parameters_key(primitive, params),
             tuple(map(_operand_key, operands)),
             lowering_config(),
+            self.rules.keeps_weak_types,
             is_watching(),
             added_passes(),
         )
@@ -170,7 +175,11 @@ class OperationTrace(Trace):
         users_line = source_info_util.current()
 
         def apply(*blocks):
-            with source_info_util.user_context(users_line.traceback):
+            keeps = self.rules.keeps_weak_types
+            with (
+                source_info_util.user_context(users_line.traceback),
+                vmapped_axes.body(self.who, keeps_weak_types=keeps),
+            ):
                 out = primitive.bind(*blocks, **params)
             return out if primitive.multiple_results else [out]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import jax
+from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import Mesh, PartitionSpec
 
@@ -43,7 +44,7 @@ def run_on_mesh(
     with no_devices_in_scope():
         blocks = [trace.enter(x, s) for x, s in zip(args, in_specs, strict=True)]
         values = run_body(lambda: body(*blocks), trace, region)
-        return [layout.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+        return [array_of(v, layout, s) for v, s in zip(values, out_specs, strict=True)]
 
 
 def run_body(
@@ -58,7 +59,7 @@ def run_body(
             jex_core.set_current_trace(trace),
             jax.disable_jit(jit_is_disabled),
             varying_types(trace.rules.typed),
-            vmapped_axes.body(trace.who),
+            vmapped_axes.body(trace.who, keeps_weak_types=trace.rules.keeps_weak_types),
         ):
             try:
                 return [trace.stage_value(x) for x in body()]
@@ -77,6 +78,16 @@ def run_body(
             return run_with_axes(traced, trace.body_mesh, axes)
     finally:
         trace.invalidate()
+
+
+def array_of(value: Blocks, layout: Layout, spec: PartitionSpec) -> jax.Array:
+    """The full array of a result, as weakly typed as its blocks."""
+    array = layout.leave(value.rows, spec)
+    if not value.aval.weak_type:
+        return array
+    return lax.convert_element_type_p.bind(
+        array, new_dtype=array.dtype, weak_type=True, sharding=None
+    )
 
 
 LARGE = 1 << 24

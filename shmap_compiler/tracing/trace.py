@@ -124,7 +124,7 @@ def trace(
 
     def traced(*blocks):
         try:
-            with vmapped_axes.body(who):
+            with vmapped_axes.body(who, keeps_weak_types=user_fun is not None and check_vma):
                 return fun(*blocks)
         except ShmapError:
             raise
