@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad
-from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.collectives import rows, split_axes
@@ -16,6 +15,7 @@ from shmap_compiler.collectives.base import (
     define,
     past,
     replica_groups,
+    result_type,
     with_dimension,
 )
 from shmap_compiler.collectives.jax_params import group_params
@@ -37,9 +37,7 @@ def _type(x, *, axes, split, concat, groups, size):
 
 
 def _lowering(ctx, x, *, axes, split, concat, groups, size):
-    (out,) = ctx.avals_out
-    result = ir.RankedTensorType.get(out.shape, ir.RankedTensorType(x.type).element_type)
-    attribute = replica_groups(ctx, axes, groups)
+    result, attribute = result_type(ctx, x), replica_groups(ctx, axes, groups)
     return hlo.AllToAllOp([x], split, concat, size, attribute, results=[result]).results
 
 

@@ -67,6 +67,17 @@ def past(batch_dim: int, dimension: int) -> int:
     return dimension + (batch_dim <= dimension)
 
 
+def result_type(ctx: LoweringContext, x: ir.Value) -> ir.RankedTensorType:
+    """The type of the result of a collective on `x`, the only operand.
+
+    A random key is an array of words; their dimensions come after those that the user sees.
+    """
+    (given,), (out,) = ctx.avals_in, ctx.avals_out
+    type_ = ir.RankedTensorType(x.type)
+    words = type_.shape[len(given.shape) :]
+    return ir.RankedTensorType.get((*out.shape, *words), type_.element_type)
+
+
 # ------------------------------------------------------------------------------ replica groups
 
 

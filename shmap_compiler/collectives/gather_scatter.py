@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad
-from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from shmap_compiler.collectives import rows, split_axes
@@ -21,6 +20,7 @@ from shmap_compiler.collectives.base import (
     fill_reduction,
     past,
     replica_groups,
+    result_type,
     with_dimension,
 )
 from shmap_compiler.collectives.jax_params import group_params
@@ -61,18 +61,15 @@ def _psum_scatter_type(x, *, axes, dimension, groups, size):
 
 
 def _all_gather_lowering(ctx, x, *, axes, dimension, groups, size):
-    (out,) = ctx.avals_out
-    result = ir.RankedTensorType.get(out.shape, ir.RankedTensorType(x.type).element_type)
-    op = hlo.AllGatherOp([result], [x], dimension, replica_groups(ctx, axes, groups))
+    groups = replica_groups(ctx, axes, groups)
+    op = hlo.AllGatherOp([result_type(ctx, x)], [x], dimension, groups)
     return op.results
 
 
 def _psum_scatter_lowering(ctx, x, *, axes, dimension, groups, size):
-    (out,) = ctx.avals_out
-    element = ir.RankedTensorType(x.type).element_type
-    result = ir.RankedTensorType.get(out.shape, element)
+    result = result_type(ctx, x)
     op = hlo.ReduceScatterOp(result, x, dimension, replica_groups(ctx, axes, groups))
-    fill_reduction(op, element, hlo.add)
+    fill_reduction(op, result.element_type, hlo.add)
     return op.results
 
 
