@@ -99,7 +99,7 @@ def _at_fault(kind: str, graph: Graph) -> list[str]:
     frames = _frames(graph.replication.frame)
     calls = [(f, e) for f in frames for e in f.jaxpr.eqns if e.primitive.name in _RULED[kind]]
     found = [e for f, e in calls if kind != "jvp" or _tangent_varies_more(graph, f, e)]
-    every = (e for e in all_equations(graph) if e.primitive.name in _RULED[kind])
+    every = (e for e in all_equations(graph.jaxpr) if e.primitive.name in _RULED[kind])
     return list(dict.fromkeys(map(_named, found or every)))
 
 

@@ -12,10 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from shmap_passes.ir.axis_set import AxisSet
 
+from shmap_compiler.base.descriptions import show_names
 from shmap_compiler.base.errors import HangError, Problem
 from shmap_compiler.base.jax_compat import open_jaxpr
 from shmap_compiler.base.source_lines import source_line
@@ -23,7 +24,7 @@ from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, provenance
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.graph.nested_graphs import holds_graph
+from shmap_compiler.graph.nested_graphs import holds_graph, nested_graphs
 from shmap_compiler.jaxprs.contents import equations, holders, once_per_jaxpr
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.frames import Frame, Replication
@@ -181,7 +182,7 @@ def _line(eqn: Eqn, around: Sequence[Eqn]) -> str:
 
 
 def _repair(collective: str, clash: Sequence[str], loop: bool) -> str:
-    over = repr(clash[0]) if len(clash) == 1 else repr(tuple(clash))
+    over = show_names(clash)
     allow = "check_hangs=False allows it"
     if loop:
         return f"continue until all devices are done: jax.lax.pmax(condition, {over}); {allow}"
@@ -195,11 +196,12 @@ def _repair(collective: str, clash: Sequence[str], loop: bool) -> str:
 
 
 def warnings(graph: Graph) -> list[Problem]:
-    """Returns communication that is legal but may be unintended; raises nothing."""
+    """A problem for each collective that is legal but suspicious, also in nested Graphs."""
     found: dict[Any, Problem] = {}
-    for eqn in equations(graph.jaxpr):
-        for problem in (*_without_data(eqn, graph), *_other_order(eqn)):
-            found.setdefault(str(problem), problem)
+    for each in nested_graphs(graph):
+        for eqn in equations(each.jaxpr):
+            for problem in (*_without_data(eqn, each), *_other_order(eqn)):
+                found.setdefault(str(problem), problem)
     return list(found.values())
 
 
@@ -236,17 +238,20 @@ def _other_order(eqn: Eqn) -> Iterator[Problem]:
             )
 
 
+_Collective: TypeAlias = tuple[str, tuple[str, ...]]
+"""(name, axes)."""
+
 _MOST_COMPARED = 1000
 """Functions that share functions run exponentially many collectives. Branches with the same order
 have the same order up to here, too."""
 
 
-def _collectives(program: Jaxpr) -> list[tuple[str, tuple[str, ...]]]:
+def _collectives(program: Jaxpr) -> list[_Collective]:
     """The first collectives of a program, in order, each as often as equations hold it."""
     return list(itertools.islice(_all_collectives(program), _MOST_COMPARED))
 
 
-def _all_collectives(program: Jaxpr) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _all_collectives(program: Jaxpr) -> Iterator[_Collective]:
     held = holders(program)
     for position, eqn in enumerate(open_jaxpr(program).eqns):
         if axes := communicates_over(eqn):
@@ -261,7 +266,7 @@ def _communicates(program: Jaxpr) -> bool:
     return any(map(communicates_over, equations(program)))
 
 
-def _shared(sequence: list[Eqn], common: Counter) -> list[Eqn]:
+def _shared(sequence: Sequence[_Collective], common: Counter[_Collective]) -> list[_Collective]:
     """The collectives of a sequence that both branches have, each as often as both have it."""
     left = Counter(common)
     kept = []
@@ -272,5 +277,5 @@ def _shared(sequence: list[Eqn], common: Counter) -> list[Eqn]:
     return kept
 
 
-def _listed(sequence: list[Eqn]) -> str:
+def _listed(sequence: Sequence[_Collective]) -> str:
     return ", ".join(f"{name} over {', '.join(map(repr, axes))}" for name, axes in sequence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shmap_compiler.base.untyped import Eqn
+from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations, names_any
 
@@ -12,8 +12,13 @@ from shmap_compiler.jaxprs.contents import equations, names_any
 def nested_graphs(graph: Graph) -> Iterator[Graph]:
     """The Graph itself, then all Graphs nested in it, outer ones first."""
     yield graph
-    if names_any(graph.jaxpr, ("shard_map",)):
-        for eqn in equations(graph.jaxpr):
+    yield from graphs_in(graph.jaxpr)
+
+
+def graphs_in(jaxpr: Jaxpr) -> Iterator[Graph]:
+    """The Graphs that a program calls, and all Graphs nested in them, outer ones first."""
+    if names_any(jaxpr, ("shard_map",)):
+        for eqn in equations(jaxpr):
             if holds_graph(eqn):
                 yield from nested_graphs(eqn.params["graph"])
 
@@ -23,7 +28,8 @@ def holds_graph(eqn: Eqn) -> bool:
     return isinstance(eqn.params.get("graph"), Graph)
 
 
-def all_equations(graph: Graph) -> Iterator[Eqn]:
-    """All equations of a Graph and of the Graphs nested in it."""
-    for each in nested_graphs(graph):
-        yield from equations(each.jaxpr)
+def all_equations(jaxpr: Jaxpr) -> Iterator[Eqn]:
+    """All equations of a program and of the Graphs nested in it."""
+    yield from equations(jaxpr)
+    for graph in graphs_in(jaxpr):
+        yield from equations(graph.jaxpr)

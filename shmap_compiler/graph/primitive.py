@@ -63,7 +63,7 @@ def _varies_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> frozenset
 
 def named_axes(graph: Graph) -> frozenset[str]:
     """The mesh axes that collectives of a program name."""
-    collectives = (eqn for eqn in all_equations(graph) if eqn.primitive in COLLECTIVES)
+    collectives = (eqn for eqn in all_equations(graph.jaxpr) if eqn.primitive in COLLECTIVES)
     return frozenset(axis for eqn in collectives for axis in eqn.params["axes"])
 
 

@@ -108,7 +108,7 @@ def _may_overlap(graph: Graph) -> bool:
     """
     if added_passes():
         return True
-    primitives = {eqn.primitive for eqn in all_equations(graph)}
+    primitives = {eqn.primitive for eqn in all_equations(graph.jaxpr)}
     found = (record_of(primitive) for primitive in primitives)
     communicates = any(record is not None and record.hlo in _OVERLAPPED for record in found)
     return communicates or any(primitive.name == "reduce_max" for primitive in primitives)

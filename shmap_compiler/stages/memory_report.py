@@ -13,7 +13,7 @@ from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.text_tables import show_bytes
 from shmap_compiler.base.untyped import Aval
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.compiled import CompiledForTarget
 from shmap_compiler.targets.target import Target
@@ -85,7 +85,7 @@ def _arrays(signature: Signature, graph: Graph | None) -> Iterator[tuple[int, st
             block = type_.update(shape=shape)
             yield _bytes(block), f"{path} {specs.show_type(block)}"
     seen = set()
-    for eqn in equations(graph.jaxpr) if graph is not None else ():
+    for eqn in all_equations(graph.jaxpr) if graph is not None else ():
         for var in eqn.outvars:
             if hasattr(var.aval, "shape") and hasattr(var.aval, "dtype"):
                 what = f"{eqn.primitive} {specs.show_type(var.aval)} at {source_line(eqn)}"

@@ -89,7 +89,7 @@ def _mentions(graph: Graph, axis_name: AxisName) -> bool:
     """Whether a collective of the program names the vmapped axis."""
     return any(
         axis_name in _tuple(eqn.params.get("axes", eqn.params.get("axis_name", ())))
-        for eqn in all_equations(graph)
+        for eqn in all_equations(graph.jaxpr)
         if eqn.primitive.name in COLLECTIVE_NAMES
     )
 

@@ -331,6 +331,21 @@ def test_program_that_calls_back(saved, tmp_path):
         saved(on_rows(body).lower(A), tmp_path / "f")
 
 
+@for_both_kinds
+def test_nested_function_that_calls_back(saved, tmp_path):
+    """Loading such a program and calling it would end the process."""
+
+    def body(x):
+        jax.debug.callback(lambda v: None, x)
+        return x
+
+    def outer(x):
+        return shard_map(body, in_specs=P(None, "j"), out_specs=P(None, "j"), axis_names={"j"})(x)
+
+    with pytest.raises(ValueError, match=r"(?s)debug_callback at test.*a call back into Python"):
+        saved(on_rows(outer, axis_names={"i"}).lower(A), tmp_path / "f")
+
+
 def sines():
     """Lowers a function that is defined anew, so that no cache in memory has it."""
 

@@ -392,6 +392,20 @@ def test_warning_is_given_once_for_a_line_and_found_in_nested_programs():
     assert len(found(lambda x: shift(shift(x)))) == 1
 
 
+def test_warning_in_a_nested_shard_map():
+    def shift(x):
+        return lax.ppermute(x, "j", [(0, 1)])  # here
+
+    def nested(x):
+        inner = shard_map(shift, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
+        return inner(x)
+
+    outer = shard_map(nested, mesh=MESH, in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
+    (problem,) = warnings(outer.trace(X))
+    assert marked(shift, "# here") in problem.where
+    assert problem.found == "no pair sends to 0: there the result is zeros"
+
+
 def test_warning_collectives_in_another_order():
     def fun(x):
         def one():

@@ -145,6 +145,17 @@ def test_a_target_of_another_size():
         explain(step, *ARGS, target="cpu:4")
 
 
+def test_a_callback_in_a_shard_map_is_found():
+    prints = shard_map(
+        lambda x: (jax.debug.print("{}", x), x)[1],
+        mesh=MESH,
+        in_specs=P("data"),
+        out_specs=P("data"),
+    )
+    with pytest.raises(TargetError, match="a call back into Python"):
+        explain(jax.jit(prints), typed((8,), "data"), target="cpu:8")
+
+
 def test_the_error_for_a_callback_names_the_jitted_program():
     @jax.jit
     def prints(x):
