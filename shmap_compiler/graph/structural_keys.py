@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import ShapedArray
 from jax.extend import core as jex_core
 
 from shmap_compiler.base.jax_compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
@@ -74,6 +73,7 @@ def parameters_key(primitive: jex_core.Primitive, params: dict[str, Parameter]) 
 
 
 def type_key(aval: Aval) -> Hashable:
+    """Key of the type of a block: without its sharding, because all axes in sight are manual."""
     return aval.shape, aval.dtype, aval.weak_type
 
 
@@ -131,13 +131,11 @@ def jaxpr_key(jaxpr: Jaxpr) -> Key:
     numbers: dict[Any, int] = {}
 
     def define(variables):
-        return tuple(
-            (numbers.setdefault(v, len(numbers)), type_key_of_any(v.aval)) for v in variables
-        )
+        return tuple((numbers.setdefault(v, len(numbers)), v.aval) for v in variables)
 
     def use(atom):
         if isinstance(atom, jex_core.Literal):
-            return type_key_of_any(atom.aval), key(atom.val)
+            return atom.aval, key(atom.val)
         return numbers[atom]
 
     inputs = define((*inner.constvars, *inner.invars))
@@ -153,11 +151,6 @@ def jaxpr_key(jaxpr: Jaxpr) -> Key:
     )
     consts = tuple(map(key, getattr(jaxpr, "consts", ())))
     return Key(inputs, eqns, tuple(map(use, inner.outvars)), consts)
-
-
-def type_key_of_any(aval: Aval) -> Hashable:
-    """Key of a type that may also be a token or a reference."""
-    return type_key(aval) if isinstance(aval, ShapedArray) else (type(aval), aval)
 
 
 # ------------------------------------------------------------- facts about parameters

@@ -527,6 +527,16 @@ def test_in_specs_from_the_types_of_arguments():
     assert seen == [((2, 3), ())] * 2
 
 
+def test_eager_calls_are_told_apart_by_the_axes_left_explicit():
+    """What was compiled for one type of an argument is not run for another."""
+    double = shard_map(lambda x: 2 * x, in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
+    with jax.set_mesh(EXPLICIT):
+        for spec in (P("i", "j"), P("i", None)):
+            x = place(EXPLICIT, spec)
+            assert double(x).sharding.spec == spec
+            assert jax.grad(lambda x: (double(x) ** 2).sum())(x).sharding.spec == spec
+
+
 @pytest.mark.parametrize("in_specs", [{}, {"in_specs": P("i")}], ids=["inferred", "given"])
 def test_axes_left_explicit_are_in_the_types_inside(in_specs):
     mesh = mesh_of((2, 2, 2), ("i", "j", "k"), AxisType.Explicit)
