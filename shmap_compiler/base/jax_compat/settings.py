@@ -16,20 +16,25 @@ from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler.base.untyped import Setting
 
-# `jax_use_shardy_partitioner` can be set publicly for the whole process only.
-_partitioner_lock = threading.RLock()
-
 _OPTIMIZATION_LEVEL = "optimization_level"
+
+
+def _set(name: str, value: Setting) -> contextlib.AbstractContextManager[None]:
+    """A context in which a setting of JAX has another value, in this thread.
+
+    Most settings can be set publicly for the whole process only; the objects behind them also set
+    them for one thread. Other threads may trace and compile meanwhile.
+    """
+    holder: Any = jax.config._value_holders[name]
+    return holder(value)
 
 
 def varying_types(on: bool = True) -> contextlib.AbstractContextManager[None]:
     """A context in which JAX tracks, in this thread, along which axes values vary, or does not.
 
-    `jax.config.check_vma` can be set publicly for the whole process only; the object behind it also
-    sets it for one thread. JAX uses it to give reverse-mode derivatives their meaning.
+    JAX uses it to give reverse-mode derivatives their meaning.
     """
-    holder: Any = jax.config._value_holders["check_vma"]
-    return holder(on)
+    return _set("check_vma", on)
 
 
 def tracks_varying_types() -> bool:
@@ -39,8 +44,7 @@ def tracks_varying_types() -> bool:
 
 def unchecked_backward_rules() -> contextlib.AbstractContextManager[None]:
     """A context in which JAX does not check what backward rules return, in this thread."""
-    holder: Any = jax.config._value_holders["jax_disable_bwd_checks"]
-    return holder(True)
+    return _set("jax_disable_bwd_checks", True)
 
 
 def shardy_is_on() -> bool:
@@ -52,16 +56,13 @@ def setting(name: str) -> Setting:
     return getattr(jax.config, name)
 
 
-@contextlib.contextmanager
-def partitioner(name: str) -> Iterator[None]:
-    """JAX lowers and compiles for partitioner `name` ("gspmd" or "shardy") inside this context."""
-    with _partitioner_lock:
-        before = shardy_is_on()
-        jax.config.update("jax_use_shardy_partitioner", name == "shardy")
-        try:
-            yield
-        finally:
-            jax.config.update("jax_use_shardy_partitioner", before)
+def partitioner(name: str) -> contextlib.AbstractContextManager[None]:
+    """A context in which JAX lowers and compiles for partitioner `name`, in this thread.
+
+    Args:
+      name: "gspmd" or "shardy".
+    """
+    return _set("jax_use_shardy_partitioner", name == "shardy")
 
 
 @contextlib.contextmanager
@@ -87,13 +88,8 @@ def compile_lowered(
     level = options.get(_OPTIMIZATION_LEVEL)
     if level is None:
         return lowered.compile(compiler_options=others or None)
-    with _partitioner_lock:
-        before = setting("jax_optimization_level")
-        jax.config.update("jax_optimization_level", level)
-        try:
-            return lowered.compile(compiler_options=others or None)
-        finally:
-            jax.config.update("jax_optimization_level", before)
+    with _set("jax_optimization_level", level):
+        return lowered.compile(compiler_options=others or None)
 
 
 def options_of_jit(options: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -115,11 +111,34 @@ def _without_gspmd_deprecation() -> Iterator[None]:
     if by_user or os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") != "1":
         yield
         return
-    _set_xla_log_level("ERROR")
+    _compiles_for_gspmd.enter()
     try:
         yield
     finally:
-        _set_xla_log_level("WARNING")
+        _compiles_for_gspmd.leave()
+
+
+class _Quiet:
+    """Sets the level of XLA's log while any thread compiles for GSPMD."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._threads == 0:
+                _set_xla_log_level("ERROR")
+            self._threads += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._threads -= 1
+            if self._threads == 0:
+                _set_xla_log_level("WARNING")
+
+
+_compiles_for_gspmd = _Quiet()
 
 
 def _set_xla_log_level(level: str) -> None:
