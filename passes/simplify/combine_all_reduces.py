@@ -11,15 +11,15 @@ After:   %0 = stablehlo.concatenate %a, %b, dim = 0                        // fl
          %2 = stablehlo.slice %3 [1:5]
 Needs:   to run after every pass that matches all_reduces.
 Leaves:  of neighboring all_reduces over the same axes, of one reduction and element type, as few
-         as buffers of `limit` bytes allow. Those with frontend attributes stay
-         (passes/ir/instructions.py).
+         as buffers of `limit` bytes allow. The axes may be in another order for integers, whose sum
+         is the same in any order. Those with frontend attributes stay (passes/ir/instructions.py).
 
 Neighbors have no other collective, no call, loop or branch between them, and the results of the
 earlier ones are not used before the last, so no value is delayed. Values larger than `limit` are
-not worth the copies, which occupy up to `limit` bytes before and after the all_reduce. XLA itself
-combines large neighbors, into one all_reduce of several operands (on CPU, neighbors of any size, so
-both ways end in one all-reduce). A module cannot contain such an all_reduce: XLA rejects it inside
-a manual region, in both partitioner forms, as of jaxlib 0.10.2 and 0.12.0.1. If some axes are
+not combined: the copies before and after would cost more than the latency. XLA itself combines
+large neighbors, into one all_reduce of several operands (on CPU, neighbors of any size, so both
+ways end in one all-reduce). A module cannot contain such an all_reduce: XLA rejects it inside a
+manual region, in both partitioner forms, as of jaxlib 0.10.2 and 0.12.0.1. If some axes are
 automatic, nothing is combined: values with different shardings over those axes would have to be
 resharded first.
 """
@@ -41,6 +41,7 @@ from ..ir.collective_ops import (
     CHANNEL_HANDLE,
     COLLECTIVES,
     collectives_of,
+    depends_on_order,
     is_axis_index,
     reduction,
     whole_axes,
@@ -121,7 +122,7 @@ def _kind(op: ir.Operation) -> Hashable | None:
     axes, combine, element = whole_axes(op), reduction(op), _type(op.results[0]).element_type
     if axes is None or combine is None or _bits(element) is None:
         return None
-    return frozenset(axes), combine, element
+    return axes if depends_on_order(op) else frozenset(axes), combine, element
 
 
 def _type(value: Value) -> ir.RankedTensorType:

@@ -1,7 +1,7 @@
 """Forms a reduce_scatter from an all_reduce and a slice of the device's own block.
 
 If each device uses only its own block of a sum, it need not receive the other blocks. A
-reduce_scatter sends half as many bytes as the all_reduce. It may add in another order.
+reduce_scatter sends half as many bytes as the all_reduce.
 
 Before:  %i = stablehlo.custom_call @shmap.axis_index() {... axes = ["i"]}
          %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i"]}> ({ add })             // 8x8, i has 4
@@ -10,7 +10,9 @@ After:   %2 = "stablehlo.reduce_scatter"(%0) <{scatter_dimension = 0, ... axes =
 Needs:   shmap-merge-equal-collectives: if an equal all_reduce is used whole, the slice is free.
 Leaves:  no all_reduce of which every use, in the block of the all_reduce, slices out the device's
          own block of one dimension with a known index (passes/analysis/per_device_constants.py),
-         unless one of them has frontend attributes (passes/ir/instructions.py).
+         unless one of them has frontend attributes (passes/ir/instructions.py). If the blocks lie
+         in another order of the axes than the all_reduce names, only integers, whose sum is the
+         same in any order.
 
 If some axes are automatic, the all_reduce is kept: GSPMD replicates the operands of reduce_scatters
 over automatic axes, with all-gathers.
@@ -19,7 +21,7 @@ over automatic axes, with all-gathers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -32,6 +34,7 @@ from ..ir.collective_ops import (
     ALL_REDUCE,
     GROUPS,
     REDUCE_SCATTER,
+    depends_on_order,
     name_group_axes,
     over_whole_axes,
 )
@@ -72,7 +75,8 @@ def _all_uses_are(op: ir.Operation, slices: Sequence[ir.Operation]) -> bool:
 def _rewrite(
     op: ir.Operation, slices: Sequence[ir.Operation], axes: Sequence[str], form: BodyForm
 ) -> None:
-    found = _scatter(slices, axes, form)
+    orders = [axes] if depends_on_order(op) else itertools.permutations(axes)
+    found = _scatter(slices, orders, form)
     if found is None:
         return
     dimension, order = found
@@ -96,11 +100,11 @@ def _rewrite(
 
 
 def _scatter(
-    slices: Sequence[ir.Operation], axes: Sequence[str], form: BodyForm
-) -> tuple[int, tuple[str, ...]] | None:
+    slices: Sequence[ir.Operation], orders: Iterable[Sequence[str]], form: BodyForm
+) -> tuple[int, Sequence[str]] | None:
     """The dimension of which each slice takes the own block, and the order of devices along it."""
     rank = ir.RankedTensorType(slices[0].operands[0].type).rank
-    for dimension, order in itertools.product(range(rank), itertools.permutations(axes)):
+    for dimension, order in itertools.product(range(rank), orders):
         if all(takes_own_block(slice_, dimension, order, form) for slice_ in slices):
             return dimension, order
     return None

@@ -53,11 +53,28 @@ module @all_axes_are_manual {
     return %0, %1 : tensor<f32>, tensor<2x2xf32>
   }
 
-  // CHECK-LABEL: func.func private @axes_in_another_order
-  func.func private @axes_in_another_order(%x: tensor<f32>, %y: tensor<2x2xf32>) -> (tensor<f32>, tensor<2x2xf32>) {
+  // CHECK-LABEL: func.func private @integers_over_axes_in_another_order
+  func.func private @integers_over_axes_in_another_order(%x: tensor<i32>, %y: tensor<2x2xi32>) -> (tensor<i32>, tensor<2x2xi32>) {
     // CHECK: stablehlo.concatenate
     // CHECK: stablehlo.all_reduce
     // CHECK-NOT: stablehlo.all_reduce
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">, #stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+      %s = stablehlo.add %a, %b : tensor<i32>
+      stablehlo.return %s : tensor<i32>
+    }) : (tensor<i32>) -> tensor<i32>
+    %1 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">, #stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+      %s = stablehlo.add %a, %b : tensor<i32>
+      stablehlo.return %s : tensor<i32>
+    }) : (tensor<2x2xi32>) -> tensor<2x2xi32>
+    return %0, %1 : tensor<i32>, tensor<2x2xi32>
+  }
+
+  // CHECK-LABEL: func.func private @numbers_that_are_rounded_over_axes_in_another_order
+  func.func private @numbers_that_are_rounded_over_axes_in_another_order(%x: tensor<f32>, %y: tensor<2x2xf32>) -> (tensor<f32>, tensor<2x2xf32>) {
+    // CHECK-NOT: stablehlo.concatenate
     // CHECK: return
     %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">, #stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):

@@ -68,12 +68,27 @@ module @all_axes_are_manual {
   }
 
   // CHECK-LABEL: func.func private @the_order_is_that_of_the_slices
-  func.func private @the_order_is_that_of_the_slices(%x: tensor<8x4xf32>) -> tensor<1x4xf32> {
+  func.func private @the_order_is_that_of_the_slices(%x: tensor<8x4xi32>) -> tensor<1x4xi32> {
     // CHECK: %[[R:.*]] = "stablehlo.reduce_scatter"(%arg0)
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">, #stablehlo.axis_ref<name = "i">]>, scatter_dimension = 0 : i64}>
     // CHECK: stablehlo.add
-    // CHECK: (tensor<8x4xf32>) -> tensor<1x4xf32>
+    // CHECK: (tensor<8x4xi32>) -> tensor<1x4xi32>
     // CHECK-NOT: stablehlo.dynamic_slice
+    %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["j", "i"]}} : () -> tensor<i32>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">, #stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+      %s = stablehlo.add %a, %b : tensor<i32>
+      stablehlo.return %s : tensor<i32>
+    }) : (tensor<8x4xi32>) -> tensor<8x4xi32>
+    %1 = stablehlo.dynamic_slice %0, %i, %zero, sizes = [1, 4] : (tensor<8x4xi32>, tensor<i32>, tensor<i32>) -> tensor<1x4xi32>
+    return %1 : tensor<1x4xi32>
+  }
+
+  // CHECK-LABEL: func.func private @numbers_that_are_rounded_in_another_order
+  func.func private @numbers_that_are_rounded_in_another_order(%x: tensor<8x4xf32>) -> tensor<1x4xf32> {
+    // CHECK: stablehlo.all_reduce
+    // CHECK: stablehlo.dynamic_slice
     %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["j", "i"]}} : () -> tensor<i32>
     %zero = stablehlo.constant dense<0> : tensor<i32>
     %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">, #stablehlo.axis_ref<name = "j">]>}> ({

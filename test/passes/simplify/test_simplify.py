@@ -57,6 +57,10 @@ def gather(result, operand, rows, *axes):
         : (tensor<4x8xf32>) -> tensor<{rows}x8xf32>"""
 
 
+def integers(text):
+    return text.replace("f32", "i32")
+
+
 def lines(*each):
     return "\n    ".join(each)
 
@@ -144,8 +148,13 @@ CASES = {
     "the own block of a sum over axes out of order": Case(
         "shmap-form-reduce-scatter",
         Program(
-            lines(reduce("p", "x", "i", "k"), own_rows("y", "p", ("k", "i"), 1, 4)),
-            lambda x: own(sum_of(x, "i", "k"), ("k", "i"), 1),
+            lines(
+                "%n = stablehlo.convert %x : (tensor<4x8xf32>) -> tensor<4x8xi32>",
+                integers(reduce("p", "n", "i", "k")),
+                integers(own_rows("r", "p", ("k", "i"), 1, 4)),
+                "%y = stablehlo.convert %r : (tensor<1x8xi32>) -> tensor<1x8xf32>",
+            ),
+            lambda x: own(sum_of(x.astype(int), "i", "k"), ("k", "i"), 1).astype(float),
             out="1x8",
         ),
         {"all-reduce": 1},
