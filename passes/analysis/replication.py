@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects import func, sdy
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..ir.axis_set import AxisSet
@@ -175,11 +175,26 @@ class _Solver:
         ]
 
     def manual_computation(self, op: ir.Operation, masks: Masks, control: int) -> list[int]:
-        """Inside, arguments also vary along the axes that are manual only there."""
+        """Inside, arguments also vary along the axes that are manual only there and split them."""
         inner = self.bits.mask(manual_axes(op.attributes["manual_axes"]) or ())
         block = op.regions[0].blocks[0]
-        _put(masks, block.arguments, [masks.get(value, 0) | inner for value in op.operands])
+        split = [inner & self.bits.mask(axes) for axes in _split_axes(op)]
+        if len(split) != len(op.operands):
+            split = [inner] * len(op.operands)
+        given = [masks.get(value, 0) for value in op.operands]
+        _put(masks, block.arguments, [a | b for a, b in zip(given, split, strict=True)])
         return self.block(block, masks, control)
+
+
+def _split_axes(region: ir.Operation) -> list[set[str]]:
+    """The axes along which devices hold different parts of each operand of a region."""
+    shardings = sdy.TensorShardingPerValueAttr(region.attributes["in_shardings"]).shardings
+    found: list[set[str]] = []
+    for sharding in (sdy.TensorShardingAttr(each) for each in shardings):
+        dims = [sdy.DimensionShardingAttr(dim) for dim in sharding.dimension_shardings]
+        axes = [*(axis for dim in dims for axis in dim.axes), *sharding.unreduced_axes]
+        found.append({sdy.AxisRefAttr(axis).name for axis in axes})
+    return found
 
 
 _HOLDERS = {

@@ -17,14 +17,16 @@ After:   error: all_reduce over "i" is inside of an if whose predicate varies al
 Needs:   what shmap-verify accepts.
 Leaves:  the module as it is.
 
-A collective_permute waits for all devices. What is inferred is an upper bound, so a program whose
-devices decide alike for a reason that the module does not show is rejected, too.
+A collective_permute waits for all devices, and a `custom_call @ragged_all_to_all`, for which
+StableHLO has no operation, is a collective. Inside of an `sdy.manual_computation` the axes that are
+manual only there count, too. What is inferred is an upper bound, so a program whose devices decide
+alike for a reason that the module does not show is rejected, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
@@ -34,10 +36,20 @@ from ..analysis.provenance import described, origin
 from ..analysis.replication import Varying, infer
 from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
-from ..ir.collective_ops import COLLECTIVES, GROUPS, PERMUTE, device_ids, group_axes
+from ..ir.collective_ops import (
+    COLLECTIVES,
+    GROUPS,
+    PERMUTE,
+    call_target,
+    device_ids,
+    group_axes,
+    is_ragged_all_to_all,
+    ragged_groups,
+)
 from ..ir.inline_calls import callee, functions_of
 from ..ir.ops import terminator
 from ..ir.types import Value
+from ..ir.unverified import manual_axes
 from .collective_diagnostics import quoted
 
 
@@ -53,7 +65,8 @@ class CheckHangs(Pass):
     def run(self, module: ModuleOp) -> None:
         form = read_body_form(module)
         checker = _Checker(form, infer(form, module), functions_of(module))
-        found = {(str(v.location), v.message): v for v in checker.block(form.main.entry_block, ())}
+        violations = checker.block(form.main.entry_block, _Around(form.region))
+        found = {(str(v.location), v.message): v for v in violations}
         if found:
             raise PassRefused(found.values())
 
@@ -72,59 +85,78 @@ class _Control:
     axes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Around:
+    """What is around a block.
+
+    Attributes:
+      region: the axes that are manual there.
+      controls: what decides which devices reach it, the innermost last.
+    """
+
+    region: tuple[str, ...]
+    controls: tuple[_Control, ...] = ()
+
+
 class _Checker:
     def __init__(self, form: BodyForm, varying: Varying, functions: dict[str, func.FuncOp]):
         self.form, self.varying, self.functions = form, varying, functions
-        self._entered: set[tuple[str, tuple[_Control, ...]]] = set()
+        self._entered: set[tuple[str, _Around]] = set()
 
-    def block(self, block: ir.Block, controls: tuple[_Control, ...]) -> Iterator[Violation]:
+    def block(self, block: ir.Block, around: _Around) -> Iterator[Violation]:
         for view in block.operations:
             op = view.operation
-            if op.name in COLLECTIVES:
-                yield from self._collective(op, controls)
+            if op.name in COLLECTIVES or is_ragged_all_to_all(op):
+                yield from self._collective(op, around)
             elif op.name == "func.call":
-                yield from self._call(callee(op), controls)
+                yield from self._call(callee(op), around)
             elif op.name == "stablehlo.composite":
                 name = ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value
-                yield from self._call(name, controls)
+                yield from self._call(name, around)
             else:
-                inner = (*controls, *self._controls(op))
+                inner = self._inside(op, around)
                 for region in op.regions:
                     for each in region.blocks:
                         yield from self.block(each, inner)
 
-    def _call(self, name: str, controls: tuple[_Control, ...]) -> Iterator[Violation]:
-        if name in self.functions and (name, controls) not in self._entered:
-            self._entered.add((name, controls))
-            yield from self.block(self.functions[name].entry_block, controls)
+    def _call(self, name: str, around: _Around) -> Iterator[Violation]:
+        if name in self.functions and (name, around) not in self._entered:
+            self._entered.add((name, around))
+            yield from self.block(self.functions[name].entry_block, around)
 
-    def _controls(self, op: ir.Operation) -> Iterator[_Control]:
+    def _inside(self, op: ir.Operation, around: _Around) -> _Around:
+        if op.name == "sdy.manual_computation":
+            axes = manual_axes(op.attributes["manual_axes"]) or ()
+            return replace(around, region=(*around.region, *axes))
         if op.name == "stablehlo.while":
             decides = terminator(op.regions[0].blocks[0]).operands[0]
         elif op.name in ("stablehlo.if", "stablehlo.case"):
             decides = op.operands[0]
         else:
-            return
-        axes = tuple(axis for axis in self.varying.of(decides) if axis in self.form.region)
-        if axes:
-            yield _Control(op, decides, axes)
+            return around
+        axes = tuple(axis for axis in self.varying.of(decides) if axis in around.region)
+        if not axes:
+            return around
+        return replace(around, controls=(*around.controls, _Control(op, decides, axes)))
 
-    def _collective(self, op: ir.Operation, controls: tuple[_Control, ...]) -> Iterator[Violation]:
-        synchronized = self._synchronized(op) if controls else ()
-        for control in controls:
+    def _collective(self, op: ir.Operation, around: _Around) -> Iterator[Violation]:
+        synchronized = self._synchronized(op, around) if around.controls else ()
+        for control in around.controls:
             clash = tuple(axis for axis in control.axes if axis in synchronized)
             if clash:
                 yield self._violation(op, synchronized, control, clash)
 
-    def _synchronized(self, op: ir.Operation) -> tuple[str, ...]:
+    def _synchronized(self, op: ir.Operation, around: _Around) -> tuple[str, ...]:
         """The axes along which devices wait for each other."""
         if op.name == PERMUTE:
-            return self.form.region
+            return around.region
         mesh = self.form.mesh
-        named = group_axes(op)
-        if named is not None:
+        if is_ragged_all_to_all(op):
+            rows = ragged_groups(op)
+        elif (named := group_axes(op)) is not None:
             return named
-        rows = device_ids(op, GROUPS)
+        else:
+            rows = device_ids(op, GROUPS)
         return tuple(
             axis
             for axis in mesh.names
@@ -146,7 +178,7 @@ class _Checker:
         why = f'the {what} varies along "{clash[0]}" since {described(start)}'
         return Violation(
             op.location,
-            f"{op.name.removeprefix('stablehlo.')} over {quoted(over)} is inside of "
+            f"{_shown(op)} over {quoted(over)} is inside of "
             f"{'an' if kind == 'if' else 'a'} {kind} whose {decides}: devices that reach it wait "
             f"for those that do not; {repair}",
             notes=(
@@ -154,3 +186,8 @@ class _Checker:
                 Violation(start.location, why),
             ),
         )
+
+
+def _shown(op: ir.Operation) -> str:
+    is_call = op.name == "stablehlo.custom_call"
+    return call_target(op) if is_call else op.name.removeprefix("stablehlo.")

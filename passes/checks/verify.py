@@ -18,9 +18,8 @@ pass rejects what they accept:
                without sharding
     axes       manual axes unknown or repeated; a spec over an axis that is not manual;
                a group or axis index over an axis that is unknown, repeated or not manual
-    ids        dense groups that do not cover the mesh or have unequal sizes; groups and
-               permutations with ids that no device has, or that join devices along an axis that
-               is not manual
+    ids        dense groups that do not cover the mesh; groups and permutations with ids that no
+               device has, or that join devices along an axis that is not manual
     sizes      all_gather, reduce_scatter, all_to_all results that contradict the group size;
                full dimensions and arrays beyond 64 bits; meshes beyond the 32 bits in which XLA
                counts devices

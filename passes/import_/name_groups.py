@@ -21,10 +21,10 @@ from ..ir.collective_ops import (
     CHANNEL_HANDLE,
     GROUPED,
     GROUPS,
-    TAKES_GLOBAL_DEVICE_IDS,
     device_ids,
     group_axes,
     group_mesh,
+    lists_one_replica,
     split_group_axes,
 )
 from ..ir.mesh import MOST_LISTED, Mesh
@@ -113,23 +113,13 @@ def _axes_in(mesh: Mesh, named: Mesh, axes: Sequence[str]) -> tuple[str, ...] | 
 
 def _axes_of_listed(op: ir.Operation, mesh: Mesh) -> tuple[str, ...] | None:
     groups = device_ids(op, GROUPS)
-    if _means_all(op, groups):
+    if lists_one_replica(op, groups):
         return mesh.names
     found = axes_of_groups(groups, mesh)
     if found is None and op.name == ALL_REDUCE:
         # The order of the members matters to all others only.
         found = axes_of_groups([sorted(group) for group in groups], mesh)
     return found
-
-
-def _means_all(op: ir.Operation, groups: list[list[int]]) -> bool:
-    """Whether the groups list replicas, of which there is one: then its devices are one group."""
-    lists_replicas = (
-        op.name in TAKES_GLOBAL_DEVICE_IDS
-        and CHANNEL_HANDLE in op.attributes
-        and "use_global_device_ids" not in op.attributes
-    )
-    return lists_replicas and groups in ([[0]], [])
 
 
 def axes_of_groups(groups: list[list[int]], mesh: Mesh) -> tuple[str, ...] | None:

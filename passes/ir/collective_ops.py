@@ -25,6 +25,7 @@ ALL_REDUCE = "stablehlo.all_reduce"
 REDUCE_SCATTER = "stablehlo.reduce_scatter"
 TAKES_GLOBAL_DEVICE_IDS = frozenset({ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER})
 PERMUTE = "stablehlo.collective_permute"
+RAGGED_ALL_TO_ALL = "ragged_all_to_all"
 GROUPED = TAKES_GLOBAL_DEVICE_IDS | {"stablehlo.all_to_all", "stablehlo.collective_broadcast"}
 COLLECTIVES = GROUPED | {PERMUTE}
 
@@ -66,6 +67,19 @@ def axis_index_calls(root: ir.Operation) -> list[ir.Operation]:
 
 def is_axis_index(op: ir.Operation) -> bool:
     return op.name == "stablehlo.custom_call" and call_target(op) == AXIS_INDEX
+
+
+def is_ragged_all_to_all(op: ir.Operation) -> bool:
+    """Whether `op` is this collective of XLA's, for which StableHLO has no operation."""
+    return op.name == "stablehlo.custom_call" and call_target(op) == RAGGED_ALL_TO_ALL
+
+
+def ragged_groups(custom_call: ir.Operation) -> list[list[int]]:
+    """The rows of device ids of a ragged_all_to_all; none if it does not list any."""
+    config = custom_call.attributes.get("backend_config")
+    if not isinstance(config, ir.DictAttr) or GROUPS not in config:
+        return []
+    return np.array(ir.DenseIntElementsAttr(config[GROUPS])).tolist()
 
 
 def call_target(custom_call: ir.Operation) -> str:
@@ -112,6 +126,16 @@ def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:
     return np.array(ir.DenseIntElementsAttr(op.attributes[attribute])).tolist()
 
 
+def lists_one_replica(op: ir.Operation, groups: list[list[int]]) -> bool:
+    """Whether the groups list replicas, of which there is one: then its devices are one group."""
+    lists_replicas = (
+        op.name in TAKES_GLOBAL_DEVICE_IDS
+        and CHANNEL_HANDLE in op.attributes
+        and "use_global_device_ids" not in op.attributes
+    )
+    return lists_replicas and groups in ([[0]], [])
+
+
 def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
     """The mesh axes of an op with one operand and groups over whole axes; else None.
 
@@ -148,3 +172,13 @@ def reduction(op: ir.Operation) -> str | None:
     combine, end = ops[0].operation, ops[1].operation
     on_both = len(combine.operands) == 2 and set(combine.operands) == set(block.arguments)
     return combine.name if on_both and list(end.operands) == list(combine.results) else None
+
+
+def depends_on_order(op: ir.Operation) -> bool:
+    """Whether the bits of a result depend on the order in which the values of devices are combined.
+
+    Integers are combined alike in any order by the one op of a `reduction`. Floating-point numbers
+    are rounded, and a maximum of zeros may have either sign.
+    """
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    return reduction(op) is None or not isinstance(element, ir.IntegerType)

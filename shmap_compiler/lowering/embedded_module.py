@@ -14,7 +14,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
-from shmap_passes.ir.collective_ops import COLLECTIVES, is_axis_index
+from shmap_passes.ir.collective_ops import (
+    COLLECTIVES,
+    RAGGED_ALL_TO_ALL,
+    is_axis_index,
+    is_ragged_all_to_all,
+)
 from shmap_passes.ir.ops import walk
 
 from shmap_compiler.base.jax_compat import shaped_array
@@ -116,6 +121,8 @@ def _communicating(root: ir.Operation) -> Iterator[str]:
     for op in walk(root):
         if op.name in COLLECTIVES or op.name in others or is_axis_index(op):
             yield op.name
+        elif is_ragged_all_to_all(op):
+            yield RAGGED_ALL_TO_ALL
 
 
 def _type(type_: ir.Type) -> tuple[tuple[int, ...], np.dtype]:

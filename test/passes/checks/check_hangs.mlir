@@ -119,3 +119,27 @@ module @a_loop_of_a_number_of_steps {
     return %0#1 : tensor<4xf32>
   }
 }
+
+// -----
+
+// CHECK-LABEL: module @a_predicate_that_is_equal_along_the_axis_of_a_nested_region
+module @a_predicate_that_is_equal_along_the_axis_of_a_nested_region {
+  sdy.mesh @mesh = <["i"=2, "k"=2]>
+  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %p: tensor<1xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %0 = sdy.manual_computation(%x, %p) in_shardings=[<@mesh, [{"k"}]>, <@mesh, [{}]>] out_shardings=[<@mesh, [{"k"}]>] manual_axes={"k"} (%y: tensor<1xf32>, %q: tensor<1xi1>) {
+      %c = stablehlo.reshape %q : (tensor<1xi1>) -> tensor<i1>
+      %1 = "stablehlo.if"(%c) ({
+        %2 = "stablehlo.all_reduce"(%y) <{replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+        }) : (tensor<1xf32>) -> tensor<1xf32>
+        stablehlo.return %2 : tensor<1xf32>
+      }, {
+        stablehlo.return %y : tensor<1xf32>
+      }) : (tensor<i1>) -> tensor<1xf32>
+      sdy.return %1 : tensor<1xf32>
+    } : (tensor<2xf32>, tensor<1xi1>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}

@@ -125,3 +125,74 @@ module @a_function_that_a_branch_calls {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+module @a_ragged_all_to_all {
+  sdy.mesh @mesh = <["i"=2]>
+  // expected-note @+1 {{the predicate varies along "i" since argument 2, which devices along the axis hold parts of}}
+  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %o: tensor<2xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %p: tensor<1xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %c = stablehlo.reshape %p : (tensor<1xi1>) -> tensor<i1>
+    // expected-note @+1 {{the if is here}}
+    %0 = "stablehlo.if"(%c) ({
+      // expected-error @+1 {{ragged_all_to_all over "i" is inside of an if whose predicate varies along "i": devices that reach it wait for those that do not; run it outside, or decide the same way on all devices along "i"}}
+      %1 = stablehlo.custom_call @ragged_all_to_all(%x, %x, %o, %o, %o, %o) {api_version = 4 : i32, backend_config = {channel_id = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}} : (tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<2xf32>
+      stablehlo.return %1 : tensor<2xf32>
+    }, {
+      stablehlo.return %x : tensor<2xf32>
+    }) : (tensor<i1>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
+
+// -----
+
+module @an_axis_that_is_manual_in_a_nested_region {
+  sdy.mesh @mesh = <["i"=2, "k"=2]>
+  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %p: tensor<2xi1> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    // expected-note @+1 {{the predicate varies along "k" since argument 1, which devices along the axis hold parts of}}
+    %0 = sdy.manual_computation(%x, %p) in_shardings=[<@mesh, [{}]>, <@mesh, [{"k"}]>] out_shardings=[<@mesh, [{}]>] manual_axes={"k"} (%y: tensor<2xf32>, %q: tensor<1xi1>) {
+      %c = stablehlo.reshape %q : (tensor<1xi1>) -> tensor<i1>
+      // expected-note @+1 {{the if is here}}
+      %1 = "stablehlo.if"(%c) ({
+        // expected-error @+1 {{all_reduce over "k" is inside of an if whose predicate varies along "k": devices that reach it wait for those that do not; run it outside, or decide the same way on all devices along "k"}}
+        %2 = "stablehlo.all_reduce"(%y) <{replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+        }) : (tensor<2xf32>) -> tensor<2xf32>
+        stablehlo.return %2 : tensor<2xf32>
+      }, {
+        stablehlo.return %y : tensor<2xf32>
+      }) : (tensor<i1>) -> tensor<2xf32>
+      sdy.return %1 : tensor<2xf32>
+    } : (tensor<2xf32>, tensor<2xi1>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
+
+// -----
+
+module @an_axis_that_is_manual_around_a_nested_region {
+  sdy.mesh @mesh = <["i"=2, "k"=2]>
+  // expected-note @+1 {{the predicate varies along "i" since argument 1, which devices along the axis hold parts of}}
+  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}, %p: tensor<1xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %0 = sdy.manual_computation(%x, %p) in_shardings=[<@mesh, [{}]>, <@mesh, [{}]>] out_shardings=[<@mesh, [{}]>] manual_axes={"k"} (%y: tensor<2xf32>, %q: tensor<1xi1>) {
+      %c = stablehlo.reshape %q : (tensor<1xi1>) -> tensor<i1>
+      // expected-note @+1 {{the if is here}}
+      %1 = "stablehlo.if"(%c) ({
+        // expected-error @+1 {{all_reduce over "i" is inside of an if whose predicate varies along "i": devices that reach it wait for those that do not; run it outside, or decide the same way on all devices along "i"}}
+        %2 = "stablehlo.all_reduce"(%y) <{replica_groups = dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+        }) : (tensor<2xf32>) -> tensor<2xf32>
+        stablehlo.return %2 : tensor<2xf32>
+      }, {
+        stablehlo.return %y : tensor<2xf32>
+      }) : (tensor<i1>) -> tensor<2xf32>
+      sdy.return %1 : tensor<2xf32>
+    } : (tensor<2xf32>, tensor<1xi1>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
