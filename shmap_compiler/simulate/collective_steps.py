@@ -11,9 +11,12 @@ from jaxlib.mlir.dialects import stablehlo
 from shmap_passes.ir.collective_ops import (
     COLLECTIVES,
     GROUPS,
-    call_target,
+    RAGGED_ALL_TO_ALL,
     device_ids,
     group_axes,
+    is_ragged_all_to_all,
+    lists_one_replica,
+    ragged_groups,
     split_group_axes,
 )
 
@@ -30,14 +33,10 @@ from shmap_compiler.simulate.places import SourcePlace, place_of
 from shmap_compiler.simulate.segments import elementwise
 from shmap_compiler.simulate.steps import Collective, Step, Unsupported
 
-RAGGED = "ragged_all_to_all"
-"""The custom call that is a collective."""
-
 
 def is_collective(op: ir.Operation) -> bool:
     """Whether devices meet in an op."""
-    is_call = op.name == "stablehlo.custom_call"
-    return op.name in COLLECTIVES or (is_call and call_target(op) == RAGGED)
+    return op.name in COLLECTIVES or is_ragged_all_to_all(op)
 
 
 def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) -> Step:
@@ -52,7 +51,7 @@ def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) 
         return not_on_mesh(op, str(error), numbering)
     result = result_of(op, _general)
     if op.name == "stablehlo.custom_call":
-        place = SourcePlace(f"stablehlo.{RAGGED}", place.line)
+        place = SourcePlace(f"stablehlo.{RAGGED_ALL_TO_ALL}", place.line)
     return Collective(place, *numbers, groups, axes=axes, result=result)
 
 
@@ -75,8 +74,7 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
         _check_devices(itertools.chain(*pairs), module)
         return (everyone,), pair_axes(pairs, sizes) if pairs else ()
     if op.name == "stablehlo.custom_call":
-        config = ir.DictAttr(op.attributes["backend_config"])
-        rows = np.array(ir.DenseIntElementsAttr(config["replica_groups"])).tolist()
+        rows = ragged_groups(op)
     elif (axes := group_axes(op)) is not None:
         attribute = stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS])
         symbol = attribute.mesh
@@ -96,6 +94,8 @@ def _groups(op: ir.Operation, module: ReadModule) -> tuple[Groups, tuple[str, ..
         return tuple(map(tuple, finer.mesh.groups(names))), None
     else:
         rows = device_ids(op, GROUPS)
+        if lists_one_replica(op, rows):
+            return (everyone,), tuple(sizes)
     groups = tuple(tuple(d for d in row if d >= 0) for row in rows) or (everyone,)
     _check_devices(itertools.chain(*groups), module)
     equal = len({len(group) for group in groups}) == 1

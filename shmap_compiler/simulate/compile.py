@@ -169,10 +169,9 @@ class _Compiler:
         try:
             segment = outline(ops, inputs, outputs, self.module.functions)
         except UnknownElementType as error:
-            found = f"{ops[0].name}, which has a value of element type {error.args[0]}"
-            return Unsupported(
-                place_of(ops[0]), (), self._numbering.of(outputs), found, "use another element type"
-            )
+            found = f"{ops[0].name}, which has a value of type {error.args[0]}"
+            fix = "use arrays, of another element type"
+            return Unsupported(place_of(ops[0]), (), self._numbering.of(outputs), found, fix)
         places = tuple(map(place_of, ops))
         numbers = self._numbering.of(inputs), self._numbering.of(outputs)
         return Local(places[0], *numbers, segment, places, partial(self._singly, ops))

@@ -13,7 +13,11 @@ from shmap_passes.ir.ops import replace_operands, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.untyped import AnyValue, Unchecked
-from shmap_compiler.simulate.element_types import ElementType, known_element_type
+from shmap_compiler.simulate.element_types import (
+    ElementType,
+    UnknownElementType,
+    known_element_type,
+)
 from shmap_compiler.simulate.steps import Segment
 
 CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
@@ -105,7 +109,9 @@ def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
 
 def element_type(value: Value) -> ElementType:
     """The element type of a tensor. Raises UnknownElementType if it cannot be simulated."""
-    return known_element_type(str(ir.RankedTensorType(value.type).element_type))
+    if not isinstance(value.type, ir.RankedTensorType):
+        raise UnknownElementType(str(value.type))
+    return known_element_type(str(value.type.element_type))
 
 
 def _carriers(value: Value, element: ElementType) -> list[ir.Type]:

@@ -172,3 +172,56 @@ def test_copies_of_summands_are_not_summed():
       return %x : tensor<8x2xf32>
     }}"""
     np.testing.assert_array_equal(simulated(text), 2 * X)
+
+
+def on_four_devices(body, result="8"):
+    return f"""
+    sdy.mesh @mesh = <["i"=4]>
+    func.func public @main(%a: tensor<8xf32>) -> tensor<{result}xf32> {{
+      %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{{"i"}}]>]
+          out_shardings=[<@mesh, [{{"i"}}]>] manual_axes={{"i"}} (%b: tensor<2xf32>) {{
+        {body}
+        sdy.return %r : tensor<{int(result) // 4}xf32>
+      }} : (tensor<8xf32>) -> tensor<{result}xf32>
+      return %0 : tensor<{result}xf32>
+    }}"""
+
+
+CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+SUM = f"""%r = "stablehlo.all_reduce"(%b)
+    <{{{CHANNEL}, replica_groups = dense<0> : tensor<1x1xi64>}}> ({{
+        ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+          %s = stablehlo.add %p, %q : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+    }}) : (tensor<2xf32>) -> tensor<2xf32>"""
+GATHER = f"""%r = "stablehlo.all_gather"(%b)
+    <{{all_gather_dim = 0 : i64, {CHANNEL}, replica_groups = dense<0> : tensor<1x1xi64>}}>
+    : (tensor<2xf32>) -> tensor<8xf32>"""
+
+
+def test_groups_that_list_one_replica_hold_all_its_devices():
+    """As a collective with a channel, and without global device ids, means them."""
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(simulated(on_four_devices(SUM), x), [12, 16] * 4)
+    np.testing.assert_array_equal(simulated(on_four_devices(GATHER, "32"), x), np.tile(x, 4))
+
+
+def test_devices_wait_for_all_of_their_replica():
+    body = f"""
+        %id = stablehlo.partition_id : tensor<ui32>
+        %k = stablehlo.convert %id : (tensor<ui32>) -> tensor<i32>
+        %r = "stablehlo.case"(%k) ({{ {SUM.replace("%r", "%t")}
+          stablehlo.return %t : tensor<2xf32>
+        }}, {{ stablehlo.return %b : tensor<2xf32> }}) : (tensor<i32>) -> tensor<2xf32>"""
+    found = simulate_module(on_four_devices(body), [np.arange(8, dtype=np.float32)])
+    assert found.hang is not None
+
+
+def test_tokens_cannot_be_simulated():
+    pairs = "source_target_pairs = dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>"
+    sent = f"""%t = stablehlo.create_token : !stablehlo.token
+        %u = "stablehlo.send"(%b, %t) <{{{CHANNEL}, is_host_transfer = false, {pairs}}}>
+            : (tensor<2xf32>, !stablehlo.token) -> !stablehlo.token
+        %r = stablehlo.negate %b : tensor<2xf32>"""
+    with pytest.raises(SimulationError, match=r"a value of type !stablehlo\.token"):
+        simulated(on_four_devices(sent), np.arange(8, dtype=np.float32))
