@@ -72,8 +72,10 @@ def _find(given: object, leaves: Sequence[Leaf], problems: list[Problem]) -> Any
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         problems.append(_no_mesh(given))
         return None
-    if scope is not None and dict(scope.shape) != dict(mesh.shape):
+    if scope is not None and tuple(scope.shape.items()) != tuple(mesh.shape.items()):
         problems.append(_other_mesh_in_scope(mesh, scope))
+    elif isinstance(mesh, Mesh) and (placed := concrete_mesh_in_scope()) is not None:
+        problems += _other_devices_in_scope(mesh, placed)
     if isinstance(mesh, Mesh):
         return mesh
     mesh = without_manual_axes(mesh)
@@ -132,6 +134,17 @@ def _other_mesh_in_scope(mesh: AnyMesh, scope: AbstractMesh) -> Problem:
         f"the mesh in scope here, {specs.show_mesh(scope)}",
         "omit mesh to use the one in scope, or call outside of its scope",
     )
+
+
+def _other_devices_in_scope(mesh: Mesh, scope: Mesh) -> Iterator[Problem]:
+    if mesh is not scope and mesh.devices.tolist() != scope.devices.tolist():
+        devices = [", ".join(map(str, m.devices.flat)) for m in (mesh, scope)]
+        yield Problem(
+            "mesh",
+            f"{specs.show_mesh(mesh)} on {devices[0]}",
+            f"the mesh in scope here, on {devices[1]}",
+            "omit mesh to use the one in scope, or call outside of its scope",
+        )
 
 
 def _other_mesh_of_argument(mesh: AnyMesh, other: Mesh) -> Problem:

@@ -52,7 +52,7 @@ def concrete_mesh_in_scope() -> Mesh | None:
 
 
 def with_axis_types_of(mesh: AbstractMesh, concrete: Mesh) -> Mesh:
-    """The abstract `mesh` on the devices of `concrete`."""
+    """`concrete` with the axis types of `mesh`, which has the same axes."""
     if concrete.abstract_mesh.axis_types == mesh.axis_types:
         return concrete
     return Mesh(concrete.devices, concrete.axis_names, axis_types=mesh.axis_types)
@@ -70,11 +70,14 @@ def is_readable_name(axis: str) -> bool:
     """Whether XLA can read an axis of this name in Shardy's form.
 
     XLA in jaxlib 0.10 parses names from their escaped form, and aborts the process or reports an
-    unknown axis at escapes that it does not know. Later versions only misread a last backslash.
+    unknown axis at escapes that it does not know. Later versions only misread a last backslash, and
+    an apostrophe.
     """
     if jax.__version_info__ < (0, 11):
         return axis.isascii() and axis.isprintable() and not set(axis) & {'"', "\\"}
-    return not axis.endswith("\\") and not any("\ud800" <= c <= "\udfff" for c in axis)
+    if axis.endswith("\\") or "'" in axis:
+        return False
+    return not any("\ud800" <= c <= "\udfff" for c in axis)
 
 
 def explicit_axes(mesh: AnyMesh) -> tuple[str, ...]:
