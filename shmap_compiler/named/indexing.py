@@ -78,7 +78,10 @@ def pgather(source: ArrayLike, indices: ArrayLike, axes: Axis) -> jax.Array:
 
 
 def argmax(x: ArrayLike, axis: str | int) -> jax.Array:
-    """The position of the largest element along one axis, the first of equals, as `jnp.argmax`."""
+    """The position of the largest element along one axis, as `jnp.argmax`.
+
+    It is the first of equal ones, and of NaNs if there are any.
+    """
     return _position(x, axis, jnp.argmax, lax.pmax)
 
 
@@ -91,8 +94,11 @@ def _position(x: ArrayLike, axis: str | int, positional: Function, extremum: Fun
     if not isinstance(axis, str):
         return positional(x, axis)
     x = lax.stop_gradient(x)
-    candidate = jnp.where(x == extremum(x, axis), lax.axis_index(axis), lax.axis_size(axis))
-    return lax.pmin(candidate, axis)
+    index, size = lax.axis_index(axis), lax.axis_size(axis)
+    candidate = jnp.where(x == extremum(x, axis), index, size)
+    # A NaN comes before all numbers, of which the extremum may know or not.
+    first = lax.pmin(jnp.where(jnp.isnan(x), index - size, candidate), axis)
+    return jnp.where(first < 0, first + size, first)
 
 
 def _not_the_size(axis: str, size: int, found: int) -> Problem:

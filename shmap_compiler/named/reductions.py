@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from shmap_compiler.base.untyped import AnyValue, Function
+from shmap_compiler.base.untyped import AnyValue, DType, Function
 from shmap_compiler.named.axes import Axis, count, split_axis
 
 
@@ -39,17 +39,19 @@ def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array
 
 def mean(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The arithmetic mean, as `jnp.mean` (see `sum`)."""
-    total = sum(jnp.asarray(x, _inexact(x)), axis, keepdims=keepdims)
-    return total / count(x, axis)
+    total = sum(_computed_with(x), axis, keepdims=keepdims)
+    return (total / count(x, axis)).astype(_inexact(x))
 
 
 def var(x: ArrayLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> jax.Array:
     """The variance, as `jnp.var` (see `sum`)."""
     dimensions, names = split_axis(x, axis)
-    x = jnp.asarray(x, _inexact(x))
-    centered = x - mean(x, (*dimensions, *names), keepdims=True)
+    axes = (*dimensions, *names)
+    values = _computed_with(x)
+    centered = values - mean(values, axes, keepdims=True)
     squares = jnp.real(centered * jnp.conj(centered))
-    return sum(squares, (*dimensions, *names), keepdims=keepdims) / (count(x, axis) - ddof)
+    result = sum(squares, axes, keepdims=keepdims) / (count(x, axis) - ddof)
+    return result.astype(jnp.finfo(_inexact(x)).dtype)
 
 
 def std(x: ArrayLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> jax.Array:
@@ -100,6 +102,12 @@ def _of_numbers(collective: Function) -> Function:
     return fun
 
 
-def _inexact(x: AnyValue) -> AnyValue:
+def _inexact(x: ArrayLike) -> DType:
     dtype = jnp.result_type(x)
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+
+
+def _computed_with(x: ArrayLike) -> jax.Array:
+    """`x` as sums of it are computed: in 32 bits at least, as in `jnp.mean` and `jnp.var`."""
+    dtype = _inexact(x)
+    return jnp.asarray(x, jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype)

@@ -91,7 +91,7 @@ def place_axes(
         vmapped = None
         if not axes and not loop and name not in mesh_sizes:
             vmapped = name
-        elif not axes or local > 1:
+        elif not axes or local != 1:
             vmapped = _new_name(name, names)
             names.add(vmapped)
         placements[name] = Placement(name, size, axes, parts, loop, vmapped)

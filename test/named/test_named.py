@@ -1,5 +1,7 @@
 """The namespace `named`, compared with `jax.numpy`, and mistakes of xmap's arguments."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,57 @@ def test_products_gathers_and_softmax():
     np.testing.assert_allclose(dot, X @ X.T, rtol=1e-5)
     np.testing.assert_allclose(probabilities, jax.nn.softmax(X, 1), rtol=1e-5)
     np.testing.assert_allclose(rows, X[index])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.int32, jnp.complex64])
+def test_sums_that_do_not_fit_in_the_type(dtype):
+    """As jnp, which computes a mean of 16-bit numbers in 32 bits."""
+    x = jnp.full((100,), 1000).astype(dtype)
+    mean, var = xmap(lambda x: (named.mean(x, "n"), named.var(x, "n")), ["n"], [])(x)
+    np.testing.assert_array_equal(mean, jnp.mean(x))
+    np.testing.assert_array_equal(var, jnp.var(x))
+    assert (mean.dtype, var.dtype) == (jnp.mean(x).dtype, jnp.var(x).dtype)
+
+
+@pytest.mark.parametrize("mesh", [None, jax.make_mesh((4,), ("i",))], ids=["vmap", "devices"])
+@pytest.mark.parametrize("where", [(), (1,), (1, 3), (0,), (3,)], ids=str)
+def test_position_of_a_nan(where, mesh):
+    x = jnp.array([1.0, 3.0, 2.0, 3.0]).at[jnp.array(where, int)].set(jnp.nan)
+
+    def fun(x):
+        return named.argmax(x, "n"), named.argmin(x, "n")
+
+    resources = {} if mesh is None else {"axis_resources": {"n": "i"}}
+    with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
+        found = xmap(fun, ["n"], [], **resources)(x)
+    assert found == (jnp.argmax(x), jnp.argmin(x))
+
+
+@pytest.mark.parametrize("axis", [1, -2, (0, 5), np.int64(7)], ids=str)
+def test_dimensions_that_an_array_does_not_have(axis):
+    with pytest.raises(SpecError, match="a name, or a dimension from -1 to 0"):
+        xmap(lambda x: named.sum(x, axis), ["n", ...], ["n", ...])(X)
+
+
+def test_dimension_of_a_scalar():
+    with pytest.raises(SpecError, match=r"(?s)dimension 0 of an array of shape .*needed: a name"):
+        xmap(lambda x: named.max(x, 0), ["n"], ["n"])(X[0])
+
+
+def test_dimension_as_an_integer_of_numpy():
+    result = xmap(lambda x: named.sum(x, np.int64(-1)), ["n", ...], ["n"])(X)
+    np.testing.assert_allclose(result, X.sum(1), rtol=1e-6)
+
+
+def test_an_axis_without_positions_on_devices():
+    def fun(x):
+        return 2 * x, named.sum(x, "n")
+
+    mesh = jax.make_mesh((4,), ("i",))
+    options = {"axis_resources": {"n": "i"}, "mesh": mesh}
+    doubled, total = xmap(fun, ["n", ...], (["n", ...], [...]), **options)(jnp.ones((0, 3)))
+    assert doubled.shape == (0, 3)
+    np.testing.assert_array_equal(total, np.zeros(3))
 
 
 @pytest.mark.parametrize(
