@@ -22,6 +22,7 @@ This table is what one needs to run the passes and to write one:
     find_ops        the ops of some names inside one, as a list
     reference       a stable code and its place in the documentation, for the end of a message
     require_known   checks that MLIR knows passes given as text
+    parse           a module from its text, bytecode, or portable artifact
     write_reproducer  a module in a file, and the shmap-opt command that runs passes on it
     replace_file    writes a file completely or not at all
 """
@@ -43,6 +44,7 @@ from .base import (
     reference,
 )
 from .diagnostics import Diagnostic, diagnostics_of
+from .files.parse import parse
 from .files.replace_file import replace_file
 from .files.reproducer import write_reproducer
 from .ir.body_form import BodyForm, read_body_form
@@ -74,6 +76,7 @@ __all__ = [
     "option_fields",
     "option_text",
     "option_types",
+    "parse",
     "parse_pipeline",
     "pipeline",
     "read_body_form",

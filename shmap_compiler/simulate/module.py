@@ -10,6 +10,7 @@ from math import prod
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func, sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
+from shmap_passes.files.parse import parse
 from shmap_passes.import_.body_of import name_entry
 from shmap_passes.import_.round_trip import restore_regions
 from shmap_passes.ir.body_form import read_mesh
@@ -51,7 +52,9 @@ class ReadModule:
         return _inline_mesh(attribute) or self.mesh
 
 
-def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) -> ReadModule:
+def read_module(
+    text: str | bytes, context: ir.Context, axes: Mapping[str, int] | None
+) -> ReadModule:
     """Parses a module and finds its mesh.
 
     Args:
@@ -62,7 +65,7 @@ def read_module(text: str, context: ir.Context, axes: Mapping[str, int] | None) 
       PassRefused: a part of a region that Shardy wrote as custom calls is missing.
     """
     with context, ir.Location.unknown():
-        parsed = ir.Module.parse(text)
+        parsed = parse(text, context)
         register_mlir_passes()
         legalize = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
         passmanager.PassManager.parse(legalize).run(parsed.operation)

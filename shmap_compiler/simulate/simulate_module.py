@@ -11,6 +11,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes import PassRefused, make_context
 from shmap_passes.diagnostics import file_line_col
+from shmap_passes.files.parse import UnreadableArtifact
 from shmap_passes.ir.mesh import MOST_LISTED
 
 from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
@@ -28,7 +29,7 @@ THE_MODULE = ProgramName("the module")
 
 
 def simulate_module(
-    text: str,
+    text: str | bytes,
     args: Sequence[AnyValue],
     *,
     axes: Mapping[str, int] | None = None,
@@ -41,8 +42,8 @@ def simulate_module(
     computations, or GSPMD's custom calls. No device is needed.
 
     Args:
-      text: The module. Reports name source lines if it is printed with locations, as by
-        `jax.jit(f).lower(x).as_text(debug_info=True)`.
+      text: The module: its text, its bytecode, or a portable artifact. Reports name source lines if
+        it has locations, as the text of `jax.jit(f).lower(x).as_text(debug_info=True)` has.
       args: One array for each argument of `@main`.
       axes: Names and sizes of the mesh axes, major axis first, if the module does not name them.
       who: What to call the program.
@@ -85,7 +86,7 @@ def simulate_module(
 
 
 def playable(
-    text: str, axes: Mapping[str, int] | None, who: str, *, every_op: bool = False
+    text: str | bytes, axes: Mapping[str, int] | None, who: str, *, every_op: bool = False
 ) -> Playable:
     """The steps of a module. Raises SimulationError if it cannot be read."""
     try:
@@ -94,6 +95,9 @@ def playable(
         place, found = _first_diagnostic(error)
         fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
         raise simulation_error(who, place, found, "a StableHLO module", fix) from None
+    except UnreadableArtifact as error:
+        fix = "serialize it for the version of StableHLO that is here"
+        raise simulation_error(who, "module", str(error), "a StableHLO module", fix) from None
     except PassRefused as error:
         raise _refused(error, who, "regions with their shardings") from None
     if "main" not in module.functions:

@@ -14,8 +14,14 @@ from shmap_passes.checks.check_hangs import CheckHangs
 from shmap_passes.cost.machine import Machine
 from shmap_passes.overlap.choose.chosen_forms import recording
 
-from shmap_compiler.base.descriptions import show_value
-from shmap_compiler.base.errors import Problem, ProgramName, TargetError
+from shmap_compiler.base.descriptions import show_type_of, show_value
+from shmap_compiler.base.errors import (
+    Problem,
+    ProgramName,
+    TargetError,
+    TargetTypeError,
+    TypeProblem,
+)
 from shmap_compiler.base.untyped import AnyValue, Setting
 from shmap_compiler.explain import Explanation
 from shmap_compiler.lowering.added_passes import with_added
@@ -39,7 +45,7 @@ Progress = Callable[[str], None]
 
 
 def import_module(
-    text: str,
+    text: str | bytes,
     *,
     axes: Mapping[str, int] | None = None,
     partitioner: Partitioner | None = None,
@@ -51,8 +57,8 @@ def import_module(
     custom calls, as `jax.shard_map`, torch_xla and tt-mlir write them, or body form.
 
     Args:
-      text: The module. Reports name the lines of the producer if it is printed with locations, else
-        those of the module.
+      text: The module: its text, its bytecode, or a portable artifact, as `jax.export` writes them.
+        Reports name the lines of the producer if it has locations, else those of the module.
       axes: Names and sizes of the mesh axes, major axis first. GSPMD's form has none; by default
         they are chosen, and named "axis_0" and so on.
       partitioner: What to export it for again: "gspmd" or "shardy". Defaults to the form it came
@@ -72,6 +78,10 @@ def import_module(
       >>> [(c.kind, c.axes) for c in module.compile("cpu:8").explain().collectives]
       [('all-reduce', ('i',))]
     """
+    if not isinstance(text, (str, bytes)):
+        needed = "a StableHLO module: its text, or its bytecode"
+        problem = TypeProblem("text", show_type_of(text), needed, "pass str(module), or its bytes")
+        raise TargetTypeError(ProgramName(who), [problem])
     if partitioner not in (None, *PARTITIONERS):
         needed = f"one of {', '.join(map(repr, PARTITIONERS))}, or None for the form it came in"
         problem = Problem("partitioner", show_value(partitioner), needed, "leave it out")

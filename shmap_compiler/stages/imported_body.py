@@ -12,6 +12,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 from shmap_passes.checks.verify import Verify
 from shmap_passes.diagnostics import file_line_col
+from shmap_passes.files.parse import UnreadableArtifact
 from shmap_passes.import_.body_of import name_entry
 from shmap_passes.import_.import_custom_calls import ImportCustomCalls
 from shmap_passes.import_.import_manual_computation import REGION, ImportManualComputation
@@ -48,15 +49,17 @@ class ImportedBody:
     signature: Signature
 
 
-def import_body(text: str, axes: Mapping[str, int] | None, who: ProgramName) -> ImportedBody:
+def import_body(
+    text: str | bytes, axes: Mapping[str, int] | None, who: ProgramName
+) -> ImportedBody:
     """Reads a module and brings it into body form.
 
     Raises:
       TargetError: the text is not a module, it has no manual region, or JAX lacks one of its types.
       PassFailure: a pass of `shmap_passes` rejects it.
     """
-    with shmap_passes.make_context(), ir.Location.unknown():
-        module = _with_lines(_parse(text, who), who)
+    with shmap_passes.make_context() as context, ir.Location.unknown():
+        module = _with_lines(_parse(text, context, who), who)
         opview: OpView = module.operation.opview
         name_entry(opview)
         importer = _importer(opview, axes, who)
@@ -75,14 +78,17 @@ def import_body(text: str, axes: Mapping[str, int] | None, who: ProgramName) -> 
         return ImportedBody(body, isinstance(importer, ImportManualComputation), signature)
 
 
-def _parse(text: str, who: ProgramName) -> ir.Module:
+def _parse(text: str | bytes, context: ir.Context, who: ProgramName) -> ir.Module:
+    fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
     try:
-        return ir.Module.parse(text)
+        return shmap_passes.parse(text, context)
+    except UnreadableArtifact as error:
+        problem = Problem("module", str(error), "a StableHLO module", fix)
+        raise TargetError(who, [problem]) from None
     except ir.MLIRError as error:
         first = next(iter(shmap_passes.diagnostics_of(error)), None)
         where, found = ("module", str(error)) if first is None else (first.place, first.message)
         where = f"{who}{where[1:]}" if where.startswith("-:") else where
-        fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
         problem = Problem(where, found.partition("\n")[0], "a StableHLO module", fix)
         raise TargetError(who, [problem]) from None
 

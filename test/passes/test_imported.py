@@ -12,8 +12,8 @@ from body_module import P
 from golden.modules import folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax import lax
-from jax.sharding import AxisType
+from jax import export, lax
+from jax.sharding import AxisType, NamedSharding
 from run_module import jax_partitioner, passed, run_in_child
 from shmap_passes import PASSES, parse_pipeline
 from shmap_passes.import_.hlo_sharding import HloSharding, read_hlo_sharding
@@ -21,7 +21,7 @@ from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.sharding_text import full_sharding
 from test_executed import PROGRAMS
 
-from shmap_compiler import simulate_module
+from shmap_compiler import ShmapError, TargetTypeError, import_module, simulate_module
 
 IMPORTERS = {"shardy": "import-manual-computation", "gspmd": "import-custom-calls"}
 BOTH = [("shardy", "gspmd"), ("gspmd", "shardy")]
@@ -308,3 +308,27 @@ def test_what_is_computed_from_replicated_parameters_is_followed_once():
 def test_a_mesh_that_cannot_be_read(mesh):
     with pytest.raises(shmap_passes.PipelineError, match="is not a list of axes, as in mesh=i=4"):
         parse_pipeline(f"builtin.module(shmap-import-custom-calls{{mesh={mesh}}})", PASSES)
+
+
+def test_modules_are_read_from_bytecode_and_portable_artifacts():
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
+    total = jax.shard_map(lambda x: lax.psum(x, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+    x = jax.device_put(np.arange(8, dtype=np.float32), NamedSharding(mesh, P("i")))
+    artifact = export.export(jax.jit(total))(x).mlir_module_serialized
+    with shmap_passes.make_context() as context:
+        bytecode = shmap_passes.bytecode(shmap_passes.parse(artifact, context).operation)
+    for module in (artifact, bytecode):
+        np.testing.assert_array_equal(import_module(module).simulate(x).results[0], [28])
+        np.testing.assert_array_equal(simulate_module(module, [x]).results[0], [28])
+
+
+@pytest.mark.parametrize("read", [import_module, lambda m: simulate_module(m, [])])
+def test_an_artifact_that_is_damaged_is_not_a_module(read):
+    artifact = export.export(jax.jit(jnp.sin))(1.0).mlir_module_serialized
+    with pytest.raises(ShmapError, match="a portable artifact that cannot be read"):
+        read(artifact[:100])
+
+
+def test_what_is_no_module_is_named():
+    with pytest.raises(TargetTypeError, match="found:  a NoneType"):
+        import_module(None)

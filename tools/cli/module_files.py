@@ -18,8 +18,8 @@ def names_module(target: str) -> bool:
     return target.endswith(".mlir")
 
 
-def read(target: str, others: Mapping[str, object]) -> str:
-    """The text of the module in a file.
+def read(target: str, others: Mapping[str, object]) -> str | bytes:
+    """The module in a file: its text, or its bytecode.
 
     Args:
       target: its path.
@@ -33,11 +33,14 @@ def read(target: str, others: Mapping[str, object]) -> str:
             fix = f"omit {option}, or name the function, FILE.py:NAME"
             found = "a module, which is one stage, with types of its own"
             raise UsageError(Mistake(option, found, "a program of Python", fix))
+    from shmap_passes.files.parse import BYTECODE
+
     try:
-        return Path(target).read_text()
+        contents = Path(target).read_bytes()
+        return contents if contents.startswith(BYTECODE) else contents.decode()
     except (OSError, UnicodeDecodeError) as error:
-        found = getattr(error, "strerror", None) or "no text"
-        mistake = Mistake(f"target {target!r}", found, "a module as text", "check the path")
+        found = getattr(error, "strerror", None) or "neither text nor bytecode"
+        mistake = Mistake(f"target {target!r}", found, "a module", "check the path")
         raise UsageError(mistake) from None
 
 
