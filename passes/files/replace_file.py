@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
-import tempfile
 from pathlib import Path
 
 # `/dev/stdout` may lead to a regular file, of which others have the end open.
@@ -49,11 +49,15 @@ def _rename_over(target: str, contents: bytes, mode: int | None) -> None:
     folder, name = os.path.split(target)
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target)
-    handle, temporary = tempfile.mkstemp(prefix=f".{name[:64]}.", dir=folder)
+    temporary = os.path.join(folder, f".{name[:32]}.{secrets.token_hex(8)}")
+    # A new file has the permissions that `open` gives it.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(temporary, flags, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(contents)
-        os.chmod(temporary, _new_mode() if mode is None else stat.S_IMODE(mode))
+        if mode is not None:
+            os.chmod(temporary, stat.S_IMODE(mode))
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
@@ -66,10 +70,3 @@ def _mode(path: str | Path) -> int | None:
         return os.stat(path).st_mode
     except FileNotFoundError:
         return None
-
-
-def _new_mode() -> int:
-    """The permissions that `open` gives to a new file."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

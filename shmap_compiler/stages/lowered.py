@@ -14,7 +14,7 @@ from shmap_passes import ChooseOverlap, GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.descriptions import describe
-from shmap_compiler.base.errors import TargetError
+from shmap_compiler.base.errors import Problem, SimulationError, TargetError
 from shmap_compiler.base.jax_compat import compiling_for
 from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.base.untyped import (
@@ -384,13 +384,17 @@ class Lowered:
           A `Validation`.
 
         Raises:
-          SimulationError: An argument has another type, or an operation cannot be simulated.
+          SimulationError: An argument has another type, an operation cannot be simulated, or
+            nothing would be compared.
 
         Examples:
           >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
           >>> f.lower(x).validate(x).holds
           True
         """
+        if seeds < 1:
+            problem = Problem("seeds", str(seeds), "at least 1", "choose how often to compare")
+            raise SimulationError(self.call.signature.who, [problem])
         is_abstract = isinstance(self.graph.mesh, AbstractMesh)
         compiled = self.compile() if xla and not is_abstract else None
         states = self._with_all_inputs.stages

@@ -9,13 +9,13 @@ compile whole programs of the user's, run in a process of their own.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from types import ModuleType
 
+from ..standard_streams import INTERRUPTED, drop_output, is_of_output, open_standard_streams
 from ..usage import USER_CODE, Parser, UsageError
 from . import (
     apart,
@@ -50,6 +50,7 @@ wrong. See also shmap-opt, which runs passes on MLIR files.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
+    open_standard_streams()
     options = _parser().parse_args(argv)
     shared_options.request_devices(options)
     if options.command not in APART:
@@ -68,14 +69,24 @@ def _run(options: argparse.Namespace) -> int:
         return status
     except UsageError as error:
         return _fail(command, str(error), 2)
-    except BrokenPipeError:
-        # The reader, e.g. `head`, has gone. Python would complain on its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader, e.g. `head`, has gone
+        drop_output()
         return 1
+    except KeyboardInterrupt:
+        return _fail(command, "interrupted", INTERRUPTED)
+    except OSError as error:
+        if not is_of_output(error):
+            return _failed(options, error)
+        drop_output()
+        return _fail(command, f"cannot write to standard output: {error.strerror}", 1)
     except Exception as error:
-        if options.verbose:
-            traceback.print_exc()
-        return _fail(command, _message(error), 1)
+        return _failed(options, error)
+
+
+def _failed(options: argparse.Namespace, error: Exception) -> int:
+    if options.verbose:
+        traceback.print_exc()
+    return _fail(options.command, _message(error), 1)
 
 
 def _death(options: argparse.Namespace, death: apart.Died) -> Exception:

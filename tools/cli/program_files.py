@@ -117,6 +117,8 @@ def guarded(run: Callable[[], _T], what: str, file: str) -> _T:
         return run()
     except ShmapError:
         raise
+    except SystemExit as error:  # else a command would end without a word
+        raise UserCodeError(f"{what} raised SystemExit({error.code!r})") from error
     except Exception as error:
         shown = user_traceback(error, file)
         if shown is None:
@@ -140,7 +142,11 @@ def _import_file(path: str, text: str, needed: str) -> ModuleType:
     assert loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    guarded(lambda: loader.exec_module(module), f"importing {path}", path)
+    given, sys.argv = sys.argv, [path]  # it may read arguments of its own
+    try:
+        guarded(lambda: loader.exec_module(module), f"importing {path}", path)
+    finally:
+        sys.argv = given
     return module
 
 

@@ -49,14 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         metavar="N",
-        type=int,
+        type=shared_options.seed,
         default=0,
         help="seed of the data (default: %(default)s)",
     )
     parser.add_argument(
         "--tolerance",
         metavar="X",
-        type=float,
+        type=shared_options.tolerance,
         help="allow this error, in units of the result's largest magnitude (default: 64 units in "
         "the last place, 2 in types narrower than 32 bits, 0 for integers)",
     )

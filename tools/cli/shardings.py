@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         metavar="N",
-        type=int,
+        type=shared_options.count,
         default=48,
         help="compile at most N choices (default: %(default)s)",
     )
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         metavar="N",
-        type=int,
+        type=shared_options.count,
         default=shared_options.DEFAULT_DEVICES,
         help="number of virtual CPU devices, on which the source is compared with the function "
         "(default: those of the target)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from ..usage import Mistake, UsageError, read_all
 from . import virtual_devices
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         metavar="N",
-        type=_count,
+        type=count,
         default=DEFAULT_DEVICES,
         help="number of virtual CPU devices that the file sees (default: %(default)s)",
     )
@@ -116,7 +117,29 @@ def request_devices(options: argparse.Namespace) -> None:
     virtual_devices.request(options.devices, quiet=not options.verbose)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+def count(text: str) -> int:
+    """The type of an argument that is a whole number of at least 1."""
+    return _number(text, 1)
+
+
+def seed(text: str) -> int:
+    """The type of an argument that is a whole number of at least 0."""
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 9
+    if not is_number or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
+
+
+def tolerance(text: str) -> float:
+    """The type of an argument that is a number of at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         metavar="N",
-        type=int,
+        type=shared_options.seed,
         default=0,
         help="seed of the data (default: %(default)s)",
     )

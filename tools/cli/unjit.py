@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         metavar="N",
-        type=int,
+        type=shared_options.count,
         default=shared_options.DEFAULT_DEVICES,
         help="number of virtual CPU devices that the file sees (default: %(default)s)",
     )

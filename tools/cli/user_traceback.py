@@ -16,7 +16,7 @@ def user_traceback(error: BaseException, file: str) -> str | None:
     """
     whole = traceback.TracebackException.from_exception(error, compact=True)
     in_file = [i for i, frame in enumerate(whole.stack) if _same(frame.filename, file)]
-    if not in_file and not (isinstance(error, SyntaxError) and _same(error.filename or "", file)):
+    if not in_file and not _is_syntax_of(error, file):
         return None
     places = _places_of_others()
     kept = whole.stack[in_file[0] :] if in_file else []
@@ -26,6 +26,11 @@ def user_traceback(error: BaseException, file: str) -> str | None:
     # The chain would bring back frames of JAX, which attaches errors of its own.
     whole.__cause__ = whole.__context__ = None
     return "".join(whole.format()).rstrip()
+
+
+def _is_syntax_of(error: BaseException, file: str) -> bool:
+    """Whether Python cannot read the file; of one with null bytes it does not give the name."""
+    return isinstance(error, SyntaxError) and _same(error.filename or file, file)
 
 
 def _same(one: str, other: str) -> bool:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         metavar="N",
-        type=int,
+        type=shared_options.count,
         default=1,
         help="how often to compare: on the arguments of the file, then on random ones (default: 1)",
     )
@@ -77,6 +77,10 @@ def execute(options: argparse.Namespace) -> int:
 
     from . import random_data
 
+    if (options.before or options.after) and not (options.added or options.load_pass):
+        where = f"--{'before' if options.before else 'after'}"
+        fix = "add one with --pass, or leave the place out"
+        raise UsageError(Mistake(where, "no pass to add", "a pass that is added there", fix))
     against_xla = options.against in ("all", "xla")
     work = program.load(options, needs_devices=against_xla)
     args = random_data.fill(work.args, 0)
@@ -89,6 +93,10 @@ def execute(options: argparse.Namespace) -> int:
         reference = None
         if options.against in ("all", "reference") and work.function.reference is not None:
             reference = _reference(work)
+        if options.against == "reference" and reference is None:
+            name = f"{work.function.name}_reference"
+            fix = f"define {name}, an unsharded function of the same arguments"
+            raise UsageError(Mistake("--against reference", f"no {name}", "a reference", fix))
         validation = lowered.validate(
             *args, reference=reference, seeds=options.seeds, xla=against_xla
         )

@@ -28,7 +28,7 @@ def load_passes(path: str, known: Sequence[type[Pass]]) -> tuple[type[Pass], ...
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise LoadError(f"--load-pass {_where(path, error)}: {_what(error)}") from None
 
     found = tuple(
@@ -48,16 +48,16 @@ def load_passes(path: str, known: Sequence[type[Pass]]) -> tuple[type[Pass], ...
     return found
 
 
-def _where(path: str, error: Exception) -> str:
+def _where(path: str, error: BaseException) -> str:
     """`file:line` of the deepest frame of `error` that lies in the file."""
     if isinstance(error, SyntaxError):
-        return f"{path}:{error.lineno}"
+        return f"{path}:{error.lineno}" if error.lineno else path
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path
     ]
     return f"{path}:{frames[-1].lineno}" if frames else path
 
 
-def _what(error: Exception) -> str:
+def _what(error: BaseException) -> str:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {message}"

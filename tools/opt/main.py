@@ -10,7 +10,6 @@ It does not import JAX, so it starts quickly.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,7 +18,9 @@ from pathlib import Path
 import shmap_passes
 from jaxlib.mlir import ir
 from shmap_passes import Diagnostic, PassFailure, PipelineError, bytecode, reference, replace_file
+from shmap_passes.files.parse import BYTECODE, UnreadableArtifact
 
+from ..standard_streams import INTERRUPTED, drop_output, is_of_output, open_standard_streams
 from ..usage import USAGE
 from .command_line import Request, UsageError, parse
 from .expected_diagnostics import mismatches
@@ -28,11 +29,10 @@ from .pass_list import pass_list
 from .report import report, reproducer
 from .split_input import SEPARATOR, split_input
 
-_BYTECODE_MAGIC = b"ML\xefR"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool on `argv` and returns its exit status."""
+    open_standard_streams()
     argv = tuple(sys.argv[1:] if argv is None else argv)
     try:
         request = parse(argv)
@@ -45,9 +45,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, PipelineError, LoadError) as error:
         print(f"shmap-opt: error: {error} {reference(USAGE)}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader of our output is gone. Keep Python from complaining again while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output is gone
+        drop_output()
+        return 1
+    except KeyboardInterrupt:
+        print("shmap-opt: error: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        if not is_of_output(error):
+            raise
+        drop_output()
+        print(
+            f"shmap-opt: error: cannot write to standard output: {error.strerror}", file=sys.stderr
+        )
         return 1
     return 0 if ok else 1
 
@@ -79,7 +89,7 @@ def _process(request: Request) -> tuple[bytes, bool]:
 
 def _chunks(source: bytes, path: str, split: bool) -> Sequence[str | bytes]:
     """The modules of the input: one of bytecode, or one or several of text."""
-    if source.startswith(_BYTECODE_MAGIC):
+    if source.startswith(BYTECODE):
         if split:
             raise UsageError("--split-input-file takes text; this input is bytecode")
         return [source]
@@ -95,7 +105,7 @@ def _run(source: str | bytes, request: Request) -> tuple[bytes | None, tuple[Dia
     with shmap_passes.make_context() as context:
         context.allow_unregistered_dialects = request.options.allow_unregistered_dialect
         try:
-            module = ir.Module.parse(source, context)
+            module = shmap_passes.parse(source, context)
             shmap_passes.run(
                 module,
                 request.passes,
@@ -108,6 +118,8 @@ def _run(source: str | bytes, request: Request) -> tuple[bytes | None, tuple[Dia
             return None, failure.diagnostics
         except PipelineError:
             raise
+        except UnreadableArtifact as error:
+            return None, (Diagnostic("<unknown>", "error", str(error)),)
         except Exception as error:
             # Not for the user of a pass but for its author, who needs the traceback.
             traceback.print_exc()
