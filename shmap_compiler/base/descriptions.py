@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from shmap_compiler.base.untyped import Function
@@ -65,6 +65,16 @@ def show_value(value: object) -> str:
 def show_type_of(value: object) -> str:
     """The name of a value's type with its article: "an int"."""
     return with_article(type(value).__name__)
+
+
+def show_axes(axes: Sequence[str]) -> str:
+    """Axes in a sentence: `axis 'i'`, `axes 'i', 'j'`."""
+    return ("axis " if len(axes) == 1 else "axes ") + ", ".join(map(repr, axes))
+
+
+def show_names(axes: Sequence[str]) -> str:
+    """Axes as an argument of a collective: `'i'`, `('i', 'j')`."""
+    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
 
 
 def with_article(word: str) -> str:

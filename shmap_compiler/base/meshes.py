@@ -13,6 +13,9 @@ from shmap_compiler.base.errors import Problem
 from shmap_compiler.base.jax_compat import AnyMesh, explicit_axes
 from shmap_compiler.base.untyped import Device
 
+Axes = frozenset[str]
+"""A set of mesh axes."""
+
 
 @dataclass(frozen=True)
 class ManualRegion:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
 from shmap_compiler.base.jax_compat import is_high_type
 from shmap_compiler.base.untyped import Aval, Leaf
@@ -17,6 +18,11 @@ def type_of(leaf: Leaf) -> Aval:
     except (TypeError, OverflowError):  # the latter for an integer that no type holds
         return None
     return None if is_high_type(type_) else type_
+
+
+def has_tangent(type_: Aval) -> bool:
+    """Whether values of a type have tangents of the same type: not if they are integers."""
+    return jnp.issubdtype(type_.dtype, jnp.inexact)
 
 
 def is_hashable(value: object) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
+from shmap_compiler.base.descriptions import show_axes, show_names
 from shmap_compiler.base.errors import Problem, ReplicationError
-from shmap_compiler.base.untyped import Eqn
 from shmap_compiler.checks.provenance import (
     Provenance,
     ValueRef,
@@ -58,7 +58,7 @@ def _problems(
     if not missing or 0 in out.aval.shape:  # blocks without elements are equal
         return
     found = provenance(replication, ValueRef((), out), missing[0])
-    axes = _named(missing)
+    axes = show_axes(missing)
     lines = format_provenance(graph, found, names)
     yield Problem(
         f"{path} with {spec_path}={specs.show(spec)}",
@@ -81,7 +81,7 @@ def _repair(
     graph: Graph, index: int, path: str, spec_path: str, missing: list[str], found: Provenance
 ) -> str:
     """The two shortest ways to make the program right, the likelier one first."""
-    axes = repr(missing[0]) if len(missing) == 1 else repr(tuple(missing))
+    axes = show_names(missing)
     keep = _keep(graph, index, path, spec_path, missing, found)
     made = [step.eqn.primitive.name for step in found.steps]
     for name in reversed(made if found.input is not None else []):
@@ -120,10 +120,10 @@ def _dimension(graph: Graph, dims: list[list[str]], missing: list[str], found: P
     return next((d for d, axes in enumerate(dims) if not axes), 0)
 
 
-def _followed(d: int, shape: Eqn, found: Provenance) -> int | None:
+def _followed(d: int, shape: tuple[int, ...], found: Provenance) -> int | None:
     """Where dimension `d` is after all steps, as far as transposes alone move dimensions."""
     for step in found.steps:
-        after = getattr(step.eqn.outvars[-1].aval, "shape", None)
+        after = getattr(step.eqn.outvars[-1].aval, "shape", ())
         if step.eqn.primitive.name == "transpose":
             d = step.eqn.params["permutation"].index(d)
         elif after != shape:
@@ -137,7 +137,3 @@ def _spec(dims: Sequence[Sequence[str]]) -> str:
     while entries and entries[-1] is None:
         entries.pop()
     return specs.show(PartitionSpec(*entries))
-
-
-def _named(axes: Sequence[str]) -> str:
-    return ("axis " if len(axes) == 1 else "axes ") + ", ".join(map(repr, axes))

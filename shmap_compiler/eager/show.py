@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import numpy as np
 
@@ -46,16 +44,6 @@ def place(layout: Layout, position: int) -> str:
     devices = layout.devices(position)
     where = str(devices[0]) if len(devices) == 1 else f"{len(devices)} devices"
     return f"{coordinates} ({where})"
-
-
-def show_axes(axes: Sequence[str]) -> str:
-    """Axes in a sentence: `axis 'i'`, `axes 'i', 'j'`."""
-    return ("axis " if len(axes) == 1 else "axes ") + ", ".join(map(repr, axes))
-
-
-def show_names(axes: Sequence[str]) -> str:
-    """Axes as an argument of a collective: `'i'`, `('i', 'j')`."""
-    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
 
 
 def _show_block(block: jax.Array) -> str:

@@ -12,12 +12,13 @@ from jax.core import Tracer
 from jax.extend import source_info_util
 from jax.typing import DTypeLike
 
+from shmap_compiler.base.descriptions import show_axes, show_names
 from shmap_compiler.base.errors import Problem, VaryingValueError
 from shmap_compiler.base.jax_compat import is_key_type, shaped_array
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue, Aval, Trace
 from shmap_compiler.eager.layout import Layout
-from shmap_compiler.eager.show import show_axes, show_blocks, show_names, show_value
+from shmap_compiler.eager.show import show_blocks, show_value
 
 # As JAX declares its tracers, none of them ever becomes a Python value.
 _Tracer: Any = Tracer
@@ -36,7 +37,7 @@ class EagerValue(_Tracer):
         raise NotImplementedError
 
     def _concrete(self, wanted: str) -> np.ndarray:
-        """The same; or an error that names what was `wanted`."""
+        """Like `to_concrete_value`, but raises VaryingValueError, naming the conversion."""
         raise NotImplementedError
 
     def _scalar(self, convert: Callable[[AnyValue], AnyValue], wanted: str) -> AnyValue:

@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from jax.sharding import PartitionSpec
 
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.eager.layout import Layout, Operand, Operation, stacked_type
-
-Axes = frozenset[str]
 
 
 def infer_varying(

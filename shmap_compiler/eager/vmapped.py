@@ -79,13 +79,13 @@ class Vmapped(Layout):
         anywhere = [PartitionSpec()] * len(operands)
         traced = self.trace(operation, [o.type for o in operands], anywhere, PartitionSpec())
         if _needs_devices(traced.graph):
-            return self._compile_spread(operation, operands)
+            return self._compile_over_devices(operation, operands)
         constants = [self.whole(c) for c in traced.constants]
         dims = [None] * len(constants) + [None if o.whole else 0 for o in operands]
         try:
             compiled = self._compiled(traced.graph, dims)
         except NotImplementedError:  # some primitive has no batching rule
-            return self._compile_spread(operation, operands)
+            return self._compile_over_devices(operation, operands)
         run = functools.partial(compiled, *constants) if constants else compiled
         return EagerProgram(run, traced.graph.body_out_types)
 
@@ -107,7 +107,9 @@ class Vmapped(Layout):
         ]
         return ahead_of_time(jax.jit(program), types)
 
-    def _compile_spread(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:
+    def _compile_over_devices(
+        self, operation: Operation, operands: Sequence[Operand]
+    ) -> EagerProgram:
         """The operation in the per-device layout, between moves of its operands and results."""
         layout = PerDevice(self.mesh, self.axes)
         program = layout.compile(operation, operands)

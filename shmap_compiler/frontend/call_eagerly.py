@@ -12,7 +12,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.descriptions import describe, show_axes, show_names
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError
 from shmap_compiler.base.jax_compat import no_devices_in_scope, shows_varying_type, wants_future
 from shmap_compiler.base.meshes import ManualRegion
@@ -20,8 +20,7 @@ from shmap_compiler.base.source_lines import is_raised_inside
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.operations import Rules
-from shmap_compiler.eager.run import layout_for, run_body
-from shmap_compiler.eager.show import show_axes, show_names
+from shmap_compiler.eager.run import array_of, layout_for, run_body
 from shmap_compiler.eager.trace import Differentiates, EagerTrace
 from shmap_compiler.eager.value import Blocks
 from shmap_compiler.frontend import ref_arguments
@@ -97,7 +96,7 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
                 [*out_specs, *(w.spec for w in writes)],
                 [*results.paths, *((w.path, "its spec") for w in writes)],
             )
-        outs = [layout.leave(v.rows, s) for v, s in zip(values, out_specs, strict=True)]
+        outs = [array_of(v, layout, s) for v, s in zip(values, out_specs, strict=True)]
         for w in writes:
             w.ref[...] = jax.device_put(layout.leave(w.value.rows, w.spec), w.ref.sharding)
     return jax.tree.unflatten(results.tree, outs)
@@ -131,8 +130,9 @@ def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
     If types refuse a body that only asks, it is run again without. What called Python is not called
     again.
     """
-    typed = Rules(mapped.check_hangs, typed=True, watch=False)
-    untyped = Rules(mapped.check_hangs, typed=False, watch=mapped.check_vma)
+    vma = mapped.check_vma
+    typed = Rules(mapped.check_hangs, typed=True, watch=False, keeps_weak_types=vma)
+    untyped = Rules(mapped.check_hangs, typed=False, watch=vma, keeps_weak_types=vma)
     code = _code(mapped.fun)
     refusal = None
     if mapped.check_vma and (code in _DIFFERENTIATING or asks(mapped.fun)):

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.jax_compat import open_jaxpr, trace_with_axes, varying_types
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Function, Jaxpr
+from shmap_compiler.base.untyped import AnyValue, Atom, Eqn, Function, Jaxpr
+from shmap_compiler.base.values import has_tangent
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations
@@ -33,8 +34,6 @@ from shmap_compiler.replication.frames import Replication
 from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.transforms.rule_types import TypedRule
-
-Axes = frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class BackwardRule:
         """From residuals and the cotangents of results to those of differentiated operands."""
         eqn, count = self.eqn, self.eqn.params["num_res"]
 
-        inexact = [_has_tangent(v.aval) for v in eqn.outvars]
+        inexact = [has_tangent(v.aval) for v in eqn.outvars]
 
         def backward(*blocks):
             residuals = self._with_literals(blocks[:count])
@@ -174,10 +173,6 @@ class BackwardRule:
 
 
 _TRANSPOSED_SUMS = {r.transpose for r in coll.RECORDS if r.combines is coll.Combines.SUM}
-
-
-def _has_tangent(type_: Aval) -> bool:
-    return jnp.issubdtype(type_.dtype, jnp.inexact)
 
 
 def _collectives(program: Jaxpr) -> list[Eqn]:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import Eqn
 from shmap_compiler.transforms.backward_rules import BackwardRule
-from shmap_compiler.transforms.promotion import NONE, Axes, GraphAxes, Promoter, Value
+from shmap_compiler.transforms.promotion import NONE, GraphAxes, Promoter, Value
 from shmap_compiler.transforms.whole_cotangents import refuse_sums_of_whole
 
 

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Sequence, Set
 
 import jax
-import jax.numpy as jnp
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
@@ -21,6 +20,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
 from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own, without_transpose
 from shmap_compiler.base.untyped import AnyValue, Aval, Jaxpr
+from shmap_compiler.base.values import has_tangent
 from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
@@ -72,7 +72,7 @@ def _with_tangents(
         outs, out_tangents = jax.jvp(of_differentiated, where(nonzero_tangent, values), tangents)
         return [*outs, *where(inexact, out_tangents)]
 
-    inexact = [_has_tangent(t) for t in graph.body_out_types]
+    inexact = [has_tangent(t) for t in graph.body_out_types]
     inexact_specs = where(inexact, graph.out_specs)
     traced = retrace(
         graph,
@@ -240,10 +240,6 @@ def _sum(cotangent: AnyValue, replicating: Set[str], graph: Graph) -> AnyValue:
 
 def _is_nonzero(tangent: object) -> bool:
     return type(tangent) is not ad.Zero and jax.typeof(tangent).dtype != jax.dtypes.float0
-
-
-def _has_tangent(type_: Aval) -> bool:
-    return jnp.issubdtype(type_.dtype, jnp.inexact)
 
 
 def _tangent_type(type_: Aval) -> Aval:

@@ -18,13 +18,13 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import Atom, Eqn
 from shmap_compiler.collectives.varying import psum_invariant_p, pvary_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.frames import Frame
 
-Axes = frozenset[str]
 NONE: Axes = frozenset()
 
 

@@ -19,6 +19,7 @@ from jax.extend import linear_util
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Jaxpr, Wrapped
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
@@ -27,8 +28,6 @@ from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.frames import Frame, Replication
 from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.replication.region_dataflow import Wiring
-
-Axes = frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
+from shmap_compiler.base.descriptions import show_names
 from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import Atom, Eqn
 from shmap_compiler.replication.frames import Replication
 from shmap_compiler.transforms.backward_rules import BackwardRule
-
-Axes = frozenset[str]
 
 _COMBINES = {r.primitive for r in coll.RECORDS if r.combines is not coll.Combines.NOTHING}
 """Collectives with which a rule may combine the values of several devices."""
@@ -100,9 +100,5 @@ def _problem(rule: BackwardRule, eqn: Eqn, whole: Sequence[str]) -> Problem:
         "a rule that uses the cotangent of such a result unchanged: the devices' shares are summed"
         " before the rule is called",
         f"drop this {name}; or make the cotangent a share of each device's own: let the function"
-        f" and its forward rule return jax.lax.pcast(result, {_tuple(whole)}, to='varying')",
+        f" and its forward rule return jax.lax.pcast(result, {show_names(whole)}, to='varying')",
     )
-
-
-def _tuple(axes: Sequence[str]) -> str:
-    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
