@@ -86,7 +86,7 @@ class ShmapError(Exception):
     code: ClassVar[str] = "SHM-E001"
 
     def __init__(self, who: str | None, problems: Sequence[Problem]):
-        """`who` is the user's function, as `describe` names it; None if no function is at hand.
+        """`who` is the user's function, as `describe` names it; None if there is no function.
 
         It may begin with the front end that maps the function, as in "xmap of `f`". A `ProgramName`
         is not a function, so no front end is named.

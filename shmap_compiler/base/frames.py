@@ -2,8 +2,8 @@
 
 CPython keeps the frames of Python functions in chunks of 16 KiB, which it maps when a call does not
 fit and unmaps when that call returns. A loop whose calls cross the end of a chunk does both in each
-iteration. Tracing and lowering are a hundred calls deep and loop there, so whether a program takes
-half as long again depended on how many frames happened to be around it.
+iteration. Tracing and lowering are a hundred calls deep and loop there, so the time that they took
+varied by up to 50% with the number of frames around them.
 """
 
 from __future__ import annotations

@@ -104,16 +104,18 @@ def indexed(shape: Sequence[int], entries: Sequence[Unchecked]) -> list[Step]:
     index: list[Any] = list(entries)
     for d, (start, size, stride) in slices.items():
         first = 0 if d in moving else start
-        index[d] = slice(first, first + (size - 1) * stride + 1, stride)
+        index[d] = slice(first, first + _extent(size, stride), stride)
     elements = Elements(tuple(index))
     if not moving:
         return [elements]
     starts = tuple(slices[d][0] if d in moving else 0 for d in range(len(shape)))
-    sizes = tuple(
-        (slices[d][1] - 1) * slices[d][2] + 1 if d in moving else shape[d]
-        for d in range(len(shape))
-    )
+    sizes = tuple(_extent(*slices[d][1:]) if d in moving else shape[d] for d in range(len(shape)))
     return [Window(starts, sizes, ()), elements]
+
+
+def _extent(size: int, stride: int) -> int:
+    """From the first of `size` elements to the last, both included."""
+    return (size - 1) * stride + 1 if size else 0
 
 
 def read(x: jax.Array, steps: Sequence[Step]) -> jax.Array:

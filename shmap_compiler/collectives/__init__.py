@@ -6,8 +6,8 @@ JAX's primitives become it, and last its record, which is all that the other roo
 are per-device operations: shapes are those of one device's block.
 
 Common parameters: `axes`, the mesh axes over which devices communicate, major axis first; `groups`,
-a partition of 0..n-1 (n the product of the axes' sizes) into subgroups of equal size, or None for
-one group of all; `size`, the number of devices in one group.
+a partition of 0..n-1 (n the product of the axes' sizes) into subgroups, of equal size except for
+psum, pmax and pmin, or None for one group of all; `size`, the number of devices in one group.
 """
 
 from jax.extend.core import Primitive

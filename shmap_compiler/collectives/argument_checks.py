@@ -88,13 +88,17 @@ def _is_sequence(value: object) -> bool:
 
 
 def _is_integer(value: Unchecked) -> bool:
+    return _integer(value) is not None
+
+
+def _integer(value: Unchecked) -> int | None:
+    """None for what is no integer, or not known yet."""
     if isinstance(value, Tracer):
-        return False
+        return None
     try:
-        operator.index(value)
+        return operator.index(value)
     except TypeError:
-        return False
-    return True
+        return None
 
 
 _ANY_SIZE = {name for record in RECORDS if record.unequal_groups for name in record.functions}
@@ -161,8 +165,8 @@ def _wrong_ends(use: Use, pairs: Sequence[tuple[int, int]], position: int, role:
 
 def wrong_source(use: Use) -> Iterator[Problem]:
     """A source that does not exist."""
-    source = use.arguments.get("source")
-    if isinstance(source, int) and not 0 <= source < use.devices:
+    source = _integer(use.arguments.get("source"))
+    if source is not None and not 0 <= source < use.devices:
         yield Problem(
             use.where,
             f"source {source}",
@@ -178,8 +182,8 @@ def wrong_dimensions(use: Use, shape: tuple[int, ...]) -> Iterator[Problem]:
     if use.name == "all_gather" and not tiled:
         rank += 1  # `axis` counts in the result, which has the dimension of the group
     for argument in ("scatter_dimension", "split_axis", "concat_axis", "axis"):
-        d = use.arguments.get(argument)
-        if not isinstance(d, int):
+        d = _integer(use.arguments.get(argument))
+        if d is None:
             continue
         if not -rank <= d < rank:
             yield Problem(

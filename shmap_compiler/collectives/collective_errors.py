@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal
 
 from shmap_compiler.base.errors import (
     Problem,
@@ -22,7 +23,7 @@ from shmap_compiler.base.errors import (
 )
 from shmap_compiler.base.jax_compat import is_forbidden, tracks_varying_types
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.base.untyped import AxisName, DType, Eqn
+from shmap_compiler.base.untyped import AxisName, DType, Eqn, Parameter
 from shmap_compiler.collectives import JAX_FORMS, record_in_jax_form
 from shmap_compiler.collectives import argument_checks as checks
 from shmap_compiler.collectives.use import Use, listed, use_in_traceback
@@ -98,11 +99,11 @@ def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
     named = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
     named = named if isinstance(named, (tuple, list)) else (named,)
     use = Use(
-        name=eqn.primitive.name,
+        name=eqn.primitive.name.removesuffix("_dynamic"),
         axes=tuple(a for a in named if not isinstance(a, int)),
         place="",
         sizes=sizes,
-        arguments={k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")},
+        arguments=_arguments(eqn),
     )
     positional = [a for a in named if isinstance(a, int)]
     form = JAX_FORMS.get(use.name)
@@ -112,6 +113,14 @@ def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
     if not refusals(use, dtypes):
         return []  # the usual case: looking up the line takes longer than all checks
     return refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
+
+
+def _arguments(eqn: Eqn) -> dict[str, Parameter]:
+    """What an equation is given besides axes and blocks."""
+    found = {k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")}
+    if eqn.primitive.name == "pbroadcast_dynamic" and isinstance(eqn.invars[1], Literal):
+        found["source"] = int(eqn.invars[1].val)
+    return found
 
 
 def _is_plain(eqn: Eqn) -> bool:

@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 from jaxlib.mlir import ir
 
-from shmap_compiler.base.jax_compat import bits_of
+from shmap_compiler.base.bits import as_unsigned
 from shmap_compiler.collectives import rows, split_axes
 from shmap_compiler.collectives.all_reduce import pmax, psum
 from shmap_compiler.collectives.axis_index import axis_index
@@ -59,10 +59,7 @@ def _masked_sum(x, *, axes, source, size):
             _masked_sum(part, axes=axes, source=source, size=size) for part in (x.real, x.imag)
         )
         return lax.complex(*parts)
-    if x.dtype == jnp.bool_:
-        bits = x.astype(jnp.uint8)
-    else:  # as integers, so that also -0.0 arrives as it is
-        bits = lax.bitcast_convert_type(x, f"uint{bits_of(x.dtype)}")
+    bits = as_unsigned(x)  # so that also -0.0 arrives as it is
     mine = axis_index(axes=axes) == source
     bits = psum(jnp.where(mine, bits, jnp.zeros_like(bits)), axes=axes, groups=None, size=size)
     return bits.astype(x.dtype) if x.dtype == jnp.bool_ else lax.bitcast_convert_type(bits, x.dtype)

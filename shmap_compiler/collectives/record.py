@@ -106,7 +106,7 @@ class JaxForm:
     register_derivative: Callable[[Primitive, Callable[[], bool]], None] | None = None
 
 
-def _accepts_all(result: AnyValue) -> bool:
+def _rejects_nothing(result: AnyValue) -> bool:
     return False
 
 
@@ -146,7 +146,7 @@ class Collective:
     invariant_in_jax: bool = False
     unequal_groups: bool = False
     refused_types: Mapping[str, Refusal] = field(default_factory=dict)
-    xla_rejects: Callable[[AnyValue], bool] = _accepts_all
+    xla_rejects: Callable[[AnyValue], bool] = _rejects_nothing
 
     def __post_init__(self) -> None:
         if (self.hlo is None) != (self.waits is Waits.NOBODY):

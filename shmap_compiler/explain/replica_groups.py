@@ -49,11 +49,15 @@ def groups_of_text(text: str, device_count: int) -> Groups:
         order = _numbers(match[3]) if match[3] else range(len(sizes))
         ids = np.arange(math.prod(sizes)).reshape(sizes).transpose(tuple(order))
         return _rows(ids.reshape(shape))
-    if match := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\(([^ ]+)\))? \{([^}]*)\}", text):
-        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
+    if match := _BY_AXES.match(text):
+        sizes = {name: int(size) for name, size in re.findall(r"'(.+?)'=(\d+)(?:,|$)", match[1])}
         ids = _device_ids(match[2]) if match[2] else np.arange(math.prod(sizes.values()))
         return _along(ids.reshape(tuple(sizes.values())), sizes, match[3])
     raise ValueError(f"groups in a form that is not known: {text[:60]}")
+
+
+_BY_AXES = re.compile(r"mesh\[(.*?)\](?:, device_ids=\(([^ ]+)\))? \{(.*?)\}(?=[,\s]|$)")
+"""A mesh and some of its axes, whose names may hold any characters."""
 
 
 def _device_ids(text: str) -> np.ndarray:
@@ -79,7 +83,7 @@ def _along(ids: np.ndarray, sizes: Mapping[str, int], axes: str) -> Groups:
     """Groups along axes, or parts of axes: `'i':(2)4` is the part of size 4 after one of size 2."""
     split: list[int] = []
     where: dict[tuple[str, int], int] = {}
-    parts = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", axes)
+    parts = re.findall(r"'(.+?)'(?::\((\d+)\)(\d+))?(?:, ?|$)", axes)
     for name, size in sizes.items():
         edges = {1, size}
         for part, before, length in parts:

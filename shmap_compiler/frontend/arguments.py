@@ -9,6 +9,7 @@ from numbers import Integral, Number
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shmap_compiler.base import spec_errors, specs
@@ -185,6 +186,13 @@ def _digits(number: int) -> str:
 
 
 def _not_an_array(path: str, leaf: object, spec_path: str) -> Problem:
+    if isinstance(leaf, int):
+        bits = 64 if setting("jax_enable_x64") else 32
+        fix = "pass a smaller number" if bits == 64 else "set jax_enable_x64, or pass a float"
+        return Problem(path, show_value(leaf), f"an integer of at most {bits} bits", fix)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        found = f"an array of NumPy of type {leaf.dtype.str}"
+        return Problem(path, found, "an element type that JAX has", "convert it: x.astype(...)")
     return Problem(
         path,
         show_value(leaf),

@@ -145,7 +145,7 @@ def _trace(
     before, count = len(constants), len(results.paths)
     graph, written = ref_arguments.without_unwritten(graph, count, [before + k for k in refs])
     written += traced.written
-    _check_replication(who, mapped, graph, inputs, results, written)
+    _check_program(who, mapped, graph, inputs, results, written)
     closed_refs = [k for k, x in enumerate(constants) if ref_arguments.is_reference(x)]
     ref_arguments.refuse_aliases(who, [*_arguments(args, inputs), *_closed_refs(constants)])
     return TracedCall(
@@ -171,7 +171,7 @@ def _closed_refs(constants: Sequence[AnyValue]) -> list[tuple[str, AnyValue]]:
     return [(f"reference {k} that the function closes over", ref) for k, ref in enumerate(refs)]
 
 
-def _check_replication(
+def _check_program(
     who: str,
     mapped: MappedFunction,
     graph: Graph,

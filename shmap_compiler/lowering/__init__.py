@@ -1,1 +1,1 @@
-"""From a Graph to StableHLO: the one primitive, and the module that is emitted for it."""
+"""From a Graph to StableHLO: the lowering rule of the primitive."""

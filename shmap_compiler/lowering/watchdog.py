@@ -132,7 +132,7 @@ class Watched:
             device.last = collective
             device.entered[collective] = device.entered.get(collective, 0) + 1
             _running.add(self)
-        _start()
+            _start()
         return np.int32(0)
 
     def leave(self, collective: int, position: AnyValue) -> np.int32:
@@ -144,7 +144,8 @@ class Watched:
 
     def is_stuck(self, now: float) -> bool:
         entries = [t for d in self.devices.values() for t in d.inside.values()]
-        return bool(entries) and _seconds is not None and now - min(entries) > _seconds
+        seconds = _seconds
+        return bool(entries) and seconds is not None and now - min(entries) > seconds
 
 
 _lock = threading.Lock()
@@ -153,6 +154,7 @@ _thread: threading.Thread | None = None
 
 
 def _start() -> None:
+    """Starts the thread that reports, unless it runs; under the lock."""
     global _thread
     if _thread is None or not _thread.is_alive():
         _thread = threading.Thread(target=_watch, name="shmap watchdog", daemon=True)
@@ -160,8 +162,8 @@ def _start() -> None:
 
 
 def _watch() -> None:
-    while _seconds is not None:
-        time.sleep(min(0.25 * _seconds, 1.0))
+    while (seconds := _seconds) is not None:  # which another thread may end at any time
+        time.sleep(min(0.25 * seconds, 1.0))
         with _lock:
             now = time.monotonic()
             stuck = [p for p in _running if p.is_stuck(now)]

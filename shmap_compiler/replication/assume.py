@@ -23,6 +23,7 @@ from jax.extend import source_info_util
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from shmap_compiler.base.bits import as_unsigned
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
 from shmap_compiler.base.untyped import AnyValue, PyTree, Unchecked
@@ -116,10 +117,8 @@ def _bits(x: AnyValue) -> jax.Array:
         return jax.random.key_data(x)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return jnp.stack([_bits(x.real), _bits(x.imag)])
-    if x.dtype == jnp.bool_:
-        return x.astype(jnp.uint32)
-    words = lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
-    return words.astype(jnp.uint32) if x.dtype.itemsize < 4 else words
+    words = as_unsigned(x)
+    return words.astype(jnp.uint32) if words.dtype.itemsize < 4 else words
 
 
 def _transpose(ct, x, *, axes):

@@ -59,7 +59,7 @@ class OverlapChoice:
 
     @staticmethod
     def of(choice: Choice) -> OverlapChoice:
-        """The same of a choice that a pass has made."""
+        """Describes a choice that a pass has made."""
         site, plan, form = choice.site, choice.plan, choice.form
         return OverlapChoice(
             site.pattern,

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from shmap_compiler.artifacts import write_file, write_portable
 from shmap_compiler.base.untyped import Setting
 from shmap_compiler.lowering.compiler_options import CompilerOptions
-from shmap_compiler.lowering.portable_module import compile_portable, lower_portable
+from shmap_compiler.lowering.portable_module import lower_portable
 from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.stages.compile_for_target import compile_for_target
 from shmap_compiler.stages.compiled import Compiled
@@ -52,10 +52,6 @@ class Portable(PortableProgram):
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
         """Lowers the program for the devices of `mesh`, as a function of the flat inputs."""
         return lower_portable(self, mesh)
-
-    def compile_on(self, mesh: Mesh) -> jax.stages.Compiled:
-        """Compiles the program for the devices of `mesh`, as a function of the flat inputs."""
-        return compile_portable(self, mesh)
 
     def compile(
         self,

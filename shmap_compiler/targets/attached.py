@@ -39,7 +39,7 @@ def slice_of(devices: Sequence[Device]) -> Sequence[Device]:
 def machine_of_devices(
     devices: Sequence[Device], slice_: Sequence[Device], compiler_options: bool
 ) -> Machine | None:
-    """The same of devices that are a part of a slice, or of nodes."""
+    """Like `machine_of_mesh`, for devices that are part of a slice or of some nodes."""
     kind = devices[0].device_kind
     for generation in tpu.GENERATIONS.values():
         if generation.chip.device_kind == kind:

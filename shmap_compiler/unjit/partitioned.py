@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -108,7 +109,7 @@ def portable_of(
     def placed(*given: AnyValue) -> PyTree:
         return lax.with_sharding_constraint(jitted(*given), compiled.output_shardings)
 
-    placed.__name__ = placed.__qualname__ = getattr(jitted, "__name__", "program")
+    functools.update_wrapper(placed, jitted)  # errors name the user's function
     return lower_function(placed, jax.tree.unflatten(tree, types), platform)
 
 

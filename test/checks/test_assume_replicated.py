@@ -69,10 +69,10 @@ def outcome(dtype, value):
         return str(error)
     return "passes"
 
-for dtype in "float32 bfloat16 int32 uint8 bool complex64".split():
+for dtype in "float32 bfloat16 int32 uint8 int4 bool complex64".split():
     print(dtype, "equal:", outcome(dtype, lambda i: jnp.arange(3) + 0 * i))
 print("NaN:", outcome("float32", lambda i: jnp.full(3, jnp.nan)))
-for dtype in "float32 bfloat16 int32 uint8 bool complex64".split():
+for dtype in "float32 bfloat16 int32 uint8 int4 bool complex64".split():
     text = outcome(dtype, lambda i: jnp.arange(3) * (i != 2))
     print(dtype, "different:", text.replace(chr(10), " "))
 text = outcome("float32", lambda i: jnp.where(i == 0, -0.0, 0.0))
@@ -93,7 +93,7 @@ def run_child(**variables: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in result.stdout.splitlines())
 
 
-DTYPES = ["float32", "bfloat16", "int32", "uint8", "bool", "complex64"]
+DTYPES = ["float32", "bfloat16", "int32", "uint8", "int4", "bool", "complex64"]
 
 
 @pytest.mark.slow

@@ -360,6 +360,30 @@ def test_one_mistake(refused, mistake):
 # ------------------------------------------------------------------------------------- the mesh
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_argument_too_large(refused, is_wide):
+    value = 2**70 if is_wide else 2**40
+    problem = (
+        "args[0]",
+        f"{value}, an int",
+        f"an integer of at most {64 if is_wide else 32} bits",
+        "pass a smaller number" if is_wide else "set jax_enable_x64, or pass a float",
+    )
+    with jax.enable_x64(is_wide), refused(SpecError, identity, problem):
+        mapped(identity, WHOLE, WHOLE)(value)
+
+
+def test_argument_foreign_type(refused):
+    problem = (
+        "args[0]",
+        "an array of NumPy of type >f4",
+        "an element type that JAX has",
+        "convert it: x.astype(...)",
+    )
+    with refused(SpecError, identity, problem):
+        mapped(identity)(np.ones((8, 16), ">f4"))
+
+
 def test_mesh_other_in_scope(refused):
     problem = (
         "mesh",
@@ -368,6 +392,33 @@ def test_mesh_other_in_scope(refused):
         "omit mesh to use the one in scope, or call outside of its scope",
     )
     with jax.set_mesh(jax.make_mesh((2, 4), ("i", "k"))), refused(SpecError, identity, problem):
+        mapped(identity)(X)
+
+
+@pytest.mark.parametrize("kind", ["devices", "abstract"])
+def test_mesh_other_in_scope__with_its_axes_in_another_order(refused, kind):
+    scope = jax.make_mesh((2, 4), ("j", "i"), axis_types=(AxisType.Auto,) * 2)
+    problem = (
+        "mesh",
+        "mesh(i=4, j=2)",
+        "the mesh in scope here, mesh(j=2, i=4)",
+        "omit mesh to use the one in scope, or call outside of its scope",
+    )
+    mesh = MESH if kind == "devices" else MESH.abstract_mesh
+    with jax.set_mesh(scope), refused(SpecError, identity, problem):
+        mapped(identity, mesh=mesh)(X)
+
+
+def test_mesh_other_in_scope__on_other_devices(refused):
+    scope = Mesh(MESH.devices[::-1], ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    devices = [", ".join(map(str, m.devices.flat)) for m in (MESH, scope)]
+    problem = (
+        "mesh",
+        f"mesh(i=4, j=2) on {devices[0]}",
+        f"the mesh in scope here, on {devices[1]}",
+        "omit mesh to use the one in scope, or call outside of its scope",
+    )
+    with jax.set_mesh(scope), refused(SpecError, identity, problem):
         mapped(identity)(X)
 
 
@@ -423,7 +474,7 @@ def test_mesh_axis_unnamed(refused, call):
         {"direct": function, "jit": jax.jit(function), "lower": function.lower}[call](X)
 
 
-NAMES = ["a\\b", 'a"b', "a\nb", "é", "日", "\t", "a b", "@x", "%", "a\\", "\udc80"]
+NAMES = ["a\\b", 'a"b', "a\nb", "é", "日", "\t", "a b", "@x", "%", "a\\", "\udc80", "it's"]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
@@ -1252,6 +1303,21 @@ COLLECTIVE_MISTAKES = [
         error=ArgumentTypeError,
     ),
 ]
+
+
+def test_pbroadcast_out_of_range__as_an_integer_of_numpy(refused):
+    def body(x):
+        return lax.pbroadcast(x, ("j", "i"), np.int32(-1))
+
+    line = body.__code__.co_firstlineno + 1
+    problem = (
+        f"pbroadcast over 'j', 'i' at {HERE}:{line} ({body.__qualname__})",
+        "source -1",
+        "a source in 0..7: the axis has 8 devices",
+        "take the index modulo the axis size, e.g. i % 8",
+    )
+    with refused(BodyError, body, problem):
+        mapped(body, P("i")).trace(X)
 
 
 @pytest.mark.parametrize("mistake", COLLECTIVE_MISTAKES, ids=lambda mistake: mistake.kind)

@@ -262,6 +262,12 @@ def test_where_jit_is_disabled_rows_are_compared():
         pmap(lambda x: x, out_axes=None)(X)
 
 
+def test_where_jit_is_disabled_rows_may_be_scalars():
+    with jax.disable_jit():
+        total = pmap(lambda x: lax.psum(x.sum(), "i"), "i", out_axes=None)(X)
+    close(total, X.sum())
+
+
 def test_where_jit_is_disabled_derivatives_and_vmap_work():
     with jax.disable_jit():
         f = pmap(lambda x: lax.psum(jnp.sin(x), "i") * x, "i", out_axes=-1)

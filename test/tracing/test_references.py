@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -178,6 +179,21 @@ def test_values(body):
     expected = jax.jit(mapped(body, jax.shard_map, **options))(X)
     np.testing.assert_allclose(jax.jit(mapped(body))(X), expected, rtol=1e-5)
     np.testing.assert_allclose(mapped(body)(X), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("start", [0, 1, "k"])
+def test_read_and_write_of_no_elements(start):
+    """JAX rejects a stride there, but with one a slice could begin before its end."""
+
+    def body(x):
+        ref = jax.new_ref(x)
+        begin = lax.axis_index("i") if start == "k" else start
+        none = ref[pl.ds(begin, 0, 2)]
+        ref[pl.ds(begin, 0, 2)] = none
+        return ref[...] + none.sum()
+
+    np.testing.assert_array_equal(jax.jit(mapped(body))(X), X)
+    np.testing.assert_array_equal(mapped(body)(X), X)
 
 
 def test_shared_programs_are_rewritten_once(monkeypatch):

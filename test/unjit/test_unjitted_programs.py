@@ -382,3 +382,10 @@ def test_other_stages_than_the_body_are_refused():
     with pytest.raises(UnjitError, match="needed: 'body'"):
         unjitted("matmul").as_text("hlo")
     assert "stablehlo.replica_group_mesh_axes" in unjitted("matmul").as_text("body")
+
+
+@pytest.mark.parametrize("spec", [P(), P("i")], ids=str)
+def test_arrays_without_rows_keep_their_columns(spec):
+    program = Jitted(lambda x, w: jnp.sin(x) @ w, (np.zeros((0, 8)), np.ones((8, 4))), (spec, P()))
+    made = unjit(program.jitted(), *program.args)
+    assert "jnp.zeros((0, 4), jnp.float32)" in made.as_python()

@@ -96,7 +96,7 @@ def shows_varying_type(error: Exception) -> bool:
     return isinstance(error, (TypeError, ValueError)) and "{V:" in str(error)
 
 
-_DEBUG_INFO = "__fun_debug_info__"  # looked up by jax.api_util.debug_info, of which nothing is said
+_DEBUG_INFO = "__fun_debug_info__"  # jax.api_util.debug_info looks it up; not documented
 
 
 def described_as(

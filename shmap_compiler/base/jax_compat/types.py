@@ -114,7 +114,7 @@ class Reductions:
         return bool(self.unreduced or self.reduced)
 
     def over(self, axes: Iterable[str]) -> Reductions:
-        """Those over some of the axes."""
+        """The reductions, restricted to `axes`."""
         if not self:
             return self
         unreduced = self.unreduced.intersection(axes)

@@ -148,10 +148,12 @@ def _reverse(op: Op) -> Code:
 
 
 def _table(op: Op) -> Code | None:
-    """A constant with different elements."""
+    """A constant with different elements, or with none."""
     elements = op.values.constant(op.result)
     if elements is None or elements.dtype.kind not in "biuf":
         return None
+    if not elements.size:  # nested brackets do not say how many columns no rows have
+        return call("jnp.zeros", numbers(elements.shape), op.dtype)
     rows = np.asarray(elements).tolist()
     return call("jnp.array", _nested(rows), op.dtype)
 
