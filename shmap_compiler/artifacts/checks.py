@@ -100,13 +100,14 @@ def tree_depth(text: Json, level: int = 0) -> None:
         raise Malformed(f"{text!r:.60} as a structure", "[kind, keys, children]")
     kind, keys, children = text
     is_class = type(kind) is str and kind.startswith("class ")
-    if kind not in ("list", "tuple", "dict") and not is_class:
-        raise Malformed(f"{kind!r:.60} as a container", "list, tuple, dict or class NAME")
-    is_keyed = kind == "dict" or is_class
+    is_dict = kind in ("dict", "ordered")
+    if kind not in ("list", "tuple") and not is_dict and not is_class:
+        raise Malformed(f"{kind!r:.60} as a container", "list, tuple, dict, ordered or class NAME")
+    is_keyed = is_dict or is_class
     names = keys if isinstance(keys, list) else []
     if is_keyed != isinstance(keys, list) or (is_keyed and len(names) != len(children)):
         raise Malformed(f"the keys {keys!r:.60} for {len(children)} children", "a key for each")
-    allowed = (str, int) if kind == "dict" else (str,)
+    allowed = (str, int) if is_dict else (str,)
     repeated = [key for key, count in Counter(map(repr, names)).items() if count > 1]
     if repeated or not all(type(key) in allowed for key in names):
         raise Malformed(f"the keys {keys!r:.60}", "different strings or whole numbers")

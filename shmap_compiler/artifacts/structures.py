@@ -8,7 +8,7 @@ class, too.
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from keyword import iskeyword
 
 import jax
@@ -54,10 +54,13 @@ def _write(tree: PyTree) -> Json:
         return tree is _LEAF
     if type(tree) in (list, tuple):
         return [type(tree).__name__, None, [_write(child) for child in tree]]
+    keys = [key for key, _ in _level(tree)]
     children = [_write(child) for _, child in _level(tree)]
-    if isinstance(tree, dict):
-        return ["dict", [key.key for key, _ in _level(tree)], children]
-    return [f"class {type(tree).__name__}", [key.name for key, _ in _level(tree)], children]
+    if isinstance(tree, dict) or isinstance(next(iter(keys), None), DictKey):
+        # JAX sorts the keys of a dict; those of an OrderedDict, or of the user's class, stay.
+        is_sorted = isinstance(tree, dict) and not isinstance(tree, OrderedDict)
+        return ["dict" if is_sorted else "ordered", [key.key for key in keys], children]
+    return [f"class {type(tree).__name__}", [key.name for key in keys], children]
 
 
 def _read(text: Json) -> PyTree:
@@ -67,8 +70,9 @@ def _read(text: Json) -> PyTree:
     values = [_read(child) for child in children]
     if keys is None:
         return {"list": list, "tuple": tuple}[kind](values)
-    if kind == "dict":
-        return dict(zip(keys, values, strict=True))
+    if kind in ("dict", "ordered"):
+        container = dict if kind == "dict" else OrderedDict
+        return container(zip(keys, values, strict=True))
     return namedtuple(kind.removeprefix("class "), keys)(*values)
 
 
@@ -86,7 +90,9 @@ def _check(tree: PyTree, path: str, problems: list[Problem], depth: int = 0) -> 
             )
         )
         return
-    if type(tree) not in (list, tuple) and not all(_has_name(key) for key, _ in level):
+    kinds = {isinstance(key, DictKey) for key, _ in level}
+    is_named = len(kinds) < 2 and all(_has_name(key) for key, _ in level)
+    if type(tree) not in (list, tuple) and not is_named:
         problems.append(
             Problem(
                 path,

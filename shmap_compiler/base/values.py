@@ -31,3 +31,10 @@ def is_hashable(value: object) -> bool:
     except Exception:  # whatever the user's __hash__ raises
         return False
     return True
+
+
+def is_same_value(found: object, expected: object) -> bool:
+    """Whether a program that was made for one static value is valid for another."""
+    if found is expected:
+        return True
+    return type(found) is type(expected) and is_hashable(expected) and found == expected

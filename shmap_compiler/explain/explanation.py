@@ -13,6 +13,7 @@ from shmap_passes.cost.chips import Chip
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base import specs
+from shmap_compiler.base.bits import bytes_of
 from shmap_compiler.base.text_tables import show_bytes
 from shmap_compiler.base.untyped import Aval, Unchecked
 from shmap_compiler.explain import hlo
@@ -203,7 +204,7 @@ def _layout(
         type=specs.show_type(type_),
         spec=specs.show(spec),
         block=tuple(block),
-        bytes=math.prod(block) * type_.dtype.itemsize,
+        bytes=bytes_of(block, type_.dtype),
         holds=_holds(len(type_.shape), spec, sizes),
     )
 

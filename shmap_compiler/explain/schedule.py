@@ -116,6 +116,13 @@ class Schedule:
     peak: Peak = Peak()
 
     @property
+    def length(self) -> tuple[float, ...]:
+        """What the longest branch has most of: time, or where none is known, what it does."""
+        sent = sum(each.trips * each.collective.sent for each in self.occurrences)
+        traffic = sum(work.trips * work.traffic for work in self.works)
+        return self.seconds, sent, self.flops, traffic
+
+    @property
     def flops(self) -> int:
         """Operations of matrix products and convolutions."""
         return sum(work.flops * work.trips for work in self.works)
@@ -185,7 +192,7 @@ class _Runner:
                 branches = [
                     self.run(self.module.computations[name], {}) for name in instruction.called
                 ]
-                longest = max(branches, key=lambda s: s.seconds)
+                longest = max(branches, key=lambda s: s.length)
                 _append(schedule, longest, 1, live, index)
             else:
                 self._work(schedule, beside, computation, instruction)

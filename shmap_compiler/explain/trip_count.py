@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shmap_compiler.explain.hlo import Computation, Instruction, Module
+from shmap_compiler.explain.hlo import Computation, Instruction, Module, array_types, shape
 
 Carried = Mapping[int, int]
 """Values a loop carries that are the same on every trip, by position."""
@@ -130,6 +130,8 @@ def _value(
       arguments: what is known of the arguments of a fused computation; None for one of a loop.
     """
     instruction = computation[name]
+    if array_types(instruction.type) and shape(instruction.type):
+        return None  # a counter is a number, and whole arrays may be computed in many ways
 
     def operand(position: int) -> _Value:
         return _value(module, computation, instruction.operands[position], carried, arguments)

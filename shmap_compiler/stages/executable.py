@@ -17,7 +17,7 @@ from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetTypeError
 from shmap_compiler.base.jax_compat import reductions, type_reductions
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree, TreeDef
-from shmap_compiler.base.values import is_hashable
+from shmap_compiler.base.values import is_same_value
 from shmap_compiler.explain import Explanation, explain
 from shmap_compiler.records.loaded_program import LoadedProgram
 
@@ -189,7 +189,7 @@ class Executable(LoadedProgram):
                 "pass the value given to lower(), or lower and compile for the other one",
             )
             for position, path, value in self.signature.static
-            if not _same(leaves[position], value)
+            if not is_same_value(leaves[position], value)
         ]
         if problems:
             raise TargetTypeError(self.signature.who, problems)
@@ -209,13 +209,6 @@ def _paths(tree: PyTree) -> str:
     numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     return ", ".join("args" + jax.tree_util.keystr(path) for path in paths) or "none"
-
-
-def _same(found: object, expected: object) -> bool:
-    """Whether a program compiled for one static value is valid for another."""
-    if found is expected:
-        return True
-    return type(found) is type(expected) and is_hashable(expected) and found == expected
 
 
 def _fits(x: AnyValue, expected: Aval) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shmap_compiler.base import specs
+from shmap_compiler.base.bits import bytes_of
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.text_tables import show_bytes
@@ -95,4 +95,4 @@ def _arrays(signature: Signature, graph: Graph | None) -> Iterator[tuple[int, st
 
 
 def _bytes(type_: Aval) -> int:
-    return math.prod(type_.shape) * type_.dtype.itemsize
+    return bytes_of(type_.shape, type_.dtype)

@@ -14,6 +14,7 @@ from jax.extend.random import define_prng_impl, threefry2x32_p
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
+from shmap_compiler.base.jax_compat import setting
 from shmap_compiler.base.specs import dim_axes
 from shmap_compiler.base.untyped import AnyValue, Setting
 
@@ -56,6 +57,9 @@ def block_key(key: AnyValue, shape: Sequence[int], spec: PartitionSpec) -> AnyVa
         needed = "one key of threefry, typed or as uint32[2]"
         fix = "pass jax.random.key(seed), or what jax.random.split returns of it"
         problems.append(Problem("key", f"{words.dtype}{list(words.shape)}", needed, fix))
+    if not setting("jax_threefry_partitionable"):
+        fix = "switch it on, as it is by default: else a block needs the numbers of all others"
+        problems.append(Problem("jax_threefry_partitionable", "off", "on", fix))
     if math.prod(whole) >= 2**32 or len(spec) > len(whole):
         found = f"shape {whole}, split by {spec}"
         needed = "less than 2**32 elements, and no more entries in the spec than dimensions"

@@ -73,25 +73,38 @@ def _batch(axis, args, dims, *, axes, dot):
     (cx, cy), (bx, by) = dimensions
     rest = tuple(name for name in axes if name != axis.name)
     if axis.name in axes:
-        if dx is None or dy is None:  # a factor that does not vary: the other one is summed first
+        if dx is None and dy is None:
+            return _contract(x, y, rest, dimensions, dot) * axis.size, None
+        if dx is None or dy is None:
+            varying = x if dx is not None else y
+            if dict(dot)["preferred_element_type"] not in (None, varying.dtype):
+                # A sum of the factor would be one in a narrower type than that of the result.
+                result, at = _along_one(x, y, dx, dy, rest, dot)
+                return jnp.sum(result, at, dtype=result.dtype), None
             x = x if dx is None else jnp.sum(x, dx, dtype=x.dtype)
             y = y if dy is None else jnp.sum(y, dy, dtype=y.dtype)
-            result = _contract(x, y, rest, dimensions, dot)
-            return (result * axis.size if dx is None and dy is None else result), None
+            return _contract(x, y, rest, dimensions, dot), None
         contracting = (*_past(cx, dx), dx), (*_past(cy, dy), dy)
         return _contract(x, y, rest, (contracting, (_past(bx, dx), _past(by, dy))), dot), None
     if dx is not None and dy is not None:
         batch = (dx, *_past(bx, dx)), (dy, *_past(by, dy))
         return _contract(x, y, rest, ((_past(cx, dx), _past(cy, dy)), batch), dot), 0
+    return _along_one(x, y, dx, dy, rest, dot)
+
+
+def _along_one(
+    x: AnyValue, y: AnyValue, dx: int | None, dy: int | None, axes: Sequence[str], dot: Parameter
+) -> tuple[AnyValue, int | None]:
+    """(contraction, its vmapped dimension) of factors of which at most one has such a dimension."""
+    (cx, cy), (bx, by) = dict(dot)["dimension_numbers"]
+    at = None
     if dx is not None:
         cx, bx = _past(cx, dx), _past(bx, dx)
         at = len(bx) + _free(x.ndim, cx, bx).index(dx)
     elif dy is not None:
         cy, by = _past(cy, dy), _past(by, dy)
         at = len(bx) + len(_free(jnp.ndim(x), cx, bx)) + _free(y.ndim, cy, by).index(dy)
-    else:
-        at = None
-    return _contract(x, y, rest, ((cx, cy), (bx, by)), dot), at
+    return _contract(x, y, axes, ((cx, cy), (bx, by)), dot), at
 
 
 def _past(dimensions: Sequence[int], vmapped: int) -> tuple[int, ...]:

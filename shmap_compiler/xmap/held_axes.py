@@ -69,7 +69,8 @@ def _part(
         if axes[place] in held:
             index = lax.axis_index(axes[place])
             x = lax.dynamic_index_in_dim(x, index, at + place, keepdims=False)
-    return x.reshape(*shape[:at], -1, *shape[at + 1 :])
+    part = shape[at] // math.prod(sizes[a] for a in axes if a in held)
+    return x.reshape(*shape[:at], part, *shape[at + 1 :])
 
 
 def _gathered(
@@ -82,4 +83,5 @@ def _gathered(
     for place, axis in enumerate(axes):
         if axis in held:
             x = lax.all_gather(x, axis, axis=at + place)
-    return x.reshape(*shape[:at], -1, *shape[at + 1 :])
+    whole = shape[at] * math.prod(sizes[a] for a in axes if a in held)
+    return x.reshape(*shape[:at], whole, *shape[at + 1 :])

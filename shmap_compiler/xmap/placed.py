@@ -192,7 +192,8 @@ def _joined(x: AnyValue, dimension: int | None) -> AnyValue:
     if dimension is None:
         return x[0]
     x = jnp.moveaxis(x, 0, dimension)
-    return x.reshape(*x.shape[:dimension], -1, *x.shape[dimension + 2 :])
+    joined = x.shape[dimension] * x.shape[dimension + 1]
+    return x.reshape(*x.shape[:dimension], joined, *x.shape[dimension + 2 :])
 
 
 # ------------------------------------------------------------------ placed during the evaluation

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from collections import OrderedDict
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -420,3 +421,33 @@ def test_container_holds_a_fixed_time():
     data = pack(Container("kind", {}, {"part": b"x"}))
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Named:
+    """As a FrozenDict of flax: JAX knows its parts by the keys of a dict, in its own order."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def tree_flatten_with_keys(self):
+        return [(jax.tree_util.DictKey(k), v) for k, v in self.parts.items()], tuple(self.parts)
+
+    @classmethod
+    def tree_unflatten(cls, keys, values):
+        return cls(dict(zip(keys, values, strict=True)))
+
+
+@for_both_kinds
+@pytest.mark.parametrize("container", [OrderedDict, Named])
+def test_containers_whose_keys_are_not_sorted(saved, container, tmp_path):
+    def body(tree):
+        parts = getattr(tree, "parts", tree)
+        return container({"b": 10 * parts["b"], "a": parts["a"]})
+
+    given = container({"b": A, "a": A + 1})
+    loaded = saved(on_rows(body).lower(given), tmp_path / "f")
+    found = loaded(given if container is OrderedDict else OrderedDict(b=A, a=A + 1))
+    assert list(found) == ["b", "a"]
+    np.testing.assert_array_equal(found["b"], 10 * A)
+    np.testing.assert_array_equal(found["a"], A + 1)

@@ -4,9 +4,15 @@ import dataclasses
 import json
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from test_explain_page import gather, made
 
+from shmap_compiler import shard_map
 from shmap_compiler.explain.conditions import FIGURES, parse_condition
 
 
@@ -120,3 +126,38 @@ def test_collectives_of_the_partitioner_are_marked():
     assert "* added by the partitioner: all-gather; 768.00 KiB of the bytes sent" in text
     assert "partitioner" not in str(made())
     assert "* added by the partitioner: all-gather" in made(collectives=(added,)).to_html()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_without_figures_of_the_target_the_branch_that_sends_is_the_longest(first):
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
+
+    def body(x, p):
+        branches = [lambda x: lax.psum(x, "i"), lambda x: x * 2]
+        return lax.cond(p > 0, *(branches if first else branches[::-1]), x)
+
+    program = shard_map(body, mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i"), check_vma=False)
+    explanation = program.lower(jnp.ones((8, 8)), jnp.int32(1)).compile().explain()
+    assert [each.kind for each in explanation.collectives] == ["all-reduce"]
+
+
+def test_trips_of_a_loop_that_computes_its_arrays_in_many_ways():
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
+
+    def step(k, x):
+        for _ in range(60):
+            x = x + x
+        return lax.psum(x, "i")
+
+    program = shard_map(
+        lambda x: lax.fori_loop(0, 5, step, x), mesh=mesh, in_specs=P("i"), out_specs=P("i")
+    )
+    explanation = program.lower(jnp.ones((8, 8))).compile().explain()
+    assert [each.count for each in explanation.collectives] == [5]
+
+
+def test_packed_elements_take_less_than_a_byte():
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
+    program = shard_map(lambda x: x.astype(jnp.int8), mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    explanation = program.lower(jnp.zeros((8, 1024), jnp.int4)).compile().explain()
+    assert explanation.layouts[0].bytes == explanation.memory.arguments == 512

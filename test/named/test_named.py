@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.scipy.special import logsumexp
 
-from shmap_compiler import SpecError, UnknownAxisError, named, xmap
+from shmap_compiler import SerialLoop, SpecError, UnknownAxisError, named, xmap
 from shmap_compiler.named import lax
 
 X = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
@@ -123,3 +123,35 @@ def test_mistakes(options, found):
 def test_names_that_do_not_exist():
     with pytest.raises(UnknownAxisError, match="axis 'b'"):
         xmap(lambda x: lax.psum(x, "b"), ["a", ...], ["a", ...])(X)
+
+
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize(
+    ("factors", "dtype"),
+    [
+        ((np.full(3, 100, np.int8), np.full((8, 3), 100, np.int8)), jnp.int32),
+        ((np.ones(3, bool), np.ones((8, 3), bool)), jnp.int32),
+        ((np.ones(3, np.float16), np.full((8, 3), 30000, np.float16)), jnp.float32),
+    ],
+    ids=["int8", "bool", "float16"],
+)
+def test_a_product_is_summed_in_its_own_type(factors, dtype, placed):
+    """Also if one factor does not vary along the axis."""
+    mesh = jax.make_mesh((2, 4), ("a", "b"))
+
+    def fun(x, y):
+        numbers = (((0,), (0,)), ((), ()))
+        return lax.psum(jax.lax.dot_general(x, y, numbers, preferred_element_type=dtype), "n")
+
+    options = {"axis_resources": {"n": "b"}, "mesh": mesh} if placed else {}
+    found = xmap(fun, ([...], ["n", ...]), [...], **options)(*factors)
+    x, y = (np.asarray(each, np.float64) for each in factors)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, (x * y).sum())
+
+
+def test_a_serial_loop_over_results_without_elements():
+    mesh = jax.make_mesh((4,), ("i",))
+    options = {"axis_resources": {"n": SerialLoop(4)}, "mesh": mesh}
+    found = xmap(lambda x: 2 * x, ["n", ...], ["n", ...], **options)(jnp.zeros((8, 0)))
+    assert found.shape == (8, 0)

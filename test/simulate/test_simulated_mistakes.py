@@ -222,3 +222,11 @@ def test_symbols_of_meshes_do_not_reach_the_interpreter():
     f = jax.jit(lambda x: inside(jnp.sin(x)) + 1)
     found = simulate_module(f.lower(x).as_text(debug_info=True), [x]).results[0]
     np.testing.assert_allclose(found, np.sin(x) + 1, atol=1e-6)
+
+
+def test_another_static_argument_is_not_that_of_the_program():
+    scaled = shard_map(lambda b, n: b * n, mesh=mesh, in_specs=(P("i"), None), out_specs=P("i"))
+    lowered = scaled.lower(x, 2)
+    np.testing.assert_array_equal(lowered.simulate(x, 2).results, 2 * x)
+    with pytest.raises(SimulationError, match="found:  3, an int"):
+        lowered.simulate(x, 3)

@@ -89,6 +89,8 @@ def _keeps(op: ir.Operation, dimension: int) -> bool:
 def _through_reshape(old: list[int], new: list[int], cut: Cut) -> Cut | None:
     """Where the same indices are in an array of the same elements."""
     before = prod(old[: cut.dimension]) * cut.outer
+    if not before * cut.size:
+        return None  # of an array without elements
     for dimension, size in enumerate(new):
         start = prod(new[:dimension])
         end = start * size

@@ -20,6 +20,7 @@ from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.signature import quoted
 from shmap_compiler.unjit.spelling.draws import is_draw, spelled_draw
 from shmap_compiler.unjit.spelling.operation import Op, Row
+from shmap_compiler.unjit.types import element_of
 
 _REDUCTIONS = {
     "stablehlo.add": "lax.psum",
@@ -61,7 +62,8 @@ def _all_reduce(op: Op) -> Code | None:
         gathered = call("lax.all_gather", op.exact(0), groups[0], **groups[1])
         return call("lax.reduce", gathered, one, "lax.mul", "(0,)")
     function = _REDUCTIONS.get(name)
-    if function is None:
+    is_bitwise = name in ("stablehlo.or", "stablehlo.and")
+    if function is None or (is_bitwise and element_of(op.result) != "i1"):
         return None
     return call(function, _arrays(op), groups[0], **groups[1])
 

@@ -88,7 +88,8 @@ def _barrier(op: Op) -> Code:
 def _operator(op: Op) -> Code:
     left, right = together(op, [0, 1])
     if element_of(op.result) == "i1" and op.name in ("add", "multiply"):
-        return binary(left, "|" if op.name == "add" else "&", right, layout.AND)
+        is_or = op.name == "add"
+        return binary(left, "|" if is_or else "&", right, layout.OR if is_or else layout.AND)
     if op.name == "divide" and dtype_of(op.result).kind in "iu":
         return call("lax.div", *op.all_exact())
     sign, level = _OPERATORS[op.name]

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import shmap_passes
 from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from run_module import run_module
 from shmap_passes.ir.find_ops import find_ops
@@ -19,6 +21,8 @@ from shmap_passes.ir.ops import terminator
 from shmap_passes.overlap.find.cuts import Cut, cut_of_operand, cut_through
 from shmap_passes.overlap.find.row_sums import kept_dimension
 from shmap_passes.overlap.rewrite.pieces import compute, empty, join, take
+
+from shmap_compiler import shard_map
 
 
 def values(*shapes):
@@ -228,3 +232,17 @@ def returns(module, end, results):
     with ir.InsertionPoint(end), ir.Location.unknown():
         ir.Operation.create("func.return", operands=results)
     end.erase()
+
+
+def test_exchanges_of_arrays_without_elements_are_left():
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
+
+    def experts(x, w):
+        y = lax.all_to_all(x, "i", 0, 1, tiled=True)
+        return lax.all_to_all(jnp.einsum("etd,edf->etf", y, w), "i", 1, 0, tiled=True)
+
+    split = {"in_specs": (P(None, "i"), P("i")), "out_specs": P(None, "i")}
+    lowered = shard_map(experts, mesh=mesh, **split).lower(
+        jnp.zeros((8, 0, 8)), jnp.zeros((8, 8, 4)), overlap="force"
+    )
+    assert lowered.compile()(jnp.zeros((8, 0, 8)), jnp.zeros((8, 8, 4))).shape == (8, 0, 4)
