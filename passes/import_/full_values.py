@@ -13,7 +13,7 @@ operands and results are split equally (splits.py); what nothing says is whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -23,7 +23,7 @@ from ..ir.collective_ops import is_axis_index
 from ..ir.elementwise import ELEMENTWISE
 from ..ir.inline_calls import callee
 from ..ir.ops import is_token, terminator
-from ..ir.types import Value
+from ..ir.types import BlockArgument, Value
 from .crossing import Crossing
 from .outside_ops import (
     CONTROL_FLOW,
@@ -55,15 +55,16 @@ class FullValues:
     acting: set[str]
     splits: Splits
     outside: list[ir.Operation] = field(default_factory=list)
+    _arguments: list[BlockArgument] = field(default_factory=list, init=False)
     _said_to_be_whole: set[Value] = field(default_factory=set)
 
     def add_main(self, block: ir.Block) -> None:
         """Reads @main."""
-        for argument in block.arguments:
-            if not is_token(argument.type):
-                self.splits.add(argument)
-                if self.splits.hints.get(argument) == Placement.whole(argument.type):
-                    self._said_to_be_whole.add(argument)
+        self._arguments = [each for each in block.arguments if not is_token(each.type)]
+        for argument in self._arguments:
+            self.splits.add(argument)
+            if self.splits.hints.get(argument) == Placement.whole(argument.type):
+                self._said_to_be_whole.add(argument)
         self.add_block(block)
         for value in terminator(block).operands:
             if value in self.splits.blocks:
@@ -209,7 +210,26 @@ class FullValues:
         return has_effect(op) or bool(called & self.acting)
 
     def summands(self) -> list[Violation]:
-        """A violation for each op on an array of which each device holds a summand."""
+        """A violation for each op on an array of which each device holds a summand.
+
+        And for each argument that would be one, but has a sharding of its own that says otherwise.
+        """
+        return [*self._arguments_as_summands(), *self._ops_on_summands()]
+
+    def _arguments_as_summands(self) -> Iterator[Violation]:
+        for argument in self._arguments:
+            given = self.splits.hints.get(argument)
+            if given is None or given.unreduced.axes or not self.splits.is_full(argument):
+                continue
+            found = self.splits.placement(argument)
+            if found.unreduced.axes:
+                yield Violation(
+                    argument.location,
+                    f"argument {argument.arg_number} is whole by its sharding, and a region takes "
+                    f"summands of it, split as {found}; make the summands in a region",
+                )
+
+    def _ops_on_summands(self) -> list[Violation]:
         return [
             Violation(
                 op.location,

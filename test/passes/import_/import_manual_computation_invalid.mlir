@@ -351,3 +351,22 @@ module @notes_with_another_mesh attributes {mhlo.frontend_attributes = {xla.sdy.
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+module @an_argument_that_is_whole_would_become_summands {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{argument 0 is whole by its sharding, and a region takes summands of it, split as [{}] unreduced={i}; make the summands in a region}}
+  func.func public @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> tensor<8xf32> {
+    %0 = sdy.sharding_constraint %x <@mesh, [{}], unreduced={"i"}> : tensor<8xf32>
+    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{}], unreduced={"i"}>] out_shardings=[<@mesh, [{}]>] manual_axes={"i"} (%b: tensor<8xf32>) {
+      %2 = "stablehlo.all_reduce"(%b) <{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}> ({
+      ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+        %s = stablehlo.add %l, %r : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<8xf32>) -> tensor<8xf32>
+      sdy.return %2 : tensor<8xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+}
