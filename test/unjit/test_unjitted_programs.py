@@ -389,3 +389,16 @@ def test_arrays_without_rows_keep_their_columns(spec):
     program = Jitted(lambda x, w: jnp.sin(x) @ w, (np.zeros((0, 8)), np.ones((8, 4))), (spec, P()))
     made = unjit(program.jitted(), *program.args)
     assert "jnp.zeros((0, 4), jnp.float32)" in made.as_python()
+
+
+@pytest.mark.parametrize("start", [-12, -1, 1, 12])
+def test_slices_begin_where_xla_begins_them(start):
+    def both(x, k):
+        part = jax.lax.dynamic_slice(x, (k, 0), (2, 4), allow_negative_indices=False)
+        return jax.lax.dynamic_update_slice(x, 2 * part, (k, 0))
+
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    program = Jitted(both, (x, np.int32(1)), (P("j"), P()), P("j"))
+    made = unjit(program.jitted(), *program.args)
+    expected = program.jitted()(x, np.int32(start))
+    np.testing.assert_array_equal(made.shard_map()(x, np.int32(start)), expected)

@@ -10,6 +10,7 @@ from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.jax_compat import setting
 from shmap_compiler.unjit import layout
+from shmap_compiler.unjit.affine_numbers import AffineNumbers
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.spelling.operation import Op, Row
 from shmap_compiler.unjit.types import dtype_of, shape_of
@@ -90,10 +91,13 @@ def _dynamic_slice(op: Op) -> Code:
     cut = [dim for dim, size in enumerate(shape) if sizes[dim] < size]
     if len(cut) == 1:
         (dim,) = cut
-        start = _index(op, starts[dim])
-        return call("lax.dynamic_slice_in_dim", op.exact(0), start, str(sizes[dim]), axis=str(dim))
+        start, axis = _index(op, starts[dim]), str(dim)
+        clamped = _clamped(op, [starts[dim]])
+        size = str(sizes[dim])
+        return call("lax.dynamic_slice_in_dim", op.exact(0), start, size, axis=axis, **clamped)
     indices = display("(", _indices(op, starts), ")")
-    return call("lax.dynamic_slice", op.exact(0), indices, numbers(sizes))
+    clamped = _clamped(op, starts)
+    return call("lax.dynamic_slice", op.exact(0), indices, numbers(sizes), **clamped)
 
 
 def _dynamic_update_slice(op: Op) -> Code:
@@ -102,18 +106,27 @@ def _dynamic_update_slice(op: Op) -> Code:
     cut = [dim for dim, size in enumerate(whole) if part[dim] < size]
     if len(cut) == 1:
         (dim,) = cut
-        start = _index(op, starts[dim])
-        return call(
-            "lax.dynamic_update_slice_in_dim", op.exact(0), op.exact(1), start, axis=str(dim)
-        )
+        arrays, start, axis = (op.exact(0), op.exact(1)), _index(op, starts[dim]), str(dim)
+        clamped = _clamped(op, [starts[dim]])
+        return call("lax.dynamic_update_slice_in_dim", *arrays, start, axis=axis, **clamped)
     indices = display("(", _indices(op, starts), ")")
-    return call("lax.dynamic_update_slice", op.exact(0), op.exact(1), indices)
+    return call(
+        "lax.dynamic_update_slice", op.exact(0), op.exact(1), indices, **_clamped(op, starts)
+    )
+
+
+def _clamped(op: Op, starts: Sequence[Value]) -> dict[str, str]:
+    """Keeps `lax` from counting negative starts from the end; StableHLO takes 0 for them."""
+    known = AffineNumbers(op.values.mesh)
+    found = [known.read(start) for start in starts]
+    is_positive = all(each is not None and int(each.first.min()) >= 0 for each in found)
+    return {} if is_positive else {"allow_negative_indices": "False"}
 
 
 def _index(op: Op, value: Value) -> Code:
     """A start index: of constants the number alone."""
     known = op.values.constant(value)
-    return op.values.exact(value) if known is None else Code(str(int(known)))
+    return op.values.exact(value) if known is None else Code(str(max(0, int(known))))
 
 
 def _indices(op: Op, starts: Sequence[Value]) -> list[Code]:
