@@ -37,14 +37,14 @@ from ..analysis.replication import Varying, infer
 from ..base import Pass, PassRefused, Violation
 from ..ir.body_form import BodyForm, read_body_form
 from ..ir.collective_ops import (
-    COLLECTIVES,
     GROUPS,
     PERMUTE,
-    call_target,
     device_ids,
     group_axes,
+    is_collective,
     is_ragged_all_to_all,
     ragged_groups,
+    short_name,
 )
 from ..ir.inline_calls import callee, functions_of
 from ..ir.ops import terminator
@@ -106,7 +106,7 @@ class _Checker:
     def block(self, block: ir.Block, around: _Around) -> Iterator[Violation]:
         for view in block.operations:
             op = view.operation
-            if op.name in COLLECTIVES or is_ragged_all_to_all(op):
+            if is_collective(op):
                 yield from self._collective(op, around)
             elif op.name == "func.call":
                 yield from self._call(callee(op), around)
@@ -178,7 +178,7 @@ class _Checker:
         why = f'the {what} varies along "{clash[0]}" since {described(start)}'
         return Violation(
             op.location,
-            f"{_shown(op)} over {quoted(over)} is inside of "
+            f"{short_name(op)} over {quoted(over)} is inside of "
             f"{'an' if kind == 'if' else 'a'} {kind} whose {decides}: devices that reach it wait "
             f"for those that do not; {repair}",
             notes=(
@@ -186,8 +186,3 @@ class _Checker:
                 Violation(start.location, why),
             ),
         )
-
-
-def _shown(op: ir.Operation) -> str:
-    is_call = op.name == "stablehlo.custom_call"
-    return call_target(op) if is_call else op.name.removeprefix("stablehlo.")

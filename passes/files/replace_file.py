@@ -50,8 +50,8 @@ def _rename_over(target: str, contents: bytes, mode: int | None) -> None:
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target)
     temporary = os.path.join(folder, f".{name[:32]}.{secrets.token_hex(8)}")
-    # A new file has the permissions that `open` gives it.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    # Unlike one of `tempfile`, a new file gets the permissions that `open` gives, by the umask.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     handle = os.open(temporary, flags, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:

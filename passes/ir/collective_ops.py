@@ -69,6 +69,17 @@ def is_axis_index(op: ir.Operation) -> bool:
     return op.name == "stablehlo.custom_call" and call_target(op) == AXIS_INDEX
 
 
+def is_collective(op: ir.Operation) -> bool:
+    """Whether devices meet in an op: one of StableHLO's collectives, or a ragged_all_to_all."""
+    return op.name in COLLECTIVES or is_ragged_all_to_all(op)
+
+
+def short_name(op: ir.Operation) -> str:
+    """The name of an op, or of what a custom call calls, without that of the dialect."""
+    is_call = op.name == "stablehlo.custom_call"
+    return call_target(op) if is_call else op.name.removeprefix("stablehlo.")
+
+
 def is_ragged_all_to_all(op: ir.Operation) -> bool:
     """Whether `op` is this collective of XLA's, for which StableHLO has no operation."""
     return op.name == "stablehlo.custom_call" and call_target(op) == RAGGED_ALL_TO_ALL

@@ -92,7 +92,7 @@ def _is_integer(value: Unchecked) -> bool:
 
 
 def _integer(value: Unchecked) -> int | None:
-    """None for what is no integer, or not known yet."""
+    """The integer; None if it is not one, or is still being traced."""
     if isinstance(value, Tracer):
         return None
     try:

@@ -4,7 +4,6 @@ JAX's own batching rules apply a collective to the positions of the vmapped axis
 is not enough if the vmapped dimension is itself split over mesh axes (`spmd_axis_name`), and most
 of them do not accept a collective that also names other axes. Inside a body such collectives are
 decomposed by the `split` rules of their records; every other use of a primitive keeps JAX's rule.
-Inside a body reductions also keep weak types.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextvars import ContextVar
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import source_info_util
-from jax.extend.core import Primitive
 from jax.interpreters import batching
 
 from shmap_compiler.base.errors import BodyError, Problem
@@ -56,26 +53,16 @@ class SplitName:
 
 
 _body: ContextVar[str | None] = ContextVar("body", default=None)
-_keeps_weak_types: ContextVar[bool] = ContextVar("keeps_weak_types", default=False)
-_in_cache_keys = jax.make_user_context(default_value=False)
-"""JAX keeps the types that primitives infer."""
 
 
 @contextlib.contextmanager
-def body(who: str, *, keeps_weak_types: bool = False) -> Iterator[None]:
-    """The rules below apply in this context, which traces the function that `who` describes.
-
-    Args:
-      keeps_weak_types: whether a reduction of a Python number over mesh axes is as weakly typed as
-        the number, as under `jax.shard_map` with `check_vma`. Otherwise JAX makes it an array.
-    """
-    tokens = _body.set(who), _keeps_weak_types.set(keeps_weak_types)
+def body(who: str) -> Iterator[None]:
+    """The rules below apply in this context, which traces the function that `who` describes."""
+    token = _body.set(who)
     try:
-        with _in_cache_keys(keeps_weak_types):
-            yield
+        yield
     finally:
-        _body.reset(tokens[0])
-        _keeps_weak_types.reset(tokens[1])
+        _body.reset(token)
 
 
 def _batch(primitive, form, ordinary, axis_data, args, dims, **params):
@@ -144,23 +131,6 @@ def _register() -> None:
         )
         if form.register_derivative is not None:
             form.register_derivative(primitive, lambda: _body.get() is not None)
-        if form.positional:
-            _keep_weak_types_of(primitive)
-
-
-def _keep_weak_types_of(primitive: Primitive) -> None:
-    ordinary = primitive.abstract_eval
-
-    def abstract_eval(*avals, axes, **params):
-        found, effects = ordinary(*avals, axes=axes, **params)
-        if not _keeps_weak_types.get() or any(isinstance(axis, int) for axis in axes):
-            return found, effects
-        if isinstance(found, (list, tuple)):
-            outs = [t.update(weak_type=x.weak_type) for t, x in zip(found, avals, strict=True)]
-            return outs, effects
-        return found.update(weak_type=avals[0].weak_type), effects
-
-    primitive.def_effectful_abstract_eval(abstract_eval)
 
 
 _register()

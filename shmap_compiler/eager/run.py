@@ -19,7 +19,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.untyped import AnyValue
-from shmap_compiler.collectives import collective_errors, vmapped_axes
+from shmap_compiler.collectives import collective_errors, vmapped_axes, weak_types
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
 from shmap_compiler.eager.operations import Rules
@@ -59,7 +59,8 @@ def run_body(
             jex_core.set_current_trace(trace),
             jax.disable_jit(jit_is_disabled),
             varying_types(trace.rules.typed),
-            vmapped_axes.body(trace.who, keeps_weak_types=trace.rules.keeps_weak_types),
+            vmapped_axes.body(trace.who),
+            weak_types.kept(trace.rules.keeps_weak_types),
         ):
             try:
                 return [trace.stage_value(x) for x in body()]

@@ -46,17 +46,18 @@ def key(fun: Function, options: dict[str, Setting]) -> Hashable:
     Args:
       options: the other arguments of shard_map. They are not checked yet, and may be anything.
     """
-    if not isinstance(fun, FunctionType):
-        return None
+    found = _options_key(options) if isinstance(fun, FunctionType) else None
+    variables = None if found is None else variables_key(fun)
+    return None if variables is None else (found, variables)
+
+
+def _options_key(options: dict[str, Setting]) -> Hashable:
     try:
         leaves, structure = jax.tree.flatten(options, is_leaf=lambda leaf: leaf is None)
     except (TypeError, ValueError):
         return None
     found = structure, tuple((type(leaf), leaf) for leaf in leaves)
-    if not is_hashable(found):
-        return None
-    variables = variables_key(fun)
-    return None if variables is None else (found, variables)
+    return found if is_hashable(found) else None
 
 
 def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Mapped | None:
@@ -69,7 +70,7 @@ def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Ma
     if not isinstance(mapped, kind):
         return None
     # A list or dict of specs may have been changed since.
-    return mapped if key(fun, mapped.options) == wanted else None
+    return mapped if _options_key(mapped.options) == _options_key(options) else None
 
 
 def keep(mapped: Mapped) -> None:

@@ -15,10 +15,9 @@ from jax.interpreters import mlir
 from jax.interpreters.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from shmap_passes.ir.collective_ops import (
-    COLLECTIVES,
-    RAGGED_ALL_TO_ALL,
     is_axis_index,
-    is_ragged_all_to_all,
+    is_collective,
+    short_name,
 )
 from shmap_passes.ir.ops import walk
 
@@ -119,10 +118,10 @@ def _read(text: str) -> _Module:
 def _communicating(root: ir.Operation) -> Iterator[str]:
     others = ("stablehlo.partition_id", "stablehlo.replica_id", "stablehlo.send", "stablehlo.recv")
     for op in walk(root):
-        if op.name in COLLECTIVES or op.name in others or is_axis_index(op):
+        if is_collective(op):
+            yield f"stablehlo.{short_name(op)}"
+        elif op.name in others or is_axis_index(op):
             yield op.name
-        elif is_ragged_all_to_all(op):
-            yield RAGGED_ALL_TO_ALL
 
 
 def _type(type_: ir.Type) -> tuple[tuple[int, ...], np.dtype]:

@@ -96,7 +96,7 @@ def _position(x: ArrayLike, axis: str | int, positional: Function, extremum: Fun
     x = lax.stop_gradient(x)
     index, size = lax.axis_index(axis), lax.axis_size(axis)
     candidate = jnp.where(x == extremum(x, axis), index, size)
-    # A NaN comes before all numbers, of which the extremum may know or not.
+    # A NaN comes before all numbers, whether or not the extremum propagates it.
     first = lax.pmin(jnp.where(jnp.isnan(x), index - size, candidate), axis)
     return jnp.where(first < 0, first + size, first)
 

@@ -9,12 +9,10 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from shmap_passes.ir.collective_ops import (
-    COLLECTIVES,
     GROUPS,
     RAGGED_ALL_TO_ALL,
     device_ids,
     group_axes,
-    is_ragged_all_to_all,
     lists_one_replica,
     ragged_groups,
     split_group_axes,
@@ -32,11 +30,6 @@ from shmap_compiler.simulate.part_axes import FinerMesh, ImpossiblePart, part_of
 from shmap_compiler.simulate.places import SourcePlace, place_of
 from shmap_compiler.simulate.segments import elementwise
 from shmap_compiler.simulate.steps import Collective, Step, Unsupported
-
-
-def is_collective(op: ir.Operation) -> bool:
-    """Whether devices meet in an op."""
-    return op.name in COLLECTIVES or is_ragged_all_to_all(op)
 
 
 def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) -> Step:

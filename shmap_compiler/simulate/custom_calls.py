@@ -6,12 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
-from shmap_passes.ir.collective_ops import call_target, indexed_axes, is_axis_index
+from shmap_passes.ir.collective_ops import (
+    call_target,
+    indexed_axes,
+    is_axis_index,
+    is_collective,
+)
 from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler.simulate import lapack
 from shmap_compiler.simulate.arithmetic import poisoned
-from shmap_compiler.simulate.collective_steps import collective_step, is_collective, not_on_mesh
+from shmap_compiler.simulate.collective_steps import collective_step, not_on_mesh
 from shmap_compiler.simulate.crossings import INTO, OUT_OF, crossing_call, shape
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.numbering import Numbering

@@ -243,3 +243,13 @@ def test_bits_have_32_bits_where_jax_draws_64_by_default():
         made = unjit(jitted, KEY, x)
         np.testing.assert_array_equal(made.shard_map()(KEY, x), jitted(KEY, x))
     assert "(8,), jnp.uint32)" in made.as_python()
+
+
+def test_block_keys_need_numbers_that_do_not_depend_on_each_other():
+    def noise(key):
+        return jax.random.normal(block_key(key, (16,), P("i")), (4,))
+
+    draw = shard_map(noise, mesh=jax.make_mesh((4,), ("i",)), in_specs=P(), out_specs=P("i"))
+    refused = pytest.raises(ArgumentTypeError, match="jax_threefry_partitionable")
+    with jax.threefry_partitionable(False), refused:
+        draw(jax.random.key(0))
