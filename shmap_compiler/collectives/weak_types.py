@@ -17,7 +17,7 @@ JAX infers the type of a result once, and keeps it with the values of such conte
 """
 
 
-def _register(primitive: Primitive) -> None:
+def _keep_weak_types(primitive: Primitive) -> None:
     ordinary = primitive.abstract_eval
 
     def abstract_eval(x, *, axes, **params):
@@ -29,5 +29,6 @@ def _register(primitive: Primitive) -> None:
     primitive.def_effectful_abstract_eval(abstract_eval)
 
 
-for _primitive in (lax.psum_p, lax.pmax_p, lax.pmin_p):
-    _register(_primitive)
+_keep_weak_types(lax.psum_p)
+_keep_weak_types(lax.pmax_p)
+_keep_weak_types(lax.pmin_p)
