@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,8 @@ class WorkerProcess:
         process = self._process = self._process or self._start()
         deadline = time.monotonic() + seconds
         try:
-            process.stdin.write(LENGTH.pack(len(message)) + message)
-            process.stdin.flush()
+            self._send(LENGTH.pack(len(message)))
+            self._send(message)
             (length,) = LENGTH.unpack(self._receive(LENGTH.size, deadline))
             return self._receive(length, deadline)
         except (EOFError, BrokenPipeError):
@@ -95,6 +96,12 @@ class WorkerProcess:
             env=environment,
         )
 
+    def _send(self, data: bytes) -> None:
+        """Linux writes at most 2 GiB at a time."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._process.stdin.fileno(), rest) :]
+
     def _receive(self, count: int, deadline: float) -> bytes:
         parts = bytearray()
         pipe = self._process.stdout.fileno()
@@ -107,6 +114,19 @@ class WorkerProcess:
                 raise EOFError
             parts += part
         return bytes(parts)
+
+
+def end_with_starter() -> None:
+    """Has a worker exit as soon as the process that started it is gone, whatever it is doing.
+
+    That process holds the worker's standard input open, and sends nothing.
+    """
+
+    def wait() -> None:
+        os.read(sys.stdin.fileno(), 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def reason_of_abort(log: str) -> str:

@@ -20,8 +20,8 @@ from shmap_passes.ir.collective_ops import (
 
 from shmap_compiler.base.device_groups import group_axes as axes_of_groups
 from shmap_compiler.base.device_groups import pair_axes
-from shmap_compiler.base.untyped import Function
-from shmap_compiler.simulate.collectives import result_of
+from shmap_compiler.base.untyped import AnyValue, Function
+from shmap_compiler.simulate.collectives import Group, Result, result_of
 from shmap_compiler.simulate.cuts import Groups
 from shmap_compiler.simulate.interpreter import shared
 from shmap_compiler.simulate.module import ReadModule
@@ -43,15 +43,35 @@ def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) 
     except _UnknownDevices as error:
         return not_on_mesh(op, str(error), numbering)
     result = result_of(op, _general)
+    if left_out := _left_out(groups, module):
+        if op.name != "stablehlo.collective_broadcast":
+            return not_on_mesh(op, f"groups that leave out device {left_out[0]}", numbering)
+        result = _zeros_in(left_out, result)
     if op.name == "stablehlo.custom_call":
         place = SourcePlace(f"stablehlo.{RAGGED_ALL_TO_ALL}", place.line)
     return Collective(place, *numbers, groups, axes=axes, result=result)
 
 
+def _left_out(groups: Groups, module: ReadModule) -> list[int]:
+    """The devices that no group lists."""
+    return sorted(set(range(module.mesh.size)).difference(*groups))
+
+
+def _zeros_in(devices: list[int], ordinary: Result) -> Result:
+    """A collective in which some devices take no part and receive zeros."""
+
+    def result(group: Group, operands: list[list[AnyValue]]) -> list[list[AnyValue]]:
+        if group[0] in devices:
+            return [[np.zeros_like(x) for x in received] for received in operands]
+        return ordinary(group, operands)
+
+    return result
+
+
 def not_on_mesh(op: ir.Operation, found: str, numbering: Numbering) -> Unsupported:
     """The step of an op that names devices or axes that the mesh does not have."""
     fix = "name others; shmap-opt --shmap-verify checks a whole module"
-    needed = "devices and axes that the mesh has"
+    needed = "devices and axes that the mesh has, and each device in a group"
     return Unsupported(place_of(op), *numbering.around(op), found, fix, needed)
 
 

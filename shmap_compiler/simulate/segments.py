@@ -65,6 +65,7 @@ def outline(
             ]
         )
     _protect_operands(module)
+    _compare_bits(module)
     return Segment(next(_numbers), _bytecode(module), in_types, out_types)
 
 
@@ -78,6 +79,40 @@ def _protect_operands(module: ir.Module) -> None:
             with ir.InsertionPoint(op), op.location:
                 copy = stablehlo.slice(operand, [0] * len(shape), shape, [1] * len(shape))
             op.operands[number] = copy
+
+
+def _compare_bits(module: ir.Module) -> None:
+    """Orders floats totally, NaNs included, where a comparison asks for it.
+
+    The interpreter compares them as IEEE 754 numbers. The bits of a float, those of a negative one
+    but for the sign reversed, are ordered as signed integers (IEEE 754-2019, 5.10).
+    """
+    for op in [each for each in walk(module.operation) if each.name == "stablehlo.compare"]:
+        attribute = op.attributes.get("compare_type")
+        if attribute is None or "TOTALORDER" not in str(attribute):
+            continue
+        with ir.InsertionPoint(op), op.location:
+            ordered = [_ordered_bits(value) for value in op.operands]
+        for number, value in enumerate(ordered):
+            op.operands[number] = value
+        op.attributes["compare_type"] = stablehlo.ComparisonTypeAttr.get("SIGNED")
+
+
+def _ordered_bits(value: Value) -> Value:
+    """Signed integers in the order of floats."""
+    tensor = ir.RankedTensorType(value.type)
+    width = ir.FloatType(tensor.element_type).width
+    type_ = ir.RankedTensorType.get(tensor.shape, ir.IntegerType.get_signless(width))
+    bits = stablehlo.bitcast_convert(type_, value)
+    sign = _splat(type_, width - 1)
+    all_but_sign = _splat(type_, (1 << width - 1) - 1)
+    flipped = stablehlo.and_(stablehlo.shift_right_arithmetic(bits, sign), all_but_sign)
+    return stablehlo.xor(bits, flipped)
+
+
+def _splat(type_: ir.RankedTensorType, value: int) -> Value:
+    attribute = ir.IntegerAttr.get(type_.element_type, value)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
 
 
 def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
@@ -104,6 +139,7 @@ def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
                 replace_operands(copy, mapping)
                 mapping.update(zip(each.operation.results, copy.results, strict=True))
         func.ReturnOp(_to_carriers(mapped.results[0], element))
+    _compare_bits(module)
     return Segment(next(_numbers), _bytecode(module), (element, element), (element,))
 
 

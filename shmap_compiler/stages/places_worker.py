@@ -13,6 +13,7 @@ import sys
 
 import jax
 
+from shmap_compiler.base.worker_process import end_with_starter
 from shmap_compiler.targets import Target
 
 
@@ -29,4 +30,5 @@ def main(text: str, sizes: str) -> int:
 
 
 if __name__ == "__main__":
+    end_with_starter()
     sys.exit(main(*sys.argv[1:]))

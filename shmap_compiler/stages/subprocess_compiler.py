@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -106,13 +107,13 @@ def _run(
         process = subprocess.Popen(
             [sys.executable, "-P", str(worker), *arguments],
             env=_environment(target, is_wide),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
         )
         phase, failure = "start", ""
-        with process:
+        with process, _killed_by_errors(process):
             assert process.stdout is not None, "asked for above"
             for line in process.stdout:
                 report = _report(line)
@@ -131,6 +132,16 @@ def _run(
         if process.returncode:
             raise RuntimeError(f"a defect of {worker.name}\n{log.read()}")
     return reports
+
+
+@contextlib.contextmanager
+def _killed_by_errors(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Waits for a process no longer after a KeyboardInterrupt, or an error of `progress`."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
 
 
 def _environment(target: Target, is_wide: bool) -> dict[str, str]:

@@ -18,6 +18,7 @@ import jax
 
 from shmap_compiler.artifacts import write_executable
 from shmap_compiler.base.jax_compat import compiling_for
+from shmap_compiler.base.worker_process import end_with_starter
 from shmap_compiler.lowering.compiler_options import CompilerOptions, compile_with
 from shmap_compiler.lowering.portable_module import lower_portable
 from shmap_compiler.records.loaded_program import LoadedProgram
@@ -56,4 +57,5 @@ def _report(**what: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_starter()
     sys.exit(main(*sys.argv[1:]))

@@ -112,7 +112,9 @@ def _implementation(whole: tuple[int, ...]) -> Setting:
         return (high ^ low).astype(f"uint{width}")
 
     def split(data: AnyValue, shape: Sequence[int]) -> AnyValue:
-        keys = jax.random.split(data[:_WORDS], tuple(shape))
+        # Keys without a type would be split as those of jax_default_prng_impl are.
+        key = jax.random.wrap_key_data(data[:_WORDS], impl="threefry2x32")
+        keys = jax.random.key_data(jax.random.split(key, tuple(shape)))
         starts = jnp.broadcast_to(data[_WORDS:], (*shape, len(whole)))
         return jnp.concatenate([keys, starts], axis=-1)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
-from shmap_passes.ir.ops import free_values, replace_operands
+from shmap_passes.ir.ops import defining_op, free_values, replace_operands, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.errors import ArgumentTypeError, Problem, ShmapError
@@ -61,7 +61,11 @@ def call_stablehlo(text: str, *operands: AnyValue) -> PyTree:
 
 
 def outline(ops: Sequence[ir.Operation], outputs: Sequence[Value]) -> tuple[list[Value], str]:
-    """The values that operations read, and a module that computes some of their results."""
+    """The values that operations read, and a module that computes some of their results.
+
+    Regions cannot read arguments of the module: constants that they read are part of it.
+    """
+    ops = [*_read_by_regions(ops), *ops]
     inputs = free_values(ops)
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
@@ -75,6 +79,17 @@ def outline(ops: Sequence[ir.Operation], outputs: Sequence[Value]) -> tuple[list
             mapping.update(zip(op.results, copy.results, strict=True))
         func.ReturnOp([mapping[value] for value in outputs])
     return inputs, str(module.operation.get_asm(enable_debug_info=False))
+
+
+def _read_by_regions(ops: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """The constants around operations that their regions read."""
+    inner = [each for op in ops if len(op.regions) for each in walk(op) if each != op]
+    makers = dict.fromkeys(defining_op(value) for value in free_values(inner))
+    return [
+        op
+        for op in makers
+        if op is not None and op.name == "stablehlo.constant" and op not in (*ops, *inner)
+    ]
 
 
 def definition(name: str, text: str) -> list[str]:

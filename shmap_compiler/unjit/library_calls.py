@@ -12,9 +12,15 @@ from typing import Any
 
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import COLLECTIVES, is_axis_index
-from shmap_passes.ir.ops import defining_op, free_values
+from shmap_passes.ir.ops import defining_op
 
-from shmap_compiler.unjit.replacing_call import ReplacingCall, as_call, constants, is_inside
+from shmap_compiler.unjit.replacing_call import (
+    ReplacingCall,
+    as_call,
+    behind,
+    constants,
+    is_inside,
+)
 from shmap_compiler.unjit.spelling.draws import is_draw
 from shmap_compiler.unjit.types import is_tensor
 from shmap_compiler.unjit.user_calls import library_call_at
@@ -53,7 +59,7 @@ def find_calls(block: ir.Block, outermost: str) -> Iterator[ReplacingCall]:
                 if not any(map(_is_used_around, ops[: count - 1], [ops[:count]] * count))
             ]
             # Where the derivative uses what is computed on the way, the call's result is among it.
-            parts = [_behind(op, ops) for op in ops if _is_result(op)]
+            parts = [behind(op.results[0], ops) for op in ops if _is_result(op)]
             for part in [*wholes, *parts[-_MOST_RESULTS:][::-1]]:
                 found = as_call(part, text)
                 if found is not None:
@@ -71,16 +77,6 @@ def _is_result(op: ir.Operation) -> bool:
     """Whether a result is used by the program, and not only by its derivative."""
     users = [use.owner.operation for result in op.results for use in result.uses]
     return not all(is_backward(str(user.location)) for user in users)
-
-
-def _behind(last: ir.Operation, ops: Sequence[ir.Operation]) -> list[ir.Operation]:
-    """Those of some operations that one of them needs, in order."""
-    needed = {last}
-    for op in reversed(ops):
-        if op in needed:
-            sources = [defining_op(value) for value in free_values([op])]
-            needed.update(each for each in sources if each is not None and each in ops)
-    return [op for op in ops if op in needed]
 
 
 def _connected(group: list[ir.Operation]) -> Iterator[list[ir.Operation]]:

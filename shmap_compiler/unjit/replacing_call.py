@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxlib.mlir import ir
-from shmap_passes.ir.ops import free_values
+from shmap_passes.ir.ops import defining_op, free_values
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.unjit.constants import Constants
@@ -92,9 +92,25 @@ def _double_quoted(text: str) -> str:
 
 
 def as_call(ops: Sequence[ir.Operation], text: str, definition: str = "") -> ReplacingCall | None:
-    """The operations as a call, if it computes the same."""
-    if len(ops) == 1 and not text.startswith("jnp.einsum("):
-        return None
+    """The first of the operations that compute what a call computes, as that call.
+
+    One operation is as plain as a call, but for `jnp.einsum`. In the source, `jnp.abs(x) * 1.001`
+    and `jnp.abs(x).clip(2, 3)` begin where a call begins, too: the last operation is only the
+    call's if the others do not agree with the call without it.
+    """
+    is_plainer = text.startswith("jnp.einsum(")
+    found = _equal_call(ops, text, definition) if len(ops) > 1 or is_plainer else None
+    while found is not None:
+        parts = [behind(operand, found.ops) for operand in found.ops[-1].operands]
+        shorter = (_equal_call(part, text, definition) for part in parts if part)
+        first = next(filter(None, shorter), None)
+        if first is None:
+            return found if len(found.ops) > 1 or is_plainer else None
+        found = first
+    return None
+
+
+def _equal_call(ops: Sequence[ir.Operation], text: str, definition: str) -> ReplacingCall | None:
     last = ops[-1]
     if len(last.results) != 1:
         return None
@@ -112,6 +128,16 @@ def as_call(ops: Sequence[ir.Operation], text: str, definition: str = "") -> Rep
     if order is None:
         return None
     return ReplacingCall(tuple(ops), tuple(inputs[k] for k in order), text, definition)
+
+
+def behind(value: Value, ops: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """Those of some operations that a value needs, in order."""
+    found = defining_op(value)
+    needed = {found}
+    for op in reversed(ops):
+        if op in needed:
+            needed.update(defining_op(each) for each in free_values([op]))
+    return [op for op in ops if op in needed]
 
 
 def is_inside(op: ir.Operation, ops: Sequence[ir.Operation]) -> bool:

@@ -35,46 +35,62 @@ def order_of_arguments(
       result: the type of its result.
       definition: of the function that is called, unless `jax`, `jnp` or `lax` has it.
     """
-    names = {"jax": jax, "jnp": jnp, "lax": lax}
-    exec(definition, names)
-    rng = np.random.default_rng(0)
-    draws = [[draw(shape, np.dtype(name), rng) for shape, name in types] for draw in _DRAWS]
-    expected: list[np.ndarray] = []
+    expected: tuple[np.ndarray, ...] = ()
     for order in permutations(range(len(types))):
-        given = [f"a{k}" for k in order]
-        parameters = ", ".join(f"a{k}" for k in range(len(types)))
-        code = f"lambda {parameters}: {text.format(*given)}"
-        try:
-            fun = jax.jit(eval(code, names))
-            made = jax.eval_shape(fun, *draws[0])
-            if (tuple(made.shape), made.dtype.name) != result:
-                continue
-            found = [np.asarray(fun(*args)) for args in draws]
-        except Exception:  # The user's call may need what is not here.
+        found = _called(text, definition, types, order, result)
+        if found is None:
             continue
         if not expected:
-            whole = jax.jit(lambda *given: call_stablehlo(module, *given))
-            expected = [np.asarray(whole(*args)) for args in draws]
+            whole, draws = jax.jit(lambda *given: call_stablehlo(module, *given)), _arguments(types)
+            expected = tuple(np.asarray(whole(*args)) for args in draws)
             if not _are_numbers(expected):
                 return None
-            if not all(_matters(whole, k, draws, expected, rng) for k in range(len(types))):
+            if not all(_matters(whole, k, draws, expected) for k in range(len(types))):
                 return None  # whatever it is for: numbers like these do not show it
         if all(map(agree, found, expected)):
             return order
     return None
 
 
+@cache
+def _arguments(types: tuple[Type, ...]) -> tuple[tuple[AnyValue, ...], ...]:
+    """Random arguments, those of each of `_DRAWS`."""
+    rng = np.random.default_rng(0)
+    numpy_types = [(shape, np.dtype(name)) for shape, name in types]
+    return tuple(tuple(draw(*each, rng) for each in numpy_types) for draw in _DRAWS)
+
+
+@cache
+def _called(
+    text: str, definition: str, types: tuple[Type, ...], order: tuple[int, ...], result: Type
+) -> tuple[np.ndarray, ...] | None:
+    """What a call returns for each of `_arguments`; None if it is not of the type `result`."""
+    names = {"jax": jax, "jnp": jnp, "lax": lax}
+    exec(definition, names)
+    given = [f"a{k}" for k in order]
+    parameters = ", ".join(f"a{k}" for k in range(len(types)))
+    draws = _arguments(types)
+    try:
+        fun = jax.jit(eval(f"lambda {parameters}: {text.format(*given)}", names))
+        made = jax.eval_shape(fun, *draws[0])
+        if (tuple(made.shape), made.dtype.name) != result:
+            return None
+        return tuple(np.asarray(fun(*args)) for args in draws)
+    except Exception:  # The user's call may need what is not here.
+        return None
+
+
 def _any(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
     if dtype.kind == "b":
         return jnp.asarray(rng.random(shape) < 0.5)
-    if dtype.kind in "iu":
+    if _is_integer(dtype):
         return jnp.asarray(rng.integers(0, 4, shape).astype(dtype))
     return jnp.asarray(2 * rng.standard_normal(shape)).astype(dtype)
 
 
 def _positive(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
     """Numbers that have logarithms, and symmetric matrices that have factors."""
-    if dtype.kind in "biu":
+    if dtype.kind == "b" or _is_integer(dtype):
         return _any(shape, dtype, rng)
     values = rng.random(shape)
     if len(shape) > 1 and shape[-1] == shape[-2]:
@@ -82,7 +98,27 @@ def _positive(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator)
     return jnp.asarray(values).astype(dtype)
 
 
-_DRAWS = (_any, _positive)
+def _large(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
+    """Numbers that remainders, masks and bounds change."""
+    if dtype.kind == "b":
+        return _any(shape, dtype, rng)
+    if _is_integer(dtype):
+        limits = np.iinfo(np.int64)
+        wide = rng.integers(limits.min, limits.max, shape, endpoint=True)
+        return jnp.asarray(wide.astype(dtype))
+    return jnp.asarray(200 * rng.standard_normal(shape)).astype(dtype)
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
+    """Where a small number that is added decides."""
+    return jnp.zeros(shape, dtype)
+
+
+_DRAWS = (_any, _positive, _large, _zeros)
+
+
+def _is_integer(dtype: np.dtype) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer)
 
 
 def _matters(
@@ -90,9 +126,9 @@ def _matters(
     k: int,
     draws: Sequence[Sequence[AnyValue]],
     expected: Sequence[np.ndarray],
-    rng: np.random.Generator,
 ) -> bool:
     """Whether another argument in the place of the k-th changes what a function returns."""
+    rng = np.random.default_rng(1)
     for draw, args, result in zip(_DRAWS, draws, expected, strict=True):
         for _ in range(_TRIES):
             other = draw(args[k].shape, args[k].dtype, rng)
@@ -104,17 +140,21 @@ def _matters(
 
 def _are_numbers(draws: Sequence[np.ndarray]) -> bool:
     """Whether each element is a number in one of the draws: NaN equals whatever else fails."""
-    if draws[0].dtype.kind in "biu":
+    if not jnp.issubdtype(draws[0].dtype, jnp.inexact):
         return True
     return bool(np.all(np.any([each == each for each in draws], axis=0)))
 
 
 def agree(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether arrays are equal, up to rounding."""
-    if expected.dtype.kind in "biu":
+    """Whether arrays are equal, up to rounding, and are zero in the same places."""
+    if not jnp.issubdtype(expected.dtype, jnp.inexact):
         return np.array_equal(found, expected)
-    tolerance = default_tolerance(expected.dtype)
+    tolerance, eps = default_tolerance(expected.dtype), float(jnp.finfo(expected.dtype).eps)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     found, expected = found.astype(wide), expected.astype(wide)
-    largest = np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0)
-    return bool(np.allclose(found, expected, rtol=0, atol=tolerance * largest, equal_nan=True))
+    largest = np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0)
+    other = np.where(expected == 0, found, np.where(found == 0, expected, 0))
+    return bool(
+        np.allclose(found, expected, rtol=0, atol=tolerance * largest, equal_nan=True)
+        and np.all(~(np.abs(other) > eps**2 * largest))
+    )

@@ -10,16 +10,18 @@ import ast
 import heapq
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import define_prng_impl
 from jaxlib.mlir import ir
 from shmap_passes.ir.ops import Position
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.untyped import AnyValue, Setting
 from shmap_compiler.unjit.constants import Constants
 from shmap_compiler.unjit.embedded import call_stablehlo, outline
 from shmap_compiler.unjit.same_results import agree
@@ -29,6 +31,10 @@ from shmap_compiler.unjit.user_lines import frames_of
 
 _MOST_OPS = 120
 _MOST_ELEMENTS = 2**22
+_MOST_BITS = 2**32 - 1
+_MOST_DRAWS = 64
+_SPACED_BITS = 2**12
+_NAMES = {"jax": jax, "jnp": jnp}
 _OTHERS = {
     "categorical": ("gumbel",),
     "bernoulli": ("uniform",),
@@ -148,30 +154,67 @@ def _agreeing(
       order: of two arguments of the module, whether they are bits of the first or the second of the
         keys that the function splits its key into; (0,) if the module takes bits of the key itself.
     """
-    found: int | None = None
-    for seed in (0, 1):
-        key = jax.random.key(seed, impl="threefry2x32")
-        keys = [key] if len(order) == 1 else list(jax.random.split(key))
-        bits = [jax.random.bits(keys[k], shape, np.uint32) for k in order]
-        try:
-            fun = eval(f"lambda key: {function}(key, {', '.join(rest)})", {"jax": jax, "jnp": jnp})
-            expected = np.asarray(jax.jit(fun)(key))
-        except Exception:  # The user's call may need what is not here.
-            return None
-        made = jax.jit(lambda *given: call_stablehlo(module, *given))(*bits)
-        arrays = [np.asarray(each) for each in (made if isinstance(made, tuple) else (made,))]
-        agreeing = [
-            k
-            for k, each in enumerate(arrays)
-            if each.shape == expected.shape
-            and each.dtype == expected.dtype
-            and agree(each, expected)
-        ]
-        last = agreeing[-1] if agreeing else None
-        if last is None or (found is not None and found != last):
-            return None
-        found = last
-    return found
+    agreeing: set[int] = set()
+    draws = [jax.random.key(seed, impl="threefry2x32") for seed in (0, 1)]
+    size = max(1, math.prod(shape))
+    count = min(_MOST_DRAWS, math.ceil(_SPACED_BITS / size))
+    spaced = _equally_spaced(max(2, count * size))
+    starts = [np.array([k * size], np.uint32) for k in range(count)]
+    draws += [jax.random.wrap_key_data(start, impl=spaced) for start in starts]
+    made = jax.jit(lambda *given: call_stablehlo(module, *given))
+    try:
+        fun = jax.jit(eval(f"lambda key: {function}(key, {', '.join(rest)})", _NAMES))
+        for number, key in enumerate(draws):
+            keys = [key] if len(order) == 1 else list(jax.random.split(key))
+            expected = np.asarray(fun(key))
+            results = made(*(jax.random.bits(keys[k], shape, np.uint32) for k in order))
+            arrays = map(np.asarray, results if isinstance(results, tuple) else (results,))
+            same = {k for k, each in enumerate(arrays) if _is_same(each, expected)}
+            agreeing = same if not number else agreeing & same
+            if not agreeing:
+                return None
+    except Exception:  # The user's call may need what is not here.
+        return None
+    return max(agreeing)
+
+
+def _is_same(found: np.ndarray, expected: np.ndarray) -> bool:
+    is_alike = found.shape == expected.shape and found.dtype == expected.dtype
+    return is_alike and agree(found, expected)
+
+
+@cache
+def _equally_spaced(count: int) -> Setting:
+    """A generator of `count` equally spaced bits, from the least to the most, over and over.
+
+    They show a bound that random ones seldom reach. Its keys are where an array begins.
+    """
+
+    def random_bits(data: AnyValue, width: int, shape: Sequence[int]) -> AnyValue:
+        if width != 32:
+            raise NotImplementedError("bits of other widths")
+        number = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape) + data[0]
+        number = number % np.uint32(count)
+        spaced = number * np.uint32(_MOST_BITS // (count - 1))
+        return jnp.where(number == count - 1, np.uint32(_MOST_BITS), spaced)
+
+    def split(data: AnyValue, shape: Sequence[int]) -> AnyValue:
+        # Each begins elsewhere.
+        number = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(*shape, 1)
+        return data + number * np.uint32(count // 3)
+
+    def refuse(*args: AnyValue) -> AnyValue:
+        raise NotImplementedError("seeds and jax.random.fold_in")
+
+    return define_prng_impl(
+        key_shape=(1,),
+        seed=refuse,
+        split=split,
+        random_bits=random_bits,
+        fold_in=refuse,
+        name="equally_spaced",
+        tag="spaced",
+    )
 
 
 def _user_call(

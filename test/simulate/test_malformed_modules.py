@@ -105,6 +105,11 @@ INDEX = (
             ": tensor<2x2xi64>}> : (TYPE) -> TYPE",
             r"device 2; @mesh",
         ),
+        (
+            f'"stablehlo.all_to_all"(%x) <{{{ROWS.replace("2", "1")}replica_groups = dense<[[1]]> '
+            ": tensor<1x1xi64>}> : (TYPE) -> TYPE",
+            "groups that leave out device 0",
+        ),
         (f'"stablehlo.collective_permute"(%x) <{{{PAIRS}}}> : (TYPE) -> TYPE', "device 9; @mesh"),
         (
             f'"stablehlo.all_to_all"(%x) <{{{ROWS}{BY_AXIS}}}> : (TYPE) -> TYPE'.replace(

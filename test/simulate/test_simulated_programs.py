@@ -186,6 +186,57 @@ def test_a_reduction_that_is_more_than_one_operation():
     np.testing.assert_array_equal(found, (full[:4] + full[4:]) * full[4:])
 
 
+def test_devices_that_a_broadcast_leaves_out_receive_zeros():
+    module = """
+    sdy.mesh @mesh = <["i"=4]>
+    func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+        -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+        attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+      %0 = "stablehlo.collective_broadcast"(%x) <{replica_groups = dense<[[2, 0]]>
+          : tensor<1x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }"""
+    found = simulate_module(module, [np.arange(1, 9, dtype=np.float32)])
+    assert found.results[0].tolist() == [5, 6, 0, 0, 5, 6, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2"])
+def test_sorts_order_nans_as_xla_does(dtype):
+    """Sorts compare by TOTALORDER."""
+    numbers = np.array([3, np.nan, -np.inf, -0.0, 0.0, np.inf, -np.nan, -1], dtype)
+
+    def f(b):
+        everything = lax.all_gather(b, "i", tiled=True)
+        order = lax.lt_to_p.bind(everything[:, None], everything[None])
+        return jnp.sort(everything), jnp.argsort(-everything), order
+
+    mapped = on_mesh(f, in_specs=P("i"), out_specs=P())
+    expected = jax.jit(mapped)(numbers)
+    for ours, theirs in zip(mapped.lower(numbers).simulate(numbers).results, expected, strict=True):
+        assert ours.tobytes() == np.asarray(theirs).tobytes()
+
+
+def test_reductions_in_total_order():
+    """The larger of two numbers, where NaN is larger than infinity."""
+    module = """
+    sdy.mesh @mesh = <["i"=2]>
+    func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+        -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
+        attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+      %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %1 = stablehlo.compare GT, %a, %b, TOTALORDER : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        %2 = stablehlo.select %1, %a, %b : tensor<i1>, tensor<f32>
+        stablehlo.return %2 : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }"""
+    numbers = [np.nan, 1, -np.inf, 0.0, np.inf, np.nan, -np.nan, -0.0]
+    found = simulate_module(module, [np.array(numbers, np.float32)]).results[0]
+    np.testing.assert_array_equal(found, [np.nan, np.nan, -np.inf, 0.0])
+    assert not np.signbit(found[3])
+
+
 PARTS = """
 sdy.mesh @mesh = <["i"=8]>
 func.func public @main(%arg0: tensor<8x2xf32>) -> tensor<8x2xf32> {{

@@ -163,6 +163,20 @@ def test_blocks_are_those_of_the_whole(key, draw, shape):
     np.testing.assert_array_equal(by_blocks(key), draw(key, (8, 16)))
 
 
+@pytest.mark.parametrize("default", ["threefry2x32", "rbg"])
+def test_keys_of_blocks_are_split_as_those_of_threefry(default):
+    key = jax.random.key(3, impl="threefry2x32")
+
+    @partial(shard_map, mesh=mesh(), in_specs=P(), out_specs=P("i", "j"))
+    def by_blocks(key):
+        _, last = jax.random.split(block_key(key, (8, 16), P("i", "j")))
+        return jax.random.uniform(last, (2, 8))
+
+    with jax.default_prng_impl(default):
+        found = by_blocks(key)
+    np.testing.assert_array_equal(found, jax.random.uniform(jax.random.split(key)[1], (8, 16)))
+
+
 @pytest.mark.parametrize(
     ("draw", "found"),
     [

@@ -134,3 +134,27 @@ def test_collectives_that_jax_does_not_have_are_named():
     )
     with pytest.raises(NoSpelling, match=r"stablehlo\.all_reduce of a kind that jax\.lax does not"):
         written(text)
+
+
+CANONICAL = """
+    %is_zero_NAME = stablehlo.compare EQ, %NAME, %zero : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %no_minus_NAME = stablehlo.select %is_zero_NAME, %zero, %NAME : tensor<i1>, tensor<f32>
+    %is_nan_NAME = stablehlo.compare NE, %NAME, %NAME : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %of_NAME = stablehlo.select %is_nan_NAME, %nan, %no_minus_NAME : tensor<i1>, tensor<f32>"""
+
+
+@pytest.mark.parametrize(("first", "is_ascending"), [("l", True), ("r", False)])
+def test_sorts_are_ascending_only_if_the_first_number_is_the_smaller(first, is_ascending):
+    second = "r" if first == "l" else "l"
+    text = module(f"""
+    %0 = "stablehlo.sort"(%x) <{{dimension = 1 : i64, is_stable = true}}> ({{
+  ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %nan = stablehlo.constant dense<0x7FC00000> : tensor<f32>
+    {CANONICAL.replace("NAME", "l")}
+    {CANONICAL.replace("NAME", "r")}
+    %less = stablehlo.compare LT, %of_{first}, %of_{second}, TOTALORDER
+        : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+    }}) : ({BLOCK}) -> {BLOCK}""")
+    assert ("lax.sort(" in check(text)) == is_ascending

@@ -167,6 +167,13 @@ def _keys(op: Op) -> int | None:
     if kind in "iub":
         return 1 if plain else None
     # Numbers are compared in total order, after -0 became 0 and all NaN became one.
+    kept: dict[Value, Value] = {}
+    for each in ops[:-2]:
+        if each.name == "stablehlo.select":
+            otherwise = each.operands[2]
+            kept[each.results[0]] = kept.get(otherwise, otherwise)
+    if [kept.get(value) for value in ops[-2].operands] != list(block.arguments)[:2]:
+        return None
     names = sorted(each.name for each in ops[:-2] if each.name != "stablehlo.constant")
     expected = ["stablehlo.compare"] * 4 + ["stablehlo.select"] * 4
     total = compare.word("compare_type") == "TOTALORDER"
