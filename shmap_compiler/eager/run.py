@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -27,6 +28,7 @@ from shmap_compiler.eager.per_device import PerDevice
 from shmap_compiler.eager.trace import EagerTrace
 from shmap_compiler.eager.value import Blocks
 from shmap_compiler.eager.vmapped import Vmapped
+from shmap_compiler.tracing import identity_transposes
 
 
 def run_on_mesh(
@@ -61,6 +63,7 @@ def run_body(
             varying_types(trace.rules.typed),
             vmapped_axes.body(trace.who),
             weak_types.kept(trace.rules.keeps_weak_types),
+            identity_transposes.shown() if trace.rules.watch else contextlib.nullcontext(),
         ):
             try:
                 return [trace.stage_value(x) for x in body()]

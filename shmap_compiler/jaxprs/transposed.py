@@ -37,6 +37,14 @@ def transposes(jaxpr: Jaxpr) -> bool:
     return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
 
 
+def copies_tangents(jaxpr: Jaxpr) -> bool:
+    """Whether a program contains copies that `identity_transposes` left in a derivative."""
+    return names_any(jaxpr, ["copy"]) and any(
+        eqn.primitive.name == "copy" and "jvp(" in str(eqn.source_info.name_stack)
+        for eqn in equations(jaxpr)
+    )
+
+
 def _as_the_user_gave_it(eqn: Eqn) -> dict[str, Parameter]:
     """The parameters of an equation without what JAX made of them by transposition."""
     if eqn.primitive.name != _SOLVER:

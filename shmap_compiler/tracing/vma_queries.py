@@ -7,8 +7,8 @@ does is read from the code that it may reach: what it defines, closes over, or n
 and in modules named there. Code reached in another way, as an argument or by an import inside a
 call, is not scanned. A false positive only costs time.
 
-`jax.lax.pcast` and `all_gather(..., to="invarying")` cast these types, which matters only to the
-backward rules of `custom_vjp` functions.
+`jax.lax.pcast` and `all_gather(..., to="invarying")` cast these types, which matters only to
+derivatives inside of a function, and to the backward rules of `custom_vjp` functions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ _QUESTIONS = _REDUCTIONS | {"manual_axis_type", "mat"}
 _CASTS = frozenset({"pcast", "pvary", "invarying"})
 """What casts a value: two functions, and an argument of `all_gather`."""
 
+_REVERSE = frozenset(
+    {"grad", "value_and_grad", "vjp", "jacrev", "jacobian", "hessian", "linearize"}
+    | {"linear_transpose"}
+)
+"""The functions of JAX that take reverse-mode derivatives, or whose results are transposed."""
+
 _MOST_HELD = 256
 
 _SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
@@ -38,8 +44,11 @@ _SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
 
 
 def asks(fun: Function) -> bool:
-    """Whether code that `fun` may reach names one of the attributes, or casts to reduced."""
-    return _reaches(fun, _QUESTIONS, _reached)
+    """Whether code that `fun` may reach names one of the attributes, or casts to reduced.
+
+    Or differentiates a cast, which leaves no trace without types.
+    """
+    return _reaches(fun, _QUESTIONS, _reached) or (_reaches(fun, _REVERSE, _reached) and casts(fun))
 
 
 def casts_to_reduced(fun: Function) -> bool:

@@ -29,7 +29,12 @@ from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import Aval, Function, Jaxpr
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
-from shmap_compiler.jaxprs.transposed import transposes, transposes_operator_with
+from shmap_compiler.jaxprs.transposed import (
+    copies_tangents,
+    transposes,
+    transposes_operator_with,
+)
+from shmap_compiler.tracing import identity_transposes
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.vma_queries import asks, casts
 
@@ -76,7 +81,8 @@ def trace_by_need(
         except Exception as error:  # a mistake of the user's is raised again without types
             refusal = error
     try:
-        jaxpr = untyped()
+        with identity_transposes.shown():
+            jaxpr = untyped()
     except (AttributeError, TypeError, ValueError) as error:
         if needs_varying_types(error):  # a cast to unreduced
             return trace_unreduced(typed, who)
@@ -86,6 +92,8 @@ def trace_by_need(
             raise
     else:
         if not transposes(jaxpr):
+            if copies_tangents(jaxpr):
+                jaxpr = untyped()
             return jaxpr if refusal else _with_types_that_matter(jaxpr, typed, fun)
     if refusal is None:
         try:

@@ -276,6 +276,41 @@ def test_collectives_along_an_axis_of_a_vmap_beside_a_derivative_inside():
         jax.jit(mapped(shard_map, body)).trace(W, X)
 
 
+JITTED = jax.jit(jax.grad(lambda w, x: lax.sub(w, x).sum()))
+
+IDENTITIES = {
+    "an argument of vjp": lambda w, x: jax.vjp(lambda w: x[:1] + w, w)[1](x[:1])[0],
+    "grad": lambda w, x: jax.grad(lambda w: (w + x[0]).sum())(w),
+    "grad of lax": lambda w, x: jax.grad(lambda w: lax.add(w, x[0])[0])(w),
+    "a difference": lambda w, x: jax.grad(lambda w: lax.sub(w, x[0])[0])(w),
+    "jacrev": lambda w, x: jax.jacrev(lambda w: lax.sub(w, x[0]))(w),
+    "jit of grad": lambda w, x: JITTED(w, x[0]),
+    "the same jit of grad": lambda w, x: JITTED(w, x[0]) * 2,
+    "a position": lambda w, x: jax.grad(
+        lambda w: lax.add(w[0], lax.axis_index("i").astype(w.dtype))
+    )(w),
+    "a cast": lambda w, x: jax.grad(lambda w: lax.pcast(w[0], "i", to="varying"))(w),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_gradients_whose_transposes_are_the_identity(name):
+    """They are sums over devices like any other, and leave no equation in a jaxpr."""
+    body = IDENTITIES[name]
+    expected = jax.jit(mapped(jax.shard_map, body, out_specs=P()))(W, X)
+    ours = mapped(shard_map, body, out_specs=P())
+    np.testing.assert_allclose(jax.jit(ours)(W, X), expected, rtol=1e-6)
+    np.testing.assert_allclose(ours(W, X), expected, rtol=1e-6)
+
+
+def test_forward_mode_leaves_no_copies():
+    def body(w, x):
+        return jax.jvp(lambda w: w + x, (w,), (2 * w,))[1]
+
+    graph = mapped(shard_map, body, out_specs=P("i")).trace(W, X)
+    assert "copy" not in {eqn.primitive.name for eqn in equations(graph.jaxpr)}
+
+
 @pytest.mark.parametrize("name", TRACES)
 def test_only_what_needs_types_is_traced_with_them(name):
     body, traces = TRACES[name]
