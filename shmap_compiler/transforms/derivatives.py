@@ -17,7 +17,7 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import HIGH_PRIMITIVE, open_jaxpr, replace_jaxpr
 from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own, without_transpose
 from shmap_compiler.base.untyped import AnyValue, Aval, Jaxpr
 from shmap_compiler.base.values import has_tangent
@@ -29,6 +29,7 @@ from shmap_compiler.graph.nested_graphs import nested_graphs
 from shmap_compiler.graph.primitive import bind, parameters, shmap_p
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations, names_any
+from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.tracing.trace import retrace
 from shmap_compiler.transforms import rule_types
@@ -213,10 +214,15 @@ def _whole_or_split(spec: PartitionSpec, graph: Graph) -> frozenset[str]:
     return own if graph.check_vma else own - spec.unreduced
 
 
-def _used_axes(graph: Graph) -> set[str]:
-    """The axes that specs mention, and those that collectives name."""
+def _used_axes(graph: Graph) -> Set[str]:
+    """The axes that specs mention, and those that collectives name.
+
+    All, if it calls backward rules of the user's, which may name any.
+    """
     used: set[str] = set()
     for each in nested_graphs(graph):
+        if names_any(each.jaxpr, [CUSTOM_LIN, HIGH_PRIMITIVE, "linear_call"]):
+            return frozenset(graph.manual_axes)
         used.update(*map(specs.own_cotangent_axes, (*each.in_specs, *each.out_specs)))
         used.update(*map(jax_axes, equations(each.jaxpr)))
     return used

@@ -354,3 +354,23 @@ def test_casts_are_ignored_only_where_types_refuse_them(error, raised):
     else:
         np.testing.assert_allclose(jax.jit(call)(W, X), np.sin(W * X), rtol=1e-5, atol=1e-6)
     assert len(traced) == 2
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda ct: jnp.where(lax.axis_index("j") == 1, ct, 0),
+        lambda ct: lax.ppermute(ct, "j", [(0, 1)]),
+        lambda ct: ct * lax.axis_size("j"),
+    ],
+)
+def test_axes_that_only_a_rule_uses_without_check_vma(backward):
+    """Cotangents are shares along all axes, as in JAX."""
+    doubled = with_rule(lambda w, x: 2 * w, lambda w, x, ct: (backward(ct), jnp.zeros_like(x)))
+
+    def body(w, x):
+        return lax.psum((doubled(w, x) * x).sum(), "i")
+
+    found = gradients(shard_map, body, check_vma=False)
+    for ours, theirs in zip(found, gradients(jax.shard_map, body, check_vma=False), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
