@@ -22,6 +22,8 @@ from shmap_compiler.collectives.base import (
 from shmap_compiler.collectives.extremum_derivative import define_derivative, define_in_bodies
 from shmap_compiler.collectives.jax_params import group_params, named_axes
 from shmap_compiler.collectives.record import (
+    NO_KEYS,
+    RANDOM_KEYS,
     Collective,
     Combines,
     JaxForm,
@@ -153,6 +155,7 @@ PSUM = Collective(
     transpose=psum_p,
     invariant_in_jax=True,
     unequal_groups=True,
+    refused_types={RANDOM_KEYS: NO_KEYS},
 )
 
 
@@ -173,7 +176,7 @@ def _extremum(primitive, named, positional, split, fold) -> Collective:
         functions=(name,),
         invariant_in_jax=True,
         unequal_groups=True,
-        refused_types={"c": unordered},
+        refused_types={"c": unordered, RANDOM_KEYS: NO_KEYS},
         xla_rejects=lambda result: jnp.issubdtype(result.dtype, jnp.complexfloating),
     )
 

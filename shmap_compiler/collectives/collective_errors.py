@@ -26,6 +26,7 @@ from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AxisName, DType, Eqn, Parameter
 from shmap_compiler.collectives import JAX_FORMS, record_in_jax_form
 from shmap_compiler.collectives import argument_checks as checks
+from shmap_compiler.collectives.record import RANDOM_KEYS
 from shmap_compiler.collectives.use import Use, listed, use_in_traceback
 
 
@@ -127,7 +128,9 @@ def _is_plain(eqn: Eqn) -> bool:
     """Whether an equation names different axes, and has nothing else that could be wrong."""
     record = record_in_jax_form(eqn.primitive.name)
     axes, rest = eqn.params.get("axes"), eqn.params.keys() - {"axes"}
-    if record is None or record.refused_types or rest - {"axis_index_groups"}:
+    if record is None or rest - {"axis_index_groups"}:
+        return False
+    if any(_kind(getattr(v.aval, "dtype", None)) in record.refused_types for v in eqn.invars):
         return False
     if not isinstance(axes, tuple) or any(type(axis) is not str for axis in axes):
         return False
@@ -159,16 +162,19 @@ def _refused_types(use: Use, dtypes: Sequence[DType]) -> Iterator[Problem]:
     record = record_in_jax_form(use.name)
     if record is None or not record.refused_types:
         return
-    kinds = {np.dtype(d).kind for d in dtypes if _numeric(d)}
+    kinds = set(map(_kind, dtypes))
     for kind, refusal in record.refused_types.items():
         if kind in kinds:
             where = dataclasses.replace(use, name=record.functions[0]).where
-            yield Problem(where, refusal.found, refusal.needed, refusal.fix)
+            problem = TypeProblem if kind == RANDOM_KEYS else Problem
+            yield problem(where, refusal.found, refusal.needed, refusal.fix)
 
 
-def _numeric(dtype: DType) -> bool:
-    """Whether NumPy knows a type. It does not know those of random keys."""
-    return dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended)
+def _kind(dtype: DType) -> str:
+    """The kind of a type for `Collective.refused_types`; "" if there is no type."""
+    if dtype is None:
+        return ""
+    return RANDOM_KEYS if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).kind
 
 
 def _as_jax_says(use: Use, error: Exception) -> Problem:

@@ -25,6 +25,8 @@ from shmap_compiler.collectives.base import (
 )
 from shmap_compiler.collectives.jax_params import group_params
 from shmap_compiler.collectives.record import (
+    NO_KEYS,
+    RANDOM_KEYS,
     Collective,
     Combines,
     JaxForm,
@@ -199,7 +201,8 @@ PSUM_SCATTER = Collective(
             "an operand of type bool",
             "numbers: booleans have no sum",
             "convert first, e.g. x.astype(jnp.int32), as psum does",
-        )
+        ),
+        RANDOM_KEYS: NO_KEYS,
     },
     xla_rejects=lambda result: 0 in result.shape,
 )

@@ -19,7 +19,15 @@ from shmap_compiler.collectives.axis_index import axis_index
 from shmap_compiler.collectives.base import define, replica_groups, same_dimension_batcher
 from shmap_compiler.collectives.jax_params import group_params
 from shmap_compiler.collectives.pbroadcast_transpose import register_transpose
-from shmap_compiler.collectives.record import Collective, JaxForm, Refusal, Result, Waits
+from shmap_compiler.collectives.record import (
+    NO_KEYS,
+    RANDOM_KEYS,
+    Collective,
+    JaxForm,
+    Refusal,
+    Result,
+    Waits,
+)
 
 pbroadcast_p = Primitive("pbroadcast")
 
@@ -142,4 +150,5 @@ PBROADCAST = Collective(
     ),
     on_rows=_on_rows,
     functions=("pbroadcast",),
+    refused_types={RANDOM_KEYS: NO_KEYS},
 )

@@ -74,6 +74,17 @@ class Refusal:
     fix: str
 
 
+RANDOM_KEYS = "key"
+"""The kind of the types of random keys, which NumPy does not know."""
+
+NO_KEYS = Refusal(
+    "an operand of random keys",
+    "numbers",
+    "all_gather the keys, and choose or fold in on each device",
+)
+"""For collectives that compute with the numbers of devices."""
+
+
 @dataclass(frozen=True)
 class JaxForm:
     """A primitive of JAX's that stands for a collective.
@@ -129,7 +140,8 @@ class Collective:
       payload: which bytes its cost counts.
       invariant_in_jax: whether JAX types its result as equal on all devices of the group.
       unequal_groups: whether its groups may differ in size.
-      refused_types: operand types that XLA rejects or gets wrong, by the kind of NumPy type.
+      refused_types: operand types that XLA rejects or gets wrong, by the kind of NumPy type, or
+        `RANDOM_KEYS`.
       xla_rejects: whether XLA rejects it for a result of this type, though rows would not.
     """
 

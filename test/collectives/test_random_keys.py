@@ -1,4 +1,4 @@
-"""Collectives move random keys as they move numbers."""
+"""Collectives move random keys as they move numbers, and do not compute with them."""
 
 import jax
 import numpy as np
@@ -31,3 +31,19 @@ def test_keys_move_as_their_words_do(move):
     for keys in (jax.jit(mapped(move))(KEYS), mapped(move)(KEYS)):
         assert jax.dtypes.issubdtype(keys.dtype, jax.dtypes.prng_key)
         np.testing.assert_array_equal(jax.random.key_data(keys), expected)
+
+
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        lambda k: lax.psum({"key": k, "step": 1.0}, "i"),
+        lambda k: lax.pmax(k, "i"),
+        lambda k: lax.psum_scatter(k, "i"),
+        lambda k: lax.pbroadcast(k, "i", lax.axis_index("i") * 0),
+    ],
+)
+@pytest.mark.parametrize("call", [jax.jit, lambda f: f])
+def test_keys_are_no_numbers(reduce, call):
+    body = shard_map(lambda k: reduce(k[0]), mesh=MESH, in_specs=P(None, "i"), out_specs=P())
+    with pytest.raises(TypeError, match="an operand of random keys"):
+        call(body)(KEYS.reshape(1, 16))
