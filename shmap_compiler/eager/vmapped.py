@@ -30,6 +30,7 @@ from shmap_compiler.eager.vmapped_collectives import RULES
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP
 
 
 class Vmapped(Layout):
@@ -125,7 +126,7 @@ class Vmapped(Layout):
 
 # Operations whose meaning depends on the devices, or changes under vmap.
 _OF_DEVICES = {"reshard", "sharding_constraint", "shard_map", "layout_constraint", "mesh_cast"}
-_OF_DEVICES |= {"rng_bit_generator", *POINT_TO_POINT}
+_OF_DEVICES |= {"rng_bit_generator", CUSTOM_VMAP, *POINT_TO_POINT}
 _OF_DEVICES |= {f.name for record in RECORDS if record.on_rows is None for f in record.forms}
 
 

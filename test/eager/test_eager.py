@@ -945,3 +945,19 @@ def test_host_platform_meshes_use_the_stacked_form():
     forms = []
     mapped(lambda x: forms.append(type(x.layout)) or x)(X)
     assert forms == [Vmapped]
+
+
+def test_a_rule_for_vmap_that_nothing_calls():
+    """The layout vmaps operations over devices, which is no vmap of the user's."""
+
+    @jax.custom_batching.custom_vmap
+    def doubled(b):
+        return 2 * b
+
+    @doubled.def_vmap
+    def _(size, batched, b):
+        return 2 * b + 100, True
+
+    summed = jax.custom_batching.sequential_vmap(lambda b: lax.psum(b, "i"))
+    same(mapped(lambda b: doubled(b) + jax.jit(doubled)(b)), X)
+    same(mapped(summed, out_specs=P(None, "j")), X)
