@@ -92,6 +92,14 @@ class Graph:
         """Axes that XLA's partitioner splits the body over, in mesh order."""
         return tuple(a for a in self.mesh.axis_names if a not in self.all_manual_axes)
 
+    @property
+    def early_axes(self) -> tuple[str, ...]:
+        """Manual axes nested in axes that come later in the mesh, beside automatic axes."""
+        names = self.mesh.axis_names
+        last = max(map(names.index, self.outer_manual_axes), default=0)
+        early = tuple(a for a in self.manual_axes if names.index(a) < last)
+        return early if self.automatic_axes else ()
+
     @cached_property
     def body_mesh(self) -> AbstractMesh:
         """The mesh as the body sees it."""

@@ -17,6 +17,7 @@ from shmap_passes.ir.memoize import memoizing
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.frames import with_room
 from shmap_compiler.base.jax_compat import (
+    NESTS_IN_MESH_ORDER,
     groups_among_other_meshes,
     keep_unreduced,
     shardy_is_on,
@@ -75,6 +76,19 @@ _UNREDUCED_NEEDS_SHARDY = Problem(
 )
 
 
+def _nested_early(graph: Graph) -> Problem:
+    named = ", ".join(map(repr, graph.early_axes))
+    outer = ", ".join(map(repr, graph.outer_manual_axes))
+    automatic = ", ".join(map(repr, graph.automatic_axes))
+    return Problem(
+        "axis_names",
+        f"{named} inside of a shard_map over {outer}, lowered for Shardy beside {automatic}",
+        "nested axes in the order of the mesh: XLA aborts on others if an axis is automatic",
+        "nest them in the order of the mesh, or make all axes manual; or compile with "
+        'f.lower(*args, partitioner="gspmd").compile()',
+    )
+
+
 def _lowering(ctx, *args, graph, witness):
     return with_room(_lowered, ctx, args, graph)
 
@@ -82,6 +96,8 @@ def _lowering(ctx, *args, graph, witness):
 def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequence[OpView]:
     if not shardy_is_on() and any(spec.unreduced for spec in graph.out_specs):
         raise TargetError(f"`{graph.name}`", [_UNREDUCED_NEEDS_SHARDY])
+    if NESTS_IN_MESH_ORDER and shardy_is_on() and graph.early_axes:
+        raise TargetError(f"`{graph.name}`", [_nested_early(graph)])
     refuse_symbolic_dimensions(graph, ctx)
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # Programs that are shown, saved or compiled ahead of time are never watched.

@@ -9,10 +9,11 @@ import jax
 from shmap_passes import Partitioner
 
 from shmap_compiler.base.descriptions import describe
-from shmap_compiler.base.jax_compat import memory_kinds
+from shmap_compiler.base.jax_compat import NESTS_IN_MESH_ORDER, memory_kinds
 from shmap_compiler.base.untyped import AnyValue, Function, TreeDef
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.nested_graphs import nested_graphs
 from shmap_compiler.records.signature import Signature
 
 
@@ -60,10 +61,13 @@ class TracedCall:
         """The partitioner to lower for, if the user names none.
 
         JAX lowers unreduced results for Shardy only, and libtpu aborts on what GSPMD makes of some
-        collectives beside automatic axes, such as `all_to_all`.
+        collectives beside automatic axes, such as `all_to_all`. With Shardy, XLA aborts on axes
+        that are nested in another order than that of the mesh.
         """
-        has_unreduced = any(spec.unreduced for spec in self.graph.out_specs)
-        return "shardy" if self.graph.automatic_axes or has_unreduced else "gspmd"
+        if any(spec.unreduced for spec in self.graph.out_specs):
+            return "shardy"
+        has_early = NESTS_IN_MESH_ORDER and any(g.early_axes for g in nested_graphs(self.graph))
+        return "shardy" if self.graph.automatic_axes and not has_early else "gspmd"
 
     @cached_property
     def signature(self) -> Signature:

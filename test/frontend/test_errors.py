@@ -869,6 +869,22 @@ def test_unreduced_results_for_gspmd():
         f.lower(on_explicit(P("j"), (8,)), partitioner="gspmd")
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="XLA accepts them")
+@pytest.mark.parametrize("call", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_nested_before_outer(call):
+    mesh = jax.make_mesh((2, 2, 2), ("i", "j", "k"), axis_types=(AxisType.Auto,) * 3)
+
+    def body(b):
+        spec = P(None, "i")
+        return shard_map(jnp.sin, in_specs=spec, out_specs=spec, axis_names={"i"})(b)
+
+    f = shard_map(body, mesh=mesh, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    with pytest.raises(TargetError, match=TABLE["nested_before_outer"]):
+        call(f)(x)
+    np.testing.assert_allclose(f.lower(x).compile()(x), np.sin(x), rtol=1e-6)
+
+
 def test_executable_argument_not_unreduced(refused):
     def body(u):
         return lax.psum(u, "j")

@@ -112,6 +112,7 @@ from shmap_compiler.base.jax_compat.tracing import (
     without_high_primitives,
 )
 from shmap_compiler.base.jax_compat.types import (
+    NESTS_IN_MESH_ORDER,
     PARTLY_MANUAL_REDUCTIONS,
     Reductions,
     bits_of,
@@ -137,6 +138,7 @@ __all__ = [
     "EXPANDS_HIGH_PRIMITIVES",
     "HIGH_PRIMITIVE",
     "HOST_KIND",
+    "NESTS_IN_MESH_ORDER",
     "PARTLY_MANUAL_REDUCTIONS",
     "AnyMesh",
     "Reductions",

@@ -135,6 +135,13 @@ PARTLY_MANUAL_REDUCTIONS = jax.__version_info__ >= (0, 12)
 """Whether XLA takes arrays that are unreduced over one axis where another is manual."""
 
 
+NESTS_IN_MESH_ORDER = jax.__version_info__ >= (0, 11)
+"""Whether XLA aborts, with Shardy, if manual axes are nested in others that come later in the mesh.
+
+It does beside an automatic axis: "Manual axes must be sorted by mesh axis index".
+"""
+
+
 def reductions(spec: PartitionSpec) -> Reductions:
     """The unreduced and reduced axes of a spec."""
     if not (spec.unreduced or spec.reduced):
