@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import describe, show_axes, show_names
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError
-from shmap_compiler.base.jax_compat import no_devices_in_scope, shows_varying_type, wants_future
+from shmap_compiler.base.jax_compat import no_devices_in_scope
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.source_lines import is_raised_inside
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree
@@ -29,7 +29,7 @@ from shmap_compiler.frontend.closed_over import closed_over
 from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.frontend.results import Results
 from shmap_compiler.tracing.vma_queries import asks
-from shmap_compiler.tracing.vma_typing import refused_by_types
+from shmap_compiler.tracing.vma_typing import may_need_types, refused_by_types
 
 _T = TypeVar("_T")
 
@@ -145,8 +145,7 @@ def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
     except Differentiates:
         _DIFFERENTIATING.add(code)
     except (AttributeError, TypeError, ValueError) as error:
-        needs_types = shows_varying_type(error) or wants_future(error)
-        if refusal is not None or not mapped.check_vma or not needs_types:
+        if refusal is not None or not mapped.check_vma or not may_need_types(error, mapped.fun):
             raise
     if refusal is None:
         try:

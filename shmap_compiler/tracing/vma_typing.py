@@ -11,6 +11,7 @@ is on types that say nothing about varying (`vma_erasure`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError, UnreducedError
@@ -86,7 +87,7 @@ def trace_by_need(
     except (AttributeError, TypeError, ValueError) as error:
         if needs_varying_types(error):  # a cast to unreduced
             return trace_unreduced(typed, who)
-        if refusal is None and (shows_varying_type(error) or wants_future(error)):
+        if refusal is None and may_need_types(error, fun):
             return _typed_or(error, typed)
         if not is_of_other_mesh(error):
             raise
@@ -103,6 +104,21 @@ def trace_by_need(
                 raise
             refusal = error
     raise BodyError(who, [refused_by_types(refusal, fix)]) from refusal
+
+
+def may_need_types(error: Exception, fun: Function) -> bool:
+    """Whether a function that failed without types may be right with them.
+
+    Without them, a Python number that is cast stays one, which has no dimensions or attributes.
+    """
+    if shows_varying_type(error) or wants_future(error):
+        return True
+    return _OF_A_NUMBER.search(str(error)) is not None and casts(fun)
+
+
+_OF_A_NUMBER = re.compile(
+    "'(bool|int|float|complex)' object (is not subscriptable|has no attribute)"
+)
 
 
 def _typed_or(untyped: Exception, typed: Callable[[], Jaxpr]) -> Jaxpr:

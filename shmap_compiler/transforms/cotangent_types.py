@@ -14,7 +14,7 @@ devices only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
-from shmap_compiler.base.untyped import Eqn, Jaxpr
+from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
 from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p
 from shmap_compiler.graph.graph import Graph
@@ -58,7 +58,7 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Jaxpr, l
     outside = frozenset(graph.outer_manual_axes)
     wanted = [axes.own(spec) | outside for spec in graph.out_specs]
     with jax.sharding.use_abstract_mesh(graph.body_mesh):
-        typed = _Typing(axes, frame, inputs, {}).run(graph.jaxpr, wanted)
+        typed = _typed(axes, frame, inputs, {}, NONE, graph.jaxpr, wanted)
     return typed.jaxpr, [v.axes for v in typed.outputs]
 
 
@@ -67,7 +67,7 @@ class _Typed:
     """A program with promotions.
 
     Attributes:
-      promoted_inputs, comm_cost: see `Promoter`.
+      promoted_inputs, comm_cost, smaller: see `Promoter`.
     """
 
     jaxpr: Jaxpr
@@ -75,14 +75,45 @@ class _Typed:
     outputs: list[Value]
     promoted_inputs: dict[int, Axes]
     comm_cost: CommCost
+    smaller: dict[Atom, Axes]
 
 
 _Known: TypeAlias = "dict[Hashable, tuple[_Typed, Jaxpr, Frame]]"
 """Typed programs by all that their types depend on, with what must live as long as its `id`."""
 
 
+def _typed(
+    axes: GraphAxes,
+    frame: Frame,
+    inputs: Sequence[Value],
+    typed: _Known,
+    control: Axes,
+    jaxpr: Jaxpr,
+    wanted: Sequence[Axes | None],
+) -> _Typed:
+    """Types a program, top-level or nested.
+
+    A promoted value may be larger than what it is made of, as the product of a gathered array and a
+    weight is. Then the smaller values are promoted for all their uses, if that sends less and
+    leaves the types of results as they are.
+
+    Args:
+      typed, control, wanted: see `_Typing`.
+    """
+    best = _Typing(axes, frame, inputs, typed, control, {}).run(jaxpr, wanted)
+    choices = [best.smaller] if best.smaller else []
+    if len(best.smaller) > 1:
+        choices += [{v: missing} for v, missing in best.smaller.items()]
+    for early in choices:
+        found = _Typing(axes, frame, inputs, typed, control, early).run(jaxpr, wanted)
+        is_less = found.comm_cost.bytes < best.comm_cost.bytes
+        if is_less and found.comm_cost.is_at_most(best.comm_cost) and found.outputs == best.outputs:
+            return found
+    return best
+
+
 class _Typing(Promoter):
-    """Types one program, top-level or nested.
+    """Types one program with given early promotions.
 
     Args:
       typed: the nested ones of the Graph that have been typed.
@@ -94,9 +125,10 @@ class _Typing(Promoter):
         frame: Frame,
         inputs: Sequence[Value],
         typed: _Known,
-        control: Axes = NONE,
+        control: Axes,
+        early: Mapping[Atom, Axes],
     ):
-        super().__init__(axes, frame, inputs, control)
+        super().__init__(axes, frame, inputs, control, early)
         self._typed = typed
 
     def run(self, jaxpr: Jaxpr, wanted: Sequence[Axes | None]) -> _Typed:
@@ -109,6 +141,8 @@ class _Typing(Promoter):
         self.source_inputs.update({v: frozenset({k}) for k, v in enumerate(inner.invars)})
         self.values.update(zip(inner.invars, self.inputs, strict=True))
         for position, eqn in enumerate(inner.eqns):
+            if any(v in self.early for v in eqn.invars if not isinstance(v, jex_core.Literal)):
+                eqn = eqn.replace(invars=[self.promoted_early(v) for v in eqn.invars])
             operands = [self.value(v) for v in eqn.invars]
             if not any(v.has_tangent for v in operands):
                 self.eqns.append(eqn)
@@ -124,7 +158,9 @@ class _Typing(Promoter):
         ]
         outputs = [self.value(v) for v in outvars]
         program = replace_jaxpr(jaxpr, eqns=self.eqns, outvars=outvars)
-        return _Typed(program, self.inputs, outputs, self.promoted_inputs, self.comm_cost)
+        return _Typed(
+            program, self.inputs, outputs, self.promoted_inputs, self.comm_cost, self.smaller
+        )
 
     def nested(
         self,
@@ -139,8 +175,8 @@ class _Typing(Promoter):
         # Several equations may hold it, and each asks more than once.
         key = id(jaxpr), id(frame), tuple(inputs), tuple(wanted), control
         if key not in self._typed:
-            typing = _Typing(self.axes, frame, inputs, self._typed, control)
-            self._typed[key] = typing.run(jaxpr, wanted), jaxpr, frame
+            found = _typed(self.axes, frame, inputs, self._typed, control, jaxpr, wanted)
+            self._typed[key] = found, jaxpr, frame
         return self._typed[key][0]
 
     def equation(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
@@ -168,6 +204,9 @@ class _Typing(Promoter):
             self.join_types(eqn, NONE.union(*inside, *(v.axes for v in operands)))
         else:
             self.join_types(eqn, NONE.union(*(v.axes for v in operands)))
+            linear = {v for v, of in zip(eqn.invars, operands, strict=True) if of.has_tangent}
+            if len(linear) == 1:
+                self.made_of.update(dict.fromkeys(eqn.outvars, *linear))
 
     def psum(self, eqn: Eqn) -> None:
         (x,), (out,) = eqn.invars, eqn.outvars

@@ -7,7 +7,7 @@ The type of a cotangent is the set of mesh axes along which it is a share of eac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,10 @@ class CommCost:
         return self.psums <= other.psums and self.bytes <= other.bytes
 
 
+def _bytes(atom: Atom) -> int:
+    return atom.aval.size * atom.aval.dtype.itemsize
+
+
 class GraphAxes:
     """The mesh axes of a Graph as the types of its cotangents need them."""
 
@@ -90,8 +94,7 @@ class GraphAxes:
 
     def comm_cost(self, atom: Atom, axes: Axes) -> CommCost:
         """The cost of a psum of a value over `axes`, in units of twice the bytes of the value."""
-        size = atom.aval.size * atom.aval.dtype.itemsize
-        return CommCost(1, size * (1 - 1 / self.product(axes)))
+        return CommCost(1, _bytes(atom) * (1 - 1 / self.product(axes)))
 
 
 class Promoter:
@@ -102,24 +105,37 @@ class Promoter:
       frame: the replication of the program.
       inputs: the values of the program's inputs.
       control: the axes along which devices differ in whether they run the program.
+      early: the axes along which variables are promoted for all their uses.
       eqns: the equations built so far.
       values: the values of the variables they define.
       source_inputs: the inputs, by their positions, from which a value is computed.
       promoted_inputs: for each input, the axes that promotions add to its type, or to that of a
         value computed from it.
       comm_cost: what the transposes of the promotions send in one run of the program.
+      made_of: for a value, the one that alone among the operands of its equation has a tangent.
+      smaller: the axes along which earlier and smaller values could be promoted instead.
     """
 
-    def __init__(self, axes: GraphAxes, frame: Frame, inputs: Sequence[Value], control: Axes):
+    def __init__(
+        self,
+        axes: GraphAxes,
+        frame: Frame,
+        inputs: Sequence[Value],
+        control: Axes,
+        early: Mapping[Atom, Axes],
+    ):
         self.axes = axes
         self.frame = frame
         self.inputs = list(inputs)
         self.control = control
+        self.early = early
         self.eqns: list[Eqn] = []
         self.values: dict[Atom, Value] = {}
         self.source_inputs: dict[Atom, frozenset[int]] = {}
         self.promoted_inputs: dict[int, Axes] = {}
         self.comm_cost = CommCost()
+        self.made_of: dict[Atom, Atom] = {}
+        self.smaller: dict[Atom, Axes] = {}
         self._promoted: dict[tuple[Atom, Axes], Atom] = {}
 
     def value(self, atom: Atom) -> Value:
@@ -161,8 +177,25 @@ class Promoter:
             self.put(_pvary(atom, self.axes.ordered(missing), var, near))
             self.source_inputs[var] = self.source_inputs[atom]
             self.comm_cost += self.axes.comm_cost(atom, missing)
+            self._note_smaller(atom, missing)
             self.define([var], [Value(True, value.axes | missing)])
         return self._promoted[key]
+
+    def _note_smaller(self, atom: Atom, missing: Axes) -> None:
+        """Notes the smallest value that a promoted one is made of, if it is smaller."""
+        smallest, source = atom, self.made_of.get(atom)
+        while source is not None and missing.isdisjoint(self.value(source).axes):
+            if _bytes(source) < _bytes(smallest):
+                smallest = source
+            source = self.made_of.get(source)
+        if smallest is not atom:
+            self.smaller[smallest] = self.smaller.get(smallest, NONE) | missing
+
+    def promoted_early(self, atom: Atom) -> Atom:
+        """The value for all its uses."""
+        if isinstance(atom, jex_core.Literal) or atom not in self.early:
+            return atom
+        return self.promoted(atom, self.value(atom).axes | self.early[atom], None)
 
     def of_type(self, atom: Atom, wanted: Axes, eqn: Eqn) -> Atom:
         """The value with exactly the type `wanted`, if it carries a tangent."""

@@ -303,6 +303,14 @@ def test_gradients_whose_transposes_are_the_identity(name):
     np.testing.assert_allclose(ours(W, X), expected, rtol=1e-6)
 
 
+def test_a_number_that_is_cast_is_an_array():
+    def scaled(w, x):
+        return x * lax.pcast(2.0, "i", to="varying")[None]
+
+    for call in (jax.jit, lambda f: f):
+        np.testing.assert_array_equal(call(mapped(shard_map, scaled))(W, X), 2 * X)
+
+
 def test_forward_mode_leaves_no_copies():
     def body(w, x):
         return jax.jvp(lambda w: w + x, (w,), (2 * w,))[1]

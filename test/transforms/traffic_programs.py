@@ -415,6 +415,12 @@ def nested_jit(w, x, reduce):
     return inner(w["up2"], w["down2"], w["scale"], inner(w["up1"], w["down1"], w["scale"], x))
 
 
+def gathered_keys(w, x, gather):
+    """Attention of each device's positions to all, whose keys and values it computes."""
+    every = gather(x)
+    return jax.nn.softmax(x @ w["q"] @ (every @ w["k"]).T) @ (every @ w["v"])
+
+
 def ring_matmul(w, batch):
     """all_gather(x) @ w, where each block is multiplied while it passes by."""
     (x,) = batch
@@ -667,6 +673,14 @@ PROGRAMS = [
         P("t"),
         ring_attention,
         ring_attention_full,
+    ),
+    Program(
+        "attention to gathered positions",
+        T,
+        dict.fromkeys("qkv", SQUARE),
+        (((64, 16), P("t")),),
+        P("t"),
+        *both(gathered_keys, gather_rows),
     ),
     Program(
         "mixture of experts",
