@@ -37,6 +37,25 @@ def map_axes(fun: Function, axes: Unchecked) -> PyTree:
     return jax.tree.map(fun, axes, is_leaf=lambda axis: axis is None)
 
 
+def rows_first(out_axes: PyTree, result: PyTree) -> PyTree:
+    """The result of a pmapped function as its program of rows returns it.
+
+    Rows that `out_axes` counts from the end are in dimension 0, see `Stacked`. A result that does
+    not fit `out_axes` stays as it is.
+    """
+    leaves, tree = jax.tree.flatten(result)
+    matched, problems = specs.broadcast_specs(out_axes, result, "out_axes", "result", "dimension")
+    if problems:
+        return result
+    axes = [axis for _, _, _, axis in matched]
+    return tree.unflatten(
+        [
+            jnp.moveaxis(x, axis, 0) if axis is not None and -jnp.ndim(x) <= axis < 0 else x
+            for x, axis in zip(leaves, axes, strict=True)
+        ]
+    )
+
+
 @dataclass
 class Stacked:
     """Puts results of rows together.

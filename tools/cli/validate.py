@@ -105,7 +105,14 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _reference(work: program.Program) -> Function:
-    return lambda *args: work.function.run_reference(args)
+    """The user's reference, with results as those of the lowered program."""
+    from shmap_compiler import Pmapped
+    from shmap_compiler.pmap.results import rows_first
+
+    mapped, run = work.mapped, work.function.run_reference
+    if isinstance(mapped, Pmapped):
+        return lambda *args: rows_first(mapped.out_axes, run(args))
+    return lambda *args: run(args)
 
 
 def _added(options: argparse.Namespace) -> list[Pass | str]:

@@ -32,3 +32,15 @@ normalized_args = (jnp.linspace(0, 1, 16).reshape(8, 2) + 1,)
 
 def normalized_reference(x):
     return x / x.sum(0)
+
+
+@partial(pmap, axis_name="i", out_axes=(-1, None))
+def columns(row):
+    return 2 * row, lax.psum(row, "i")
+
+
+columns_args = normalized_args
+
+
+def columns_reference(x):
+    return (2 * x).T, x.sum(0)
