@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,6 +36,21 @@ class Program:
     function: UserFunction
     mapped: ShardMapped[..., PyTree] | XMapped[..., PyTree] | Pmapped[..., PyTree]
     args: tuple[PyTree, ...]
+
+    @property
+    def inputs(self) -> tuple[PyTree, ...]:
+        """The arguments of the lowered program: those that pmap does not take as static."""
+        return tuple(x for k, x in enumerate(self.args) if k not in self._static)
+
+    def with_inputs(self, inputs: Iterable[PyTree]) -> tuple[PyTree, ...]:
+        """The arguments of the function with other `inputs`."""
+        rest = iter(inputs)
+        return tuple(x if k in self._static else next(rest) for k, x in enumerate(self.args))
+
+    @property
+    def _static(self) -> set[int]:
+        positions = getattr(self.mapped, "static_broadcasted_argnums", ())
+        return {k % len(self.args) for k in positions}
 
     def lower(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,8 +70,9 @@ def execute(options: argparse.Namespace) -> int:
         simulation = _simulate_module(options)
     else:
         work = program.load(options, needs_devices=False)
-        args = random_data.fill(work.args, options.seed)
-        simulation = work.lower(options.partitioner).simulate(*args, stage=options.stage)
+        work = replace(work, args=random_data.fill(work.args, options.seed))
+        lowered = work.lower(options.partitioner)
+        simulation = lowered.simulate(*work.inputs, stage=options.stage)
     if options.trace:
         print_table(
             ("exchange", "line", "round", "axes", "devices", "operands", "bytes"),

@@ -83,13 +83,13 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError(Mistake(where, "no pass to add", "a pass that is added there", fix))
     against_xla = options.against in ("all", "xla")
     work = program.load(options, needs_devices=against_xla)
-    args = random_data.fill(work.args, 0)
+    work = replace(work, args=random_data.fill(work.args, 0))
     added = _added(options)
     adding: Any = contextlib.nullcontext()
     if added:
         adding = passes(*added, before=options.before, after=options.after)
     with adding:
-        lowered = replace(work, args=args).lower(options.partitioner)
+        lowered = work.lower(options.partitioner)
         reference = None
         if options.against in ("all", "reference") and work.function.reference is not None:
             reference = _reference(work)
@@ -98,21 +98,21 @@ def execute(options: argparse.Namespace) -> int:
             fix = f"define {name}, an unsharded function of the same arguments"
             raise UsageError(Mistake("--against reference", f"no {name}", "a reference", fix))
         validation = lowered.validate(
-            *args, reference=reference, seeds=options.seeds, xla=against_xla
+            *work.inputs, reference=reference, seeds=options.seeds, xla=against_xla
         )
     print(validation)
     return 0 if validation.holds else 1
 
 
 def _reference(work: program.Program) -> Function:
-    """The user's reference, with results as those of the lowered program."""
+    """The user's reference, with arguments and results as those of the lowered program."""
     from shmap_compiler import Pmapped
     from shmap_compiler.pmap.results import rows_first
 
     mapped, run = work.mapped, work.function.run_reference
     if isinstance(mapped, Pmapped):
-        return lambda *args: rows_first(mapped.out_axes, run(args))
-    return lambda *args: run(args)
+        return lambda *inputs: rows_first(mapped.out_axes, run(work.with_inputs(inputs)))
+    return lambda *inputs: run(inputs)
 
 
 def _added(options: argparse.Namespace) -> list[Pass | str]:

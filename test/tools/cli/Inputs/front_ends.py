@@ -44,3 +44,15 @@ columns_args = normalized_args
 
 def columns_reference(x):
     return (2 * x).T, x.sum(0)
+
+
+@partial(pmap, axis_name="i", static_broadcasted_argnums=(-3, 2))
+def scaled(factor, row, power):
+    return factor * lax.psum(row, "i") ** power
+
+
+scaled_args = (3, *normalized_args, 2)
+
+
+def scaled_reference(factor, x, power):
+    return factor * x.sum(0, keepdims=True).repeat(8, 0) ** power
