@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
     from shmap_compiler import Executable, Lowered
-    from shmap_compiler.base.untyped import Aval, Function, PyTree
+    from shmap_compiler.base.untyped import AnyValue, Aval, Function, PyTree
     from shmap_compiler.simulate.agreement import Agreement
 
     from .program_files import UserFunction
@@ -104,7 +104,7 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Py
         lambda: guarded(lambda: jitted.lower(*args), what, work.function.file)
     )
     compiled, compiling_s = _timed(lowered.compile)
-    results, running_s = _run(jitted, args)
+    results, running_s = _run(jitted, args, donates=bool(compiled.donate_argnums))
     print(f"{describe(fun)} on {len(jax.tree.leaves(results)[0].sharding.device_set)} devices")
     kinds = collectives(compiled.as_text())
     print_table(
@@ -149,13 +149,28 @@ def _placed(executable: Executable, args: tuple[PyTree, ...]) -> tuple[PyTree, .
     return jax.tree.unflatten(tree, leaves)
 
 
-def _run(executable: Function, args: tuple[PyTree, ...]) -> tuple[PyTree, float]:
-    """The results, and the median time of a run."""
+def _run(
+    executable: Function, args: tuple[PyTree, ...], *, donates: bool = False
+) -> tuple[PyTree, float]:
+    """The results, and the median time of a run.
+
+    Args:
+      donates: each run gets copies of the arguments, as it may delete what it is given.
+    """
     import jax
 
-    results = jax.block_until_ready(executable(*args))
-    seconds = [_timed(lambda: jax.block_until_ready(executable(*args)))[1] for _ in range(_RUNS)]
-    return results, statistics.median(seconds)
+    def timed() -> tuple[PyTree, float]:
+        given = jax.block_until_ready(jax.tree.map(_copied, args)) if donates else args
+        return _timed(lambda: jax.block_until_ready(executable(*given)))
+
+    results, _ = timed()
+    return results, statistics.median(timed()[1] for _ in range(_RUNS))
+
+
+def _copied(leaf: AnyValue) -> AnyValue:
+    import jax
+
+    return jax.numpy.copy(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _timed(run: Callable[[], PyTree]) -> tuple[PyTree, float]:

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.export import symbolic_shape
@@ -46,3 +48,15 @@ sums = jax.jit(
     out_shardings=NamedSharding(mesh, P("i")),
 )
 sums_args = step_args[:1]
+
+
+@partial(jax.jit, donate_argnums=0)
+def donates(x, y):
+    return x + y
+
+
+donates_args = (jnp.arange(8.0), jnp.ones(8))
+
+
+def donates_reference(x, y):
+    return x + y
