@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import keystr, tree_leaves_with_path
+from jax.tree_util import KeyPath, keystr, tree_leaves_with_path, tree_map_with_path
 
 from shmap_compiler.base.untyped import AnyValue, PyTree
 
@@ -20,13 +20,22 @@ def fill(args: PyTree, seed: int) -> PyTree:
     Floats are standard normal, integers at most 8 in size, booleans fair coins.
 
     Raises:
-      UsageError: a shape has a dimension that is not a number.
+      UsageError: a shape has a dimension that is not a number, or an array does not fit into
+        memory.
     """
     require_numbers(args)
     rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda leaf: _placed(leaf, rng) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf, args
-    )
+
+    def filled(path: KeyPath, leaf: AnyValue) -> AnyValue:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        try:
+            values = _array(leaf, rng)
+        except (MemoryError, ValueError) as error:
+            raise UsageError(_too_large(f"args{keystr(path)}", leaf, error)) from error
+        return values if leaf.sharding is None else jax.device_put(values, leaf.sharding)
+
+    return tree_map_with_path(filled, args)
 
 
 def require_numbers(args: PyTree) -> None:
@@ -38,20 +47,17 @@ def require_numbers(args: PyTree) -> None:
             raise UsageError(
                 Mistake(
                     f"args{keystr(path)}",
-                    f"{leaf.dtype.name}[{', '.join(map(str, leaf.shape))}], a symbolic shape",
+                    f"{_shown(leaf)}, a symbolic shape",
                     "a shape of numbers, for which the program is compiled and run",
                     "write a number for each dimension",
                 )
             )
 
 
-def _placed(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> AnyValue:
-    values = _array(type_, rng)
-    return values if type_.sharding is None else jax.device_put(values, type_.sharding)
-
-
-def _array(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> np.ndarray:
+def _array(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> AnyValue:
     dtype = type_.dtype
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return _keys(type_, rng)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         values = rng.standard_normal(type_.shape) + 1j * rng.standard_normal(type_.shape)
     elif jnp.issubdtype(dtype, jnp.floating):
@@ -64,3 +70,29 @@ def _array(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> np.ndarray:
     else:
         values = rng.random(type_.shape) < 0.5
     return np.asarray(values).astype(dtype)
+
+
+def _keys(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> jax.Array:
+    """Random keys of the generator that the type names."""
+    implementations: list[AnyValue] = []
+
+    def data(keys: jax.Array) -> jax.Array:
+        implementations.append(jax.random.key_impl(keys))
+        return jax.random.key_data(keys)
+
+    words = jax.eval_shape(data, jax.ShapeDtypeStruct(type_.shape, type_.dtype))
+    values = rng.integers(0, 2**32, words.shape, np.uint32)
+    return jax.random.wrap_key_data(values, impl=implementations[0])
+
+
+def _shown(type_: jax.ShapeDtypeStruct) -> str:
+    return f"{type_.dtype.name}[{', '.join(map(str, type_.shape))}]"
+
+
+def _too_large(where: str, type_: jax.ShapeDtypeStruct, error: Exception) -> Mistake:
+    return Mistake(
+        where,
+        f"{_shown(type_)}, which cannot be made: {error}",
+        "a type whose random data fits into memory",
+        "write smaller sizes",
+    )

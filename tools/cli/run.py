@@ -105,7 +105,10 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Py
     )
     compiled, compiling_s = _timed(lowered.compile)
     results, running_s = _run(jitted, args, donates=bool(compiled.donate_argnums))
-    print(f"{describe(fun)} on {len(jax.tree.leaves(results)[0].sharding.device_set)} devices")
+    shardings = [x.sharding for x in jax.tree.leaves(results)]
+    shardings += jax.tree.leaves(compiled.input_shardings)  # of a program without results
+    count = len(shardings[0].device_set) if shardings else 1
+    print(f"{describe(fun)} on {count} devices")
     kinds = collectives(compiled.as_text())
     print_table(
         ("collectives", "count", "bytes on each device"),

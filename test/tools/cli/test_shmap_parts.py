@@ -2,6 +2,7 @@
 
 import argparse
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -111,6 +112,22 @@ def test_random_data_varies_and_repeats(name):
     assert not np.array_equal(first, other)
     if jnp.issubdtype(first.dtype, jnp.integer):
         assert np.max(np.abs(first.astype(np.int32))) <= 8
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_random_keys_vary_and_are_of_the_generator_of_their_type(generator):
+    type_ = jax.ShapeDtypeStruct((3, 2), jax.random.key(0, impl=generator).dtype)
+    first, again, other = (random_data.fill(type_, seed) for seed in (0, 0, 1))
+    assert (first.dtype, first.shape) == (type_.dtype, (3, 2))
+    words = [np.asarray(jax.random.key_data(keys)) for keys in (first, again, other)]
+    np.testing.assert_array_equal(words[0], words[1])
+    assert len(np.unique(np.stack([words[0], words[2]]))) == 2 * words[0].size
+
+
+@pytest.mark.parametrize("size", [8 * 10**12, 10**19 - 1])
+def test_random_data_that_does_not_fit_into_memory_is_refused(size):
+    with pytest.raises(UsageError, match=rf"args\[1\]\n    found:  float32\[{size}\],"):
+        random_data.fill((3, array_type.parse(f"f32[{size}]")), 0)
 
 
 def test_what_a_program_is_compared_with():

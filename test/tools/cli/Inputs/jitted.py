@@ -60,3 +60,7 @@ donates_args = (jnp.arange(8.0), jnp.ones(8))
 
 def donates_reference(x, y):
     return x + y
+
+
+without_results = jitted(lambda x: None, P("i"))
+without_results_args = step_args[:1]
