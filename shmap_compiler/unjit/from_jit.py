@@ -54,8 +54,8 @@ def unjit(
       An `Unjitted`.
 
     Raises:
-      UnjitError: The program is not partitioned, holds what has no source, or its source does not
-        compute the same.
+      UnjitError: The program is not partitioned, has static arguments, holds what has no source, or
+        its source does not compute the same.
       TargetError: The program does not fit the target.
 
     Examples:
@@ -73,6 +73,8 @@ def unjit(
     refusals.refuse_symbolic_shapes(who, args)
     report("compiling")
     lowered = fun.lower(*args)
+    refusals.refuse_unless_jitted(who, jitted, lowered)
+    refusals.refuse_static_arguments(who, args, lowered)
     try:
         compiled, made = partition(lowered)
         refusals.refuse_callbacks(who, made.text)

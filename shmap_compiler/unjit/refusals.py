@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
+from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.errors import Problem, UnjitError
 from shmap_compiler.base.untyped import PyTree, Unchecked
 
@@ -29,6 +31,36 @@ def refuse_symbolic_shapes(who: str, args: Sequence[PyTree]) -> None:
             problems.append(Problem(where, found, needed, "give the sizes that you run it with"))
     if problems:
         raise UnjitError(who, problems)
+
+
+def refuse_unless_jitted(who: str, jitted: object, lowered: object) -> None:
+    """Raises UnjitError for what `shard_map` or `xmap` returned, which lowers in its own way."""
+    if not isinstance(lowered, jax.stages.Lowered):
+        problem = Problem(
+            "the function",
+            f"{show_type_of(jitted)}: its collectives are those you wrote",
+            "a function of jax.jit with shardings",
+            "pass the jitted function; lower(*args).as_text('stablehlo') shows the collectives of "
+            "this one",
+        )
+        raise UnjitError(who, [problem])
+
+
+def refuse_static_arguments(who: str, args: Sequence[PyTree], lowered: jax.stages.Lowered) -> None:
+    """Raises UnjitError if jax.jit takes some of the arguments as static.
+
+    JAX does not tell which ones, and the compiled program does not take them.
+    """
+    infos: Any = lowered.args_info
+    count = len(args) - len(infos[0])
+    if count > 0:
+        problem = Problem(
+            "the arguments",
+            f"{count} that jax.jit takes as static, of {len(args)}",
+            "arrays and pytrees of arrays: the source is for one value of a static argument",
+            "bind the static values first: jax.jit(functools.partial(f, n=3), in_shardings=...)",
+        )
+        raise UnjitError(who, [problem])
 
 
 def refuse_callbacks(who: str, text: str) -> None:

@@ -16,13 +16,13 @@ import jitted_programs
 import numpy as np
 import pytest
 from compilers import needs_gpu_compiler, needs_tpu_compiler
-from jax import export
+from jax import export, lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jitted_programs import EMBEDDED, ROWS, Jitted, floats, mesh
 from shmap_tools.cli.hlo_collectives import collectives
 
-from shmap_compiler import TargetError, UnjitError, search_shardings, unjit
+from shmap_compiler import TargetError, UnjitError, search_shardings, shard_map, unjit, xmap
 from shmap_compiler.simulate.agreement import compare, default_tolerance
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.unjit.layout import call
@@ -331,6 +331,22 @@ def test_what_the_partitioner_of_gpus_does_is_simulated_here():
 def test_programs_that_have_no_source_are_refused(fun, found):
     with pytest.raises(UnjitError, match=found):
         unjit(fun, jax.ShapeDtypeStruct((8, 16), jnp.float32))
+
+
+def test_static_arguments_are_refused():
+    rows = NamedSharding(mesh(), ROWS)
+    fun = jax.jit(lambda n, x, m: n * x + m, in_shardings=rows, static_argnums=(0, -1))
+    with pytest.raises(UnjitError, match=r"found: +2 that jax\.jit takes as static, of 3"):
+        unjit(fun, 2, jnp.ones((8, 16)), 3)
+
+
+def test_what_is_mapped_already_is_refused():
+    sums = functools.partial(lax.psum, axis_name="i")
+    by_shard_map = shard_map(sums, mesh=mesh(), in_specs=P("i"), out_specs=P())
+    by_xmap = xmap(sums, in_axes=["i", ...], out_axes=[...], axis_resources={"i": "i"}, mesh=mesh())
+    for mapped, kind in ((by_shard_map, "ShardMapped"), (by_xmap, "XMapped")):
+        with pytest.raises(UnjitError, match=f"found: +an? {kind}: its collectives are those you"):
+            unjit(mapped, jnp.ones(8))
 
 
 def test_calls_that_only_another_platform_has_are_named():

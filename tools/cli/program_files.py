@@ -34,6 +34,13 @@ _NEEDED_ANY = "FILE.py:NAME, or package.module:NAME, of a function"
 MAPPED = (ShardMapped, XMapped, Pmapped)
 """What `shard_map`, `xmap` and `pmap` return."""
 
+_KINDS = ("shard_mapped", "xmapped", "pmapped")
+
+
+def kind(mapped: Wrapped) -> str:
+    """What was done with a function that is one of `MAPPED`: "shard_mapped"."""
+    return next(name for name, cls in zip(_KINDS, MAPPED, strict=True) if isinstance(mapped, cls))
+
 
 class UserCodeError(Exception):
     """The user's code raised; the message is their traceback."""

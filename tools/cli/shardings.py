@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     import jax
 
-    from shmap_compiler import ShardMapped, Target, search_shardings
+    from shmap_compiler import Target, search_shardings
 
     from . import mesh_text, program_files, random_data
 
@@ -77,7 +77,7 @@ def execute(options: argparse.Namespace) -> int:
     mesh = None if options.mesh is None else mesh_text.parse(options.mesh)
     function = program_files.load(options.target, any_function=True)
     mapped = function.mapped
-    if isinstance(mapped, ShardMapped) or function.args is None:
+    if isinstance(mapped, program_files.MAPPED) or function.args is None:
         raise UsageError(_mistake(function, options.target, function.args is None))
     args: Any = function.args
     random_data.require_numbers(args)
@@ -109,6 +109,8 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _mistake(function: UserFunction, target: str, lacks_args: bool) -> Mistake:
+    from .program_files import kind
+
     if lacks_args:
         return Mistake(
             f"arguments of {function.name}",
@@ -118,7 +120,7 @@ def _mistake(function: UserFunction, target: str, lacks_args: bool) -> Mistake:
         )
     return Mistake(
         f"target {target!r}",
-        f"{function.name} is shard_mapped: its specs are those you wrote",
+        f"{function.name} is {kind(function.mapped)}: how it splits arrays is what you wrote",
         "a function of whole arrays",
-        "name the function without shard_map",
+        "name such a function of the file",
     )

@@ -100,17 +100,18 @@ def _jitted(target: str) -> tuple[UserFunction, tuple[PyTree, ...]]:
     """A jitted function, which can be traced, and its arguments."""
     import jax
 
-    from shmap_compiler import ShardMapped
+    from shmap_compiler import ShardMapped, XMapped
 
     from . import program_files, random_data
 
     jax.config.update("jax_traceback_filtering", "off")
     function = program_files.load(target, any_function=True)
-    if isinstance(function.mapped, ShardMapped):
+    if isinstance(function.mapped, (ShardMapped, XMapped)):
         raise UsageError(
             Mistake(
                 f"target {target!r}",
-                f"{function.name} is shard_mapped: its collectives are those you wrote",
+                f"{function.name} is {program_files.kind(function.mapped)}: its collectives are "
+                "those you wrote",
                 "a function of jax.jit with shardings",
                 f"name the jitted function, or use `shmap lower {target}`",
             )
