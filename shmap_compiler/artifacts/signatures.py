@@ -102,6 +102,7 @@ def read_signature(header: Mapping[str, Json], parts: Mapping[str, bytes]) -> Si
         out_specs=tuple(_decode_spec(s) for s in checks.entries(header, "out_specs", list)),
         in_memory_kinds=checks.memory_kinds(header, "in_memory_kinds"),
         out_memory_kinds=checks.memory_kinds(header, "out_memory_kinds"),
+        is_from_file=True,
     )
     checks.signature(signature)
     return signature

@@ -1,14 +1,14 @@
 """Structures of arguments and results as JSON, and back.
 
 A file does not contain the user's classes. A container whose children have names, such as a named
-tuple or a dataclass, is read back as a named tuple with the same class name and fields.
-`Executable` accepts any arguments whose arrays have the same paths, so it accepts the user's own
-class, too.
+tuple or a dataclass, is read back as a named tuple with the same class name and fields. A class
+that has metadata for JAX besides these names, as static fields of a dataclass are, cannot be saved.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from collections.abc import Collection
 from keyword import iskeyword
 
 import jax
@@ -37,6 +37,14 @@ def structure_problems(tree: PyTree, root: str) -> list[Problem]:
     problems: list[Problem] = []
     _check(_filled(tree), root, problems)
     return problems
+
+
+def is_same_in_file(found: PyTree, saved: PyTree) -> bool:
+    """Whether a structure would be read back as `saved`, which came from a file.
+
+    The user's own classes are accepted for the named tuples of the file.
+    """
+    return not structure_problems(found, "") and write_structure(found) == write_structure(saved)
 
 
 def _filled(tree: PyTree) -> PyTree:
@@ -103,6 +111,17 @@ def _check(tree: PyTree, path: str, problems: list[Problem], depth: int = 0) -> 
             )
         )
         return
+    if _has_metadata(tree, level):
+        problems.append(
+            Problem(
+                path,
+                f"{show_type_of(tree)} with metadata, such as static fields",
+                "containers without metadata: a file does not contain the user's classes, and "
+                "a program is valid for one value of the metadata",
+                "pass or return its arrays, and close over the rest",
+            )
+        )
+        return
     for key, child in level:
         _check(child, path + jax.tree_util.keystr((key,)), problems, depth + 1)
 
@@ -111,3 +130,16 @@ def _has_name(key: Unchecked) -> bool:
     if isinstance(key, GetAttrKey):  # the name of a field of a named tuple, once it is read
         return key.name.isidentifier() and not iskeyword(key.name) and key.name[0] != "_"
     return isinstance(key, DictKey) and type(key.key) in (str, int)
+
+
+def _has_metadata(tree: PyTree, level: list[tuple[Unchecked, PyTree]]) -> bool:
+    """Whether JAX knows more of a container than its class and the names of its parts."""
+    if isinstance(tree, dict):
+        return False
+    data = jax.tree.structure(tree).node_data()
+    metadata = None if data is None else data[1]
+    if metadata is None or (isinstance(metadata, Collection) and not metadata):
+        return False
+    # Some classes repeat the names there.
+    names = [key.name if isinstance(key, GetAttrKey) else key.key for key, _ in level]
+    return not isinstance(metadata, tuple | list) or list(metadata) != names

@@ -35,6 +35,7 @@ class Signature:
       callbacks: the lines of the program that call back into Python.
       places_results: whether results are split as `out_specs`; otherwise XLA chooses how, and
         `out_specs` have no meaning.
+      is_from_file: whether named tuples in the structures stand for classes of the user's.
     """
 
     who: str
@@ -53,6 +54,7 @@ class Signature:
     out_memory_kinds: tuple[str | None, ...]
     callbacks: tuple[str, ...] = ()
     places_results: bool = True
+    is_from_file: bool = False
 
     @property
     def summary(self) -> str:

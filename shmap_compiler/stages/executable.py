@@ -11,7 +11,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
-from shmap_compiler.artifacts import write_executable, write_file
+from shmap_compiler.artifacts import is_same_in_file, write_executable, write_file
 from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetTypeError
@@ -140,7 +140,7 @@ class Executable(LoadedProgram):
 
     def _run(self, leaves: list[Leaf], tree: PyTree) -> list[jax.Array]:
         """Checks the arguments, moves them where necessary, and runs the program."""
-        if _paths(tree) != _paths(self.signature.in_tree):
+        if not self._is_same(tree, self.signature.in_tree):
             self._refuse_structure(tree)
         inputs = self.signature.select(leaves)
         self._check(inputs, leaves)
@@ -194,14 +194,33 @@ class Executable(LoadedProgram):
         if problems:
             raise TargetTypeError(self.signature.who, problems)
 
-    def _refuse_structure(self, tree: object) -> None:
+    def _is_same(self, found: TreeDef, needed: TreeDef) -> bool:
+        return found == needed or (self.signature.is_from_file and is_same_in_file(found, needed))
+
+    def _refuse_structure(self, tree: TreeDef) -> None:
+        found, needed = f"the arguments {_paths(tree)}", _paths(self.signature.in_tree)
+        where = "args"
+        if _paths(tree) == needed:  # containers, their metadata or empty ones differ
+            where, tree, needed_tree = self._first_difference(tree, self.signature.in_tree, where)
+            found, needed = f"the structure {_shown(tree)}", _shown(needed_tree)
         problem = Problem(
-            "args",
-            f"the arguments {_paths(tree)}",
-            f"{_paths(self.signature.in_tree)}, for which this executable was compiled",
+            where,
+            found,
+            f"{needed}, for which this executable was compiled",
             "call it with the arguments given to lower(), or lower again",
         )
         raise TargetTypeError(self.signature.who, [problem])
+
+    def _first_difference(
+        self, found: TreeDef, needed: TreeDef, path: str
+    ) -> tuple[str, TreeDef, TreeDef]:
+        """The path of the first node that differs, and both structures there."""
+        inside = found.children(), needed.children()
+        if len(inside[0]) == len(inside[1]):
+            for key, a, b in zip(_keys(found), *inside, strict=True):
+                if not self._is_same(a, b):
+                    return self._first_difference(a, b, path + key)
+        return path, found, needed
 
 
 def _paths(tree: PyTree) -> str:
@@ -209,6 +228,18 @@ def _paths(tree: PyTree) -> str:
     numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     return ", ".join("args" + jax.tree_util.keystr(path) for path in paths) or "none"
+
+
+def _shown(tree: TreeDef) -> str:
+    """A structure as JAX writes it: `CustomNode(Scaled[(2,)], [*])`."""
+    return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
+
+
+def _keys(tree: TreeDef) -> list[str]:
+    """The path of each child of the outermost container."""
+    node = jax.tree.unflatten(tree, [0] * tree.num_leaves)
+    children, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    return [jax.tree_util.keystr(path) for path, _ in children]
 
 
 def _fits(x: AnyValue, expected: Aval) -> bool:

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import zipfile
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import jax
@@ -156,6 +156,32 @@ def test_arguments_of_another_structure(saved, tmp_path):
     program = saved(mapped.lower({"x": A}), tmp_path / "f")
     with pytest.raises(ValueError, match=r"the arguments args\[0\]\n"):
         program(A)
+
+
+@for_both_kinds
+@pytest.mark.parametrize(
+    "called",
+    [{"w": [A], "n": ()}, {"w": (A,), "n": None}, {"w": [A]}, {"w": [A], "n": None, "m": None}],
+)
+def test_arguments_of_another_structure_with_equal_paths(saved, called, tmp_path):
+    mapped = on_rows(lambda tree: tree["w"][0])
+    program = saved(mapped.lower({"w": [A], "n": None}), tmp_path / "f")
+    np.testing.assert_array_equal(program({"n": None, "w": [A]}), A)
+    with pytest.raises(ValueError, match=r"(?s)the structure .*for which this exec"):
+        program(called)
+
+
+@for_both_kinds
+def test_arguments_of_another_class(saved, tmp_path):
+    program = saved(on_rows(lambda w: w.left).lower(Weights(A, A)), tmp_path / "f")
+    np.testing.assert_array_equal(program(Weights(A, A)), A)
+
+    class Others(NamedTuple):
+        left: jax.Array
+        right: jax.Array
+
+    with pytest.raises(ValueError, match=r"(?s)args\[0\]\n.*Others.*needed: .*Weights"):
+        program(Others(A, A))
 
 
 @for_both_kinds
@@ -409,6 +435,22 @@ def test_all_that_cannot_be_saved_at_once(saved, tmp_path):
     places = [problem.where for problem in caught.value.problems]
     assert places == ["args[0]['x']", "result['y']", "args[1]"]
     assert not (tmp_path / "f").exists()
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Scaled:
+    array: jax.Array
+    factor: int = field(metadata={"static": True})
+
+
+@for_both_kinds
+def test_metadata_of_classes_is_not_saved(saved, tmp_path):
+    """A named tuple, as which the class is read back, does not have it."""
+    lowered = on_rows(lambda x: Scaled(x.array * x.factor, 5)).lower(Scaled(A, 2))
+    with refused("(2 problems)", "a Scaled with metadata", "containers without", "pass") as caught:
+        saved(lowered, tmp_path / "f")
+    assert [problem.where for problem in caught.value.problems] == ["args[0]", "result"]
 
 
 def test_container_keeps_its_contents(tmp_path):

@@ -1,6 +1,7 @@
 """The stages after tracing: Lowered and Executable."""
 
 import re
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from run_module import jax_partitioner
 
-from shmap_compiler import PARTITIONERS, STAGES, Executable, Lowered, shard_map
+from shmap_compiler import PARTITIONERS, STAGES, Executable, Lowered, TargetTypeError, shard_map
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 A = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
@@ -219,6 +220,38 @@ def test_values_closed_over_are_inside():
     assert executable.input_shardings == [named(P("i"))]
     for _ in range(2):
         np.testing.assert_array_equal(executable(A), A @ B)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Scaled:
+    array: jax.Array
+    factor: int = field(default=2, metadata={"static": True})
+
+
+@pytest.mark.parametrize(
+    ("given", "called", "where", "found", "needed"),
+    [
+        (Scaled(A), Scaled(A, 3), "[0]", "CustomNode(Scaled[(3,)], [*])", "Scaled[(2,)], [*])"),
+        ({"w": [A]}, {"w": (A,)}, "[0]['w']", "(*,)", "[*]"),
+        ((A, None), (A, ()), "[0][1]", "()", "None"),
+        ((A, None), (A,), "[0]", "(*,)", "(*, None)"),
+        ({"b": A, "a": ()}, {"b": A, "a": {}}, "[0]['a']", "{}", "()"),
+    ],
+    ids=["metadata", "container", "empty", "missing", "empty_dict"],
+)
+def test_refuses_other_structures_with_equal_paths(given, called, where, found, needed):
+    mapped = shard_map(
+        lambda tree: jax.tree.leaves(tree)[0], mesh=MESH, in_specs=P("i"), out_specs=P("i")
+    )
+    executable = mapped.lower(given).compile()
+    np.testing.assert_array_equal(executable(given), A)
+    with pytest.raises(TargetTypeError, match="for which this executable") as caught:
+        executable(called)
+    (problem,) = caught.value.problems
+    assert problem.where == f"args{where}"
+    assert problem.found == f"the structure {found}"
+    assert f"{needed}, for which" in problem.needed
 
 
 def test_compiled_from_types_only():
