@@ -77,8 +77,9 @@ def _batch(axis, args, dims, *, axes, dot):
             return _contract(x, y, rest, dimensions, dot) * axis.size, None
         if dx is None or dy is None:
             varying = x if dx is not None else y
-            if dict(dot)["preferred_element_type"] not in (None, varying.dtype):
-                # A sum of the factor would be one in a narrower type than that of the result.
+            wider = dict(dot)["preferred_element_type"] not in (None, varying.dtype)
+            if wider or jnp.issubdtype(varying.dtype, jnp.inexact):
+                # A sum of the factor could overflow where the sum of the products does not.
                 result, at = _along_one(x, y, dx, dy, rest, dot)
                 return jnp.sum(result, at, dtype=result.dtype), None
             x = x if dx is None else jnp.sum(x, dx, dtype=x.dtype)

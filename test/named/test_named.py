@@ -150,6 +150,26 @@ def test_a_product_is_summed_in_its_own_type(factors, dtype, placed):
     np.testing.assert_array_equal(found, (x * y).sum())
 
 
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_sum_of_products_whose_factors_have_no_finite_sum(placed):
+    mesh = jax.make_mesh((2, 4), ("a", "b"))
+    options = {"axis_resources": {"n": "a", "k": "b"}, "mesh": mesh} if placed else {}
+    small = np.full((4, 2), 1e-4, np.float16)
+    large = np.full((1024, 2), 100, np.float16)
+
+    def fun(x, y):
+        return lax.psum(x @ y, "k"), lax.psum(y @ x, "k")
+
+    for found in xmap(fun, (["n", ...], ["k", ...]), (["n"], ["n"]), **options)(small, large):
+        np.testing.assert_allclose(found, 20.48, rtol=1e-2)
+
+    def outer(x, y):
+        return lax.psum(lax.dot_general(x, y, (((), ()), ((), ()))), "k")
+
+    x, y = jnp.array([0, 1e-10]), jnp.array([1e38, 3e38, 3e38, 1])
+    np.testing.assert_allclose(xmap(outer, (["n"], ["k"]), ["n"], **options)(x, y), [0, 7e28])
+
+
 def test_a_serial_loop_over_results_without_elements():
     mesh = jax.make_mesh((4,), ("i",))
     options = {"axis_resources": {"n": SerialLoop(4)}, "mesh": mesh}
