@@ -38,7 +38,8 @@ def call(program: Program, *args: PyTree, **kwargs: PyTree) -> PyTree:
             raise SpecError(describe(program.fun), [_inside_transformation(count)])
     rows = _own_rows(program, args, kwargs)
     of_all = dataclasses.replace(rows, count=rows.count * count)
-    mesh = program.meshes.get(of_all.count) or program.mesh(of_all)
+    kind = program.kind(*_types_of_all(program, rows, args, kwargs))
+    mesh = program.meshes.get(kind) or program.mesh(of_all)
 
     def on(mesh: Mesh) -> PyTree:
         joined = [_join(x, axis, mesh, count) for x, axis in zip(leaves, rows.axes, strict=True)]
@@ -49,11 +50,11 @@ def call(program: Program, *args: PyTree, **kwargs: PyTree) -> PyTree:
     try:
         results = on(mesh)
     except ValueError:
-        found = program.meshes[of_all.count]
+        found = program.meshes.get(kind, mesh)
         if found is mesh:
             raise
         results = on(found)  # inner pmaps need more devices, which are known since it was traced
-    mesh = program.meshes[of_all.count]
+    mesh = program.meshes.get(kind, mesh)
     return _of_results(program, results, lambda x, axis: _split(x, axis, mesh, count))
 
 
@@ -61,10 +62,7 @@ def types_of_all_rows(
     program: Program, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
 ) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
     """The types of the arrays of all processes' rows, of which the arguments are this process'."""
-    rows = _own_rows(program, args, kwargs)
-    leaves = zip(program.leaves(args, kwargs), rows.axes, strict=True)
-    types = [_scaled_type(type_of(x), axis, program.process_count) for x, axis in leaves]
-    return program.with_leaves(types, args, kwargs)
+    return _types_of_all(program, _own_rows(program, args, kwargs), args, kwargs)
 
 
 def types_of_own_rows(program: Program, results: PyTree) -> PyTree:
@@ -80,6 +78,14 @@ def _own_rows(program: Program, args: tuple[PyTree, ...], kwargs: dict[str, PyTr
         with errors_of("pmap"):
             raise SpecError(describe(program.fun), [_of_all_processes()])
     return rows
+
+
+def _types_of_all(
+    program: Program, rows: Rows, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
+    leaves = zip(program.leaves(args, kwargs), rows.axes, strict=True)
+    types = [_scaled_type(type_of(x), axis, program.process_count) for x, axis in leaves]
+    return program.with_leaves(types, args, kwargs)
 
 
 def _of_results(

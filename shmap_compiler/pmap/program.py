@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -13,6 +13,7 @@ from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.base.untyped import Device, Function, Leaf, PyTree
+from shmap_compiler.base.values import type_of
 from shmap_compiler.pmap import nesting
 from shmap_compiler.pmap.arguments import Rows, read_arguments, split_static
 from shmap_compiler.pmap.devices import available_devices, mesh_of_rows
@@ -31,7 +32,7 @@ class Program:
 
     Attributes:
       jitted: the function of all rows, of this and other processes.
-      meshes: the mesh of the last program for each number of rows.
+      meshes: the mesh of the last program for arguments of each kind (`kind`).
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Program:
         """The arguments are those of `pmap`; `on_traced` is called when a call has been traced."""
         self.fun, self.in_axes, self.out_axes = fun, in_axes, out_axes
         self.axis_size = axis_size
-        self.meshes: dict[int, Mesh] = {}
+        self.meshes: dict[Hashable, Mesh] = {}
         self._axis_name, self._static = axis_name, static_broadcasted_argnums
         self._devices, self._backend = devices, backend
 
@@ -101,11 +102,14 @@ class Program:
                 axis = nesting.inner_axis(who, self._axis_name, rows.count, has_devices)
                 return on(None, axis)
             axis = self._axis_name or UNNAMED
+
+            def on_devices(mesh: Mesh) -> _T:
+                result = on(mesh, axis)
+                self.meshes[self.kind(args, kwargs)] = mesh
+                return result
+
             return nesting.with_inner_axes(
-                axis,
-                rows.count,
-                lambda axes: self.mesh(rows, axes),
-                lambda mesh: on(mesh, axis),
+                axis, rows.count, lambda axes: self.mesh(rows, axes), on_devices
             )
 
     def mesh(self, rows: Rows, axes: Sequence[tuple[str, int]] = ()) -> Mesh:
@@ -113,9 +117,7 @@ class Program:
         axes = axes or [(self._axis_name or UNNAMED, rows.count)]
         is_given = self._devices is not None
         with errors_of("pmap"):
-            mesh = mesh_of_rows(describe(self.fun), rows, axes, self.devices, is_given)
-        self.meshes[rows.count] = mesh
-        return mesh
+            return mesh_of_rows(describe(self.fun), rows, axes, self.devices, is_given)
 
     def rows(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], processes: int = 1) -> Rows:
         """Raises SpecError for all that is wrong with the arguments.
@@ -131,6 +133,13 @@ class Program:
     def static(self, args: tuple[PyTree, ...]) -> tuple[int, ...]:
         """The positions of the static arguments, counted from the first."""
         return tuple(k % len(args) if -len(args) <= k < 0 else k for k in self._static)
+
+    def kind(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Hashable:
+        """What the program of a call depends on: types and structure, and the static values."""
+        static = self.static(args)
+        leaves, tree = jax.tree.flatten((split_static(args, static), kwargs))
+        types = tuple((t.shape, t.dtype) for t in map(type_of, leaves))
+        return tree, types, tuple(args[k] for k in static)
 
     def leaves(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> list[PyTree]:
         """Of the arguments that are not static."""
@@ -155,7 +164,7 @@ class Program:
           SpecError: one of the arguments is what `jax.jit` does not take at all.
         """
         rows, leaves = self.rows(args, kwargs, self.process_count), self.leaves(args, kwargs)
-        mesh = self.meshes.get(rows.count)
+        mesh = self.meshes.get(self.kind(args, kwargs))
         if mesh is None or self.process_count > 1 or is_tracing():
             return None
         name = mesh.axis_names[0]

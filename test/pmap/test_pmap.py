@@ -330,6 +330,23 @@ def test_two_arguments_on_different_devices_are_moved():
     equal(pmap(lambda x, y, k: x * y * k, static_broadcasted_argnums=2)(x, y, 3), ROWS**2 * 3)
 
 
+def test_a_function_that_raises_runs_once():
+    """Also where an argument would have to be moved."""
+    runs = []
+
+    def body(x):
+        runs.append(x)
+        if x.ndim > 1:
+            raise ValueError("no matrices")
+        return x
+
+    f = pmap(body)
+    f(ROWS)
+    with pytest.raises(ValueError, match="no matrices"):
+        f(jax.device_put(ROWS[..., None], DEVICES[3]))
+    assert len(runs) == 2
+
+
 def test_donated_arguments():
     sharding = NamedSharding(Mesh(np.array(DEVICES), "i"), P("i"))
     x, y = jax.device_put(ROWS, sharding), jax.device_put(ROWS, sharding)

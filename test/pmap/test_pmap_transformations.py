@@ -342,6 +342,23 @@ def test_nested_with_booleans_devices_and_moved_arrays():
     assert list(found.sharding.mesh.devices.flat) == DEVICES[::-1]
 
 
+def test_nested_with_arrays_moved_after_calls_of_other_kinds():
+    """An inner pmap of other sizes has the outermost one run on other devices."""
+
+    def body(x, sign):
+        return pmap(lambda row: sign * row, "j")(x)
+
+    f = pmap(body, "i", static_broadcasted_argnums=1)
+    x = np.arange(8.0, dtype=np.float32).reshape(2, 4)
+    narrow, wide = jax.device_put(x[:, :2], DEVICES[7]), jax.device_put(x, DEVICES[7])
+    close(f(x[:, :2], 1), x[:, :2])
+    close(f(narrow, 1), x[:, :2])
+    close(f(x, 1), x)
+    close(f(narrow, 1), x[:, :2])
+    close(f(wide, -1), -x)
+    close(f(narrow, 1), x[:, :2])
+
+
 def test_nested_where_jit_is_disabled():
     x = np.arange(8.0, dtype=np.float32).reshape(4, 2)
     with jax.disable_jit():
