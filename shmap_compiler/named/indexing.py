@@ -71,7 +71,7 @@ def pgather(source: ArrayLike, indices: ArrayLike, axes: Axis) -> jax.Array:
         gathered = lax.all_gather(gathered, name)
     # Now names come first, then dimensions: `given` says in which order their positions count.
     leading = iter(range(len(names))), iter(range(len(names), len(given)))
-    order = [next(leading[isinstance(a, int)]) for a in given]
+    order = [next(leading[not isinstance(a, str)]) for a in given]
     order += range(len(given), gathered.ndim)
     gathered = gathered.transpose(order)
     return gathered.reshape(-1, *gathered.shape[len(given) :])[indices]

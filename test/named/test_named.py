@@ -48,6 +48,14 @@ def test_products_gathers_and_softmax():
     np.testing.assert_allclose(rows, X[index])
 
 
+@pytest.mark.parametrize("dimension", [0, np.int64(0), jnp.array(-1)], ids=repr)
+def test_gathered_along_a_name_and_a_dimension(dimension):
+    index = jnp.array([1, -1])
+    rows = xmap(lambda x: named.pgather(x, index, (dimension, "k")), ["n", "k", ...], ["n", ...])
+    cube = jnp.arange(24.0).reshape(2, 3, 4)
+    np.testing.assert_array_equal(rows(cube), cube.swapaxes(1, 2).reshape(2, 12)[:, index])
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.int32, jnp.complex64])
 def test_sums_that_do_not_fit_in_the_type(dtype):
     """As jnp, which computes a mean of 16-bit numbers in 32 bits."""
