@@ -14,6 +14,7 @@ import dataclasses
 import dis
 import enum
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Hashable, Iterator, Sequence
@@ -113,8 +114,11 @@ class _Reader:
         self._entered[id(value), read] = len(self._entered)
         if len(self._entered) > _MOST_FOLLOWED:
             raise _CannotBeCompared
+        if _is_of_a_library(value):
+            return None
         if isinstance(value, FunctionType):
-            return None if _is_library(value.__module__) else self.function(value)
+            is_library = _is_library(value.__globals__.get("__name__"))
+            return self._held(value) if is_library else self.function(value)
         if isinstance(value, _CONSTANT):
             return None
         if isinstance(value, BuiltinFunctionType):
@@ -128,6 +132,11 @@ class _Reader:
         if _is_library(type(value).__module__):
             return tuple(self.value(each, names) for each in _functions_of(value))
         raise _CannotBeCompared
+
+    def _held(self, fun: FunctionType) -> Hashable:
+        """What was passed to a library that made a function of it, such as that of `jax.vmap`."""
+        held = (*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__)
+        return tuple(self.value(each, ()) for each in held)
 
     def _attributes(self, value: ModuleType | type, names: tuple[str, ...]) -> Hashable:
         found = {name: vars(value)[name] for name in names if name in vars(value)}
@@ -164,6 +173,14 @@ def _parts(value: object) -> Sequence[Unchecked] | None:
 
 def _is_library(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] in _LIBRARIES
+
+
+def _is_of_a_library(value: object) -> bool:
+    """Whether it is what a library has under this name, which holds nothing of the user's."""
+    module = getattr(value, "__module__", None)
+    if not isinstance(module, str) or not _is_library(module) or module not in sys.modules:
+        return False
+    return vars(sys.modules[module]).get(getattr(value, "__name__", None)) is value
 
 
 def _is_pure(value: BuiltinFunctionType) -> bool:

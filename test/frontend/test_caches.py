@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.example_libraries import optimizers
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -303,6 +304,7 @@ def read_in_place():
     yield "partial", lambda b: partial(b), lambda f: items.__setitem__(0, f)
     yield "method", lambda b: method(b), lambda f: setattr(method.__self__, "factor", f)
     yield from read_indirectly()
+    yield from read_by_transformed_functions()
 
 
 def read_indirectly():
@@ -339,6 +341,46 @@ def read_indirectly():
     yield "static method", lambda b: Scaled.static(b), lambda f: setattr(Scaled, "shared", f)
     yield "environment", in_environment, lambda f: os.environ.update(FACTOR=str(f))
     yield "random", by_the_seed, lambda f: np.random.seed(int(f))
+
+
+def read_by_transformed_functions():
+    """The functions of the user are in what JAX made of them."""
+    kept, items = Scaled(), [1.0]
+    of_a_partial = jax.vmap(functools.partial(lambda d, b: d[0] * b, items))
+    gradient = jax.value_and_grad(lambda b: jnp.sum(FACTOR["value"] * b))
+    of_a_method, partial = jax.vmap(kept.scaled), jax.tree_util.Partial(helper)
+    of_an_object = jax.vmap(Called(kept))
+    wrapper = functools.wraps(jnp.sin)(lambda b: FACTOR["value"] * b)
+    step_size = optimizers.sgd(lambda _: FACTOR["value"])
+    nested = jax.checkpoint(jax.vmap(jax.jit(helper)))
+
+    def updated(block):
+        state = step_size.update_fn(0, block, step_size.init_fn(0 * block))
+        return -step_size.params_fn(state)
+
+    def set_kept(factor):
+        kept.factor = factor
+
+    def set_factor(factor):
+        FACTOR["value"] = factor
+        jax.clear_caches()
+
+    yield "value_and_grad", lambda b: b * gradient(b)[1], set_factor
+    yield "vmap of a partial", lambda b: of_a_partial(b), lambda f: items.__setitem__(0, f)
+    yield "vmap of a method", lambda b: of_a_method(b), set_kept
+    yield "vmap of an object", lambda b: of_an_object(b), set_kept
+    yield "transformed twice", lambda b: nested(b), set_factor
+    yield "Partial", lambda b: partial(b), set_factor
+    yield "wrapper", lambda b: wrapper(b), set_factor
+    yield "optimizer", lambda b: updated(b), set_factor
+
+
+class Called:
+    def __init__(self, held):
+        self.held = held
+
+    def __call__(self, block):
+        return self.held.factor * block
 
 
 def by_the_seed(block):
