@@ -85,7 +85,7 @@ class _Reader:
         read = (*cells, *map(fun.__globals__.get, names), *own, *defaults)
         if "random" in names and any(each is np for each in read):
             raise _CannotBeCompared  # numpy.random
-        return tuple(self.value(each, names) for each in read)
+        return Identity(fun.__code__), *(self.value(each, names) for each in read)
 
     def value(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
         """

@@ -279,6 +279,27 @@ def test_global_variables_are_those_of_the_call():
         np.testing.assert_array_equal(call(jax.jit(shard_map(scope["scaled"], **LINES)), X), w * X)
 
 
+def test_code_is_that_of_the_call():
+    def once(block):
+        return block
+
+    def twice(block):
+        return 2 * block
+
+    def body(block):
+        return once(block)
+
+    def negated(block):
+        return -once(block)
+
+    for changed, other in ((once, twice), (body, negated)):
+        for code in (changed.__code__, other.__code__, changed.__code__):
+            changed.__code__ = code
+            compiled = shard_map(body, **LINES).lower(X).compile()
+            for run in (jax.jit(shard_map(body, **LINES)), compiled):
+                np.testing.assert_array_equal(call(run, X), body(X))
+
+
 class Factor:
     value = 1.0
 
