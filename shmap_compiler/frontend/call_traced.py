@@ -48,13 +48,14 @@ def trace_call(
     inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
     leaves, in_tree = jax.tree.flatten(args)
     ref_arguments.refuse_aliases(who, _arguments(args, inputs))
-    key = _key(mapped, region, in_tree, inputs)
+    program = _program_key(mapped)
+    key = _key(program, region, in_tree, inputs)
     call = mapped.calls.find(key)
     if call is None:
         call = traced = _trace(who, mapped, region, args, inputs)
-        if key is not None and not traced.constants:
+        if key is not None and not traced.constants and trace_cache.unchanged(mapped, program):
             call = mapped.calls.get(key, lambda: traced)
-            trace_cache.keep(mapped)
+            trace_cache.keep(mapped, program)
     return call, [leaves[i.position] for i in inputs.dynamic]
 
 
@@ -67,14 +68,16 @@ def apply_call(call: TracedCall, inputs: Sequence[AnyValue]) -> Sequence[AnyValu
     return run(*operands)
 
 
-def _key(
-    mapped: MappedFunction, region: ManualRegion, in_tree: TreeDef, inputs: Inputs
-) -> Hashable:
-    """Equal for calls that are traced alike; None if that is unknown, or if there is one call."""
+def _program_key(mapped: MappedFunction) -> Hashable:
+    """Equal for what computes the same; None if that is unknown, or if there is one call."""
     if runs_traced_program(mapped.fun):  # made for this call, by another front end
         return None
+    return trace_cache.key(mapped.fun, mapped.options)
+
+
+def _key(program: Hashable, region: ManualRegion, in_tree: TreeDef, inputs: Inputs) -> Hashable:
+    """Equal for calls of one program that are traced alike; None if that is unknown."""
     values = [value for _, _, value in inputs.static]
-    program = trace_cache.key(mapped.fun, mapped.options)
     if program is None or not all(map(is_hashable, values)):
         return None
     distinct = {id(i.type): i.type for i in inputs.dynamic}  # of hundreds few differ

@@ -60,6 +60,14 @@ def _options_key(options: dict[str, Setting]) -> Hashable:
     return found if is_hashable(found) else None
 
 
+def unchanged(mapped: Mapped, before: Hashable) -> Hashable:
+    """The key from before a trace; None if the function changed what it reads when it was traced.
+
+    Its next trace then gives something else.
+    """
+    return before if before is not None and key(mapped.fun, mapped.options) == before else None
+
+
 def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Mapped | None:
     """What has been kept for `fun` and equal options, if anything of this kind."""
     made = _made_of(fun)
@@ -73,9 +81,8 @@ def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Ma
     return mapped if _options_key(mapped.options) == _options_key(options) else None
 
 
-def keep(mapped: Mapped) -> None:
-    """Keeps `mapped` with its function, if it can be known again."""
-    found = key(mapped.fun, mapped.options)
+def keep(mapped: Mapped, found: Hashable) -> None:
+    """Keeps `mapped` with its function by its key, if it can be known again."""
     if found is None:
         return
     made = _made_of(mapped.fun)

@@ -133,14 +133,16 @@ class Pmapped(Generic[_P, _R]):
                 who = describe(self.fun) if callable(self.fun) else repr(self.fun)
                 raise spec_error(who, problems)
             functools.update_wrapper(self, self.fun, updated=())
-            self._program = Program(
-                self.fun, **self.options, on_traced=lambda: trace_cache.keep(self)
-            )
+            self._program = Program(self.fun, **self.options, on_traced=self._keep)
 
     @property
     def options(self) -> dict[str, Setting]:
         """The arguments of `pmap` besides the function, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "fun"}
+
+    def _keep(self) -> None:
+        # `jax.pmap` traces a function once, even one that changes what it reads.
+        trace_cache.keep(self, trace_cache.key(self.fun, self.options))
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:

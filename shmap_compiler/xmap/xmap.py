@@ -148,8 +148,9 @@ class XMapped(Generic[_P, _R]):
         self.donate_argnums, self.mesh = function.donate_argnums, function.mesh
 
         def call(*args: PyTree) -> AnyValue:
+            before = trace_cache.key(self.fun, self.options)
             result = self._traced(*args)
-            trace_cache.keep(self)
+            trace_cache.keep(self, trace_cache.unchanged(self, before))
             return result
 
         call.__name__ = call.__qualname__ = function_name(fun)

@@ -26,7 +26,7 @@ from jax.example_libraries import optimizers
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import shard_map, smap
+from shmap_compiler import shard_map, smap, xmap
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import SpecError
 from shmap_compiler.frontend import call_traced
@@ -298,6 +298,28 @@ def test_code_is_that_of_the_call():
             compiled = shard_map(body, **LINES).lower(X).compile()
             for run in (jax.jit(shard_map(body, **LINES)), compiled):
                 np.testing.assert_array_equal(call(run, X), body(X))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda f: shard_map(f, **LINES),
+        lambda f: xmap(f, in_axes=["rows", ...], out_axes=["rows", ...]),
+    ],
+    ids=["shard_map", "xmap"],
+)
+def test_what_a_function_changes_itself_is_that_of_the_call(build):
+    calls = 0
+
+    def counting(block):
+        nonlocal calls
+        calls += 1
+        return calls * block
+
+    for count in (1, 2, 3):
+        np.testing.assert_array_equal(call(jax.jit(build(counting)), X), count * X)
+    lowered = [shard_map(counting, **LINES).lower(X).as_text() for _ in range(2)]
+    assert lowered[0] != lowered[1]
 
 
 class Factor:
