@@ -14,7 +14,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import describe, function_name, runs_traced_program
 from shmap_compiler.base.jax_compat import axis_types, described_as, tracing_context
 from shmap_compiler.base.meshes import ManualRegion
-from shmap_compiler.base.untyped import AnyValue, Aval, PyTree, TreeDef
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, PyTree, TreeDef
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.checks.replicated_outputs import check_outputs
@@ -23,6 +23,7 @@ from shmap_compiler.frontend.arguments import Inputs, read_inputs
 from shmap_compiler.frontend.closed_over import ClosedOver, closed_over, without_unused
 from shmap_compiler.frontend.mapped import MappedFunction
 from shmap_compiler.frontend.results import Results
+from shmap_compiler.frontend.variables import values_key
 from shmap_compiler.graph import structural_keys
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.primitive import bind
@@ -49,7 +50,7 @@ def trace_call(
     leaves, in_tree = jax.tree.flatten(args)
     ref_arguments.refuse_aliases(who, _arguments(args, inputs))
     program = _program_key(mapped)
-    key = _key(program, region, in_tree, inputs)
+    key = None if program is None else _key(mapped.fun, program, region, in_tree, inputs)
     call = mapped.calls.find(key)
     if call is None:
         call = traced = _trace(who, mapped, region, args, inputs)
@@ -75,10 +76,13 @@ def _program_key(mapped: MappedFunction) -> Hashable:
     return trace_cache.key(mapped.fun, mapped.options)
 
 
-def _key(program: Hashable, region: ManualRegion, in_tree: TreeDef, inputs: Inputs) -> Hashable:
+def _key(
+    fun: Function, program: Hashable, region: ManualRegion, in_tree: TreeDef, inputs: Inputs
+) -> Hashable:
     """Equal for calls of one program that are traced alike; None if that is unknown."""
     values = [value for _, _, value in inputs.static]
-    if program is None or not all(map(is_hashable, values)):
+    static = values_key(fun, values)
+    if static is None or not all(map(is_hashable, values)):
         return None
     distinct = {id(i.type): i.type for i in inputs.dynamic}  # of hundreds few differ
     keys = {each: _type_key(type_) for each, type_ in distinct.items()}
@@ -88,6 +92,7 @@ def _key(program: Hashable, region: ManualRegion, in_tree: TreeDef, inputs: Inpu
         region,
         in_tree,
         types,
+        static,
         tuple(map(structural_keys.key, values)),
         tracing_context(),
     )

@@ -17,7 +17,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, cast
 
@@ -61,8 +61,18 @@ _IMPORT = dis.opmap["IMPORT_NAME"]
 
 def variables_key(fun: FunctionType) -> Hashable:
     """The variables and default values that `fun` reads; None if they cannot be compared."""
+    return _key_of(lambda reader: reader.function(fun))
+
+
+def values_key(fun: FunctionType, values: Sequence[Unchecked]) -> Hashable:
+    """Values that are passed to `fun`, and what these read; None if they cannot be compared."""
+    names = _names(fun.__code__) or ()
+    return _key_of(lambda reader: tuple(reader.value(each, names) for each in values))
+
+
+def _key_of(read: Callable[[_Reader], Hashable]) -> Hashable:
     try:
-        return _Reader().function(fun)
+        return read(_Reader())
     except (_CannotBeCompared, RecursionError):  # the latter of a container that holds itself
         return None
 

@@ -552,6 +552,31 @@ def test_arguments_without_spec_count_by_type_and_value():
         np.testing.assert_array_equal(call(compiled, X, factor), factor.value * X)
 
 
+def test_what_functions_without_spec_read_is_that_of_the_call():
+    factor = 1.0
+
+    def scaled(block, by):
+        return block * by()
+
+    mapped = shard_map(scaled, mesh=MESH, in_specs=(P("i"), None), out_specs=P("i"))
+
+    def by():
+        return factor
+
+    class Reads:
+        def __call__(self):
+            return factor
+
+    for read in (by, functools.partial(by), Reads()):
+        for factor in (2.0, 3.0):
+            program = jax.jit(lambda x, read=read: mapped(x, read))
+            np.testing.assert_array_equal(call(program, X), factor * X)
+            compiled = mapped.lower(X, read).compile()
+            np.testing.assert_array_equal(call(compiled, X, read), factor * X)
+    factor = 2.0
+    assert mapped.trace(X, by) is mapped.trace(X, by)
+
+
 def test_a_wrapper_does_not_pass_for_what_it_wraps():
     def body(block):
         return block + 1
