@@ -72,7 +72,8 @@ def _read(text: str, for_derivatives: bool, is_x64: bool) -> Reading:
         module: OpView = ir.Module.parse(text).operation.opview
         main = functions_of(module)["main"]
         _inline(module, main)
-        count = len(main.entry_block.operations) - 1
+        ops = list(main.entry_block.operations)[:-1]
+        count = sum(op.operation.name != "stablehlo.constant" for op in ops)
         reader = _Reader(count, DERIVATIVE_ROWS if for_derivatives else {})
         try:
             name = reader.define(main.entry_block, "read", ["x"] * len(main.arguments))
@@ -121,7 +122,7 @@ class _Reader(Program):
     def __init__(self, count: int, rows: Mapping[str, Row]):
         """
         Args:
-          count: how many operations the module has.
+          count: how many operations the module has, beside constants.
           rows: of operations that the source calls as StableHLO.
         """
         super().__init__(_ONE_DEVICE, Names(), "")

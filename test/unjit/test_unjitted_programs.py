@@ -36,6 +36,7 @@ PROGRAMS: dict[str, Jitted] = {
     **jitted_networks.PROGRAMS,
     **jitted_operations.PROGRAMS,
 }
+X = np.arange(128, dtype=np.float32).reshape(8, 16)
 RUFF = Path(sys.executable).with_name("ruff")
 
 
@@ -418,3 +419,31 @@ def test_slices_begin_where_xla_begins_them(start):
     made = unjit(program.jitted(), *program.args)
     expected = program.jitted()(x, np.int32(start))
     np.testing.assert_array_equal(made.shard_map()(x, np.int32(start)), expected)
+
+
+REGIONS_WITH_CONSTANTS = {
+    "lexsort": lambda x: jnp.lexsort((x[0], x[1])),
+    "two_keys": lambda x: jax.lax.sort((x, x[::-1], x * 2), num_keys=2),
+    "complex_sort": lambda x: jnp.sort(x + 1j),
+    "unique_rows": lambda x: jnp.unique(x, axis=0, size=4),
+    "reduce_window": lambda x: jax.lax.reduce_window(
+        x, 0.0, lambda a, b: a + 0.5 * b, (1, 2), (1, 1), "VALID"
+    ),
+    "scatter_apply": lambda x: jax.lax.scatter_apply(
+        x,
+        jnp.array([[3]]),
+        lambda a: a * a + 2,
+        jax.lax.ScatterDimensionNumbers((1,), (0,), (0,)),
+        update_shape=(1, 16),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGIONS_WITH_CONSTANTS)
+def test_embedded_operations_keep_the_constants_of_their_regions(name):
+    program = Jitted(REGIONS_WITH_CONSTANTS[name], (X,), (ROWS,)).jitted()
+    made = unjit(program, X)
+    assert made.embedded
+    for function in (made.shard_map(), jax.jit(made.shard_map())):
+        for ours, theirs in zip(function(X), program(X), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
