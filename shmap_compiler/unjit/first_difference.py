@@ -48,7 +48,7 @@ def first_difference(
     for each, expected, found in zip(source.assigned, blocks, values, strict=True):
         for device, block in enumerate(expected):
             apart = distance(found[device], block)
-            if apart > 4 * default_tolerance(block.dtype):
+            if found.dtype != block.dtype or apart > 4 * default_tolerance(block.dtype):
                 text = lines[each.line - 1].strip()
                 return (
                     f"the first variable to differ is {each.name}, on device {device}, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -106,7 +106,7 @@ def validate(
     arrays = jax.tree.leaves(given(full))
 
     def compared(results: Sequence[np.ndarray], roundings: int) -> list[agreement.Agreement]:
-        found = agreement.compare(list(results), expected)
+        found = _of_equal_types(agreement.compare(list(results), expected), results, expected)
         if all(each.holds for each in found) or len(found) != len(expected):
             return found
         return with_rounding(found, run, full, expected, roundings)
@@ -124,15 +124,31 @@ def validate(
             simulated = max((each.relative for each in found), default=0.0)
             wrong = next((each for each in found if not each.holds), None)
             if wrong is not None:
-                difference = f"{wrong.path} of the simulated module, by {wrong.relative:.1e}"
+                difference = f"{wrong.path} of the simulated module, {_how_far(wrong)}"
     results = _numbers(jax.jit(mapped)(*given(full)))
     found = compared(results, _OF_XLA)
     ours = max((each.relative for each in found), default=0.0)
     wrong = next((each for each in found if not each.holds), None)
     if wrong is not None:
         where = first_difference(body, source, mapped, mesh, given(full), kept)
-        difference = f"{wrong.path} of the source, by {wrong.relative:.1e}; {where}"
+        difference = f"{wrong.path} of the source, {_how_far(wrong)}; {where}"
     return UnjitValidation(who, ours, simulated, why, difference)
+
+
+def _of_equal_types(
+    found: list[agreement.Agreement], results: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+) -> list[agreement.Agreement]:
+    """The comparisons, in which results of other types do not agree."""
+    if len(results) != len(expected):
+        return found
+    return [
+        each if ours.dtype == theirs.dtype else replace(each, problem=f"of type {ours.dtype}")
+        for each, ours, theirs in zip(found, results, expected, strict=True)
+    ]
+
+
+def _how_far(wrong: agreement.Agreement) -> str:
+    return wrong.problem or f"by {wrong.relative:.1e}"
 
 
 def _copied(leaf: AnyValue) -> AnyValue:

@@ -447,3 +447,26 @@ def test_embedded_operations_keep_the_constants_of_their_regions(name):
     for function in (made.shard_map(), jax.jit(made.shard_map())):
         for ours, theirs in zip(function(X), program(X), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "float32", "int64"])
+@pytest.mark.parametrize("fun", [jnp.sum, jnp.prod, jnp.cumprod], ids=lambda fun: fun.__name__)
+def test_sums_in_narrow_types_stay_narrow_in_64_bits(dtype, fun):
+    with jax.enable_x64(True):
+        x = jnp.asarray(X % 5 + 1, dtype)
+        program = Jitted(lambda x: fun(x, axis=1, dtype=dtype), (x,), (ROWS,)).jitted()
+        made = unjit(program, x)
+        found = made.shard_map()(x)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, program(x), rtol=1e-6)
+
+
+def test_results_of_another_type_are_a_difference(monkeypatch):
+    def row(op):
+        return call("jnp.tanh", call("jnp.float16", op.exact(0)))
+
+    monkeypatch.setitem(SPELLINGS, "stablehlo.tanh", row)
+    program = Jitted(jnp.tanh, (X,), (ROWS,)).jitted()
+    found = r"result\[0\] of the source, of type float16; the first variable to differ is tanh_2"
+    with pytest.raises(UnjitError, match=found):
+        unjit(program, jnp.zeros_like(X))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.base.jax_compat import setting
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.spelling.operation import Op, Row
 from shmap_compiler.unjit.types import dtype_of, is_float
@@ -26,8 +27,9 @@ def _neutral(name: str, dtype: np.dtype) -> object:
     if dtype.kind == "b":
         return {"stablehlo.and": True, "stablehlo.or": False}.get(name)
     if name in ("stablehlo.add", "stablehlo.multiply"):
-        # Sums of narrow types are computed in wider ones.
-        narrow = dtype.itemsize < 4 or dtype.kind not in "iuf"
+        # Sums of narrow types are computed in wider ones, those of integers in the default one.
+        default = 8 if dtype.kind in "iu" and setting("jax_enable_x64") else 4
+        narrow = dtype.itemsize < default or dtype.kind not in "iuf"
         return None if narrow else dtype.type(name == "stablehlo.multiply")
     if name in ("stablehlo.maximum", "stablehlo.minimum") and dtype.kind in "iuf":
         sign = -1 if name == "stablehlo.maximum" else 1
@@ -127,7 +129,9 @@ def _reduce_window(op: Op) -> Code | None:
         dilation = op.integers(theirs) or ones
         if dilation != ones:
             named[ours] = numbers(dilation)
-    return call("lax.reduce_window", op.exact(0), _start(op), _REDUCED[name][1], **named)
+    # Unlike `lax.reduce`, it does not convert the number to the type of the array.
+    start = _start(op) if not setting("jax_enable_x64") else op.exact(1)
+    return call("lax.reduce_window", op.exact(0), start, _REDUCED[name][1], **named)
 
 
 def _top_k(op: Op) -> Code:
