@@ -128,7 +128,7 @@ def _sum(key: tuple[Unchecked, ...], alike: Sequence[Occurrence]) -> CollectiveC
         kind=kind,
         axes=axes,
         group_size=size,
-        instructions=tuple(o.collective.name for o in alike),
+        instructions=tuple(dict.fromkeys(o.collective.name for o in alike)),
         count=sum(o.trips for o in alike),
         payload_bytes=payload,
         sent_bytes=sum(o.trips * o.collective.sent for o in alike),
@@ -227,7 +227,7 @@ def _holds(rank: int, spec: Unchecked, mesh: Mapping[str, int]) -> tuple[tuple[i
 def _notes(target: Target | None, machine: Machine | None, schedule: Schedule) -> tuple[str, ...]:
     notes = [
         f"the loop at {short(line) or '?'} counts as one trip: how often it runs is not known"
-        for line in schedule.unknown_loops
+        for line in dict.fromkeys(schedule.unknown_loops)
     ]
     hops: dict[str, int] = {}
     for o in schedule.occurrences:

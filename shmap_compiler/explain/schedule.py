@@ -186,8 +186,8 @@ class _Runner:
             elif instruction.operands and instruction.operands[0] in copied:
                 _wait_for(schedule, copied.pop(instruction.operands[0]))
             elif instruction.opcode == "while":
-                count, part = self._loop(schedule, computation, instruction, carried)
-                _append(schedule, part, count, live, index)
+                for part, count in self._loop(schedule, computation, instruction, carried):
+                    _append(schedule, part, count, live, index)
             elif instruction.opcode in ("call", "conditional"):
                 branches = [
                     self.run(self.module.computations[name], {}) for name in instruction.called
@@ -273,13 +273,28 @@ class _Runner:
 
     def _loop(
         self, schedule: Schedule, computation: Computation, loop: Instruction, carried: Carried
-    ) -> tuple[int, Schedule]:
-        """How often a loop runs, and one trip."""
+    ) -> Iterator[tuple[Schedule, int]]:
+        """What runs in a loop, and how often: its trips, and the condition that ends it.
+
+        A condition that compares a counter takes no time.
+        """
         found = trips(self.module, computation, loop, carried)
+        condition, body = (
+            self.run(self.module.computations[str(loop.attribute(rf"\b{role}=%([\w.\-]+)"))], given)
+            for role, given in (("condition", {}), ("body", found.carried))
+        )
+        if found.count is not None and not condition.occurrences:
+            yield body, found.count
+            return
+        trip, nothing = Schedule(), Liveness({}, (0,))
+        _append(trip, condition, 1, nothing, 0)
+        _append(trip, body, 1, nothing, 0)
         if found.count is None:
             schedule.unknown_loops.append(self.module.source(loop))
-        body = self.module.computations[str(loop.attribute(r"\bbody=%([\w.\-]+)"))]
-        return 1 if found.count is None else found.count, self.run(body, found.carried)
+            yield trip, 1
+        else:
+            yield trip, found.count
+            yield condition, 1
 
 
 def _wait_for(schedule: Schedule, copy: Event) -> None:

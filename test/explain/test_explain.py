@@ -43,9 +43,13 @@ ADD = """%add (x: f32[], y: f32[]) -> f32[] {
 }"""
 
 
-def module(entry, *computations):
+def module_text(entry, *computations):
     """A module of these computations, the last lines of which are the entry."""
-    return hlo.parse("\n".join(["HloModule m, is_scheduled=true", *computations, ADD, entry]))
+    return "\n".join(["HloModule m, is_scheduled=true", *computations, ADD, entry])
+
+
+def module(entry, *computations):
+    return hlo.parse(module_text(entry, *computations))
 
 
 def only(opcode, parsed):
@@ -152,8 +156,8 @@ def test_groups_in_an_unknown_form_are_refused():
 # ------------------------------------------------------------------------------------------ loops
 
 
-def loop(direction, first, bound, step, known="", operands="%a, %b"):
-    return module(
+def loop_text(direction, first, bound, step, known="", operands="%a, %b"):
+    return module_text(
         f"""ENTRY %main (p: f32[4]) -> f32[4] {{
   %p = f32[4] parameter(0)
   %zero = s32[] constant({first})
@@ -187,6 +191,10 @@ def loop(direction, first, bound, step, known="", operands="%a, %b"):
   ROOT %carry = (s32[], f32[4], s32[]) tuple(%next, %sum, %kept)
 }}""",
     )
+
+
+def loop(direction, first, bound, step, known="", operands="%a, %b"):
+    return hlo.parse(loop_text(direction, first, bound, step, known, operands))
 
 
 @pytest.mark.parametrize(
@@ -261,6 +269,36 @@ def test_a_loop_of_unknown_trips_is_told():
     found = schedule.run(loop("EQ", 0, 7, 1), None, 2)
     assert found.unknown_loops == [""]
     assert found.occurrences[0].trips == 1
+
+
+def test_collectives_in_a_condition_run_once_more_than_those_in_the_body():
+    known = ', backend_config={"known_trip_count":{"n":"11"}}'
+    tested = "%count = s32[] get-tuple-element(%c), index=0\n"
+    summed = "  %count = s32[] all-reduce(%own), replica_groups={{0,1}}, to_apply=%add\n"
+    for attribute, in_condition, in_body in ((known, 12, 11), ("", 1, 1)):
+        text = loop_text("LT", 0, 7, 1, attribute)
+        parsed = hlo.parse(text.replace(tested, tested.replace("%count", "%own") + summed))
+        found = schedule.run(parsed, V5E, 2)
+        counts = {each.collective.name: 0 for each in found.occurrences}
+        for each in found.occurrences:
+            counts[each.collective.name] += each.trips
+        assert counts == {"count": in_condition, "sum": in_body}
+        assert found.unknown_loops == ([] if attribute else [""])
+        assert found.seconds >= found.sending > 0
+        wires = [event.name for event in found.events if event.lane == "wire"]
+        assert wires == ["count", "sum"] * in_body + ["count"] * (in_condition - in_body)
+
+
+def test_the_condition_of_a_loop_communicates():
+    def doubled(block):
+        return lax.while_loop(lambda s: lax.pmax(s.max(), "i") < 100.0, lambda s: s * 2, block)
+
+    program = shard_map(doubled, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    explanation = program.lower(np.ones((8, 16), np.float32)).compile().explain()
+    ((kind, axes, count),) = [(c.kind, c.axes, c.count) for c in explanation.collectives]
+    assert (kind, axes, count) == ("all-reduce", ("i",), 1)
+    assert explanation.totals.sent_bytes == explanation.collectives[0].sent_bytes > 0
+    assert any("how often it runs is not known" in note for note in explanation.notes)
 
 
 # -------------------------------------------------------------------------------------- operations
