@@ -58,6 +58,13 @@ def element_bytes(element: ir.Type) -> int:
     return 1
 
 
+def can_hold(type_: ir.IntegerType, number: int) -> bool:
+    """Whether an integer type has a number; else arithmetic would wrap around."""
+    if type_.is_unsigned or type_.width == 1:  # one bit is a boolean
+        return 0 <= number < 2**type_.width
+    return -(2 ** (type_.width - 1)) <= number < 2 ** (type_.width - 1)
+
+
 def array_bytes(value: Value) -> int:
     """Of an array; 0 for anything else."""
     return _type_bytes(value.type)

@@ -12,7 +12,7 @@ from ...ir.body_form import BodyForm
 from ...ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
 from ...ir.find_ops import find_ops
 from ...ir.ops import defining_op, terminator
-from ...ir.types import Value, array_bytes
+from ...ir.types import Value, array_bytes, can_hold, element_of
 from .products import DOT, Product
 
 WHILE = "stablehlo.while"
@@ -141,7 +141,9 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
     step = _step(terminator(body).operands[counter], body.arguments[counter])
     if start is None or limit is None or step is None or step <= 0:
         return None
-    return CountedLoop(op, counter, start, step, max(0, -((start - limit) // step)))
+    loop = CountedLoop(op, counter, start, step, max(0, -((start - limit) // step)))
+    type_ = ir.IntegerType(element_of(op.operands[counter]))
+    return loop if can_hold(type_, start + loop.trips * step) else None
 
 
 def _step(value: Value, counter: Value) -> int | None:

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ...ir.ops import defining_op
-from ...ir.types import Value, shape_of
+from ...ir.types import Value, can_hold, shape_of
 from ..form import Empty
 from .pieces import empty
 
@@ -171,8 +171,7 @@ def _number(op: ir.Operation, numbers: Mapping[Value, int]) -> int | None:
         return int(_COMPARISONS[direction](given[0], given[1]))
     if op.name in _ARITHMETIC:
         result = _ARITHMETIC[op.name](given[0], given[1])
-        # Larger ones would wrap around.
-        return result if abs(result) < 2 ** (type_.element_type.width - 1) else None
+        return result if can_hold(type_.element_type, result) else None
     return None
 
 

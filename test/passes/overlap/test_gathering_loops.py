@@ -87,6 +87,14 @@ def test_other_loops_are_not_counted(change):
         assert counted_loop(op) is None
 
 
+def test_loops_whose_counter_wraps_around_are_not_counted():
+    with shmap_passes.make_context():
+        _module, op = parsed(limit=2**31 - 2, step=2**30 - 1)
+        assert counted_loop(op).trips == 2
+        _module, op = parsed(limit=2**31 - 1, step=2**30)
+        assert counted_loop(op) is None
+
+
 def test_collectives_that_no_other_step_needs():
     assert free() == ["stablehlo.all_gather", "stablehlo.reduce_scatter"]
 

@@ -102,3 +102,38 @@ def test_a_stack_that_is_written_as_a_whole_need_not_be_zeros():
 def test_a_stack_with_places_that_are_read_as_zeros_stays():
     assert not starts_empty(last="i0")
     assert not starts_empty(returned="%s1, %s0")
+
+
+READ = """module {{
+  func.func public @main(%p: tensor<1x3xf32>, %s: tensor<4x3xf32>) -> tensor<1x3xf32> {{
+    %zero = stablehlo.constant dense<0> : tensor<{type}>
+    %left = stablehlo.constant dense<{left}> : tensor<{type}>
+    %right = stablehlo.constant dense<{right}> : tensor<{type}>
+    %i = stablehlo.{operation} %left, %right : tensor<{type}>
+    %less = stablehlo.compare LT, %i, %zero, {kind} : (tensor<{type}>, tensor<{type}>) -> tensor<i1>
+    %one = stablehlo.constant dense<1> : tensor<{type}>
+    %n = stablehlo.select %less, %one, %zero : tensor<i1>, tensor<{type}>
+    %t = stablehlo.dynamic_update_slice %s, %p, %n, %zero
+        : (tensor<4x3xf32>, tensor<1x3xf32>, tensor<{type}>, tensor<{type}>) -> tensor<4x3xf32>
+    %r = stablehlo.dynamic_slice %t, %n, %zero, sizes = [1, 3]
+        : (tensor<4x3xf32>, tensor<{type}>, tensor<{type}>) -> tensor<1x3xf32>
+    return %r : tensor<1x3xf32>
+  }}
+}}"""
+
+
+def is_forwarded(type_, left, operation, right):
+    kind = "UNSIGNED" if type_.startswith("ui") else "SIGNED"
+    text = READ.format(type=type_, left=left, operation=operation, right=right, kind=kind)
+    return "dynamic_slice" not in forwarded(text)
+
+
+def test_numbers_that_wrap_around_are_not_known():
+    assert is_forwarded("i8", 0, "subtract", 127)
+    assert is_forwarded("i8", -1, "subtract", 127)
+    assert not is_forwarded("i8", -2, "subtract", 127)
+    assert not is_forwarded("i8", 127, "add", 1)
+    assert is_forwarded("ui8", 127, "add", 128)
+    assert not is_forwarded("ui8", 128, "add", 128)
+    assert not is_forwarded("ui8", 0, "subtract", 1)
+    assert not is_forwarded("ui8", 16, "multiply", 16)
