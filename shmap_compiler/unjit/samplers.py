@@ -159,7 +159,7 @@ def _agreeing(
     size = max(1, math.prod(shape))
     count = min(_MOST_DRAWS, math.ceil(_SPACED_BITS / size))
     spaced = _equally_spaced(max(2, count * size))
-    starts = [np.array([k * size], np.uint32) for k in range(count)]
+    starts = [jnp.array([k * size], jnp.uint32) for k in range(count)]
     draws += [jax.random.wrap_key_data(start, impl=spaced) for start in starts]
     made = jax.jit(lambda *given: call_stablehlo(module, *given))
     try:

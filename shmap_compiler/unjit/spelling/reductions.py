@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from shmap_passes.ir.types import Value
 
@@ -171,7 +173,7 @@ def _keys(op: Op) -> int | None:
     if kind in "iub":
         return 1 if plain else None
     # Numbers are compared in total order, after -0 became 0 and all NaN became one.
-    kept: dict[Value, Value] = {}
+    kept: dict[Any, Any] = {}
     for each in ops[:-2]:
         if each.name == "stablehlo.select":
             otherwise = each.operands[2]
