@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from ..usage import Mistake, UsageError
 from . import output, program, shared_options
 
 if TYPE_CHECKING:
@@ -76,8 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     stages = _STAGES if options.stage == "all" else (options.stage,)
+    is_report = options.overlap == "report"
+    if options.report_for is not None and not is_report:
+        where = f"--target {options.report_for}"
+        fix = "add --overlap=report, or use `shmap compile`, which compiles for a target"
+        raise UsageError(Mistake(where, "no --overlap=report", "a report for this target", fix))
     output.require_writable("-o", options.output)
-    work = program.load(options, needs_devices="hlo" in stages)
+    work = program.load(options, needs_devices="hlo" in stages and not is_report)
+    if is_report:
+        return _report(work, options)
     if stages == ("named",):
         _write(work.named().rstrip() + "\n", options.output)
         return 0
@@ -86,8 +94,6 @@ def execute(options: argparse.Namespace) -> int:
         texts = [str(graph)]
     else:
         overlap = program.overlap_options(options)
-        if options.overlap == "report":
-            return _report(work.lower(options.partitioner), options)
         lowered = work.lower(options.partitioner, options.groups, **overlap)
         graph = lowered.graph
         if options.print_ir_after_all:
@@ -101,7 +107,8 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(lowered: Lowered, options: argparse.Namespace) -> int:
+def _report(work: program.Program, options: argparse.Namespace) -> int:
+    lowered = work.lower(options.partitioner, overlap_rounding=options.overlap_rounding)
     _write(f"{lowered.overlap_report(options.report_for)}\n", options.output)
     return 0
 
