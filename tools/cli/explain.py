@@ -31,7 +31,7 @@ in docs/explain.md.
 A file FILE.mlir holds a module instead, of any producer: in body form, with Shardy's manual
 computations, or with GSPMD's custom calls. It is compiled for CPU devices if no target is given;
 --mesh names and sizes the axes of its mesh, if it does not. Collectives that could deadlock are
-listed at the end; exits with status 1 then.
+listed at the end, also those of a module to compare with; exits with status 1 then.
 """
 EPILOG = """\
 examples:
@@ -108,13 +108,19 @@ def execute(options: argparse.Namespace) -> int:
             print(f"\n{report}")
         if other is not None:
             print(f"\n{shown}")
+            if other_work is not work and (hangs := _hangs(other_work)):
+                print("", *[f"note: could deadlock: {each}" for each in hangs], sep="\n")
     if options.html is not None:
         output.write("--html", options.html, shown.to_html())
     if options.trace is not None:
         output.write("--trace", options.trace, explanation.to_trace())
     status = _judge(explanation, conditions)
-    is_module = not isinstance(work, program.Program | program.AnyProgram)
-    return 1 if is_module and work.hangs else status
+    return 1 if _hangs(work) or _hangs(other_work) else status
+
+
+def _hangs(work: _Work) -> tuple[str, ...]:
+    """What could deadlock; functions are refused then, before they can be explained."""
+    return () if isinstance(work, program.Program | program.AnyProgram) else work.hangs
 
 
 def _load(options: argparse.Namespace) -> _Work:
