@@ -13,10 +13,12 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 import jax
+from jax.extend import source_info_util
 
 from shmap_compiler import Pmapped, ShardMapped, ShmapError, XMapped
 from shmap_compiler.base.descriptions import show_type_of
@@ -26,6 +28,17 @@ from ..usage import Mistake, UsageError, listed
 from .user_traceback import user_traceback
 
 _T = TypeVar("_T")
+
+
+def _exclude_from_source_lines() -> None:
+    """The command itself is no line of the user's: neither these files nor the script of pip."""
+    script = getattr(sys.modules["__main__"], "__file__", None) or ""
+    source_info_util.register_exclusion(f"{Path(__file__).parents[1]}{os.sep}")
+    if os.path.basename(script) == "shmap":
+        source_info_util.register_exclusion(script)
+
+
+_exclude_from_source_lines()
 
 _NEEDED = "FILE.py:NAME, or package.module:NAME, of a shard_mapped function"
 _NEEDED_ANY = "FILE.py:NAME, or package.module:NAME, of a function"
