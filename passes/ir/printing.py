@@ -83,7 +83,7 @@ class PassPrinting:
         if by_mlir or not names:
             return
         text = str(element)
-        if set(names).isdisjoint(_names_in(text)):
+        if set(names).isdisjoint(names_in(text)):
             return
         name = text.partition("{")[0]
 
@@ -101,6 +101,6 @@ def bytecode(operation: ir.Operation) -> bytes:
     return file.getvalue()
 
 
-def _names_in(element: str) -> list[str]:
+def names_in(element: str) -> list[str]:
     """The passes that an element names: `cse` and `func.func` in `func.func(cse{option=value})`."""
     return re.findall(r"[\w.-]+", re.sub(r"\{[^{}]*\}", "", element))

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import shmap_passes
 from shmap_passes import PASSES, Pass, PassPrinting, TextFormat
+from shmap_passes.ir.printing import names_in
 
 from ..usage import Parser
 from .load_passes import load_passes
@@ -189,8 +190,8 @@ def _names(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _require_in_pipeline(option: str, names: Sequence[str], passes: Sequence[Pass | str]) -> None:
-    elements = " ".join(map(str, passes))
+    known = {name for each in passes for name in names_in(str(each))}
     for name in names:
-        if name not in elements:
+        if name not in known:
             listed = ", ".join(str(each).partition("{")[0] for each in passes) or "none"
             raise UsageError(f"{option}={name}: no such pass in this run; its passes: {listed}")

@@ -35,7 +35,8 @@ def reproducer(argv: Sequence[str], input_: str, source: bytes) -> str:
             "wb", prefix="shmap-opt-", suffix=".mlir", delete=False
         ) as kept:
             kept.write(source)
-        words = [word for word in words if word != "-"]
+        # The other "-" is where the result goes.
+        words = [w for k, w in enumerate(words) if w != "-" or words[k - 1 : k] == ["-o"]]
         words.append(kept.name)
     return shlex.join(["shmap-opt", *words])
 
