@@ -23,6 +23,7 @@ from shmap_passes.ir.shardy_notes import erase_shardy_notes
 from shmap_compiler.simulate.shardy_sums import resolve_shardy_collectives
 
 _HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
+_OWN_LINE = re.compile(r'loc\("-":(\d+):(\d+)\)')
 _TILES = re.compile(r'mhlo\.sharding = "\{devices=\[([\d,]+)\]')
 
 
@@ -53,12 +54,13 @@ class ReadModule:
 
 
 def read_module(
-    text: str | bytes, context: ir.Context, axes: Mapping[str, int] | None
+    text: str | bytes, context: ir.Context, axes: Mapping[str, int] | None, name: str
 ) -> ReadModule:
     """Parses a module and finds its mesh.
 
     Args:
       axes: names and sizes of the axes of the mesh, where the module does not tell.
+      name: of the module: its own lines are the locations of operations that have no others.
 
     Raises:
       ir.MLIRError: the text is not a module.
@@ -66,6 +68,7 @@ def read_module(
     """
     with context, ir.Location.unknown():
         parsed = parse(text, context)
+        _name_lines(parsed.operation, name)
         register_mlir_passes()
         legalize = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
         passmanager.PassManager.parse(legalize).run(parsed.operation)
@@ -136,6 +139,13 @@ def _device_count(module: ModuleOp) -> int:
         return count
     tiles = (match[1].split(",") for match in _TILES.finditer(str(module)))
     return max((prod(map(int, tile)) for tile in tiles), default=1)
+
+
+def _name_lines(module: ir.Operation, name: str) -> None:
+    """Puts a name in place of the "-" that MLIR gives to text without locations."""
+    for op in walk(module):
+        if found := _OWN_LINE.fullmatch(str(op.location)):
+            op.location = ir.Location.file(name, int(found[1]), int(found[2]))
 
 
 def _inline_mesh(attribute: ir.Attribute) -> Mesh | None:

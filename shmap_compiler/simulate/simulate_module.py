@@ -43,7 +43,8 @@ def simulate_module(
 
     Args:
       text: The module: its text, its bytecode, or a portable artifact. Reports name source lines if
-        it has locations, as the text of `jax.jit(f).lower(x).as_text(debug_info=True)` has.
+        it has locations, as the text of `jax.jit(f).lower(x).as_text(debug_info=True)` has, else
+        the lines of the module.
       args: One array for each argument of `@main`.
       axes: Names and sizes of the mesh axes, major axis first, if the module does not name them.
       who: What to call the program.
@@ -90,7 +91,7 @@ def playable(
 ) -> Playable:
     """The steps of a module. Raises SimulationError if it cannot be read."""
     try:
-        module = read_module(text, make_context(), axes)
+        module = read_module(text, make_context(), axes, who)
     except ir.MLIRError as error:
         place, found = _first_diagnostic(error)
         fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
