@@ -23,6 +23,8 @@ class NamedJaxpr:
       constants: The values of its leading inputs, which the function closes over.
       placements: Where each logical axis is, by its name.
       mesh: The mesh of the call, if there is one.
+      manual_axes: The mesh axes that are manual in the program: those that logical axes are split
+        over, and all others if it calls back into Python, which XLA supports nowhere else.
       in_mappings, out_mappings: The named dimensions of each argument and result.
       outer: The axes of enclosing xmaps, by their sizes.
     """
@@ -33,6 +35,7 @@ class NamedJaxpr:
     constants: tuple[AnyValue, ...]
     placements: Mapping[str, Placement]
     mesh: AnyMesh | None
+    manual_axes: tuple[str, ...]
     in_mappings: tuple[AxisMapping, ...]
     out_mappings: tuple[AxisMapping, ...]
     outer: Mapping[str, int]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from jax import lax
@@ -63,13 +63,21 @@ class Placer(Rewriter):
     """
     Attributes:
       placements: of all logical axes in scope, those of enclosing xmaps among them.
+      manual: the mesh axes that xmaps have made manual.
       moved: those that other axes stand for.
     """
 
-    def __init__(self, who: str, placements: Mapping[str, Placement], deferring: Deferring):
+    def __init__(
+        self,
+        who: str,
+        placements: Mapping[str, Placement],
+        manual: Set[str],
+        deferring: Deferring,
+    ):
         super().__init__()
         self.who = who
         self.placements = placements
+        self.manual = manual
         self.deferring = deferring
         self.moved = {name: p.physical for name, p in placements.items() if not p.is_itself}
         self.vmapped = {p.vmapped for p in placements.values() if p.vmapped}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +23,17 @@ from shmap_compiler.xmap.place import Deferred, Deferring, Placer
 from shmap_compiler.xmap.placement import Placement
 
 
-def placed(program: NamedJaxpr, outer: Mapping[str, Placement] | None = None) -> Flat:
+def placed(program: NamedJaxpr, outer: Placer | None = None) -> Flat:
     """The program as a function of flat full arrays.
 
     Args:
-      outer: the placements of the axes of enclosing xmaps, if it is called inside them.
+      outer: of the enclosing xmap, if it is called inside one.
     """
-    fun = _on_one_device(program, outer or {})
-    around = {axis for p in (outer or {}).values() for axis in p.mesh_axes}
+    fun = _on_one_device(program, outer)
+    around = frozenset() if outer is None else outer.manual
     held = around.intersection(program.mesh_axes)
-    new = [axis for axis in program.mesh_axes if axis not in held]
-    if new:
+    if held != set(program.mesh_axes):
+        new = [axis for axis in program.manual_axes if axis not in around]
         flat_specs = specs_of(program, held)
         fun = shard_map(
             fun,
@@ -54,7 +54,7 @@ def mapped_over(
     out_tree: TreeDef,
 ) -> ShardMapped[..., PyTree]:
     """The program as a shard_mapped function of the user's arguments, with the stages of one."""
-    flat = _on_one_device(program, {})
+    flat = _on_one_device(program, None)
     (in_specs, out_specs), constants = specs_of(program), program.constants
 
     def body(*args: AnyValue) -> AnyValue:
@@ -86,9 +86,12 @@ def specs_of(
     return (*constants, *map(spec, program.in_mappings)), [*map(spec, program.out_mappings)]
 
 
-def _on_one_device(program: NamedJaxpr, outer: Mapping[str, Placement]) -> Flat:
+def _on_one_device(program: NamedJaxpr, outer: Placer | None) -> Flat:
     """From the blocks of one device, after the constants of the program, to its blocks."""
-    placer = Placer(program.who, {**outer, **program.placements}, _DEFERRING)
+    placements, manual = program.placements, frozenset(program.manual_axes)
+    if outer is not None:
+        placements, manual = {**outer.placements, **placements}, manual | outer.manual
+    placer = Placer(program.who, placements, manual, _DEFERRING)
     whole = len(program.constants)
 
     def blocks(*args: AnyValue) -> Sequence[AnyValue]:
@@ -201,7 +204,7 @@ def _joined(x: AnyValue, dimension: int | None) -> AnyValue:
 
 def _region(eqn: Eqn, placer: Placer) -> Deferred:
     program: NamedJaxpr = eqn.params["program"]
-    return placed(program, placer.placements)
+    return placed(program, placer)
 
 
 def _shard_map(eqn: Eqn, placer: Placer) -> Deferred:

@@ -19,8 +19,9 @@ from shmap_compiler.base.jax_compat import (
     mesh_in_scope,
     with_manual_axes,
 )
-from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree, TreeDef
+from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import type_of
+from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.xmap import named_shapes
 from shmap_compiler.xmap.arguments import check_results, no_array, shadows, wrong_rank
 from shmap_compiler.xmap.axes import Mappings, sizes_of
@@ -114,15 +115,22 @@ def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
         return [jnp.asarray(x) for _, x in paths]
 
     used = {a for p in placements.values() for a in p.mesh_axes}
-    jaxpr, constants = trace_named(
-        flat_fun,
-        user_fun=function.fun,
-        who=who,
-        sizes=sizes,
-        types=in_types,
-        mappings=mappings,
-        scope=Scope(outer, _body_mesh(found, used)),
-    )
+
+    def traced(manual: set[str]) -> tuple[Jaxpr, tuple[AnyValue, ...]]:
+        return trace_named(
+            flat_fun,
+            user_fun=function.fun,
+            who=who,
+            sizes=sizes,
+            types=in_types,
+            mappings=mappings,
+            scope=Scope(outer, _body_mesh(found, manual)),
+        )
+
+    jaxpr, constants = traced(used)
+    if found is not None and used and used != set(found.axis_names) and _calls_back(jaxpr):
+        used |= set(found.axis_names).difference(enclosing_manual_axes(found))
+        jaxpr, constants = traced(used)
     tree, out_paths = out
     out_mappings = function.outs.of_leaves(who, tree.unflatten(out_paths))
     ranks = [len(v.aval.shape) for v in jaxpr.jaxpr.outvars]
@@ -140,12 +148,18 @@ def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
         constants=constants,
         placements=placements,
         mesh=found,
+        manual_axes=tuple(a for a in found.axis_names if a in used) if found is not None else (),
         in_mappings=tuple(mappings),
         out_mappings=tuple(out_mappings),
         outer=dict(outer),
     )
     named_shapes.check(program, out_paths, in_paths)
     return NamedCall(program, in_tree, tree)
+
+
+def _calls_back(jaxpr: Jaxpr) -> bool:
+    """Whether a program computes values in Python, which XLA supports if all axes are manual."""
+    return any(eqn.primitive.name == "pure_callback" for eqn in all_equations(jaxpr))
 
 
 def _body_mesh(found: AnyMesh | None, used: set[str]) -> AbstractMesh:

@@ -304,3 +304,28 @@ def test_samples_of_a_wrong_size():
     key, shape = jax.random.key(0), named.NamedShape(i=5)
     with pytest.raises(SpecError, match="16, the size of the axis"):
         shares("nowhere", lambda x: named.random.normal(key, shape), ["i"])(X)
+
+
+def doubled_in_python(x):
+    return jax.pure_callback(
+        lambda x: 2 * np.asarray(x),
+        jax.ShapeDtypeStruct(x.shape, x.dtype),
+        x,
+        vmap_method="sequential",
+    )
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "nowhere"])
+def test_calls_back_on_a_mesh_with_other_axes(place):
+    """XLA supports this only if all axes are manual."""
+    resources, _ = PLACES[place]
+
+    def body(x):
+        inner = xmap(lambda x: doubled_in_python(x) + x, ["j"], ["j"], axis_resources={"j": "z"})
+        y = doubled_in_python(x)
+        return y, lax.psum(y, "i"), inner(jnp.tile(x, 2))
+
+    f = xmap(body, ["i", ...], (["i", ...], [...], ["i", ...]), axis_resources=resources)
+    with shmap_compiler.mesh(np.array(jax.devices()).reshape(2, 2, 2), ("x", "y", "z")):
+        for call in f, jax.jit(f), lambda x: f.lower(x).compile()(x):
+            assert_close(call(X), (2 * X, 2 * X.sum(0), 3 * np.tile(X, 2)))
