@@ -37,4 +37,7 @@ def is_same_value(found: object, expected: object) -> bool:
     """Whether a program that was made for one static value is valid for another."""
     if found is expected:
         return True
-    return type(found) is type(expected) and is_hashable(expected) and found == expected
+    if type(found) is not type(expected) or not is_hashable(expected):
+        return False
+    is_nan = isinstance(expected, float | complex) and expected != expected
+    return repr(found) == repr(expected) if is_nan else found == expected

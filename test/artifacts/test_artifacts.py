@@ -221,6 +221,8 @@ def test_arguments_that_are_no_arrays(saved, tmp_path):
     np.testing.assert_array_equal(program(A, "times", 3), 3 * A)
     with pytest.raises(ValueError, match="'plus', a str"):
         program(A, "plus", 3)
+    program = saved(mapped.lower(A, "plus", float("nan")), tmp_path / "f")
+    assert np.isnan(program(A, "plus", float("nan"))).all()
 
 
 @for_both_kinds

@@ -254,6 +254,22 @@ def test_refuses_other_structures_with_equal_paths(given, called, where, found, 
     assert f"{needed}, for which" in problem.needed
 
 
+def test_a_static_nan_is_every_nan():
+    mapped = shard_map(
+        lambda x, y, z: x if y != y else z,
+        mesh=MESH,
+        in_specs=(P("i"), None, None),
+        out_specs=P("i"),
+    )
+    lowered = mapped.lower(A, float("nan"), complex("nan+1j"))
+    executable = lowered.compile()
+    np.testing.assert_array_equal(executable(A, float("nan"), complex("nan+1j")), A)
+    lowered.simulate(A, float("nan"), complex("nan+1j"))
+    for others in (0.0, complex("nan+1j")), (float("nan"), complex("nan+2j")), (float("nan"), 1.0):
+        with pytest.raises(TargetTypeError, match="pass the value given to lower"):
+            executable(A, *others)
+
+
 def test_compiled_from_types_only():
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (A, B)]
     np.testing.assert_array_equal(MATMUL.lower(*types).compile()(A, B), A @ B)
