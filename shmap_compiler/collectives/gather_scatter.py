@@ -63,8 +63,10 @@ def _psum_scatter_type(x, *, axes, dimension, groups, size):
 
 
 def _all_gather_lowering(ctx, x, *, axes, dimension, groups, size):
-    groups = replica_groups(ctx, axes, groups)
-    op = hlo.AllGatherOp([result_type(ctx, x)], [x], dimension, groups)
+    result = result_type(ctx, x)
+    if 0 in result.shape:  # StableHLO has no such collective
+        return [hlo.reshape(result, x)]
+    op = hlo.AllGatherOp([result], [x], dimension, replica_groups(ctx, axes, groups))
     return op.results
 
 
@@ -76,7 +78,10 @@ def _psum_scatter_lowering(ctx, x, *, axes, dimension, groups, size):
 
 
 def _all_gather_transpose(ct, x, **params):
-    return [ct if type(ct) is ad.Zero else psum_scatter(ct, **params)]
+    if type(ct) is ad.Zero:
+        return [ct]
+    shape = x.aval.shape  # of what may have no elements, which cannot be scattered
+    return [lax.reshape(ct, shape) if 0 in shape else psum_scatter(ct, **params)]
 
 
 def _psum_scatter_transpose(ct, x, **params):

@@ -92,6 +92,16 @@ def test_collectives_of_blocks_without_elements():
     )
 
 
+@pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0)], ids=str)
+def test_blocks_without_elements_are_gathered(shape, wrap):
+    options = {"in_specs": P("i", "j"), "out_specs": P("i", "j"), "check_vma": False}
+    gather = shard_map(lambda x: lax.all_gather(x, "i", tiled=True), mesh=MESH, **options)
+    rows, columns = shape
+    assert wrap(gather)(np.zeros(shape)).shape == (rows * MESH.shape["i"], columns)
+    assert wrap(jax.grad(lambda x: gather(x).sum()))(np.zeros(shape)).shape == shape
+
+
 @pytest.mark.parametrize(
     ("f", "x"),
     [

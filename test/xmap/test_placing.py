@@ -401,3 +401,20 @@ def test_rule_that_closes_over_a_value_that_is_traced_by_an_outer_derivative():
     f = xmap(body, [[], ["i"]], ["i"], axis_resources={"i": "x"}, mesh=SQUARE)
     with pytest.raises(Exception, match="closed-over value"):
         jax.grad(lambda w: f(w, jnp.arange(16.0)).sum())(2.0)
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+@pytest.mark.parametrize("tiled", [False, True])
+def test_a_split_axis_without_positions_is_gathered(assignment, tiled):
+    resources, mesh = ASSIGNMENTS[assignment]
+
+    def total(x):
+        gathered = lax.all_gather(x, "i", tiled=tiled)
+        return gathered, gathered.sum()
+
+    options = {"axis_resources": resources, "mesh": mesh}
+    f = xmap(total, ["i", ...], ([...], []), **options)
+    gathered, found = f(jnp.zeros((0, 3)))
+    assert gathered.shape == ((0,) if tiled else (0, 3))
+    assert found == 0
+    assert jax.grad(lambda x: f(x)[1])(jnp.zeros((0, 3))).shape == (0, 3)
