@@ -13,25 +13,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable
 from types import FunctionType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import jax
 
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.untyped import Function, Setting
 from shmap_compiler.base.values import is_hashable
-from shmap_compiler.frontend.variables import variables_key
-
-
-class Mapped(Protocol):
-    """A function and how it is mapped: a `MappedFunction`, or a `Pmapped`."""
-
-    @property
-    def fun(self) -> Function: ...
-
-    @property
-    def options(self) -> dict[str, Setting]: ...
-
+from shmap_compiler.frontend.variables import Mapped, variables_key
 
 _Mapped = TypeVar("_Mapped", bound=Mapped)
 _ATTRIBUTE = "__shard_mapped__"

@@ -3,9 +3,10 @@
 A traced program is used again only where nothing that the function reads can have changed since, as
 `jax.shard_map` traces a function at each call. Numbers and strings are compared by value,
 containers by their contents, and by identity what does not change: arrays, and what JAX and NumPy
-define. Functions are followed to the variables that they read, also those of other modules; modules
-and classes to the attributes that have a name which the function reads. Anything else may have
-changed from one call to the next, and nobody can tell: objects, context variables, files, the time.
+define. Functions are followed to the variables that they read, also those of other modules, and to
+what was passed to the library that made them; modules, classes and functions to the attributes that
+have a name which the function reads. Anything else may have changed from one call to the next, and
+nobody can tell: objects, context variables, random generators, settings, files, the time.
 """
 
 from __future__ import annotations
@@ -14,21 +15,44 @@ import dataclasses
 import dis
 import enum
 import functools
+import inspect
+import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
 from shmap_compiler.base.closures import codes, contents
-from shmap_compiler.base.untyped import Unchecked
+from shmap_compiler.base.jax_compat import is_jaxpr
+from shmap_compiler.base.untyped import Function, Setting, Unchecked
 from shmap_compiler.graph.structural_keys import Identity, key
 
-_SCALARS = (bool, int, float, complex, str, bytes, range, slice, enum.Enum, type(None), type(...))
+_SCALARS = frozenset(
+    {
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        range,
+        slice,
+        type(None),
+        type(...),
+        type(NotImplemented),
+    }
+)
+_IMMUTABLE = (bool, int, float, complex, str, bytes, enum.Enum, np.generic)
+"""Whose subclasses may have more attributes."""
+_CONTAINERS = frozenset({tuple, list, dict, set, frozenset})
 
 
 class _Field(NamedTuple):
@@ -43,20 +67,65 @@ _CONSTANT = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     type(vars(_Field)["value"]),
+    inspect.Signature,
 )
-"""What describes the attributes of a class, and types with arguments, as in `dict[str, int]`."""
+"""What describes functions and attributes of classes; types with arguments, as `dict[str, int]`."""
+_CONSTANT_OF_LIBRARIES = (
+    AbstractMesh,
+    jax.Device,
+    Mesh,
+    PartitionSpec,
+    Sharding,
+    jax.ShapeDtypeStruct,
+    jax.tree_util.PyTreeDef,
+    ShapedArray,
+    np.dtype,
+    type(np.sum),
+)
+_Jitted = type(jax.jit(lambda: None))
+_Cached = type(jax.process_count)
+_FUNCTIONS = frozenset({FunctionType, _Jitted})
+_FOLLOWED = _FUNCTIONS | {BuiltinFunctionType, ModuleType, type}
 _MOST_BYTES = 1024
 """Of an array of NumPy, whose elements may change."""
 _MOST_FOLLOWED = 200
 """Functions, modules and classes: following them must take less time than tracing."""
 
-_LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "shmap_compiler"})
+_LIBRARIES = frozenset({"jax", "jaxlib", "ml_dtypes", "numpy", "shmap_compiler"})
+_READ_STATE = {
+    "jax.numpy": {"load"},
+    "numpy": {
+        "datetime64",  # of "now"
+        "fromfile",
+        "genfromtxt",
+        "geterr",
+        "load",
+        "loadtxt",
+        "memmap",
+        "random",
+    },
+}
+"""What of the libraries reads more than its arguments, by module."""
 _PURE = frozenset({"_functools", "_operator", "builtins", "itertools", "math", "cmath"})
 """Modules of Python whose functions written in C read nothing but their arguments."""
+_PURE_CLASSES = _PURE | {"abc", "collections", "enum", "functools", "types", "typing"}
 _READ_ANYTHING = frozenset(
     {"eval", "exec", "getattr", "globals", "id", "input", "locals", "open", "vars", "__import__"}
 )
+_GIVE_ALL = frozenset({"__closure__", "__dict__", "__getattribute__", "__globals__"})
+"""Attributes through which others are read whose names do not show."""
 _IMPORT = dis.opmap["IMPORT_NAME"]
+
+
+@runtime_checkable
+class Mapped(Protocol):
+    """A function and how it is mapped: a `MappedFunction`, or a `Pmapped`."""
+
+    @property
+    def fun(self) -> Function: ...
+
+    @property
+    def options(self) -> dict[str, Setting]: ...
 
 
 def variables_key(fun: FunctionType) -> Hashable:
@@ -89,34 +158,44 @@ class _Reader:
         names = _names(fun.__code__)
         if names is None or any(name in _READ_ANYTHING - fun.__globals__.keys() for name in names):
             raise _CannotBeCompared
+        if not _GIVE_ALL.isdisjoint(names):
+            raise _CannotBeCompared
         cells = map(contents, fun.__closure__ or ())
-        own = (fun.__dict__[name] for name in names if name in fun.__dict__)
         defaults = fun.__defaults__, fun.__kwdefaults__
-        read = (*cells, *map(fun.__globals__.get, names), *own, *defaults)
-        if "random" in names and any(each is np for each in read):
-            raise _CannotBeCompared  # numpy.random
+        read = (*cells, *map(fun.__globals__.get, names), *defaults)
         return Identity(fun.__code__), *(self.value(each, names) for each in read)
 
     def value(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
         """
         Args:
-          names: the attributes that may be read, if it is a module or a class.
+          names: the attributes that may be read, if it is a module, a class or a function.
         """
-        if isinstance(value, _SCALARS):
-            return type(value), value if isinstance(value, enum.Enum) else key(value)
+        if value is None:
+            return None
+        kind = type(value)
+        if kind in _SCALARS:
+            return kind, key(value)
+        if kind in _CONTAINERS:
+            return kind, *(self.value(part, names) for part in _items(value))
+        if kind in _FOLLOWED:
+            own = self._own(value, names) if kind in _FUNCTIONS else ()
+            return _identity(value), self._followed(value, names), own
+        if kind is np.ndarray and not value.dtype.hasobject and value.nbytes <= _MOST_BYTES:
+            return key(value)
+        if isinstance(value, jax.Array):
+            return _identity(value)
+        if isinstance(value, np.generic) and _is_library(kind.__module__):
+            return kind, key(value)
         parts = _parts(value)
         if parts is not None:
-            return tuple(self.value(part, names) for part in (type(value), *parts))
-        if isinstance(value, np.ndarray):
-            if value.nbytes > _MOST_BYTES:
-                raise _CannotBeCompared
-            return key(value)
+            return tuple(self.value(part, names) for part in (kind, *parts))
+        if isinstance(value, _IMMUTABLE):
+            own = (kind, *_items(getattr(value, "__dict__", {})))
+            return _identity(value), *(self.value(part, names) for part in own)
         return _identity(value), self._followed(value, names)
 
     def _followed(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
         """What is read through something that stays the same."""
-        if isinstance(value, jax.Array):
-            return None
         read = names if isinstance(value, (ModuleType, type)) else ()
         number = self._entered.get((id(value), read))
         if number is not None:
@@ -124,23 +203,22 @@ class _Reader:
         self._entered[id(value), read] = len(self._entered)
         if len(self._entered) > _MOST_FOLLOWED:
             raise _CannotBeCompared
-        if _is_of_a_library(value):
+        if type(value) is object or isinstance(value, _CONSTANT) or _is_of_a_library(value):
             return None
         if isinstance(value, FunctionType):
-            is_library = _is_library(value.__globals__.get("__name__"))
+            module = value.__globals__.get("__name__")
+            is_library = module in _PURE_CLASSES or _is_library(module)
             return self._held(value) if is_library else self.function(value)
-        if isinstance(value, _CONSTANT):
-            return None
         if isinstance(value, BuiltinFunctionType):
             if not _is_pure(value):
                 raise _CannotBeCompared
             return None
         if isinstance(value, ModuleType):
-            return None if _is_library(value.__name__) else self._attributes(value, names)
+            return self._module(value, names)
         if isinstance(value, type):
             return None if _is_library(value.__module__) else self._class(value, names)
         if _is_library(type(value).__module__):
-            return tuple(self.value(each, names) for each in _functions_of(value))
+            return tuple(self.value(each, ()) for each in _held_by(value))
         raise _CannotBeCompared
 
     def _held(self, fun: FunctionType) -> Hashable:
@@ -148,41 +226,73 @@ class _Reader:
         held = (*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__)
         return tuple(self.value(each, ()) for each in held)
 
-    def _attributes(self, value: ModuleType | type, names: tuple[str, ...]) -> Hashable:
-        found = {name: vars(value)[name] for name in names if name in vars(value)}
-        return tuple((name, self.value(each, names)) for name, each in found.items())
+    def _module(self, module: ModuleType, names: tuple[str, ...]) -> Hashable:
+        if type(module) is not ModuleType:  # such as one whose attributes are computed
+            raise _CannotBeCompared
+        if not _is_library(module.__name__):
+            return self._own(module, names)
+        if not _READ_STATE.get(module.__name__, set()).isdisjoint(names):
+            raise _CannotBeCompared
+        if "config" in names and any(name.startswith("jax_") or name == "read" for name in names):
+            raise _CannotBeCompared
+        return None
 
     def _class(self, cls: type, names: tuple[str, ...]) -> Hashable:
         """The attributes that are read, and what its methods read, which nobody calls by name."""
-        if cls.__module__ in _PURE:
+        if cls in (operator.attrgetter, operator.methodcaller):
+            raise _CannotBeCompared
+        if cls.__module__ in _PURE_CLASSES:
             return None
+        if _is_of_c(cls):
+            raise _CannotBeCompared
         own = (each for name, each in vars(cls).items() if name != "__repr__")
         methods = [each for each in own if isinstance(each, FunctionType)]
         read = [names, *(_names(each.__code__) or () for each in methods)]
         read_here = tuple(dict.fromkeys(name for each in read for name in each))
-        found = tuple(self.value(each, read_here) for each in (*methods, *cls.__bases__))
-        return found, self._attributes(cls, read_here)
+        above = (each for each in (*cls.__bases__, type(cls)) if each not in (object, type))
+        followed = tuple(self.value(each, read_here) for each in (*methods, *above))
+        return followed, self._own(cls, read_here)
+
+    def _own(
+        self, value: ModuleType | type | FunctionType, names: tuple[str, ...]
+    ) -> tuple[Hashable, ...]:
+        """The attributes of an object itself that are read."""
+        attributes = vars(value)
+        found = [name for name in names if name in attributes] if attributes else ()
+        return tuple((name, self.value(attributes[name], names)) for name in found)
 
 
-def _parts(value: object) -> Sequence[Unchecked] | None:
-    if isinstance(value, (tuple, list)):
-        return value
-    if isinstance(value, dict):
-        return [part for item in value.items() for part in item]
+def _items(value: Unchecked) -> Iterable[Unchecked]:
+    return (part for item in value.items() for part in item) if isinstance(value, dict) else value
+
+
+def _parts(value: Unchecked) -> Sequence[Unchecked] | None:
+    """What an object consists of besides its class, if that is known."""
+    attributes = getattr(value, "__dict__", {})
     if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords
+        return value.func, value.args, value.keywords, *_items(attributes)
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        is_frozen = cast("Any", type(value)).__dataclass_params__.frozen
-        return [getattr(value, f.name) for f in dataclasses.fields(value)] if is_frozen else None
+        if not cast("Any", type(value)).__dataclass_params__.frozen:
+            return None
+        fields = (f.name for f in dataclasses.fields(value) if f.name not in attributes)
+        return *_items(attributes), *(getattr(value, name, None) for name in fields)
     if isinstance(value, (staticmethod, classmethod)):
         return (value.__func__,)
-    return (value.fget,) if isinstance(value, property) else None
+    if isinstance(value, property):
+        return (value.fget,)
+    if isinstance(value, (tuple, list, dict)) and not isinstance(value, enum.Enum):
+        factory = value.default_factory if isinstance(value, defaultdict) else None
+        return factory, *_items(value), *_items(attributes)
+    return None
 
 
 def _is_library(module: str | None) -> bool:
-    return module is not None and module.partition(".")[0] in _LIBRARIES
+    """Whether it is a module of a library; `numpy.random` has a state, and does not count."""
+    if module is None or module.partition(".")[0] not in _LIBRARIES:
+        return False
+    return not module.startswith("numpy.random")
 
 
 def _is_of_a_library(value: object) -> bool:
@@ -190,7 +300,11 @@ def _is_of_a_library(value: object) -> bool:
     module = getattr(value, "__module__", None)
     if not isinstance(module, str) or not _is_library(module) or module not in sys.modules:
         return False
-    return vars(sys.modules[module]).get(getattr(value, "__name__", None)) is value
+    name = getattr(value, "__name__", None)
+    is_own = isinstance(name, str) and vars(sys.modules[module]).get(name) is value
+    if is_own and name in _READ_STATE.get(module, ()):
+        raise _CannotBeCompared
+    return is_own
 
 
 def _is_pure(value: BuiltinFunctionType) -> bool:
@@ -198,13 +312,41 @@ def _is_pure(value: BuiltinFunctionType) -> bool:
     holder = value.__self__
     if isinstance(holder, type):
         return holder.__module__ in _PURE
-    return isinstance(holder, ModuleType) and holder.__name__ in _PURE
+    is_pure = isinstance(holder, ModuleType) and holder.__name__ in _PURE
+    return is_pure and value.__name__ not in _READ_ANYTHING
 
 
-def _functions_of(value: object) -> Iterator[Unchecked]:
-    """The functions that an object of a library holds, such as what is jitted."""
-    attributes = [*getattr(value, "__dict__", {}).values(), getattr(value, "__wrapped__", None)]
-    yield from (each for each in attributes if isinstance(each, FunctionType))
+def _held_by(value: Unchecked) -> Iterable[Unchecked]:
+    """What an object of a library consists of, such as the function that is jitted."""
+    if is_jaxpr(value) or isinstance(value, _CONSTANT_OF_LIBRARIES):
+        return ()
+    if isinstance(value, np.ufunc):
+        if value.__name__.endswith("(vectorized)"):  # of a Python function, which is not shown
+            raise _CannotBeCompared
+        return ()
+    if isinstance(value, (_Jitted, _Cached)):
+        return (value.__wrapped__,)
+    kind = type(value)
+    if kind.__module__.startswith("shmap_compiler.") and isinstance(value, Mapped):
+        return value.fun, value.options
+    if any(map(_is_of_c, kind.__mro__[:-1])):  # it consists of more than its attributes
+        raise _CannotBeCompared
+    slots = [name for each in kind.__mro__ for name in _slots(each)]
+    if not slots and not hasattr(value, "__dict__"):
+        raise _CannotBeCompared
+    held = [getattr(value, name, None) for name in slots]
+    attributes = getattr(value, "__dict__", {}).items()
+    return *held, *(each for name, each in attributes if name == "__wrapped__" or name[:2] != "__")
+
+
+def _is_of_c(cls: type) -> bool:
+    """Whether it is written in C, as `datetime.datetime` is, so that its methods do not show."""
+    return isinstance(vars(cls).get("__new__"), BuiltinFunctionType)
+
+
+def _slots(cls: type) -> Iterable[str]:
+    named = vars(cls).get("__slots__", ())
+    return [named] if isinstance(named, str) else [n for n in named if n[:2] != "__"]
 
 
 @functools.lru_cache(maxsize=4096)

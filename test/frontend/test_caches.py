@@ -4,27 +4,33 @@ import contextlib
 import contextvars
 import copy
 import dataclasses
+import datetime
+import enum
 import functools
 import gc
 import json
+import operator
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import Counter, deque
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
 from jax.example_libraries import optimizers
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from numpy import random as np_random
 
 from shmap_compiler import shard_map, smap, xmap
 from shmap_compiler.base.caches import Cache
@@ -348,6 +354,8 @@ def read_in_place():
     yield "method", lambda b: method(b), lambda f: setattr(method.__self__, "factor", f)
     yield from read_indirectly()
     yield from read_by_transformed_functions()
+    yield from read_from_other_objects()
+    yield from read_by_other_names()
 
 
 def read_indirectly():
@@ -418,6 +426,88 @@ def read_by_transformed_functions():
     yield "optimizer", lambda b: updated(b), set_factor
 
 
+def read_from_other_objects():
+    """The values are in objects of NumPy, or beside the contents of their objects."""
+    state, array, masked = np.random.RandomState(0), np.ones(8), np.ma.array(np.ones(8))
+    objects, poly, frozen = np.array([1.0], object), np.poly1d([1.0]), Frozen(1.0)
+    flat, scaled = array.flat, jax.custom_jvp(functools.partial(lambda d, b: d["f"] * b, {}))
+    scaled.defjvp(lambda primals, tangents: (scaled(*primals), scaled(*tangents)))
+    kept = [WithMore.of(kind) for kind in (tuple, float, dict)]
+    vectorized = np.frompyfunc(lambda x: FACTOR["value"] * x, 1, 1)
+    level = Level.ONE
+
+    def set_mask(factor):
+        masked.mask = np.arange(8) >= factor
+
+    yield (
+        "state of NumPy",
+        lambda b: float(state.get_state()[1][0]) * b,
+        lambda f: state.seed(int(f)),
+    )
+    yield "masked array", lambda b: float(masked.sum()) * b, set_mask
+    yield "array of objects", lambda b: objects[0] * b, lambda f: objects.__setitem__(0, f)
+    yield "polynomial", lambda b: float(poly(0)) * b, lambda f: poly.coeffs.__setitem__(0, f)
+    yield "flat iterator", lambda b: float(flat[0]) * b, array.fill
+    yield "ufunc", lambda b: float(vectorized(1.0)) * b, lambda f: FACTOR.update(value=f)
+    yield "custom_jvp", lambda b: scaled(b), lambda f: scaled.fun.args[0].update(f=f)
+    yield "enumeration", lambda b: level.factor * b, lambda f: setattr(level, "factor", f)
+
+    def set_frozen(factor):
+        object.__setattr__(frozen, "factor", factor)
+
+    yield "more than fields", lambda b: frozen.factor * b, set_frozen
+    for each in kept:
+        kind = type(each).__base__.__name__
+
+        def more(block, each=each):
+            return each.factor * block
+
+        yield f"more than a {kind}", more, functools.partial(setattr, each, "factor")
+
+
+def read_by_other_names():
+    module = ModuleType("of_the_user")
+    get, get_any = operator.attrgetter("value"), getattr
+
+    def called(block):
+        return block
+
+    def set_module(factor):
+        module.value = factor
+
+    yield "names of a module", lambda b: module.__dict__["value"] * b, set_module
+    yield "attrgetter", lambda b: operator.attrgetter("value")(module) * b, set_module
+    yield "an attrgetter", lambda b: get(module) * b, set_module
+    yield "getattr by another name", lambda b: get_any(module, "value") * b, set_module
+    yield (
+        "names of a class",
+        lambda b: Factor.__dict__["value"] * b,
+        lambda f: setattr(Factor, "value", f),
+    )
+    yield "class of a class", lambda b: OfMeta.factor * b, lambda f: FACTOR.update(value=f)
+    yield "function's", lambda b: called.factor * b, lambda f: setattr(called, "factor", f)
+
+
+class WithMore:
+    @staticmethod
+    def of(kind):
+        return type("More", (kind,), {})()
+
+
+class Level(enum.Enum):
+    ONE = 1
+
+
+class Meta(type):
+    @property
+    def factor(cls):
+        return FACTOR["value"]
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
 class Called:
     def __init__(self, held):
         self.held = held
@@ -482,6 +572,85 @@ def test_variables_changed_in_place_are_those_of_the_call(fun, set_factor):
         np.testing.assert_array_equal(gradient, np.full_like(X, factor))
         np.testing.assert_array_equal(call(mapped.lower(X).compile(), X), factor * X)
         np.testing.assert_array_equal(call(jax.jit(twice), X), 6 * X)
+
+
+READ_WHAT_CHANGES = {
+    "generator": (lambda rng: lambda b: rng.uniform() * b)(np.random.default_rng(0)),
+    "generator of NumPy": lambda b: np.random.default_rng().uniform() * b,
+    "module of NumPy": lambda b: np_random.rand() * b,
+    "function of NumPy": (lambda new: lambda b: new().uniform() * b)(np.random.default_rng),
+    "file": (lambda load: lambda b: load("factor.npy") * b)(np.load),
+    "date": lambda b: datetime.datetime.now().microsecond * b,
+    "time": lambda b: time.time() * b,
+    "setting": lambda b: b if jax.config.jax_debug_nans else 2 * b,
+    "settings": (lambda settings: lambda b: b if settings.jax_debug_nans else 2 * b)(jax.config),
+}
+
+
+@pytest.mark.parametrize("what", READ_WHAT_CHANGES)
+def test_functions_that_read_what_changes_are_traced_at_each_call(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("factor.npy", np.float32(2.0))
+    body = READ_WHAT_CHANGES[what]
+    for _ in range(3):
+        shard_map(body, **LINES).lower(X)
+    assert TRACED.count(id(body)) == 3
+
+
+class Size(enum.IntEnum):
+    LARGE = 8
+
+    def doubled(self):
+        return 2 * self
+
+
+class Pair(NamedTuple):
+    scale: float
+    shift: float = 0.0
+
+
+def ordinary_functions():
+    array, number, dtype, axes = np.ones(2), np.float32(2.0), np.dtype("float32"), {"i", "j"}
+    frozen, pair, size = Frozen(2.0), Pair(2.0), Size.LARGE
+    gradient = jax.grad(lambda b: jnp.sum(jnp.tanh(b) * number))
+    of_rows = jax.vmap(functools.partial(helper_of_rows, pair))
+    inner = shard_map(jnp.sin, mesh=MESH, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
+    adam = optax.adam(1e-3)
+    spec, mesh, limits = P("i"), MESH, np.finfo(np.float32)
+    weights = {"w": [array, (1, 2.0)], "b": None}
+
+    @jax.custom_jvp
+    @jax.jit
+    def custom(block):
+        return jax.nn.gelu(block)
+
+    custom.defjvp(lambda primals, tangents: (custom(*primals), tangents[0]))
+    yield "functions of JAX", lambda b: lax.psum(jnp.mean(jax.nn.relu(b)), "i") * jnp.ones_like(b)
+    yield "numbers", lambda b: b * number * np.pi + limits.max
+    yield "arrays", lambda b: b * array[0] + weights["w"][0][1]
+    yield "types", lambda b: b.astype(dtype).astype(jnp.bfloat16).astype(np.float32)
+    yield "configuration", lambda b: frozen.scaled(b) + pair.shift + size.doubled()
+    yield "gradient", lambda b: gradient(b)
+    yield "vmap", lambda b: of_rows(b)
+    yield "custom rule", lambda b: custom(b)
+    yield "random numbers", lambda b: b + jax.random.normal(jax.random.key(0), b.shape)
+    yield "mesh and specs", lambda b: b * len(mesh.axis_names) + len(spec) + len(axes)
+    yield "optimizer", lambda b: adam.update(b, adam.init(b))[0]
+    yield "loop", lambda b: lax.scan(lambda c, x: (c + x, c), 0 * b[0], b)[1]
+    yield "mapped function", lambda b: lax.psum(b, ()) if inner.check_vma else inner(b)
+
+
+def helper_of_rows(pair, row):
+    return pair.scale * row + pair.shift
+
+
+@pytest.mark.parametrize(
+    "body", [pytest.param(body, id=what) for what, body in ordinary_functions()]
+)
+def test_ordinary_functions_are_traced_once(body):
+    for _ in range(3):
+        shard_map(body, **LINES).lower(X)
+    assert TRACED.count(id(body)) == 1
 
 
 def test_arrays_that_a_function_read_once_are_freed():
