@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType
 
@@ -19,6 +21,16 @@ def contents(cell: CellType) -> Unchecked:
 def named_globals(fun: FunctionType) -> Iterator[str]:
     """The names that a function, or one written in it, looks up in its module or as attributes."""
     return (name for code in codes(fun.__code__) for name in code.co_names)
+
+
+@functools.lru_cache(maxsize=4096)
+def assigned_globals(code: CodeType) -> frozenset[str]:
+    """The globals that a function, or one written in it, assigns or deletes."""
+    instructions = (each for inside in codes(code) for each in dis.get_instructions(inside))
+    return frozenset(i.argval for i in instructions if i.opname in _ASSIGNMENTS)
+
+
+_ASSIGNMENTS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:

@@ -3,8 +3,10 @@
 JAX rejects such an array inside of a body, where these axes are Manual. Each trace therefore runs a
 copy of the function that has a block instead of each array: in variables of enclosing functions, in
 globals of its module, and in the functions of that module, `functools.partial`s, methods and
-pytrees that these contain. JAX still rejects an array that the body reads in another way, such as
-from an attribute of an object, and an array that is split over a manual axis.
+pytrees that these contain. What the function changes in its copies of variables, globals, lists,
+dicts and attributes is changed in the originals after the call. JAX still rejects an array that the
+body reads in another way, such as from an attribute of an object, and an array that is split over a
+manual axis.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import jax
 from jax.extend import core as jex_core
 from jax.sharding import NamedSharding
 
-from shmap_compiler.base.closures import contents, named_globals
+from shmap_compiler.base.closures import assigned_globals, contents, named_globals
 from shmap_compiler.base.jax_compat import (
     explicit_axes,
     replace_jaxpr,
@@ -27,7 +29,7 @@ from shmap_compiler.base.jax_compat import (
     type_split,
 )
 from shmap_compiler.base.meshes import ManualRegion
-from shmap_compiler.base.untyped import AnyValue, Aval, Function, Unchecked
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, PyTree, Unchecked
 from shmap_compiler.base.values import type_of
 from shmap_compiler.graph.graph import Graph
 
@@ -43,17 +45,30 @@ class ClosedOver:
     Attributes:
       fun: the function.
       values: the arrays that are not split over manual axes, each once.
+      assigned: the globals that the function, or one that it calls, assigns: their names, with the
+        identities of the modules' globals.
     """
 
     fun: Function
     values: tuple[AnyValue, ...] = ()
+    assigned: frozenset[tuple[int, str]] = frozenset()
 
     def with_blocks(self, blocks: Sequence[AnyValue]) -> Function:
         """The function, with these blocks in the places of `values`."""
         if not self.values:
             return self.fun
         by_id = {id(value): block for value, block in zip(self.values, blocks, strict=True)}
-        return _Copies(lambda array: by_id.get(id(array), array))(self.fun)
+        copies = _Copies(lambda array: by_id.get(id(array), array), self.assigned)
+        copied = copies(self.fun)
+        before = copies.contents()
+
+        def run(*args: PyTree) -> PyTree:
+            try:
+                return copied(*args)
+            finally:
+                copies.write_back(before)
+
+        return run
 
 
 def closed_over(fun: Function, region: ManualRegion) -> ClosedOver:
@@ -67,8 +82,9 @@ def closed_over(fun: Function, region: ManualRegion) -> ClosedOver:
             found[id(array)] = array
         return array
 
-    _Copies(note)(fun)
-    return ClosedOver(fun, tuple(found.values()))
+    visited = _Copies(note)
+    visited(fun)
+    return ClosedOver(fun, tuple(found.values()), visited.assigned() if found else frozenset())
 
 
 def without_unused(graph: Graph, inputs: range) -> tuple[Graph, list[int]]:
@@ -102,13 +118,19 @@ def _is_replicated(type_: Aval, region: ManualRegion) -> bool:
 class _Copies:
     """Copies functions, and the values that they contain, with other arrays.
 
-    Values that contain none of these arrays are not copied.
+    Values that contain none of these arrays are not copied, except functions that name a global
+    that a copied function assigns.
     """
 
-    def __init__(self, replaced: Callable[[AnyValue], AnyValue]):
-        self._replaced = replaced
+    def __init__(
+        self,
+        replaced: Callable[[AnyValue], AnyValue],
+        assigned: frozenset[tuple[int, str]] = frozenset(),
+    ):
+        self._replaced, self._assigned = replaced, assigned
         # By the identities of values, which stay theirs as long as they are here, too.
         self._made: dict[int, tuple[Any, Any]] = {}
+        self._scopes: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def __call__(self, value: Unchecked) -> Unchecked:
         """A copy of `value`; itself if it holds none of the arrays."""
@@ -116,6 +138,51 @@ class _Copies:
             self._made[id(value)] = value, value  # for a function that refers to itself
             self._made[id(value)] = value, self._copy(value)
         return self._made[id(value)][1]
+
+    def assigned(self) -> frozenset[tuple[int, str]]:
+        """The globals that the functions among the values assign."""
+        functions = (value for value, _ in self._made.values() if isinstance(value, FunctionType))
+        return frozenset(
+            (id(each.__globals__), name)
+            for each in functions
+            for name in assigned_globals(each.__code__)
+        )
+
+    def contents(self) -> list[dict[Any, Any]]:
+        """What is in each copy that the functions may change."""
+        return [_contents(copy) for _, copy in self._changeable()]
+
+    def write_back(self, before: Sequence[dict[Any, Any]]) -> None:
+        """Changes in the originals what was changed in their copies.
+
+        Args:
+          before: the contents of the copies when they had been made.
+        """
+        originals = {id(copy): value for value, copy in self._made.values()}
+        for (value, copy), old in zip(self._changeable(), before, strict=True):
+            new = _contents(copy)
+            if new.keys() == old.keys() and not _differ([*new.values()], [*map(old.get, new)]):
+                continue
+            restored = {key: originals.get(id(each), each) for key, each in new.items()}
+            if isinstance(value, list):
+                value[:] = restored.values()
+            elif isinstance(value, CellType):
+                _fill(value, restored)
+            else:
+                for key in old.keys() - new.keys():
+                    value.pop(key, None)
+                value.update((k, v) for k, v in restored.items() if new[k] is not old.get(k, old))
+
+    def _changeable(self) -> list[tuple[Any, Any]]:
+        """(original, copy) of all that functions may change."""
+        copied = [(value, copy) for value, copy in self._made.values() if copy is not value]
+        kept = [each for each in copied if isinstance(each[0], (list, dict, CellType))]
+        attributes = [(_attributes(value), _attributes(copy)) for value, copy in copied]
+        return [*self._scopes.values(), *kept, *(a for a in attributes if None not in a)]
+
+    def _scope(self, module: dict[str, Unchecked]) -> dict[str, Unchecked]:
+        """The copy of the globals of a module, which all copied functions of it share."""
+        return self._scopes.setdefault(id(module), (module, {**module}))[1]
 
     def _copy(self, value: Unchecked) -> Unchecked:
         if isinstance(value, jax.Array):
@@ -134,17 +201,21 @@ class _Copies:
             function = getattr(value, "__wrapped__", value)
             made = self(function)
             return value if made is function else made
+        if type(value) is dict:  # keys that cannot be sorted make it no pytree
+            held = [*value.values()]
+            made = [self(each) for each in held]
+            return dict(zip(value, made, strict=True)) if _differ(made, held) else value
         return self._pytree(value)
 
     def _pytree(self, value: Unchecked) -> Unchecked:
-        try:
-            leaves, tree = jax.tree.flatten(value)
-        except (TypeError, ValueError):  # such as a dict with keys that cannot be sorted
+        try:  # one level, so that what is in two places is copied once
+            held, tree = jax.tree.flatten(value, is_leaf=lambda part: part is not value)
+        except (TypeError, ValueError):  # such as an OrderedDict with keys that cannot be sorted
             return value
-        if any(leaf is value for leaf in leaves):
+        if any(each is value for each in held):
             return value
-        made = [self(leaf) for leaf in leaves]
-        return jax.tree.unflatten(tree, made) if _differ(made, leaves) else value
+        made = [self(each) for each in held]
+        return jax.tree.unflatten(tree, made) if _differ(made, held) else value
 
     def _function(self, fun: FunctionType) -> FunctionType:
         named = _named(fun)
@@ -153,12 +224,16 @@ class _Copies:
         cells = tuple(map(self._cell, old_cells))
         old_defaults = fun.__defaults__, fun.__kwdefaults__
         defaults = [self(each) for each in old_defaults]
-        if not (changed or _differ(cells, old_cells) or _differ(defaults, old_defaults)):
+        is_assigned = any((id(fun.__globals__), name) in self._assigned for name in named)
+        is_changed = changed or _differ(cells, old_cells) or _differ(defaults, old_defaults)
+        if not (is_changed or is_assigned):
             return fun
         own = [CellType() if contents(cell) is fun else None for cell in old_cells]
         cells = tuple(mine or cell for mine, cell in zip(own, cells, strict=True))
         own_names = [name for name, value in named.items() if value is fun]
-        scope = {**fun.__globals__, **changed} if changed or own_names else fun.__globals__
+        has_scope = changed or own_names or is_assigned
+        scope = self._scope(fun.__globals__) if has_scope else fun.__globals__
+        scope.update(changed)
         made = FunctionType(fun.__code__, scope, fun.__name__, defaults[0], cells)
         for cell in filter(None, own):  # a function that calls itself
             cell.cell_contents = made
@@ -171,7 +246,28 @@ class _Copies:
     def _cell(self, cell: CellType) -> CellType:
         value = contents(cell)
         made = self(value)
-        return cell if made is value else CellType(made)
+        if made is value:
+            return cell
+        return self._made.setdefault(id(cell), (cell, CellType(made)))[1]
+
+
+def _contents(holder: Unchecked) -> dict[Any, Any]:
+    if isinstance(holder, CellType):
+        value = contents(holder)
+        return {} if value is holder else {None: value}
+    return dict(enumerate(holder)) if isinstance(holder, list) else dict(holder)
+
+
+def _fill(cell: CellType, held: dict[None, Unchecked]) -> None:
+    if held:
+        cell.cell_contents = held[None]
+    else:
+        del cell.cell_contents
+
+
+def _attributes(value: Unchecked) -> dict[str, Unchecked] | None:
+    found = None if isinstance(value, jax.Array) else getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) else None
 
 
 def _named(fun: FunctionType) -> dict[str, Unchecked]:

@@ -1,6 +1,7 @@
 """Arrays on axes of type Explicit that a function closes over. JAX rejects all these programs."""
 
 import functools
+import sys
 
 import equinox
 import jax
@@ -238,6 +239,105 @@ def test_unused_arrays_are_no_inputs():
     idle = mapped(lambda x: (held, 2 * x)[1])
     idle(on(P("i")))
     assert len(idle.trace(on(P("i"))).in_specs) == 1
+
+
+COUNT = 0
+
+
+def _count():
+    global COUNT
+    COUNT += 1
+
+
+def _counts_in_a_global(w):
+    def body(x):
+        global COUNT
+        _count()
+        COUNT += 10
+        return x @ GLOBAL
+
+    return body, lambda: COUNT
+
+
+def _counts_in_a_list(w):
+    log = [w]
+
+    def body(x):
+        log.append("called")
+        return x @ log[0]
+
+    return body, lambda: 11 * (len(log) - 1) if log[0] is w else None
+
+
+def _counts_in_a_dict(w):
+    state = {2: 0, "w": {"w": w}, "old": None}
+
+    def body(x):
+        state[2] += 11
+        state.pop("old", None)
+        state["same"] = state["w"]
+        return x @ state["same"]["w"]
+
+    return body, lambda: state[2] if state["same"]["w"] is w and "old" not in state else None
+
+
+def _counts_in_a_variable(w):
+    count = 0
+    held = w
+
+    def body(x):
+        nonlocal count, held
+        count += 11
+        y = x @ held
+        held = count
+        return y
+
+    def read():
+        nonlocal held
+        held, kept = w, held
+        return kept
+
+    return body, read
+
+
+def _counts_in_an_attribute(w):
+    def body(x):
+        body.count += 11
+        return x @ w
+
+    body.count = 0
+    return body, lambda: body.count
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "counting",
+    [
+        _counts_in_a_global,
+        _counts_in_a_list,
+        _counts_in_a_dict,
+        _counts_in_a_variable,
+        _counts_in_an_attribute,
+    ],
+)
+def test_what_a_function_changes_is_changed(counting, run, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "COUNT", 0)
+    body, count = counting(whole(W))
+    for called in (11, 22):
+        np.testing.assert_allclose(run(mapped(body))(on(P("i"))), X @ W, rtol=1e-6)
+        assert count() == called
+
+
+def test_what_a_function_changed_before_it_failed_is_changed():
+    log = [whole(W)]
+
+    def body(x):
+        log.append("called")
+        raise KeyError(log[0].shape)
+
+    with pytest.raises(KeyError, match="1, 3"):
+        mapped(body)(on(P("i")))
+    assert log[1:] == ["called"]
 
 
 # ------------------------------------------------------------------------------------- refused
