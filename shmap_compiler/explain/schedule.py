@@ -192,8 +192,7 @@ class _Runner:
                 branches = [
                     self.run(self.module.computations[name], {}) for name in instruction.called
                 ]
-                longest = max(branches, key=lambda s: s.length)
-                _append(schedule, longest, 1, live, index)
+                _append(schedule, _any_of(branches), 1, live, index)
             else:
                 self._work(schedule, beside, computation, instruction)
         for unfinished in started.values():
@@ -295,6 +294,17 @@ class _Runner:
         else:
             yield trip, found.count
             yield condition, 1
+
+
+def _any_of(branches: Sequence[Schedule]) -> Schedule:
+    """The longest of several schedules, with the memory of the one that needs most."""
+    longest = max(branches, key=lambda s: s.length)
+    largest = max((longest, *branches), key=lambda s: s.peak.bytes)
+    if largest is longest:
+        return longest
+    peak = replace(largest.peak, start=min(largest.peak.start, longest.seconds))
+    memory = sorted([*longest.memory, (peak.start, peak.bytes)], key=lambda sample: sample[0])
+    return replace(longest, peak=peak, memory=memory)
 
 
 def _wait_for(schedule: Schedule, copy: Event) -> None:

@@ -8,7 +8,7 @@ against.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shmap_compiler.explain.hlo import Computation, Instruction, Module, array_types, shape
@@ -17,6 +17,8 @@ Carried = Mapping[int, int]
 """Values a loop carries that are the same on every trip, by position."""
 
 _TRANSPARENT = {"copy", "bitcast", "convert", "reshape", "copy-done"}
+_COMPUTED = _TRANSPARENT | {"copy-start", "fusion", "add", "compare"}
+"""Operations of which the result is known if the operands are."""
 _SWAPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 
@@ -110,39 +112,67 @@ def _elements(
     tuple_ = computation[name]
     if tuple_.opcode != "tuple":
         return {}
-    return {
-        position: _value(module, computation, operand, carried)
-        for position, operand in enumerate(tuple_.operands)
-    }
+    known = _values(module, computation, tuple_.operands, carried)
+    return {position: known[operand] for position, operand in enumerate(tuple_.operands)}
 
 
-def _value(
+def _value(module: Module, computation: Computation, name: str, carried: Carried) -> _Value:
+    """What is known of a value of a computation."""
+    return _values(module, computation, [name], carried)[name]
+
+
+def _values(
     module: Module,
     computation: Computation,
-    name: str,
+    names: Sequence[str],
     carried: Carried,
     arguments: tuple[_Value, ...] | None = None,
-) -> _Value:
-    """What is known of a value of a computation.
+) -> dict[str, _Value]:
+    """What is known of values of a computation, and of those that they are computed of.
 
     Args:
       carried: what the loop carries whose body or condition `computation` is.
       arguments: what is known of the arguments of a fused computation; None for one of a loop.
     """
-    instruction = computation[name]
-    if array_types(instruction.type) and shape(instruction.type):
-        return None  # a counter is a number, and whole arrays may be computed in many ways
+    needed: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            if _is_number(computation[name]) and computation[name].opcode in _COMPUTED:
+                waiting += computation[name].operands
+    known: dict[str, _Value] = {}
+    for instruction in computation:  # operands are before their users
+        if instruction.name in needed:
+            operands = [known.get(name) for name in instruction.operands]
+            known[instruction.name] = _evaluate(
+                module, computation, instruction, operands, carried, arguments
+            )
+    return known
 
-    def operand(position: int) -> _Value:
-        return _value(module, computation, instruction.operands[position], carried, arguments)
 
+def _is_number(instruction: Instruction) -> bool:
+    """Whether it can be a counter; whole arrays may be computed in many ways."""
+    return not (array_types(instruction.type) and shape(instruction.type))
+
+
+def _evaluate(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    operands: Sequence[_Value],
+    carried: Carried,
+    arguments: tuple[_Value, ...] | None,
+) -> _Value:
+    """What is known of the result of an instruction, of which `operands` are known."""
     opcode = instruction.opcode
+    if not _is_number(instruction):
+        return None
     if opcode == "constant":
         return int(instruction.text) if instruction.text.lstrip("-").isdecimal() else None
-    if opcode in _TRANSPARENT and len(instruction.operands) == 1:
-        return operand(0)
-    if opcode == "copy-start":
-        return operand(0)
+    if opcode == "copy-start" or (opcode in _TRANSPARENT and len(operands) == 1):
+        return operands[0]
     if opcode == "parameter" and arguments is not None:
         return arguments[int(instruction.text)]
     if opcode == "get-tuple-element":
@@ -153,13 +183,12 @@ def _value(
         return carried.get(position, _Carry(position))
     if opcode == "fusion":
         called = module.computations[instruction.called[0]]
-        given = tuple(operand(k) for k in range(len(instruction.operands)))
-        return _value(module, called, called.root, {}, given)
+        return _values(module, called, [called.root], {}, tuple(operands))[called.root]
     if opcode == "add":
-        return _add(operand(0), operand(1))
+        return _add(operands[0], operands[1])
     if opcode == "compare":
         direction = instruction.attribute(r"\bdirection=(\w+)") or ""
-        return _Compare(direction, operand(0), operand(1))
+        return _Compare(direction, operands[0], operands[1])
     return None
 
 

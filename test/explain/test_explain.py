@@ -260,6 +260,19 @@ def test_trips_that_xla_wrote_down():
     assert trip_count.trips(parsed, parsed.entry, parsed.entry["while"], {}).count == 11
 
 
+@pytest.mark.parametrize(("links", "kind"), [(3000, "copy(%{0})"), (60, "add(%{0}, %{0})")])
+def test_counters_that_are_computed_in_long_chains(links, kind):
+    names = ["by", *(f"n{k}" for k in range(links))]
+    chain = "\n".join(
+        f"  %{name} = s32[] {kind.format(before)}" for before, name in itertools.pairwise(names)
+    )
+    text = loop_text("LT", 0, 2 ** (links + 2) if "add" in kind else 7, 1)
+    last = f"  %next = s32[] add(%i, %{names[-1]})"
+    parsed = hlo.parse(text.replace("  %next = s32[] add(%i, %by)", f"{chain}\n{last}"))
+    found = trip_count.trips(parsed, parsed.entry, parsed.entry["while"], {})
+    assert found.count == (4 if "add" in kind else 7)
+
+
 def test_collectives_in_a_loop_count_its_trips():
     (occurrence,) = schedule.run(loop("LT", 0, 7, 1), None, 2).occurrences
     assert occurrence.trips == 7
@@ -726,6 +739,31 @@ def test_the_longest_branch_counts():
 }"""
     (occurrence,) = schedule.run(module(entry, *branches), V5E, 8).occurrences
     assert occurrence.collective.payload == 4 * MIB
+
+
+def test_memory_is_that_of_the_branch_that_needs_most():
+    """The first branch takes longer, and the second one has a larger array on the way."""
+    long = """%long (a: f32[8]) -> f32[8] {
+  %a = f32[8] parameter(0)
+  %r = f32[8] all-reduce(%a), replica_groups={{0,1}}, to_apply=%add
+  ROOT %r2 = f32[8] all-reduce(%r), replica_groups={{0,1}}, to_apply=%add
+}"""
+    large = """%large (b: f32[8]) -> f32[8] {
+  %b = f32[8] parameter(0)
+  %wide = f32[1048576] pad(%b), padding=0_1048568
+  ROOT %cut = f32[8] slice(%wide), slice={[0:8]}
+}"""
+    entry = """ENTRY %main (i: s32[], p: f32[8]) -> f32[8] {
+  %i = s32[] parameter(0)
+  %p = f32[8] parameter(1)
+  ROOT %c = f32[8] conditional(%i, %p, %p), branch_computations={%NAMES}
+}"""
+    for names in ("long, %large", "large, %long"):
+        found = schedule.run(module(entry.replace("NAMES", names), long, large), None, 2)
+        assert len(found.occurrences) == 2
+        assert found.peak.bytes == 4 * MIB + 32
+        assert [buffer.instruction for buffer in found.peak.buffers] == ["wide", "c"]
+        assert max(held for _, held in found.memory) == found.peak.bytes
 
 
 # ------------------------------------------------------------------------------------- explanations
