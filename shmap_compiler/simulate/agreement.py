@@ -84,22 +84,54 @@ def _compare(
     if ours.shape != theirs.shape:
         problem = f"shape {ours.shape}, in the reference {theirs.shape}"
         return Agreement(path, problem, np.inf, np.inf, tolerance)
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    with np.errstate(invalid="ignore"):
-        difference = np.where(same, 0.0, np.abs(ours - theirs))
-    # Where only one of the two is NaN or infinite.
-    difference = np.nan_to_num(difference, nan=np.inf)
-    absolute = float(difference.max(initial=0.0))
-    magnitudes = np.abs(theirs)
-    largest = float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
-    relative = absolute / largest if largest else (np.inf if absolute else 0.0)
+    absolute, relative = distances(ours, theirs)
     return Agreement(path, "", absolute, relative, tolerance)
 
 
+def distances(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """The largest difference of two arrays, and the same in units of the largest of `theirs`.
+
+    Whole numbers are compared exactly. NaN equals NaN.
+    """
+    is_whole = not any(jnp.issubdtype(x.dtype, jnp.inexact) for x in (ours, theirs))
+    is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (ours, theirs))
+    wide = np.complex128 if is_complex else np.float64
+    found, expected = ours.astype(wide), theirs.astype(wide)
+    same = ours == theirs if is_whole else found == expected
+    same = same | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        differences = np.where(same, 0.0, np.abs(found - expected))
+    # Where only one of the two is NaN or infinite.
+    differences = np.nan_to_num(differences, nan=np.inf)
+    if is_whole:  # more than 53 bits may differ by less than floats do
+        differences = np.where(same, 0.0, np.maximum(differences, 1.0))
+    absolute = float(differences.max(initial=0.0))
+    magnitudes = np.abs(expected)
+    largest = float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
+    return absolute, absolute / largest if largest else (np.inf if absolute else 0.0)
+
+
+def has_same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether two arrays of one type have the same bits; any NaN equals any other."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return False
+    if ours.tobytes() == theirs.tobytes():
+        return True
+    if not jnp.issubdtype(ours.dtype, jnp.inexact):
+        return bool(np.all(ours == theirs))
+    found, expected = _parts(ours), _parts(theirs)
+    bits = f"u{found.dtype.itemsize}"
+    same = found.view(bits) == expected.view(bits)
+    return bool(np.all(same | (np.isnan(found) & np.isnan(expected))))
+
+
+def _parts(array: np.ndarray) -> np.ndarray:
+    """The numbers of an array in a row; of complex ones both parts."""
+    flat = np.ravel(array)
+    is_complex = jnp.issubdtype(array.dtype, jnp.complexfloating)
+    return flat.view(f"f{array.dtype.itemsize // 2}") if is_complex else flat
+
+
 def _values(array: AnyValue) -> np.ndarray:
-    """The numbers of an array, exact up to 53 bits."""
     array = array if hasattr(array, "dtype") else np.asarray(array)
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    wide = np.complex128 if jnp.issubdtype(array.dtype, jnp.complexfloating) else np.float64
-    return np.asarray(array).astype(wide)
+    return np.asarray(as_data(array))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shmap_compiler.base.untyped import AnyValue
+from shmap_compiler.simulate.agreement import distances, has_same_bits
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import Step
@@ -49,21 +50,20 @@ def first_difference(
       tolerance: how far values may be apart, in units of the largest magnitude; None for bitwise.
     """
     for key, value in after.values.items():
-        if key in before.values and distance(value, before.values[key]) > (tolerance or 0.0):
+        if key in before.values and not agrees(value, before.values[key], tolerance):
             return FirstDifference(after.places[key], key[0])
     return FirstDifference(None, None)
+
+
+def agrees(found: np.ndarray, expected: np.ndarray, tolerance: float | None) -> bool:
+    """Whether two arrays are no farther apart; with None, whether their bits are the same."""
+    if tolerance is None:
+        return has_same_bits(found, expected)
+    return distance(found, expected) <= tolerance
 
 
 def distance(found: np.ndarray, expected: np.ndarray) -> float:
     """How far two arrays are apart, in units of the largest magnitude; NaN equals NaN."""
     if found is expected or found.tobytes() == expected.tobytes():
         return 0.0
-    kind = np.complex128 if found.dtype.kind == "c" else np.float64
-    ours, theirs = found.astype(kind), expected.astype(kind)
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    with np.errstate(invalid="ignore"):
-        differences = np.where(same, 0.0, np.abs(ours - theirs))
-    apart = float(np.nan_to_num(differences, nan=np.inf).max(initial=0.0))
-    magnitudes = np.abs(theirs)
-    largest = float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
-    return apart / largest if largest else (np.inf if apart else 0.0)
+    return distances(found, expected)[1]

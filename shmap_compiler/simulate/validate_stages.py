@@ -18,7 +18,7 @@ from shmap_compiler.simulate.arguments import flat_inputs
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.simulate_module import checked_inputs, playable, run, simulate_module
 from shmap_compiler.simulate.simulation import Simulation
-from shmap_compiler.simulate.trace_values import ValueTrace, distance, first_difference
+from shmap_compiler.simulate.trace_values import ValueTrace, agrees, distance, first_difference
 from shmap_compiler.simulate.validation import Check, Difference, Validation
 
 XLA, REFERENCE = "XLA", "reference"
@@ -148,9 +148,8 @@ class _Comparison:
         relative, where = 0.0, None
         for path, ours, theirs in zip(self._paths(), now.blocks, last.blocks, strict=False):
             for device, (block, expected) in enumerate(zip(ours, theirs, strict=True)):
-                apart = distance(block, expected)
-                relative = max(relative, apart)
-                if where is None and apart > _allowed(stage, block):
+                relative = max(relative, distance(block, expected))
+                if where is None and not agrees(block, expected, _allowed(stage, block)):
                     where = path, device
         if where is None:
             return relative, None
@@ -221,5 +220,5 @@ class _Comparison:
         )
 
 
-def _allowed(stage: ModuleState, block: np.ndarray) -> float:
-    return 0.0 if stage.keeps_bits else agreement.default_tolerance(block.dtype)
+def _allowed(stage: ModuleState, block: np.ndarray) -> float | None:
+    return None if stage.keeps_bits else agreement.default_tolerance(block.dtype)

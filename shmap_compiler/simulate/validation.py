@@ -94,7 +94,7 @@ class Validation:
                 check.name,
                 _count(check.exchanges),
                 "bitwise" if check.bitwise else "rounding",
-                "equal" if check.relative == 0 else f"{check.relative:.1e}",
+                _shown(check),
                 show_seconds(check.seconds),
                 "" if check.difference is None else f"DIFFERS: {check.difference}",
             )
@@ -104,6 +104,12 @@ class Validation:
         failed = self.first_difference
         last = "PASS: all equal" if failed is None else f"FAIL: {failed.name} differs"
         return f"{self.who}, validated\n\n{table(header, rows)}\n\n{last}"
+
+
+def _shown(check: Check) -> str:
+    if check.relative:
+        return f"{check.relative:.1e}"
+    return "other bits" if check.bitwise and check.difference is not None else "equal"
 
 
 def _count(exchanges: int | None) -> str:

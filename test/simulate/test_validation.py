@@ -8,9 +8,10 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from shmap_passes import PASSES
-from wrong_passes import Hang, RightOrder, WrongAxis, WrongOrder
+from wrong_passes import FirstOperand, Hang, RightOrder, WrongAxis, WrongOrder
 
 from shmap_compiler import SimulationError, Validation, passes, shard_map
+from shmap_compiler.simulate.agreement import has_same_bits
 from shmap_compiler.simulate.validate_stages import validate
 
 mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -90,6 +91,41 @@ def test_promises_are_held_against_each_pass():
     right = lower(RightOrder()).validate(x, xla=False)
     assert right.holds
     assert max(check.relative for check in right.checks) == wrong.first_difference.relative
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_whole_numbers_of_64_bits_are_compared_exactly(dtype):
+    with jax.enable_x64(True):
+        numbers = np.arange(8, dtype=dtype) + 2**60
+        mapped = shard_map(
+            lambda b: b + b.dtype.type(5), mesh=mesh, in_specs=P("i"), out_specs=P("i")
+        )
+        with passes(FirstOperand()):
+            lowered = mapped.lower(numbers)
+        validation = lowered.validate(numbers, xla=False, reference=lambda x: x + x.dtype.type(5))
+        failed = [check.name for check in validation.checks if check.difference]
+        assert failed == ["my-first-operand", "reference"]
+        assert mapped.lower(numbers).validate(numbers).holds
+
+
+def test_the_sign_of_zero_is_among_the_bits():
+    zeros = np.zeros(8, np.float32)
+    mapped = shard_map(lambda b: -b, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    with passes(FirstOperand()):
+        validation = mapped.lower(zeros).validate(zeros)
+    assert validation.first_difference.name == "my-first-operand"
+    assert "other bits" in str(validation)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.complex64, jnp.float8_e5m2])
+def test_a_nan_has_the_bits_of_any_other(dtype):
+    nan = complex(np.nan, np.nan) if dtype == np.complex64 else np.nan
+    some = np.array([1.0, nan, 0.0]).astype(dtype)
+    assert has_same_bits(some, -some) is False
+    other = some.copy()
+    other[1] = -other[1]
+    assert other.tobytes() != some.tobytes()
+    assert has_same_bits(some, other)
 
 
 def test_passes_of_mlir_may_round_differently():

@@ -39,6 +39,19 @@ class RightOrder(WrongOrder):
 
 
 @dataclass(frozen=True)
+class FirstOperand(Pass):
+    """Takes the first operand for sums and negatives."""
+
+    name = "my-first-operand"
+    keeps_bits = True
+
+    def run(self, module):
+        for op in find_ops(module.operation, ["stablehlo.add", "stablehlo.negate"]):
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+
+
+@dataclass(frozen=True)
 class Hang(Pass):
     """Moves the first all_reduce behind a branch that half of the devices take."""
 
