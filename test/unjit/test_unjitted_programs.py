@@ -470,3 +470,20 @@ def test_results_of_another_type_are_a_difference(monkeypatch):
     found = r"result\[0\] of the source, of type float16; the first variable to differ is tanh_2"
     with pytest.raises(UnjitError, match=found):
         unjit(program, jnp.zeros_like(X))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a, b: (a + b[3:4]).reshape(16) * 2,
+        lambda a, b: (a * b[2:3]).squeeze(0),
+        lambda a, b: jnp.outer((a * b[2:3]).squeeze(0), b[0]),
+        lambda a, b: a[0] * (-b[2:3]).reshape(16),
+    ],
+    ids=["sum", "product", "argument", "negative"],
+)
+def test_rows_are_taken_of_slices_only(fun):
+    columns = P(None, "i")
+    program = Jitted(fun, (X[:1], X), (columns, columns))
+    made = unjit(program.jitted(), *program.args)
+    np.testing.assert_array_equal(made.shard_map()(*program.args), program.jitted()(*program.args))

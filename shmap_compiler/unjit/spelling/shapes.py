@@ -25,7 +25,7 @@ def _reshape(op: Op) -> Code:
     source = op.exact(0)
     if index is not None:
         return Code(f"{source.at(layout.ATOM)}[{index}]")
-    row = _ROW.fullmatch(source.text)
+    row = _ROW.fullmatch(source.text) if source.level == layout.ATOM else None
     if row is not None and before == (1, *after):
         return Code(f"{row[1]}[{row[2] or 0}]")
     if after == () and len(before) == 1:
