@@ -113,10 +113,10 @@ def distances(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
 
 def has_same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
     """Whether two arrays of one type have the same bits; any NaN equals any other."""
-    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        return False
     if ours.tobytes() == theirs.tobytes():
         return True
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return False
     if not jnp.issubdtype(ours.dtype, jnp.inexact):
         return bool(np.all(ours == theirs))
     found, expected = _parts(ours), _parts(theirs)

@@ -128,6 +128,14 @@ def test_a_nan_has_the_bits_of_any_other(dtype):
     assert has_same_bits(some, other)
 
 
+def test_blocks_of_empty_arrays_have_the_same_bits():
+    mapped = shard_map(
+        lambda b: b, mesh=mesh, in_specs=P(None, "j"), out_specs=P(None, "i"), check_vma=False
+    )
+    empty = np.zeros((0, 16), np.float32)
+    assert mapped.lower(empty).validate(empty, xla=False).holds
+
+
 def test_passes_of_mlir_may_round_differently():
     assert lower("canonicalize", "cse").validate(x, xla=False).holds
 
