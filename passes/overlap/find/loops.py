@@ -180,39 +180,52 @@ def _carried(loop: CountedLoop) -> set[Value]:
 
 def _is_free(op: ir.Operation, loop: CountedLoop, carried: set[Value]) -> bool:
     if op.name == ALL_GATHER:
-        return not _depends(op.operands[0], loop.body, carried, set())
+        return not _depends(op.operands[0], loop.body, carried)
     return _reaches_only_stacks(op.results[0], loop.body)
 
 
-def _depends(value: Value, body: ir.Block, on: set[Value], seen: set[Value]) -> bool:
-    """Whether a value of the body is computed from one of `on`."""
-    if value in on:
-        return True
-    op = defining_op(value)
-    if op is None or op.block != body or value in seen:
-        return False
-    seen.add(value)
-    inside = len(list(op.regions)) > 0
-    return inside or any(_depends(operand, body, on, seen) for operand in op.operands)
+def _depends(value: Value, body: ir.Block, on: set[Value]) -> bool:
+    """Whether a value of the body is computed from one of `on`, or by an operation with regions."""
+    pending, seen = [value], {value}
+    while pending:
+        value = pending.pop()
+        if value in on:
+            return True
+        op = defining_op(value)
+        if op is None or op.block != body:
+            continue
+        if len(op.regions):
+            return True
+        pending += [operand for operand in op.operands if operand not in seen]
+        seen.update(op.operands)
+    return False
 
 
 def _reaches_only_stacks(value: Value, body: ir.Block) -> bool:
-    """Whether a value is only put in a place of an array that the loop returns."""
-    uses = list(value.uses)
-    if not uses:
-        return False
+    """Whether a value is only put in a place of an array that the loop returns.
+
+    So must be all that is computed from it.
+    """
     end = terminator(body)
-    for use in uses:
-        user, number = use.owner.operation, use.operand_number
-        if user == end:
-            # Returned as it is: the step after reads it, unless it does not use the argument.
-            if any(body.arguments[number].uses):
-                return False
-        elif user.block != body:
+    pending, seen = [value], {value}
+    while pending:
+        uses = list(pending.pop().uses)
+        if not uses:
             return False
-        elif user.name == PUT or user.name == "func.call":
-            if number != 1 or any(u.owner.operation != end for r in user.results for u in r.uses):
+        for use in uses:
+            user, number = use.owner.operation, use.operand_number
+            if user == end:
+                # Returned as it is: the step after reads it, unless it does not use the argument.
+                if any(body.arguments[number].uses):
+                    return False
+            elif user.block != body:
                 return False
-        elif not all(_reaches_only_stacks(result, body) for result in user.results):
-            return False
+            elif user.name == PUT or user.name == "func.call":
+                if number != 1 or any(
+                    each.owner.operation != end for result in user.results for each in result.uses
+                ):
+                    return False
+            else:
+                pending += [result for result in user.results if result not in seen]
+                seen.update(user.results)
     return True

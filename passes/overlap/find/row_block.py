@@ -180,7 +180,7 @@ def row_block(
             needing.update(node.results)
             look_at_readers(node.results)
         else:
-            result = result_of_rows(node, read[0], cuts, way, flow, others)
+            result = result_of_rows(node, read[0], cuts, way, others)
             if result is None:
                 return None
             ops.append(op)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from jaxlib.mlir import ir
 
-from ...ir.constants import CONSTANT, is_splat
-from ...ir.dataflow import Dataflow, Node
+from ...ir.dataflow import Node
 from ...ir.elementwise import ELEMENTWISE
-from ...ir.ops import defining_op
-from ...ir.types import Value, shape_of
+from ...ir.types import Value
+from .alike import is_alike
 from .cuts import MOVING, Cut, cut_of_operand, cut_through
 from .products import DOT, Product
 from .row_sums import REDUCE, adds_along, kept_dimension
@@ -66,7 +65,6 @@ def result_of_rows(
     number: int,
     cuts: dict[Value, Cut],
     way: Way,
-    flow: Dataflow,
     others: dict[Value, Cut] | None = None,
 ) -> Cut | None:
     """The cut of what is computed row by row; None if it is not.
@@ -91,31 +89,8 @@ def result_of_rows(
                 return None
         else:
             own = cut_of_operand(node.op, k, result)
-            if own is None or _is_alike(value, own.dimension, flow):
+            if own is None or is_alike(value, own.dimension):
                 continue
             if others is None or others.setdefault(value, own) != own:
                 return None
     return result
-
-
-def _is_alike(value: Value, dimension: int, flow: Dataflow) -> bool:
-    """Whether all elements along a dimension of a value are known to be the same."""
-    node = flow.source(value)
-    op = defining_op(value) if node is None else node.op
-    if op is None:
-        return False
-    if op.name == CONSTANT:
-        return is_splat(op)
-    if op.name in ELEMENTWISE:
-        return all(
-            not shape_of(operand) or _is_alike(operand, dimension, flow) for operand in op.operands
-        )
-    if op.name != "stablehlo.broadcast_in_dim":
-        return False
-    dimensions = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
-    (operand,) = op.operands
-    return all(
-        size == 1 or _is_alike(operand, k, flow)
-        for k, (along, size) in enumerate(zip(dimensions, shape_of(operand), strict=True))
-        if along == dimension
-    )

@@ -11,11 +11,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ...ir import build
-from ...ir.constants import CONSTANT, is_splat, with_type
-from ...ir.elementwise import ELEMENTWISE
+from ...ir.constants import CONSTANT, with_type
 from ...ir.ops import defining_op
 from ...ir.slices import put_at, scalar
 from ...ir.types import Value, element_of, shape_of, tensor
+from ..find.alike import BROADCAST, alike_if, is_alike
 from ..find.cuts import SLICE, Cut, cut_of_operand
 
 Take = Callable[[Value, Cut], Value]
@@ -175,11 +175,14 @@ def compute(
       `pieces`, and those of the results.
     """
     known = dict(pieces)
+    built = dict[tuple[Value, Cut], Value]()
     for op in ops:
         result = op.results[0]
         cut = cuts[result]
         operands = [
-            known[operand] if operand in known else _operand(op, number, cut, size, take_piece)
+            known[operand]
+            if operand in known
+            else _operand(op, number, cut, size, take_piece, built)
             for number, operand in enumerate(op.operands)
         ]
         type_ = piece_type(result, cut, size)
@@ -199,36 +202,62 @@ def _take_all(sliced: Value, dimension: int) -> None:
     op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(ends)
 
 
-def _operand(op: ir.Operation, number: int, result_cut: Cut, size: int, take_piece: Take) -> Value:
+def _operand(
+    op: ir.Operation,
+    number: int,
+    result_cut: Cut,
+    size: int,
+    take_piece: Take,
+    built: dict[tuple[Value, Cut], Value],
+) -> Value:
     """An operand that is not computed in pieces, or the piece of it that the op needs."""
     operand = op.operands[number]
     cut = cut_of_operand(op, number, result_cut)
     if cut is None:
         return operand
-    return _smaller(operand, cut, size) or take_piece(operand, cut)
+    if is_alike(operand, cut.dimension):
+        return _smaller(operand, cut, size, built)
+    return take_piece(operand, cut)
 
 
-def _smaller(value: Value, cut: Cut, size: int) -> Value | None:
-    """A piece of a value that is the same along the dimension that is cut."""
-    op = defining_op(value)
-    type_ = piece_type(value, cut, size)
-    if op is None:
-        return None
+def _smaller(value: Value, cut: Cut, size: int, built: dict[tuple[Value, Cut], Value]) -> Value:
+    """A piece of a value that is the same along the dimension that is cut.
+
+    Args:
+      built: such pieces of what is computed, by value and cut, to which others are added. Constants
+        and scalars that are broadcast have a piece for each use.
+    """
+    todo: list[tuple[Value, Cut | None, bool]] = [(value, cut, False)]
+    pieces: list[Value] = []  # of operands, in order, of what is to be built
+    while todo:
+        value, own, has_operands = todo.pop()
+        if own is None:
+            pieces.append(value)
+            continue
+        if (value, own) in built:
+            pieces.append(built[value, own])
+            continue
+        op = defining_op(value)
+        assert op is not None, "arguments are not known to be alike"
+        needed = alike_if(op, own.dimension)
+        assert needed is not None, "what is alike is computed from what is"
+        if not has_operands:
+            cuts = {operand: own.along(dimension) for operand, dimension in needed}
+            todo.append((value, own, True))
+            todo += [(operand, cuts.get(operand), False) for operand in reversed(op.operands)]
+            continue
+        first = len(pieces) - len(op.operands)
+        pieces[first:] = [_like(op, piece_type(value, own, size), pieces[first:])]
+        if needed:
+            built[value, own] = pieces[-1]
+    return pieces[0]
+
+
+def _like(op: ir.Operation, type_: ir.Type, operands: Sequence[Value]) -> Value:
+    """What an operation computes whose result is alike, with another size."""
     if op.name == CONSTANT:
-        return with_type(op, type_) if is_splat(op) else None
-    if op.name == "stablehlo.broadcast_in_dim":
-        dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
-        (operand,) = op.operands
-        here = [k for k, d in enumerate(dimensions) if d == cut.dimension]
-        if all(shape_of(operand)[k] == 1 for k in here):
-            return build.broadcast_in_dim(type_, operand, dimensions)
-        smaller = _smaller(operand, cut.along(here[0]), size)
-        return None if smaller is None else build.broadcast_in_dim(type_, smaller, dimensions)
-    if op.name in ELEMENTWISE:
-        operands = [
-            _smaller(operand, cut, size) if shape_of(operand) else operand
-            for operand in op.operands
-        ]
-        known = [operand for operand in operands if operand is not None]
-        return build.like(op, type_, known) if len(known) == len(operands) else None
-    return None
+        return with_type(op, type_)
+    if op.name == BROADCAST:
+        dimensions = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+        return build.broadcast_in_dim(type_, operands[0], list(dimensions))
+    return build.like(op, type_, operands)

@@ -1,7 +1,7 @@
 """The work of choosing and rewriting forms grows with the number of layers, and no faster.
 
-Layers are written one after the other. What is counted is calls of Python functions, which are the
-same in each run.
+Layers are written one after the other, and so are operations that read a value several times. What
+is counted is calls of Python functions, which are the same in each run.
 """
 
 import sys
@@ -86,7 +86,7 @@ def body(layer, count, is_gradient):
     return mapped.lower(*types).as_text("body")
 
 
-def calls(text, machine):
+def calls(text, machine, effort="auto"):
     """How many Python functions are called while the passes run."""
     count = 0
 
@@ -94,7 +94,8 @@ def calls(text, machine):
         nonlocal count
         count += event == "call"
 
-    passes = shmap_passes.pipeline(overlap=ChooseOverlap(machine=machine.text, may_round=True))
+    chooser = ChooseOverlap(machine=machine.text, effort=effort, may_round=True)
+    passes = shmap_passes.pipeline(overlap=chooser)
     with shmap_passes.make_context():
         module = ir.Module.parse(text)
         sys.setprofile(profile)
@@ -121,3 +122,62 @@ def test_forms_are_chosen(layer, is_gradient):
     with shmap_passes.make_context():
         found = chooser.choices(ir.Module.parse(body(layer, 4, is_gradient)).operation.opview)
     assert any(choice.is_rewritten for choice in found)
+
+
+def beside_constants(x, w, count):
+    y = gather(x) @ w
+    c = jnp.full(y.shape, 0.5, y.dtype)
+    for _ in range(count):
+        c = c * c + c
+    return y + c
+
+
+def beside_a_residual(x, w, count):
+    y = gather(x) @ w
+    r = w[:1, :1] + jnp.zeros_like(y)
+    for _ in range(count):
+        r = r + jnp.tanh(r) * r
+    return y + r
+
+
+def on_rows_and_constants(x, w, count):
+    def block(x, w):
+        rows = gather(x)
+        c = jnp.full(rows.shape, 0.5, rows.dtype)
+        for _ in range(count):
+            c = c * c + c
+        return scatter(jnp.tanh((rows + c) @ w) @ w.T)
+
+    return jax.grad(lambda *args: block(*args).astype(jnp.float32).sum(), (0, 1))(x, w)
+
+
+def after_a_sum_in_a_loop(x, w, count):
+    def step(total, k):
+        r = scatter(jnp.tanh(x * k).T @ x)
+        for _ in range(count):
+            r = r + jnp.tanh(r) * r
+        return total + k, r
+
+    return lax.scan(step, jnp.zeros((), x.dtype), jnp.ones(4, x.dtype))[1]
+
+
+CHAINS = [beside_constants, beside_a_residual, on_rows_and_constants, after_a_sum_in_a_loop]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("effort", ["auto", "force"])
+def test_work_grows_with_the_length_of_a_chain(chain, effort):
+    def of_length(count):
+        mapped = shard_map(
+            lambda x, w: chain(x, w, count),
+            mesh=AbstractMesh((8,), ("i",)),
+            in_specs=(ROWS, P()),
+            out_specs=P(),
+            check_vma=False,
+        )
+        types = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((16384, 4096), (4096, 2048)))
+        return calls(mapped.lower(*types).as_text("body"), V5E, effort)
+
+    of_length(2)  # fills caches
+    few, more, most = map(of_length, (2, 5, 8))
+    assert most - more < 1.25 * (more - few)
