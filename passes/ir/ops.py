@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -27,6 +27,25 @@ def walk(root: ir.Operation) -> list[ir.Operation]:
 def defining_op(value: Value) -> ir.Operation | None:
     """The op whose result `value` is; None for an argument of a block."""
     return None if isinstance(value, ir.BlockArgument) else ir.OpResult(value).owner.operation
+
+
+def needed_first(
+    values: Iterable[Value], needed: Callable[[Value], Iterable[Value]]
+) -> list[Value]:
+    """Values and all that they need, directly or not, each after what it needs.
+
+    Args:
+      needed: what a value needs directly.
+    """
+    found = dict[Value, None]()
+    pending = list(values)[::-1]
+    while pending:
+        missing = [each for each in needed(pending[-1]) if each not in found]
+        if missing:
+            pending += reversed(missing)
+        else:
+            found[pending.pop()] = None
+    return list(found)
 
 
 class Position:

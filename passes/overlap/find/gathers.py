@@ -79,23 +79,25 @@ def _operands(gather: ir.Operation, dimension: int) -> list[GatheredOperand]:
     block_size = ir.RankedTensorType(gather.operands[0].type).shape[dimension]
     count = ir.RankedTensorType(gather.results[0].type).shape[dimension] // max(block_size, 1)
     # The blocks are contiguous: `outer` says how many there are, for what is taken of each.
-    found = list(_products(gather, (), Cut(dimension, block_size, outer=count)))
+    found = list(_products(gather, Cut(dimension, block_size, outer=count)))
     return sorted(found, key=lambda operand: Position(operand.product.op))
 
 
-def _products(
-    op: ir.Operation, chain: tuple[ir.Operation, ...], cut: Cut
-) -> Iterator[GatheredOperand]:
-    for use in op.results[0].uses:
+def _products(gather: ir.Operation, cut: Cut) -> Iterator[GatheredOperand]:
+    chain: tuple[ir.Operation, ...] = ()
+    pending = [(use, chain, cut) for use in gather.results[0].uses][::-1]
+    while pending:
+        use, chain, cut = pending.pop()
         user, number = use.owner.operation, use.operand_number
-        if user.block != op.block:
+        if user.block != gather.block:
             continue
         if user.name == DOT:
             yield GatheredOperand(chain, Product.of(user), number, cut)
         elif _is_unary(user):
             through = cut_through(user, number, cut)
             if through is not None:
-                yield from _products(user, (*chain, user), through)
+                uses = [*user.results[0].uses]
+                pending += [(each, (*chain, user), through) for each in reversed(uses)]
 
 
 def _is_unary(op: ir.Operation) -> bool:

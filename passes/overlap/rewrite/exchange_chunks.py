@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
 from ...ir import build
-from ...ir.ops import defining_op
+from ...ir.ops import defining_op, needed_first
 from ...ir.types import Value, element_of, shape_of, tensor
 from ..find.cuts import Cut
 from ..find.exchange_blocks import ExchangeBlock
@@ -159,15 +160,20 @@ class _Chunks:
     def _piece(self, part: int, value: Value) -> Value:
         """A chunk of a value, computed where it is needed first."""
         known = self.known[part]
-        if value not in known:
-            op = defining_op(value)
-            assert op is not None, "what is cut is computed from what is exchanged"
-            for operand in op.operands:
-                if operand in self.block.cuts:
-                    self._piece(part, operand)
-            pieces = compute([op], known, self.block.cuts, self.size, self._take(part))
-            known[value] = pieces[value]
+        for each in needed_first([value], lambda value: self._needed(known, value)):
+            op = defining_op(each)
+            if each not in known and op is not None:
+                pieces = compute([op], known, self.block.cuts, self.size, self._take(part))
+                known[each] = pieces[each]
         return known[value]
+
+    def _needed(self, known: Mapping[Value, Value], value: Value) -> list[Value]:
+        """What is cut and needed to compute a value, unless its chunk is known."""
+        if value in known:
+            return []
+        op = defining_op(value)
+        assert op is not None, "what is cut is computed from what is exchanged"
+        return [operand for operand in op.operands if operand in self.block.cuts]
 
     def _add(self, part: int, op: ir.Operation) -> None:
         """Adds a product that sums over a chunk to that of the chunks before, or keeps it."""

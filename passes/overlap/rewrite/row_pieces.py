@@ -6,13 +6,13 @@ one product for each chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
 from ...ir import build
-from ...ir.ops import defining_op
+from ...ir.ops import defining_op, needed_first
 from ...ir.types import Value, element_of, shape_of, tensor
 from ..find.products import DOT
 from ..find.row_block import RowBlock
@@ -79,14 +79,19 @@ class RowPieces:
 
     def piece(self, known: dict[Value, Value], value: Value) -> Value:
         """The rows of a chunk of a value that has rows, computed of those that are known."""
-        if value not in known:
-            op = defining_op(value)
-            assert op is not None, "what has rows is computed from what is gathered"
-            for operand in op.operands:
-                if operand in self.block.cuts:
-                    self.piece(known, operand)
-            known[value] = compute([op], known, self.block.cuts, self.size, no_rows)[value]
+        for each in needed_first([value], lambda value: self._needed(known, value)):
+            op = defining_op(each)
+            if each not in known and op is not None:
+                known[each] = compute([op], known, self.block.cuts, self.size, no_rows)[each]
         return known[value]
+
+    def _needed(self, known: Mapping[Value, Value], value: Value) -> list[Value]:
+        """What has rows and is needed to compute a value, unless its piece is known."""
+        if value in known:
+            return []
+        op = defining_op(value)
+        assert op is not None, "what has rows is computed from what is gathered"
+        return [operand for operand in op.operands if operand in self.block.cuts]
 
     def sum_all(self, ops: Iterable[ir.Operation]) -> None:
         """Sums over the rows of all chunks."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from jaxlib.mlir import ir
 
 from ...ir import build
-from ...ir.ops import defining_op
+from ...ir.ops import defining_op, needed_first
 from ...ir.slices import take_at
 from ...ir.types import Value, tensor
 from ..find.cuts import Cut
@@ -70,22 +70,19 @@ class BlockOfRows:
     @cached_property
     def _before(self) -> tuple[list[ir.Operation], list[Value]]:
         """What is computed again for the products, and the known values it needs."""
-        ops: list[ir.Operation] = []
-        sources: dict[Value, None] = {}
+        known, cuts = self.pieces.known[0], self.pieces.block.cuts
 
-        def visit(value: Value) -> None:
-            op = defining_op(value)
-            if value in self.pieces.known[0] or op is None or not is_computed_again(op):
-                sources[value] = None
-            elif op not in ops:
-                for operand in op.operands:
-                    if operand in self.pieces.block.cuts:
-                        visit(operand)
-                ops.append(op)
+        def computed(value: Value) -> ir.Operation | None:
+            op = None if value in known else defining_op(value)
+            return op if op is not None and is_computed_again(op) else None
 
-        for each in self.scattered.operands_with_rows:
-            visit(each)
-        return ops, list(sources)
+        def needed(value: Value) -> list[Value]:
+            op = computed(value)
+            return [] if op is None else [each for each in op.operands if each in cuts]
+
+        values = needed_first(self.scattered.operands_with_rows, needed)
+        ops = [op for value in values if (op := computed(value)) is not None]
+        return ops, [value for value in values if computed(value) is None]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
-from overlap_programs import gather
+from overlap_programs import BY_NAME, gather
 from shmap_passes.overlap.choose_overlap import ChooseOverlap
 from test_choices import H100, V5E, V5P, V6E
 
@@ -181,3 +181,46 @@ def test_work_grows_with_the_length_of_a_chain(chain, effort):
     of_length(2)  # fills caches
     few, more, most = map(of_length, (2, 5, 8))
     assert most - more < 1.25 * (more - few)
+
+
+def product_of_a_chain(x, w):
+    return long_chain(gather(x)) @ w
+
+
+def block_with_a_chain(x, w):
+    def block(x, w):
+        return scatter(long_chain(gather(x) @ w) @ w.T)
+
+    return jax.grad(lambda *args: block(*args).sum(), (0, 1))(x, w)
+
+
+def exchanges_around_a_chain(x, w):
+    """Both ways through a layer."""
+    rows = exchange(x)
+    cotangents = exchange(long_chain(exchange(long_chain(rows @ w))))
+    return exchange(cotangents @ w), rows.T @ cotangents
+
+
+def long_chain(x):
+    for _ in range(sys.getrecursionlimit() + 10):
+        x = -x
+    return x
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "form"),
+    [
+        (product_of_a_chain, "overlap-gather-product", "ring"),
+        (block_with_a_chain, "overlap-row-block", "row-chunks"),
+        (exchanges_around_a_chain, "overlap-exchange-block", "summed-chunks"),
+    ],
+)
+def test_chains_may_be_longer_than_the_stack_of_python(body, name, form):
+    specs = {"in_specs": (ROWS, P()), "out_specs": ROWS, "check_vma": False}
+    mapped = shard_map(body, mesh=AbstractMesh((4,), ("i",)), **specs)
+    text = mapped.lower(jnp.ones((64, 8)), jnp.ones((8, 8))).as_text("body")
+    with shmap_passes.make_context():
+        module = ir.Module.parse(text)
+        before = str(module)
+        shmap_passes.run(module, [BY_NAME[name](form=form, parts=2)])
+        assert str(module) != before
