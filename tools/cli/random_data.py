@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import KeyPath, keystr, tree_leaves_with_path, tree_map_with_path
+from jax.tree_util import keystr, tree_leaves_with_path
 
 from shmap_compiler.base.untyped import AnyValue, PyTree
 
@@ -26,16 +26,17 @@ def fill(args: PyTree, seed: int) -> PyTree:
     require_numbers(args)
     rng = np.random.default_rng(seed)
 
-    def filled(path: KeyPath, leaf: AnyValue) -> AnyValue:
+    def filled(path: str, leaf: AnyValue) -> AnyValue:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
         try:
             values = _array(leaf, rng)
         except (MemoryError, ValueError) as error:
-            raise UsageError(_too_large(f"args{keystr(path)}", leaf, error)) from error
+            raise UsageError(_too_large(path, leaf, error)) from error
         return values if leaf.sharding is None else jax.device_put(values, leaf.sharding)
 
-    return tree_map_with_path(filled, args)
+    found = [filled(f"args{keystr(path)}", leaf) for path, leaf in tree_leaves_with_path(args)]
+    return jax.tree.unflatten(jax.tree.structure(args), found)
 
 
 def require_numbers(args: PyTree) -> None:
