@@ -87,7 +87,9 @@ def places_in_subprocess(
 def _is_wide(program: PortableProgram) -> bool:
     """Whether a program takes or returns arrays of 64-bit numbers, which JAX may have off here."""
     types = {t.dtype for t in (*program.signature.in_types, *program.signature.out_types)}
-    return any(jax.dtypes.canonicalize_dtype(dtype) != dtype for dtype in types)
+    return any(
+        jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True) != dtype for dtype in types
+    )
 
 
 def _run(

@@ -286,6 +286,18 @@ def test_program_for_groups_by_device_ids():
 
 
 @needs_tpu_compiler
+def test_random_keys_are_compiled_for_other_devices():
+    draws = shard_map(
+        lambda keys: jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys),
+        mesh=AbstractMesh((8,), ("i",), axis_types=(AxisType.Auto,)),
+        in_specs=P("i"),
+        out_specs=P("i"),
+    )
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 8))
+    assert "num_partitions=8" in draws.lower(keys).compile("tpu:v5e:2x4").as_text()
+
+
+@needs_tpu_compiler
 def test_lowered_again_for_a_mesh_that_follows_the_network():
     mesh = AbstractMesh((16, 4), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
     compiled = mapped(mesh).lower(*types((2048, 512), (512, 128))).compile("tpu:v5p:4x4x4")
