@@ -39,11 +39,7 @@ def write_signature(signature: Signature) -> tuple[dict[str, Json], dict[str, by
     Raises:
       ArtifactError: it holds a structure or a value that a file cannot hold.
     """
-    problems = [
-        *structure_problems(signature.in_tree, "args"),
-        *structure_problems(signature.out_tree, "result"),
-        *_static_problems(signature),
-    ]
+    problems = [*argument_problems(signature), *result_problems(signature)]
     if problems:
         raise ArtifactError(signature.who, problems)
     mesh = abstract_mesh(signature.mesh)
@@ -66,6 +62,16 @@ def write_signature(signature: Signature) -> tuple[dict[str, Json], dict[str, by
     }
     parts = {_CONSTANT.format(i): _bytes_of(x) for i, x in enumerate(signature.constants)}
     return header, parts
+
+
+def argument_problems(signature: Signature) -> list[Problem]:
+    """What a file cannot hold of the structure of the arguments and of the static ones."""
+    return [*structure_problems(signature.in_tree, "args"), *_static_problems(signature)]
+
+
+def result_problems(signature: Signature) -> list[Problem]:
+    """What a file cannot hold of the structure of the results."""
+    return structure_problems(signature.out_tree, "result")
 
 
 def constant_sizes(header: Mapping[str, Json]) -> dict[str, int]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from shmap_passes.cost.machine import Machine
 
+from shmap_compiler.artifacts import argument_problems, result_problems
 from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import memory_kinds, shardy_is_on
@@ -36,6 +37,10 @@ def lower_function(
 ) -> Portable:
     """Lowers `fun(*args)` for devices of a platform.
 
+    The program takes the arguments of `fun` and returns its results. Where a file cannot hold the
+    structure of the arguments or results, or the value of a constant, it takes or returns the
+    arrays only, in their order.
+
     Args:
       fun: A function of arrays and pytrees of them, jitted or not. Other leaves of its arguments
         are constants.
@@ -47,22 +52,23 @@ def lower_function(
       TargetError: Its arrays are on no mesh, and on several devices, or on meshes of different
         devices; or it calls back into Python.
     """
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(args)]
-    leaves, tree = jax.tree.flatten(tuple(args))
+    with_paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args))
+    paths = ["args" + jax.tree_util.keystr(path) for path, _ in with_paths]
+    leaves = [leaf for _, leaf in with_paths]
     arrays = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
 
-    def flat(*inputs: AnyValue) -> list[AnyValue]:
+    def of_arrays(*inputs: AnyValue) -> PyTree:
         filled = list(leaves)
         for i, x in zip(arrays, inputs, strict=True):
-            filled[i] = _restored(x, leaves[i])
-        return [_plain(out) for out in jax.tree.leaves(fun(*jax.tree.unflatten(tree, filled)))]
+            filled[i] = x
+        return fun(*jax.tree.unflatten(tree, filled))
 
-    flat.__name__ = flat.__qualname__ = function_name(fun)
+    of_arrays.__name__ = of_arrays.__qualname__ = function_name(fun)
     types = [_type(leaves[i]) for i in arrays]
-    traced: Any = jax.jit(flat, keep_unused=True).trace(*types)
+    traced: Any = jax.jit(of_arrays, keep_unused=True).trace(*types)
     if placed := _in_shardings(types, traced.jaxpr):
         types = [placed.get(k, t) for k, t in enumerate(types)]
-        traced = jax.jit(flat, keep_unused=True).trace(*types)
+        traced = jax.jit(of_arrays, keep_unused=True).trace(*types)
     if lines := callback_lines(traced.jaxpr.jaxpr):
         raise TargetError(_who(fun), [calls_back(line) for line in lines])
     mesh = _mesh(fun, types, traced.jaxpr)
@@ -76,13 +82,13 @@ def lower_function(
         who=_who(fun),
         name=function_name(fun),
         mesh=mesh,
-        in_tree=jax.tree.structure([0] * len(arrays)),
-        in_paths=tuple("args" + paths[i] for i in arrays),
-        static=(),
+        in_tree=tree,
+        in_paths=tuple(paths[i] for i in arrays),
+        static=tuple((i, paths[i], x) for i, x in enumerate(leaves) if i not in arrays),
         constants=(),
         in_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types),
         in_specs=tuple(_spec(t) for t in types),
-        out_tree=jax.tree.structure([0] * len(out_types)),
+        out_tree=jax.tree.structure(traced.out_info),
         out_types=out_types,
         out_specs=(PartitionSpec(),) * len(out_types),
         in_memory_kinds=memory_kinds(types),
@@ -90,7 +96,19 @@ def lower_function(
         places_results=False,
     )
     partitioner = "shardy" if shardy_is_on() else "gspmd"
+    signature = _writable(signature)
     return Portable.of(portable(signature, lowered.compiler_ir("stablehlo"), partitioner, platform))
+
+
+def _writable(signature: Signature) -> Signature:
+    """The signature, of the arrays only where a file cannot hold the user's own structure."""
+    if argument_problems(signature):
+        flat = jax.tree.structure((0,) * len(signature.in_paths))
+        signature = replace(signature, in_tree=flat, static=())
+    if result_problems(signature):
+        flat = jax.tree.structure([0] * len(signature.out_types))
+        signature = replace(signature, out_tree=flat)
+    return signature
 
 
 def _who(fun: Function) -> str:
@@ -101,18 +119,11 @@ def _is_array(leaf: object) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def _is_key(leaf: Leaf) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    """The type of an input of the program: random keys cross its boundary as integers."""
+    """The type of an input of the program."""
     sharding = getattr(leaf, "sharding", None)
     sharding = sharding if isinstance(sharding, NamedSharding) else None
-    if _is_key(leaf):
-        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
-        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
-    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(np.shape(leaf), dtype, sharding=sharding)
 
 
@@ -135,20 +146,6 @@ def _in_shardings(types: Sequence[Aval], jaxpr: Jaxpr) -> dict[int, jax.ShapeDty
                 continue
             found[k] = jax.ShapeDtypeStruct(types[k].shape, types[k].dtype, sharding=sharding)
     return found
-
-
-def _restored(x: AnyValue, leaf: Leaf) -> AnyValue:
-    return jax.random.wrap_key_data(x, impl=_implementation(leaf)) if _is_key(leaf) else x
-
-
-def _implementation(leaf: Leaf) -> str:
-    """The name of the generator of a type of random keys, such as `key<fry>`."""
-    tag = str(leaf.dtype).removeprefix("key<").removesuffix(">")
-    return {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}.get(tag, tag)
-
-
-def _plain(out: PyTree) -> PyTree:
-    return jax.random.key_data(out) if _is_array(out) and _is_key(out) else out
 
 
 def _spec(type_: jax.ShapeDtypeStruct) -> PartitionSpec:

@@ -299,7 +299,7 @@ def test_a_jitted_function_is_compiled_for_a_target(mode, collective):
     function = OverlappedFunction.of(fun, args, "cpu", OverlapSetting(mode))
     compiled = function.compile(Target.parse("cpu:8"))
     assert f"{collective}(" in compiled.as_text()
-    np.testing.assert_allclose(compiled(*args)[0], np.tanh(X @ W), rtol=1e-6)
+    np.testing.assert_allclose(compiled(*args), np.tanh(X @ W), rtol=1e-6)
 
 
 def test_a_jitted_function_for_another_number_of_devices():

@@ -43,7 +43,8 @@ examples:
       --arg 'bf16[8192,1024]' --arg 'bf16[1024,4096]' -o matmul.bin
   shmap compile module.mlir --mesh data=2,model=4 --target tpu:v5e:2x4 -o module.bin
 
-With -o, shmap_compiler.load reads the compiled program where such devices are.
+With -o, shmap_compiler.load reads the compiled program where such devices are. It takes the
+arguments of the function; docs/targets.md names those of which it takes the arrays only.
 """
 
 
