@@ -46,10 +46,12 @@ equations that they hold. Others evaluate their programs instead."""
 CUSTOM_LIN = "custom_lin"
 """What a forward derivative leaves where a backward rule of the user's will be called."""
 
+LINEAR_CALL = "linear_call"
+"""A call of a linear function, with a transpose of the user's."""
+
 ALWAYS_RUN = frozenset(
     {
         CUSTOM_LIN,
-        "linear_call",
         "reduce",
         "reduce_precision",
         "reduce_window",

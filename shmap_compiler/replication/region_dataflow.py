@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, scan_counts
 from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
-from shmap_compiler.jaxprs.held_programs import ALWAYS_RUN, KERNELS, called_program
+from shmap_compiler.jaxprs.held_programs import ALWAYS_RUN, KERNELS, LINEAR_CALL, called_program
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,11 @@ def _linear_solve(eqn: Eqn) -> Wiring:
     return Wiring(tuple(held), tuple((Out(position, k),) for k in range(len(eqn.outvars))))
 
 
+def _linear_call(eqn: Eqn) -> Wiring:
+    """R9: a call whose transpose, which it holds as a function, is the user's."""
+    return _call(eqn, "callee")
+
+
 def _unknown(eqn: Eqn, programs: list[Jaxpr]) -> Wiring:
     """R14: any value may flow anywhere, and decide which programs run, and how often."""
     anything: Sources = (*eqn.invars, *(Anything(n) for n in range(len(programs))))
@@ -219,6 +224,7 @@ _WIRINGS = {
     "while": _while,
     "cond": _cond,
     "custom_linear_solve": _linear_solve,
+    LINEAR_CALL: _linear_call,
     "shard_map": _shard_map,
     "xmap": _xmap,
 }

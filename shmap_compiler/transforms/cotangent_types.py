@@ -28,9 +28,10 @@ from shmap_compiler.collectives.to_reduced import to_reduced_p
 from shmap_compiler.collectives.varying import psum_invariant_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, JITS, called_program
+from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, JITS, LINEAR_CALL, called_program
 from shmap_compiler.replication.frames import Frame
 from shmap_compiler.transforms.called_rules import put_rule
+from shmap_compiler.transforms.linear_calls import put_linear_call
 from shmap_compiler.transforms.promotion import (
     NONE,
     Axes,
@@ -195,6 +196,8 @@ class _Typing(Promoter):
             self.join_types(eqn, operands[0].axes | self.axes.over(eqn))
         elif name == CUSTOM_LIN:
             put_rule(self, eqn, operands)
+        elif name == LINEAR_CALL:
+            self.linear_call(position, eqn, operands)
         elif name == "shard_map":
             self.join_types(eqn, frozenset(self.axes.graph.all_manual_axes))
         elif position in self.frame.nested:
@@ -249,6 +252,11 @@ class _Typing(Promoter):
         self.comm_cost += typed.comm_cost
         self.put(eqn.replace(params={**eqn.params, parameter: typed.jaxpr}))
         self.define(eqn.outvars, typed.outputs)
+
+    def linear_call(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
+        _, (frame,) = self.frame.nested[position]
+        typed = self.nested(eqn.params["callee"], frame, operands, [None] * len(eqn.outvars))
+        put_linear_call(self, eqn, operands, [v.axes for v in typed.outputs])
 
     def cond(self, position: int, eqn: Eqn, operands: list[Value]) -> None:
         _, frames = self.frame.nested[position]

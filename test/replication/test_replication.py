@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.custom_derivatives import linear_call
 from jax.experimental import io_callback
 from jax.extend.core import Primitive, primitives
 from jax.sharding import AxisType
@@ -259,6 +260,25 @@ RULES = [
             lax.axis_index("j"), [lambda: n, lambda: n + 1, lambda: n + 2]
         ),
         ON_J,
+    ),
+    (
+        "R9-linear_call",
+        lambda i, j, ij, n: linear_call(lambda r, v: r * v, lambda r, ct: r * ct, i, n),
+        ON_I,
+    ),
+    (
+        "R9-linear_call-psum",
+        lambda i, j, ij, n: linear_call(
+            lambda r, v: lax.psum(r * v, "i"), lambda r, ct: r * ct, n, ij
+        ),
+        ON_J,
+    ),
+    (
+        "R9-linear_call-second-result",
+        lambda i, j, ij, n: linear_call(
+            lambda r, v: (v[0], lax.psum(v[1], "j")), lambda r, ct: ct, (), (i, j)
+        )[1],
+        NONE,
     ),
     (
         "R14-custom_linear_solve",
