@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 
+from shmap_compiler.base.jax_compat import forget_failed_effects
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.eager.layout import Layout, Operand, Operation
 
@@ -27,6 +28,7 @@ def run_on_each_device(
         for x, o in zip(arrays, operands, strict=True)
     ]
     results = []
+    forget_failed_effects()  # an error of an earlier program is not one of this operation
     for _, *blocks in zip(range(layout.count), *columns, strict=False):
         results.append(operation.fun(*blocks))
         jax.effects_barrier()

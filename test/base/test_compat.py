@@ -1,6 +1,7 @@
 """What a new JAX release can break: the functions of `jax_compat`, and what the product imports."""
 
 import ast
+import contextlib
 import importlib
 import inspect
 import os
@@ -905,6 +906,20 @@ def test_call_subfunction():
 def test_is_key_type():
     assert jax_compat.is_key_type(jax.typeof(jax.random.key(0)))
     assert not jax_compat.is_key_type(jax.typeof(jnp.zeros(3, jnp.bfloat16)))
+
+
+def test_forget_failed_effects():
+    def fail(value):
+        raise KeyError("of this callback")
+
+    def program(x):
+        jax.debug.callback(fail, x)
+        return x
+
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(jax.jit(program)(1.0))
+    jax_compat.forget_failed_effects()
+    jax.effects_barrier()
 
 
 @pytest.mark.parametrize(("numerator", "kind"), [(0.0, "nan"), (1.0, "inf")])

@@ -440,6 +440,32 @@ def test_callback_in_a_branch_runs_where_the_branch_is_taken():
     assert seen == [v for v in CORNERS if v > 30]
 
 
+def test_callbacks_do_not_raise_the_errors_of_other_programs():
+    def fails(value):
+        raise KeyError("of another program")
+
+    def failing(x):
+        jax.debug.callback(fails, x[0, 0])
+        return jax.pure_callback(fails, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def raises(value):
+        raise KeyError("of this program")
+
+    def body(x, callback):
+        io_callback(callback, None, x[0, 0])
+        return x
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="of another program"):
+        jax.block_until_ready(jax.jit(mapped(failing))(X))
+    seen = []
+    for count in (8, 16):
+        np.testing.assert_array_equal(mapped(functools.partial(body, callback=seen.append))(X), X)
+        assert len(seen) == count
+    with pytest.raises(jax.errors.JaxRuntimeError, match="of this program"):
+        mapped(functools.partial(body, callback=raises))(X)
+    np.testing.assert_array_equal(mapped(functools.partial(body, callback=seen.append))(X), X)
+
+
 @pytest.mark.usefixtures("spread")
 def test_callback_next_to_a_collective_runs_on_the_devices():
     seen = []

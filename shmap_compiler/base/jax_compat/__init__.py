@@ -81,7 +81,11 @@ from shmap_compiler.base.jax_compat.refs import (
     ref_view,
     value_type,
 )
-from shmap_compiler.base.jax_compat.runtime_checks import checkify_rules, special_value
+from shmap_compiler.base.jax_compat.runtime_checks import (
+    checkify_rules,
+    forget_failed_effects,
+    special_value,
+)
 from shmap_compiler.base.jax_compat.settings import (
     compile_lowered,
     compiling_for,
@@ -163,6 +167,7 @@ __all__ = [
     "explicit_axes",
     "forbidden_axes",
     "forbidden_axes_at",
+    "forget_failed_effects",
     "fresh_module_context",
     "groups_among_other_meshes",
     "has_backward_rule",

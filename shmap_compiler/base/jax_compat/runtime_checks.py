@@ -1,7 +1,10 @@
-"""checkify, and values that `jax_debug_nans` forbids."""
+"""checkify, values that `jax_debug_nans` forbids, and errors of callbacks."""
 
 from __future__ import annotations
 
+import contextlib
+
+import jax
 from jax.experimental import checkify
 from jax.extend.core import Primitive
 
@@ -24,3 +27,15 @@ def special_value(error: Exception) -> str | None:
     FloatingPointError.
     """
     return error.args[1] if type(error).__name__ == "InternalFloatingPointError" else None
+
+
+def forget_failed_effects() -> None:
+    """Waits for the effects of all programs that run, and discards their errors.
+
+    `jax.effects_barrier` raises the error of any program, and JAX 0.10 does so each time.
+    """
+    tokens = jax.effects_barrier.__globals__["dispatch"].runtime_tokens
+    for each in (*tokens.current_tokens.values(), *tokens.output_runtime_tokens.values()):
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            each.block_until_ready()
+    tokens.clear()
