@@ -68,9 +68,6 @@ class EagerValue(_Tracer):
     def __index__(self) -> int:
         return self._scalar(operator.index, "an index")
 
-    def __round__(self, ndigits: int | None = None) -> AnyValue:
-        return self._scalar(lambda x: round(x.item(), ndigits), "round()")
-
     def __format__(self, format_spec: str) -> str:
         if not format_spec:
             return str(self)

@@ -193,6 +193,14 @@ def test_python_control_flow_on_equal_values(layout):
     np.testing.assert_array_equal(mapped(body)(X), X * 5)
 
 
+def test_round_rounds_each_element_on_each_device(layout):
+    same(mapped(lambda x: round(x / 7, 1)), X)
+    same(mapped(lambda x: x * round(x[0, 0] / 7)), X)
+    same(mapped(lambda x: x.astype(jnp.int8) * round(lax.pmax(x[0, 0], ("i", "j")))), X)
+    same(mapped(lambda x: x * round(jnp.arange(4) / 7, 1)), X)
+    assert mapped(lambda x: x * len(range(round(lax.psum(1.4, "i")))))(X)[0, 1] == 6
+
+
 def test_values_equal_by_chance_count_as_equal():
     def body(x):
         return x + 1 if jnp.all(x >= 0) else x
