@@ -160,7 +160,9 @@ def _refusal_by_types(error: Exception) -> Exception:
     refusal = error.__cause__ if isinstance(error, ShmapError) else error
     if isinstance(refusal, AssertionError) and is_raised_inside(refusal):
         return error  # which has more to say than an assertion; see `REFUSALS`
-    if not isinstance(refusal, (TypeError, ValueError)) or "vary" not in str(refusal):
+    if not isinstance(refusal, (TypeError, ValueError)):
+        raise error
+    if "vary" not in str(refusal) and not shows_varying_type(refusal):
         raise error
     return refusal
 

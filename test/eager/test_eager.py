@@ -584,6 +584,26 @@ def test_assertions_of_types_refuse_a_derivative_only(axis_names):
     np.testing.assert_array_equal(make(False)(X[:, :4]), before)
 
 
+@pytest.mark.parametrize("loop", ["scan", "while_loop"])
+def test_carries_that_become_constant_are_refused_beside_a_derivative_only(loop):
+    def make(differentiates):
+        def body(x):
+            ones = jnp.ones((2, 4))
+            if differentiates:
+                x = x * jax.grad(lambda r: jnp.sum(r * r))(x)
+            if loop == "scan":
+                return lax.scan(lambda c, _: (ones, c), x, length=2)[1].sum(0)
+            return lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, ones), (0, x))[1]
+
+        return mapped(body)
+
+    for run in (jax.jit, lambda f: f):
+        for _ in range(2):  # the second time, the code is known to differentiate
+            with pytest.raises(BodyError, match="a derivative taken inside the function"):
+                run(make(True))(X)
+    same(make(False), X)
+
+
 def test_assertions_of_the_users_are_raised_as_they_are():
     def body(x):
         slope = jax.grad(lambda x: jnp.sum(x * x))(x)
