@@ -133,8 +133,24 @@ def _type(type_: ir.Type) -> tuple[tuple[int, ...], np.dtype]:
 def _dtypes() -> dict[str, np.dtype]:
     """The NumPy type of each element type."""
     names = (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *(
+            "int2",
+            "int4",
+            "uint2",
+            "uint4",
+            "bool",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+        ),
         *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+        *("float8_e3m4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz"),
+        *("float8_e5m2", "float8_e5m2fnuz"),
     )
     dtypes = [np.dtype(jnp.dtype(name)) for name in names]
     with shmap_passes.make_context(), ir.Location.unknown():

@@ -14,6 +14,7 @@ from shmap_compiler.simulate.element_types import ELEMENT_TYPES
 
 _SHOWN = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128"}
 _NAMES = {"i1": "bool_"}
+_NARROW = {"int2": "i", "int4": "i", "uint2": "u", "uint4": "u"}
 _COMPLEX = re.compile(r"dense<\(([-+.\de]+), ?([-+.\de]+)\)>", re.IGNORECASE)
 
 
@@ -39,6 +40,11 @@ def dtype_of(value: Value) -> np.dtype:
     return ELEMENT_TYPES[element_of(value)].dtype
 
 
+def kind_of(dtype: np.dtype) -> str:
+    """The kind of a type, as NumPy has it; integers of 2 and 4 bits are integers."""
+    return _NARROW.get(dtype.name, dtype.kind)
+
+
 def dtype_code(value: Value) -> str:
     """The element type in Python: `jnp.float32`."""
     element = element_of(value)
@@ -55,7 +61,7 @@ def shown_type(value: Value) -> str:
 def elements_of(constant: ir.Operation) -> AnyValue:
     """The elements of a constant: a NumPy scalar if all are equal, else an array.
 
-    None if they cannot be read: the bindings have no complex numbers.
+    None if they cannot be read: the bindings have no complex numbers, and none of few bits.
     """
     value = constant.results[0]
     element = element_of(value)
@@ -67,7 +73,7 @@ def elements_of(constant: ir.Operation) -> AnyValue:
     elements = ir.DenseElementsAttr(constant.attributes["value"])
     if elements.is_splat:
         return _splat(elements, element)
-    if dtype_of(value).kind not in "biuf":
+    if ELEMENT_TYPES[element].conversion and element != "i1":
         return None
     return np.array(elements).reshape(shape_of(value))
 
@@ -77,11 +83,11 @@ def _splat(made: ir.DenseElementsAttr, element: str) -> AnyValue:
     dtype = ELEMENT_TYPES[element].dtype
     if element == "i1":
         return np.bool_(ir.BoolAttr(scalar).value)
-    if dtype.kind in "iu" or isinstance(scalar, ir.IntegerAttr):
-        number = ir.IntegerAttr(scalar).value
-        bits = dtype.itemsize * 8
-        if dtype.kind == "u":
-            number %= 2**bits
+    if kind_of(dtype) in "iu":
+        integer = ir.IntegerAttr(scalar)
+        number = integer.value
+        if kind_of(dtype) == "u":
+            number %= 2 ** ir.IntegerType(integer.type).width
         return np.array(number).astype(dtype)[()]
     return np.array(ir.FloatAttr(scalar).value).astype(dtype)[()]
 
@@ -91,7 +97,7 @@ def literal(number: Unchecked) -> str:
     dtype = np.asarray(number).dtype
     if dtype.kind == "b":
         return str(bool(number))
-    if dtype.kind in "iu":
+    if kind_of(dtype) in "iu":
         return str(int(number))
     if dtype.kind == "c":
         real, imaginary = literal(number.real), literal(number.imag)

@@ -487,3 +487,36 @@ def test_rows_are_taken_of_slices_only(fun):
     program = Jitted(fun, (X[:1], X), (columns, columns))
     made = unjit(program.jitted(), *program.args)
     np.testing.assert_array_equal(made.shard_map()(*program.args), program.jitted()(*program.args))
+
+
+NARROW = {
+    "product": lambda x: x * 3,
+    "quotient": lambda x: x // 3,
+    "maximum": lambda x: jnp.maximum(x, 1),
+    "where": lambda x: jnp.where(x > 1, x, 0),
+    "gather": lambda x: x[jnp.array([1, 3])],
+    "bits": lambda x: (x & 1) ^ (x << 1),
+    "cast": lambda x: (x.astype(jnp.float32) * 1.5).astype(x.dtype),
+    "sort": lambda x: jnp.sort(x, 0),
+    "sorted": lambda x: jnp.take_along_axis(x, jnp.argsort(x, 1), 1),
+    "join": lambda x: jnp.concatenate([x, x]),
+    "table": lambda x: x + jnp.asarray(np.arange(16) % 2, x.dtype),
+}
+# The JAX before lets a compiled program take no integers of 4 bits.
+NARROW_INTEGERS = ("int4", "uint4") if jax.__version_info__ >= (0, 11) else ("int8", "uint8")
+OF_FLOATS = ["product", "maximum", "gather", "cast", "sort", "sorted", "join", "table"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        *((dtype, name) for dtype in NARROW_INTEGERS for name in NARROW),
+        *(("float8_e5m2", name) for name in OF_FLOATS),
+    ],
+)
+def test_numbers_of_few_bits(dtype, name):
+    x = jnp.asarray(X % 7, dtype)
+    program = Jitted(NARROW[name], (x,), (ROWS,)).jitted()
+    found, expected = unjit(program, x).shard_map()(x), program(x)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))

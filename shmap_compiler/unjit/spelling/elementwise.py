@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from shmap_compiler.unjit import layout
 from shmap_compiler.unjit.layout import Code, binary, call, display
 from shmap_compiler.unjit.spelling.operation import Op, Row
-from shmap_compiler.unjit.types import dtype_of, element_of, is_float
+from shmap_compiler.unjit.types import dtype_of, element_of, is_float, kind_of
 
 _CALLED = {
     "abs": "jnp.abs",
@@ -90,7 +90,7 @@ def _operator(op: Op) -> Code:
     if element_of(op.result) == "i1" and op.name in ("add", "multiply"):
         is_or = op.name == "add"
         return binary(left, "|" if is_or else "&", right, layout.OR if is_or else layout.AND)
-    if op.name == "divide" and dtype_of(op.result).kind in "iu":
+    if op.name == "divide" and kind_of(dtype_of(op.result)) in "iu":
         return call("lax.div", *op.all_exact())
     sign, level = _OPERATORS[op.name]
     return binary(left, sign, right, level)

@@ -10,7 +10,7 @@ from shmap_passes.ir.types import Value
 from shmap_compiler.base.jax_compat import setting
 from shmap_compiler.unjit.layout import Code, call, display, numbers
 from shmap_compiler.unjit.spelling.operation import Op, Row
-from shmap_compiler.unjit.types import dtype_of, is_float
+from shmap_compiler.unjit.types import dtype_of, is_float, kind_of
 
 # The function of `jnp` or `lax` for the op of a region, and the number with which it begins.
 _REDUCED = {
@@ -168,7 +168,7 @@ def _keys(op: Op) -> int | None:
     used = {k for k, argument in enumerate(block.arguments) if list(argument.uses)}
     if used != {0, 1}:
         return None
-    kind = dtype_of(op.operands[0]).kind
+    kind = kind_of(dtype_of(op.operands[0]))
     plain = list(ops[-2].operands) == list(block.arguments)[:2]
     if kind in "iub":
         return 1 if plain else None
@@ -178,7 +178,8 @@ def _keys(op: Op) -> int | None:
         if each.name == "stablehlo.select":
             otherwise = each.operands[2]
             kept[each.results[0]] = kept.get(otherwise, otherwise)
-    if [kept.get(value) for value in ops[-2].operands] != list(block.arguments)[:2]:
+    compared = [kept[value] for value in ops[-2].operands if value in kept]
+    if compared != list(block.arguments)[:2]:
         return None
     names = sorted(each.name for each in ops[:-2] if each.name != "stablehlo.constant")
     expected = ["stablehlo.compare"] * 4 + ["stablehlo.select"] * 4
