@@ -36,7 +36,7 @@ def placement(sharding: Unchecked, shape: Sequence[int], mesh: JaxMesh) -> Place
     Raises:
       NotOnMesh: they are none of whole axes, or the array is a sum of shares.
     """
-    if isinstance(sharding, NamedSharding) and dict(sharding.mesh.shape) == dict(mesh.shape):
+    if isinstance(sharding, NamedSharding) and _is_same(sharding.mesh, mesh):
         spec = sharding.spec
         if getattr(spec, "unreduced", None):
             raise NotOnMesh(f"{spec}, whose devices hold shares of a sum")
@@ -51,6 +51,13 @@ def placement(sharding: Unchecked, shape: Sequence[int], mesh: JaxMesh) -> Place
         starts = np.array([window[dim].indices(size)[0] for window in positions])
         dims.append(_axes_of_starts(starts.reshape(mesh.devices.shape), mesh, str(sharding)))
     return Placement(tuple(dims))
+
+
+def _is_same(one: Unchecked, mesh: JaxMesh) -> bool:
+    """Whether two meshes have the same axes, in one order, and the same devices along them."""
+    if list(one.shape.items()) != list(mesh.shape.items()):
+        return False
+    return not isinstance(one, JaxMesh) or np.array_equal(one.device_ids, mesh.device_ids)
 
 
 def _axes(entry: Unchecked) -> tuple[str, ...]:

@@ -520,3 +520,23 @@ def test_numbers_of_few_bits(dtype, name):
     found, expected = unjit(program, x).shard_map()(x), program(x)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
+def doubled_onto_another_mesh(shape, spec):
+    """From a mesh to that of the same devices in the same order, and the axes in the other."""
+    devices = np.array(jax.devices()[: np.prod(shape)])
+    first = jax.sharding.Mesh(devices.reshape(shape), ("i", "j"))
+    second = jax.sharding.Mesh(devices.reshape(shape[::-1]), ("j", "i"))
+    ins, outs = NamedSharding(first, P("i", "j")), NamedSharding(second, spec)
+    return jax.jit(lambda x: x * 2, in_shardings=(ins,), out_shardings=outs)
+
+
+@pytest.mark.parametrize("spec", [P("i"), P("j", "i"), P(("i", "j"))], ids=str)
+def test_axes_of_another_mesh_are_those_of_the_same_devices(spec):
+    program = doubled_onto_another_mesh((2, 2), spec)
+    np.testing.assert_array_equal(unjit(program, X).shard_map()(X), program(X))
+
+
+def test_parts_of_axes_are_refused():
+    with pytest.raises(UnjitError, match="needed: one along whole axes of the mesh"):
+        unjit(doubled_onto_another_mesh((4, 2), P("i", "j")), X)
