@@ -78,7 +78,16 @@ def function_around(op: ir.Operation) -> ir.Operation:
 
 def partition_count(module: ir.Operation) -> int:
     """The number of devices on which a module says that it runs; 0 if it does not say."""
-    count = module.attributes.get("mhlo.num_partitions")
+    return _count(module, "mhlo.num_partitions")
+
+
+def replica_count(module: ir.Operation) -> int:
+    """The number of replicas that a module says it runs as; 0 if it does not say."""
+    return _count(module, "mhlo.num_replicas")
+
+
+def _count(module: ir.Operation, name: str) -> int:
+    count = module.attributes.get(name)
     return max(0, count.value) if isinstance(count, ir.IntegerAttr) else 0
 
 

@@ -13,6 +13,7 @@ from shmap_passes import PassRefused, make_context
 from shmap_passes.diagnostics import file_line_col
 from shmap_passes.files.parse import UnreadableArtifact
 from shmap_passes.ir.mesh import MOST_LISTED
+from shmap_passes.ir.ops import replica_count
 
 from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
 from shmap_compiler.base.untyped import AnyValue, TreeDef, Unchecked
@@ -101,6 +102,11 @@ def playable(
         raise simulation_error(who, "module", str(error), "a StableHLO module", fix) from None
     except PassRefused as error:
         raise _refused(error, who, "regions with their shardings") from None
+    replicas = replica_count(module.module.operation)
+    if replicas > 1:
+        found, needed = f"{replicas} replicas", "one, whose devices are the partitions"
+        fix = "lower the program for as many partitions, as jax.jit does, and not for replicas"
+        raise simulation_error(who, "module", found, needed, fix)
     if "main" not in module.functions:
         found = f"the functions {', '.join(module.functions) or 'none'}"
         needed = "a function @main, or one public function only"

@@ -146,3 +146,21 @@ def test_groups_on_a_mesh_of_other_devices():
       return %0 : tensor<8x2xf32>
     }}"""
     refused(text, r"groups on @other \[k=1099511627776\], and the mesh is @mesh \[i=2\]")
+
+
+@pytest.mark.parametrize("groups", ["[[0, 1]]", "[[0], [1]]"])
+def test_replicas_are_refused(groups):
+    count = "1x2" if groups == "[[0, 1]]" else "2x1"
+    text = f"""
+    module attributes {{mhlo.num_replicas = 2 : i32}} {{
+      func.func @main(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {{
+        %0 = "stablehlo.all_reduce"(%x) <{{
+            replica_groups = dense<{groups}> : tensor<{count}xi64>}}> ({{
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %sum = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %sum : tensor<f32>
+        }}) : (tensor<8x2xf32>) -> tensor<8x2xf32>
+        return %0 : tensor<8x2xf32>
+      }}
+    }}"""
+    refused(text, "found:  2 replicas")
