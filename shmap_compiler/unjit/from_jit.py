@@ -159,6 +159,7 @@ def _unjitted(
             _source=source,
             _inputs=inputs,
             _outputs=outputs,
+            _out_types=tuple(out_leaves),
             _result=result,
             _kept=made.kept,
             _mesh=mesh,

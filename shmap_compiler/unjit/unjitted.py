@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from shmap_compiler.base.errors import Problem, UnjitError
+from shmap_compiler.base.random_keys import as_keys, is_key
 from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree
 from shmap_compiler.explain import Explanation
 from shmap_compiler.frontend.shard_mapped import ShardMapped
@@ -53,6 +53,7 @@ class Unjitted:
     _source: Source
     _inputs: tuple[Side, ...]
     _outputs: tuple[Side, ...]
+    _out_types: tuple[PyTree, ...]
     _result: PyTree
     _kept: tuple[int, ...]
     _mesh: jax.sharding.Mesh
@@ -101,8 +102,8 @@ class Unjitted:
         """Returns the function that the source defines, on the mesh of the jitted program.
 
         It takes the arguments of the jitted program and returns its results. It is a
-        `ShardMapped`, unless arguments are in containers that Python cannot write, such as the
-        states of optimizers.
+        `ShardMapped`, unless arguments or results are typed random keys, or are in containers that
+        Python cannot write, such as the states of optimizers.
 
         Examples:
           >>> f = jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("i")))
@@ -197,16 +198,18 @@ class Unjitted:
     def unflatten(self, results: PyTree) -> PyTree:
         """The results of the source as those of the jitted program."""
         values = [results] if self._result is None else list(results)
-        made = [
-            jax.tree.unflatten(jax.tree.structure(side.tree), jax.tree.leaves(value))
-            for side, value in zip(self._outputs, values, strict=True)
-        ]
+        types = iter(self._out_types)
+        made: list[PyTree] = []
+        for side, value in zip(self._outputs, values, strict=True):
+            leaves = [as_keys(leaf, next(types)) for leaf in jax.tree.leaves(value)]
+            made.append(jax.tree.unflatten(jax.tree.structure(side.tree), leaves))
         return made[0] if self._result is None else self._result(made)
 
     @property
     def _takes_args_as_they_are(self) -> bool:
         plain = all(side.is_plain for side in (*self._inputs, *self._outputs))
-        return plain and not any(map(_is_key, jax.tree.leaves(self._args)))
+        leaves = [*jax.tree.leaves(self._args), *self._out_types]
+        return plain and not any(map(is_key, leaves))
 
 
 def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., PyTree]:
@@ -219,12 +222,8 @@ def load(source: Source, mesh: jax.sharding.Mesh) -> ShardMapped[..., PyTree]:
     return namespace[source.name].replace(mesh=mesh)
 
 
-def _is_key(leaf: Leaf) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _key_data(leaf: Leaf) -> AnyValue:
-    if not _is_key(leaf):
+    if not is_key(leaf):
         return leaf
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.eval_shape(jax.random.key_data, leaf)

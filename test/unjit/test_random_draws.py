@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jitted_programs import ROWS, Jitted, floats, mesh
 
 from shmap_compiler import ArgumentTypeError, block_key, shard_map, unjit
+from shmap_compiler.simulate.agreement import as_data
 from shmap_compiler.unjit import threefry_loops
 
 KEY = jax.random.key(7)
@@ -267,3 +268,28 @@ def test_block_keys_need_numbers_that_do_not_depend_on_each_other():
     refused = pytest.raises(ArgumentTypeError, match="jax_threefry_partitionable")
     with jax.threefry_partitionable(False), refused:
         draw(jax.random.key(0))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_keys_are_returned_as_keys(impl):
+    def draw(key, x):
+        first, *rest = jax.random.split(key, 3)
+        return {"keys": [first, jax.random.split(rest[0], 8)], "x": x * 2}
+
+    key = jax.random.key(3, impl=impl)
+    jitted = Jitted(draw, (key, X), REST).jitted()
+    found, expected = unjit(jitted, key, X).shard_map()(key, X), jitted(key, X)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(as_data(ours), as_data(theirs))
+
+
+def test_keys_that_are_made_of_numbers_are_returned_as_keys():
+    def draw(x):
+        return jax.random.fold_in(jax.random.key(0), x[0, 0].astype(jnp.int32))
+
+    jitted = Jitted(draw, (X,), (ROWS,)).jitted()
+    found = unjit(jitted, X).shard_map()(X)
+    assert found.dtype == jax.random.key(0).dtype
+    assert found == jitted(X)
