@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax import lax
@@ -71,7 +71,7 @@ class Placer(Rewriter):
         self,
         who: str,
         placements: Mapping[str, Placement],
-        manual: Set[str],
+        manual: frozenset[str],
         deferring: Deferring,
     ):
         super().__init__()
