@@ -16,6 +16,7 @@ import dis
 import enum
 import functools
 import inspect
+import itertools
 import operator
 import sys
 import types
@@ -162,7 +163,15 @@ class _Reader:
             raise _CannotBeCompared
         cells = map(contents, fun.__closure__ or ())
         defaults = fun.__defaults__, fun.__kwdefaults__
-        read = (*cells, *map(fun.__globals__.get, names), *defaults)
+        variables = (*cells, *map(fun.__globals__.get, names))
+        passed = (
+            n
+            for n, each in zip((*fun.__code__.co_freevars, *names), variables, strict=True)
+            if _is_users_module(each)
+        )
+        if any(name in _passed_on(fun.__code__) for name in passed):
+            raise _CannotBeCompared
+        read = (*variables, *defaults)
         return Identity(fun.__code__), *(self.value(each, names) for each in read)
 
     def value(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
@@ -176,7 +185,7 @@ class _Reader:
         if kind in _SCALARS:
             return kind, key(value)
         if kind in _CONTAINERS:
-            return kind, *(self.value(part, names) for part in _items(value))
+            return kind, *(self._part(part, names) for part in _items(value))
         if kind in _FOLLOWED:
             own = self._own(value, names) if kind in _FUNCTIONS else ()
             return _identity(value), self._followed(value, names), own
@@ -188,11 +197,17 @@ class _Reader:
             return kind, key(value)
         parts = _parts(value)
         if parts is not None:
-            return tuple(self.value(part, names) for part in (kind, *parts))
+            return tuple(self._part(part, names) for part in (kind, *parts))
         if isinstance(value, _IMMUTABLE):
             own = (kind, *_items(getattr(value, "__dict__", {})))
             return _identity(value), *(self.value(part, names) for part in own)
         return _identity(value), self._followed(value, names)
+
+    def _part(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
+        """Like `value`, of what code that does not show may read by other names."""
+        if _is_users_module(value):
+            raise _CannotBeCompared
+        return self.value(value, names)
 
     def _followed(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
         """What is read through something that stays the same."""
@@ -218,13 +233,13 @@ class _Reader:
         if isinstance(value, type):
             return None if _is_library(value.__module__) else self._class(value, names)
         if _is_library(type(value).__module__):
-            return tuple(self.value(each, ()) for each in _held_by(value))
+            return tuple(self._part(each, ()) for each in _held_by(value))
         raise _CannotBeCompared
 
     def _held(self, fun: FunctionType) -> Hashable:
         """What was passed to a library that made a function of it, such as that of `jax.vmap`."""
         held = (*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__)
-        return tuple(self.value(each, ()) for each in held)
+        return tuple(self._part(each, ()) for each in held)
 
     def _module(self, module: ModuleType, names: tuple[str, ...]) -> Hashable:
         if type(module) is not ModuleType:  # such as one whose attributes are computed
@@ -245,20 +260,27 @@ class _Reader:
             return None
         if _is_of_c(cls):
             raise _CannotBeCompared
-        own = (each for name, each in vars(cls).items() if name != "__repr__")
+        own = [each for name, each in vars(cls).items() if name != "__repr__"]
         methods = [each for each in own if isinstance(each, FunctionType)]
+        others = [each for each in own if isinstance(each, (property, staticmethod, classmethod))]
         read = [names, *(_names(each.__code__) or () for each in methods)]
         read_here = tuple(dict.fromkeys(name for each in read for name in each))
         above = (each for each in (*cls.__bases__, type(cls)) if each not in (object, type))
-        followed = tuple(self.value(each, read_here) for each in (*methods, *above))
+        followed = tuple(self.value(each, read_here) for each in (*methods, *others, *above))
         return followed, self._own(cls, read_here)
 
     def _own(
         self, value: ModuleType | type | FunctionType, names: tuple[str, ...]
     ) -> tuple[Hashable, ...]:
-        """The attributes of an object itself that are read."""
+        """The attributes of an object itself that are read.
+
+        Those of classes and functions are also read where these are passed to other functions, or
+        their instances are: numbers and strings count in any case.
+        """
         attributes = vars(value)
-        found = [name for name in names if name in attributes] if attributes else ()
+        found = [name for name in names if name in attributes] if attributes else []
+        if attributes and not isinstance(value, ModuleType):
+            found += [n for n, v in attributes.items() if type(v) in _SCALARS and n[:2] != "__"]
         return tuple((name, self.value(attributes[name], names)) for name in found)
 
 
@@ -293,6 +315,10 @@ def _is_library(module: str | None) -> bool:
     if module is None or module.partition(".")[0] not in _LIBRARIES:
         return False
     return not module.startswith("numpy.random")
+
+
+def _is_users_module(value: object) -> bool:
+    return isinstance(value, ModuleType) and not _is_library(value.__name__)
 
 
 def _is_of_a_library(value: object) -> bool:
@@ -356,6 +382,21 @@ def _names(code: CodeType) -> tuple[str, ...] | None:
     if any(_IMPORT in each.co_code[::2] for each in inside):
         return None
     return tuple(dict.fromkeys(name for each in inside for name in each.co_names))
+
+
+@functools.lru_cache(maxsize=4096)
+def _passed_on(code: CodeType) -> frozenset[str]:
+    """The variables that a function, or one written in it, reads other than for an attribute."""
+    found: set[str] = set()
+    for inside in codes(code):
+        for each, following in itertools.pairwise(dis.get_instructions(inside)):
+            if each.opname in _LOADS and following.opname not in _LOADS_OF_ATTRIBUTES:
+                found.add(each.argval)
+    return frozenset(found)
+
+
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+_LOADS_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 class _LivingObject:

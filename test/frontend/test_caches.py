@@ -486,6 +486,37 @@ def read_by_other_names():
     )
     yield "class of a class", lambda b: OfMeta.factor * b, lambda f: FACTOR.update(value=f)
     yield "function's", lambda b: called.factor * b, lambda f: setattr(called, "factor", f)
+    of_a_module, frozen = functools.partial(value_of, module), Frozen(1.0)
+    yield "module passed on", lambda b: value_of(module) * b, set_module
+    yield "module in a partial", lambda b: of_a_module() * b, set_module
+    yield "class passed on", lambda b: value_of(Factor) * b, lambda f: setattr(Factor, "value", f)
+    yield (
+        "function passed on",
+        lambda b: factor_of(called) * b,
+        functools.partial(setattr, called, "factor"),
+    )
+    yield (
+        "instance passed on",
+        lambda b: shared_by(frozen) * b,
+        lambda f: setattr(Frozen, "shared", f),
+    )
+    yield "property", lambda b: product_of(frozen) * b, lambda f: FACTOR.update(value=f)
+
+
+def value_of(holder):
+    return holder.value
+
+
+def factor_of(holder):
+    return holder.factor
+
+
+def shared_by(holder):
+    return holder.shared
+
+
+def product_of(holder):
+    return holder.product
 
 
 class WithMore:
@@ -536,6 +567,10 @@ class Own:
 class Frozen:
     shared: ClassVar[float] = 1.0
     own: float
+
+    @property
+    def product(self):
+        return self.own * FACTOR["value"]
 
     def scaled(self, block):
         return self.shared * self.own * block
