@@ -80,6 +80,22 @@ def test_blocks_of_two_axes_and_whole_arrays():
     assert "block_key" not in text
 
 
+def test_bounds_of_what_is_drawn_are_kept():
+    """Few numbers of a normal distribution are beyond them."""
+
+    def draw(key):
+        return jnp.clip(jax.random.normal(key, (16,)), -3, 3)
+
+    jitted = Jitted(draw, (KEY,), (P(),), ROWS).jitted()
+    made = jax.jit(unjit(jitted, KEY).shard_map())
+    beyond = 0
+    for seed in range(60):
+        drawn = np.asarray(jitted(jax.random.key(seed)))
+        np.testing.assert_array_equal(made(jax.random.key(seed)), drawn)
+        beyond += np.sum(np.abs(drawn) == 3)
+    assert beyond
+
+
 def test_keys_are_split():
     def noise(key, x):
         first, second = jax.random.split(key)

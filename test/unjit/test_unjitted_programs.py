@@ -231,6 +231,70 @@ def test_a_call_is_shown_only_if_all_arguments_matter():
     assert order_of_arguments("jnp.interp({}, {}, {})", module, (one,) * 3, one) is None
 
 
+def layer_norm_of_rows(x):
+    mean = x.mean(-1, keepdims=True)
+    var = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return jnp.maximum((x - mean) / jnp.sqrt(var + 1e-5), -3.0)
+
+
+NORMAL = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
+ZEROS = np.zeros((8, 16), np.float32)
+IDS = 57 * np.arange(128, dtype=np.int32).reshape(8, 16)
+ONE_FAR = np.where(np.arange(16) == 0, np.float32(-100), ZEROS)
+# A function that ends with a number, arguments to unjit it with, and others at which it tells
+# whether the number is there.
+NUMBERS_AFTER_CALLS = {
+    "adam": (
+        lambda p, m, v: p - 1e-3 * m / (jnp.sqrt(v) + 1e-8),
+        (NORMAL, NORMAL, NORMAL**2),
+        (NORMAL, ZEROS, ZEROS),
+    ),
+    "sum": (lambda ids: jnp.sum(ids, axis=1) % 1000, (IDS,), (IDS,)),
+    "cumsum": (lambda x: jnp.cumsum(x, axis=1) & 255, (IDS,), (IDS,)),
+    "abs": (lambda x: jnp.abs(x) % 100, (IDS,), (-IDS,)),
+    "logsumexp": (
+        lambda x: jax.nn.logsumexp(x, axis=1) % 64.0,
+        (NORMAL,),
+        (300 * NORMAL,),
+    ),
+    "var": (lambda x: jax.lax.rsqrt(jnp.var(x, axis=1) + 1e-6), (NORMAL,), (ZEROS,)),
+    "std": (lambda x: x.std(1, keepdims=True) + 1e-6, (NORMAL,), (ZEROS,)),
+    "norm": (
+        lambda x: jnp.linalg.norm(x, axis=1, keepdims=True) + 1e-6,
+        (NORMAL,),
+        (ZEROS,),
+    ),
+    "softmax": (
+        lambda x: jnp.log(jax.nn.softmax(x, axis=1) + 1e-7),
+        (NORMAL,),
+        (300 * NORMAL,),
+    ),
+    "where": (
+        lambda c, a, b: jnp.where(c > 0, a, b) + 1e-6,
+        (NORMAL, NORMAL, NORMAL),
+        (NORMAL, ZEROS, ZEROS),
+    ),
+    "relu": (lambda x: jax.nn.relu(x) + 1e-6, (NORMAL,), (-NORMAL,)),
+    "tanh": (
+        lambda x: jnp.tanh(x) * 1.01,
+        (NORMAL.astype(jnp.bfloat16),),
+        (NORMAL.astype(jnp.bfloat16),),
+    ),
+    "layer_norm": (layer_norm_of_rows, (NORMAL,), (ONE_FAR,)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_AFTER_CALLS)
+def test_numbers_after_a_call_are_kept(name):
+    fun, args, telling = NUMBERS_AFTER_CALLS[name]
+    program = Jitted(fun, args, (ROWS,) * len(args)).jitted()
+    found, expected = (
+        np.asarray(f(*telling), np.float64) for f in (unjit(program, *args).shard_map(), program)
+    )
+    rounding = 5e-3 if name == "tanh" else 1e-4
+    np.testing.assert_allclose(found, expected, rtol=rounding, atol=1e-9)
+
+
 def test_calls_stand_beside_what_the_derivative_needs():
     def loss(w, x):
         h = jax.nn.gelu(x @ w)
