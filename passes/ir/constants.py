@@ -2,6 +2,7 @@
 
 elements(op)              the elements of a stablehlo.constant; None if they are complex
 is_splat(op)              whether all are equal
+integer(op)               the integer of a constant without dimensions
 with_type(op, type_)      a constant with as many of these as another type has
 """
 
@@ -34,6 +35,16 @@ def is_splat(op: ir.Operation) -> bool:
     if found is None:
         return "dense<(" in str(op.get_asm(large_elements_limit=_SHORT))  # else it is a list
     return found.is_splat
+
+
+def integer(op: ir.Operation) -> int | None:
+    """The integer of a constant without dimensions; None of one that is anything else."""
+    type_ = ir.RankedTensorType(op.results[0].type)
+    if type_.rank or not isinstance(type_.element_type, ir.IntegerType):
+        return None
+    # As a list, the bindings cannot read elements of all widths, such as of 4 bits.
+    found = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+    return int(found.value) if isinstance(found, ir.BoolAttr | ir.IntegerAttr) else None
 
 
 def with_type(op: ir.Operation, type_: ir.Type) -> Value:

@@ -10,6 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from ...ir.body_form import BodyForm
 from ...ir.collective_ops import ALL_GATHER, REDUCE_SCATTER, with_whole_axes
+from ...ir.constants import CONSTANT, integer
 from ...ir.find_ops import find_ops
 from ...ir.ops import defining_op, terminator
 from ...ir.types import Value, array_bytes, can_hold, element_of
@@ -159,12 +160,7 @@ def _step(value: Value, counter: Value) -> int | None:
 def _constant(value: Value) -> int | None:
     """The value of a constant integer without dimensions."""
     op = defining_op(value)
-    if op is None or op.name != "stablehlo.constant":
-        return None
-    type_ = ir.RankedTensorType(value.type)
-    if type_.shape or not isinstance(type_.element_type, ir.IntegerType):
-        return None
-    return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
+    return integer(op) if op is not None and op.name == CONSTANT else None
 
 
 def _carried(loop: CountedLoop) -> set[Value]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ...ir.constants import CONSTANT, integer
 from ...ir.ops import defining_op
 from ...ir.types import Value, can_hold, shape_of
 from ..form import Empty
@@ -27,8 +28,7 @@ from .pieces import empty
 
 _UPDATE = "stablehlo.dynamic_update_slice"
 _SLICE = "stablehlo.dynamic_slice"
-_CONSTANT = "stablehlo.constant"
-_DEAD = (_UPDATE, _SLICE, "stablehlo.broadcast_in_dim", _CONSTANT, "stablehlo.reshape")
+_DEAD = (_UPDATE, _SLICE, "stablehlo.broadcast_in_dim", CONSTANT, "stablehlo.reshape")
 
 _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "stablehlo.add": operator.add,
@@ -44,7 +44,7 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     "GE": operator.ge,
 }
 
-_COMPUTED = {*_ARITHMETIC, _CONSTANT, "stablehlo.compare", "stablehlo.select"}
+_COMPUTED = {*_ARITHMETIC, CONSTANT, "stablehlo.compare", "stablehlo.select"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _leave_empty(value: Value, stack: _Stack, how: Empty) -> None:
         return
     start = stack.first.operands[0]
     source = defining_op(start)
-    if source is None or source.name not in ("stablehlo.broadcast_in_dim", _CONSTANT):
+    if source is None or source.name not in ("stablehlo.broadcast_in_dim", CONSTANT):
         return
     op = defining_op(value)
     while op is not None and op != stack.first:
@@ -158,8 +158,8 @@ def _number(op: ir.Operation, numbers: Mapping[Value, int]) -> int | None:
         return None
     if not isinstance(type_.element_type, ir.IntegerType):
         return None
-    if op.name == _CONSTANT:
-        return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
+    if op.name == CONSTANT:
+        return integer(op)
     known = [numbers.get(operand) for operand in op.operands]
     if op.name == "stablehlo.select" and known[0] is not None:
         return known[1] if known[0] else known[2]

@@ -3,7 +3,7 @@
 import pytest
 import shmap_passes
 from jaxlib.mlir import ir
-from shmap_passes.ir.constants import elements, for_stablehlo, is_splat, with_type
+from shmap_passes.ir.constants import elements, for_stablehlo, integer, is_splat, with_type
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.shardy_notes import erase_shardy_notes
 
@@ -71,3 +71,17 @@ def test_constants_of_shardy(element, text):
         erase_shardy_notes(module.operation)
         assert "sdy" not in str(module)
         assert module.operation.verify()
+
+
+def test_integers_of_all_widths():
+    def read(number, type_):
+        with shmap_passes.make_context(), ir.Location.unknown():
+            _module, op = parsed(f"dense<{number}> : tensor<{type_}>")
+            return integer(op)
+
+    for width in (2, 4, 8, 16, 32, 64):
+        least, most = -(2 ** (width - 1)), 2**width - 1
+        assert (read(least, f"i{width}"), read(most, f"ui{width}")) == (least, most)
+    assert (read("true", "i1"), read("false", "i1")) == (1, 0)
+    others = {"f32": "1.0", "complex<f32>": "(1.0,0.0)", "1xi32": 1}
+    assert {read(number, type_) for type_, number in others.items()} == {None}

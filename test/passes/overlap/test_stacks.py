@@ -137,3 +137,8 @@ def test_numbers_that_wrap_around_are_not_known():
     assert not is_forwarded("ui8", 128, "add", 128)
     assert not is_forwarded("ui8", 0, "subtract", 1)
     assert not is_forwarded("ui8", 16, "multiply", 16)
+
+
+@pytest.mark.parametrize("type_", ["i4", "ui2"])
+def test_numbers_of_few_bits(type_):
+    assert is_forwarded(type_, 0, "add", 1)
