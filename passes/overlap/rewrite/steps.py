@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from jaxlib.mlir import ir
 
@@ -158,10 +157,8 @@ class Steps:
         """
         if not self.gathers:
             return []
-        sizes = [
-            prod(shape_of(op.results[0])) // prod(shape_of(op.operands[0])) for op in self.gathers
-        ]
-        steps = [self._next(step, counter) for counter in counters[1 : 2 + min(sizes) // 2]]
+        most = 1 + min(map(_blocks, self.gathers)) // 2
+        steps = [self._next(step, counter) for counter in counters[1 : 1 + most]]
         for each in steps:
             each.copy(self.taken)
         return steps
@@ -192,6 +189,13 @@ class Steps:
         for argument, value in zip(self.loop.body.arguments, returned, strict=True):
             if value in late:
                 step.values[argument] = before.values[value]
+
+
+def _blocks(gather: ir.Operation) -> int:
+    """How many blocks are gathered."""
+    dimension = ir.IntegerAttr(gather.attributes["all_gather_dim"]).value
+    whole, block = (shape_of(value)[dimension] for value in (gather.results[0], gather.operands[0]))
+    return whole // block
 
 
 def _before(values: Sequence[Value], ops: Sequence[ir.Operation]) -> set[ir.Operation]:

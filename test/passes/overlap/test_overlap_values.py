@@ -212,6 +212,23 @@ def test_a_gathered_operand_of_two_products_of_which_one_needs_the_other():
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
+def test_an_unrolled_loop_may_gather_an_array_without_elements():
+    def f(x, *ws):
+        def layer(x, each):
+            w, nothing = (lax.all_gather(a, "i", axis=0, tiled=True) for a in each)
+            return jnp.tanh(x @ w) + nothing.sum(), None
+
+        return lax.scan(layer, x, ws)[0]
+
+    args = jnp.ones((8, 16)), jnp.full((6, 16, 16), 0.1), jnp.ones((6, 16, 0))
+    specs = {"in_specs": (P(), P(None, "i"), P(None, "i")), "out_specs": P(), "check_vma": False}
+    f = shard_map(f, mesh=mesh(i=4), **specs)
+    with shmap_compiler.passes(BY_NAME["unroll-gathering-loops"](form="unroll", barriers=True)):
+        program = f.lower(*args)
+    assert "stablehlo.while" not in program.snapshots.stages[-1].text
+    np.testing.assert_allclose(results(program, args), results(f.lower(*args), args), atol=2e-6)
+
+
 def sequence(x, ws):
     """Each step gathers rows, which need the step before, and weights, which do not."""
 
