@@ -24,6 +24,7 @@ from .loop_families import families
 from .memory import too_large
 from .recomputed import too_large_beside
 from .reduced import reduced
+from .shared_products import left_for_others, sharing
 from .site import SUMS, Site
 from .sites import find_sites
 from .vmem import REASON, kept_in_vmem, rows_fit
@@ -116,6 +117,7 @@ def _of_collectives(
             chosen[site] = Choice(site, None, plan)
         chosen |= asynchronous(chosen, decide, flows, lives)
         chosen |= kept_in_vmem(chosen, decide, flows, lives)
+    chosen |= left_for_others(chosen)
     for site in sites:
         if site in chosen:
             continue
@@ -136,17 +138,19 @@ def _rings_beside_sums(chosen: Mapping[Site, Choice], decide: Decision) -> dict[
     4096, and 8192 between, in bf16 on eight devices of v5p, the products of a gather should take
     92% of their time in a ring; e took 2.56 ms with it, and 3.10 without, and 130 MiB for 321.
     """
-    summing = {
-        site.op.block
+    sums = [
+        site
         for site, choice in chosen.items()
         if choice.form is not None and site.pattern == "product-scatter"
-    }
+    ]
+    summing = {site.op.block for site in sums}
     rings = {
         site: decide.alone(site, 1.0)
         for site, choice in chosen.items()
         if site.pattern == "gather-product" and site.op.block in summing and not site.kept
         # What is in a site that is rewritten as a whole has no plan.
         if choice.form is None and choice.plan.expected is not None
+        if not sharing(site, sums)
     }
     return {site: choice for site, choice in rings.items() if choice.form is not None}
 

@@ -26,6 +26,8 @@ Pattern = Literal[
     "softmax",
 ]
 
+GATHERS = ("gather-product", "gather-contraction")
+"""The patterns of a gather alone."""
 SUMS = ("product-scatter", "product-sum")
 """The patterns of what is summed over devices."""
 

@@ -46,6 +46,14 @@ def scatter(x, w):
     return jax.lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
 
 
+def scatter_of_gathered(x, w):
+    return jax.lax.psum_scatter(gather(x, w), "i", scatter_dimension=0, tiled=True)
+
+
+def scatter_of_contracted(x, w):
+    return scatter(x, jax.lax.all_gather(w, "i", axis=0, tiled=True))
+
+
 def scatter_and_product(x, w):
     return scatter(x, w), x[:, :8] @ w[:8]
 
@@ -374,6 +382,8 @@ PROGRAMS = {
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
+    scatter_of_gathered: ((P("i"), P()), P("i"), ((16384, 8192), (8192, 2048))),
+    scatter_of_contracted: ((P(), P("i")), P("i"), ((16384, 8192), (8192, 2048))),
     scatter_and_product: (SUMMED, (P("i"), P()), ((16384, 16384), (16384, 8192))),
     scatter_of_activated: (SUMMED, P("i"), ((16384, 16384), (16384, 8192))),
     scatter_of_transposed: ((P("i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
@@ -711,6 +721,29 @@ def test_a_gather_in_an_unrolled_loop_is_no_ring_beside_a_sum():
         "product-scatter": "columns",
     }
     assert "a loop that is unrolled" in choices["gather-product"][1].reason
+
+
+FORCED = {"effort": "force", "may_round": True}
+
+
+@pytest.mark.parametrize(
+    ("fun", "machine", "options", "forms"),
+    [
+        (scatter_of_gathered, V6E, {"may_round": True}, ["ring", None]),
+        (scatter_of_gathered, V5P, {}, ["ring", None]),
+        # In chunks the gather would take more time.
+        (scatter_of_contracted, V6E, {"may_round": True}, [None, "partial-sums"]),
+        (scatter_of_contracted, V6E, FORCED, [None, "partial-sums"]),
+        (scatter_of_gathered, None, FORCED, ["ring", None]),
+        (scatter_of_contracted, None, FORCED, ["columns", None]),
+    ],
+)
+def test_a_product_is_in_one_form(fun, machine, options, forms):
+    found = chosen(fun, machine, **options)
+    assert [form and form.name for _, form, _ in found] == forms
+    if options is FORCED:
+        (reason,) = (plan.reason for _, form, plan in found if form is None)
+        assert "a product of it is computed in pieces for a " in reason
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E])
