@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import describe, show_axes, show_names
 from shmap_compiler.base.errors import BodyError, Problem, ReplicationError, ShmapError
-from shmap_compiler.base.jax_compat import no_devices_in_scope
+from shmap_compiler.base.jax_compat import no_devices_in_scope, shows_varying_type
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.source_lines import is_raised_inside
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree
