@@ -39,7 +39,11 @@ def write_signature(signature: Signature) -> tuple[dict[str, Json], dict[str, by
     Raises:
       ArtifactError: it holds a structure or a value that a file cannot hold.
     """
-    problems = [*argument_problems(signature), *result_problems(signature)]
+    problems = [
+        *structure_problems(signature.in_tree, "args"),
+        *result_problems(signature),
+        *_static_problems(signature),
+    ]
     if problems:
         raise ArtifactError(signature.who, problems)
     mesh = abstract_mesh(signature.mesh)

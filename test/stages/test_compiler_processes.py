@@ -57,6 +57,7 @@ def wait_until_ended(pid):
     pytest.fail("the worker went on")
 
 
+@pytest.mark.subprocess
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_an_interrupt_ends_the_compiler(worker):
     pids = []
@@ -70,6 +71,7 @@ def test_an_interrupt_ends_the_compiler(worker):
     wait_until_ended(*pids)
 
 
+@pytest.mark.subprocess
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_compiler_ends_with_the_process_that_started_it(worker, number):
