@@ -12,7 +12,7 @@ manual axis.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -31,6 +31,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, PyTree, Unchecked
 from shmap_compiler.base.values import type_of
+from shmap_compiler.frontend.trace_cache import ATTRIBUTE
 from shmap_compiler.graph.graph import Graph
 
 _WITHOUT_ARRAYS = frozenset({"jax", "jaxlib", "numpy", "shmap_compiler"})
@@ -148,11 +149,11 @@ class _Copies:
             for name in assigned_globals(each.__code__)
         )
 
-    def contents(self) -> list[dict[Any, Any]]:
+    def contents(self) -> list[dict[Hashable, Unchecked]]:
         """What is in each copy that the functions may change."""
         return [_contents(copy) for _, copy in self._changeable()]
 
-    def write_back(self, before: Sequence[dict[Any, Any]]) -> None:
+    def write_back(self, before: Sequence[dict[Hashable, Unchecked]]) -> None:
         """Changes in the originals what was changed in their copies.
 
         Args:
@@ -173,7 +174,7 @@ class _Copies:
                     value.pop(key, None)
                 value.update((k, v) for k, v in restored.items() if new[k] is not old.get(k, old))
 
-    def _changeable(self) -> list[tuple[Any, Any]]:
+    def _changeable(self) -> list[tuple[Unchecked, Unchecked]]:
         """(original, copy) of all that functions may change."""
         copied = [(value, copy) for value, copy in self._made.values() if copy is not value]
         kept = [each for each in copied if isinstance(each[0], (list, dict, CellType))]
@@ -251,14 +252,16 @@ class _Copies:
         return self._made.setdefault(id(cell), (cell, CellType(made)))[1]
 
 
-def _contents(holder: Unchecked) -> dict[Any, Any]:
+def _contents(holder: Unchecked) -> dict[Hashable, Unchecked]:
     if isinstance(holder, CellType):
         value = contents(holder)
         return {} if value is holder else {None: value}
-    return dict(enumerate(holder)) if isinstance(holder, list) else dict(holder)
+    if isinstance(holder, list):
+        return dict(enumerate(holder))
+    return {key: value for key, value in holder.items() if key != ATTRIBUTE}
 
 
-def _fill(cell: CellType, held: dict[None, Unchecked]) -> None:
+def _fill(cell: CellType, held: dict[Hashable, Unchecked]) -> None:
     if held:
         cell.cell_contents = held[None]
     else:

@@ -23,7 +23,8 @@ from shmap_compiler.base.values import is_hashable
 from shmap_compiler.frontend.variables import Mapped, variables_key
 
 _Mapped = TypeVar("_Mapped", bound=Mapped)
-_ATTRIBUTE = "__shard_mapped__"
+ATTRIBUTE = "__shard_mapped__"
+"""Of a function: what has been made of it."""
 
 
 def key(fun: Function, options: dict[str, Setting]) -> Hashable:
@@ -76,7 +77,7 @@ def keep(mapped: Mapped, found: Hashable) -> None:
         return
     made = _made_of(mapped.fun)
     if made is None:
-        made = mapped.fun.__dict__[_ATTRIBUTE] = _Made(mapped.fun)
+        made = mapped.fun.__dict__[ATTRIBUTE] = _Made(mapped.fun)
     made.mapped.get((type(mapped), found), lambda: mapped)
 
 
@@ -94,5 +95,5 @@ class _Made:
 
 def _made_of(fun: Function) -> _Made | None:
     """`functools.wraps` copies the attributes of a function to another one; these do not count."""
-    made = getattr(fun, _ATTRIBUTE, None)
+    made = getattr(fun, ATTRIBUTE, None)
     return made if isinstance(made, _Made) and made.of() is fun else None

@@ -31,7 +31,7 @@ def placed(program: NamedJaxpr, outer: Placer | None = None) -> Flat:
     """
     fun = _on_one_device(program, outer)
     around = frozenset() if outer is None else outer.manual
-    held = around.intersection(program.mesh_axes)
+    held = around & frozenset(program.mesh_axes)
     if held != set(program.mesh_axes):
         new = [axis for axis in program.manual_axes if axis not in around]
         flat_specs = specs_of(program, held)

@@ -225,7 +225,7 @@ class XMapped(Generic[_P, _R]):
         call = trace_call(self.function, args)
         program = call.program
         if program.mesh is not None and program.mesh_axes:
-            found, axes = program.mesh, program.manual_axes
+            found, axes = program.mesh, program.mesh_axes
         else:  # on one device, which a mesh of one axis stands for
             found, axes = _one_device(), ("device",)
         mapped = mapped_over(program, found, axes, call.in_tree, call.out_tree)

@@ -106,9 +106,9 @@ INDEX = (
             r"device 2; @mesh",
         ),
         (
-            f'"stablehlo.all_to_all"(%x) <{{{ROWS.replace("2", "1")}replica_groups = dense<[[1]]> '
+            f'"stablehlo.all_to_all"(%x) <{{{ROWS.replace("2", "1")}replica_groups = dense<[[0]]> '
             ": tensor<1x1xi64>}> : (TYPE) -> TYPE",
-            "groups that leave out device 0",
+            "groups that leave out device 1",
         ),
         (f'"stablehlo.collective_permute"(%x) <{{{PAIRS}}}> : (TYPE) -> TYPE', "device 9; @mesh"),
         (

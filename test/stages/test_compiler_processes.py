@@ -57,7 +57,6 @@ def wait_until_ended(pid):
     pytest.fail("the worker went on")
 
 
-@pytest.mark.subprocess
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_an_interrupt_ends_the_compiler(worker):
     pids = []
