@@ -177,7 +177,8 @@ def _keys(op: Op) -> int | None:
     for each in ops[:-2]:
         if each.name == "stablehlo.select":
             otherwise = each.operands[2]
-            kept[each.results[0]] = kept.get(otherwise, otherwise)
+            before = kept.get(otherwise)
+            kept[each.results[0]] = otherwise if before is None else before
     compared = [kept[value] for value in ops[-2].operands if value in kept]
     if compared != list(block.arguments)[:2]:
         return None
