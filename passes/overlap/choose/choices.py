@@ -62,10 +62,9 @@ def choices(
         sites = [site for site in sites if site.pattern in (*SUMS, "softmax")]
     if not sites:
         return ()
-    mesh = form.mesh
-    if machine is not None and len(machine.places) != mesh.size:
+    if machine is not None and len(machine.places) != form.mesh.size:
         machine = None
-    decide = Decision(mesh, machine, effort, may_round)
+    decide = Decision(form, machine, effort, may_round)
     of_collectives = [site for site in sites if site.pattern != "softmax"]
     found = dict[Site, Choice]()
     if of_collectives:

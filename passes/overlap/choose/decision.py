@@ -21,9 +21,11 @@ from ...cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from ...cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ...cost.rings import ring_order
 from ...cost.work import Work
+from ...ir.body_form import BodyForm
 from ...ir.memoize import memoized
 from ...ir.mesh import Mesh
 from ..form import Form, FormName
+from .obstacles import obstacle
 from .site import SUMS, Site
 
 Effort = Literal["auto", "try", "force"]
@@ -100,10 +102,14 @@ class Choice:
 class Decision:
     """What is done at sites, for one machine."""
 
-    mesh: Mesh
+    body: BodyForm
     machine: Machine | None
     effort: Effort
     may_round: bool
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.body.mesh
 
     def alone(self, site: Site, margin: float | None = None) -> Choice:
         """The choice for a site; with a `margin`, as if that were the one of its pattern."""
@@ -185,7 +191,11 @@ class Decision:
     def _choice(self, site: Site, plan: Plan) -> Choice:
         if plan.name is None and self.effort == "force":
             plan = _forced(site, self.mesh, self.machine, self.may_round) or plan
-        return Choice(site, _form(site, plan, self.machine), plan)
+        form = _form(site, plan, self.machine)
+        reason = obstacle(site, form, self.body) if form is not None else ""
+        if reason:
+            form, plan = None, replace(plan, name=None, reason=reason)
+        return Choice(site, form, plan)
 
 
 def _forced(site: Site, mesh: Mesh, machine: Machine | None, may_round: bool) -> Plan | None:

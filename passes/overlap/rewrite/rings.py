@@ -151,7 +151,12 @@ def can_go_round(op: ir.Operation, form: BodyForm, count: int) -> bool:
     Modules must not become too large. And all devices of the mesh must execute `op`, equally often:
     a permutation is one among all devices, not one of each group.
     """
-    return count <= LARGEST_RING and form.mesh.size <= MOST_PAIRS and _all_execute(op, form)
+    return is_small_enough(count, form) and _all_execute(op, form)
+
+
+def is_small_enough(count: int, form: BodyForm) -> bool:
+    """Whether modules with rings of `count` devices do not become too large."""
+    return count <= LARGEST_RING and form.mesh.size <= MOST_PAIRS
 
 
 def _all_execute(op: ir.Operation, form: BodyForm, depth: int = 0) -> bool:

@@ -31,6 +31,11 @@ def sum_in_chunks(summed: SummedProducts, form: Form) -> None:
             replace_sum(summed, "shmap_chunks", form, build)
 
 
+def can_sum_in_chunks(summed: SummedProducts, form: Form) -> bool:
+    """Whether `sum_in_chunks` rewrites the sum."""
+    return _chunks(summed, form) is not None
+
+
 def ordered_chunks(summed: SummedProducts, form: Form) -> Ordered | None:
     """The products, if others are ordered around their chunks."""
     found = _chunks(summed, form) if form.ordered else None

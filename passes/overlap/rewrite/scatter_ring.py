@@ -42,6 +42,11 @@ def scatter_by_ring(scattered: ScatteredProducts, body: BodyForm, form: Form) ->
             replace_sum(scattered, "shmap_sums", form, build, moving)
 
 
+def can_scatter_by_ring(scattered: ScatteredProducts, body: BodyForm, form: Form) -> bool:
+    """Whether `scatter_by_ring` rewrites the reduce_scatter."""
+    return _cuts(scattered, body, form) is not None
+
+
 def ordered_sums(scattered: ScatteredProducts, body: BodyForm, form: Form) -> Ordered | None:
     """The products, if others are ordered around their partial sums."""
     if not form.ordered or _cuts(scattered, body, form) is None:

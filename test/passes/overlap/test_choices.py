@@ -54,6 +54,20 @@ def scatter_of_contracted(x, w):
     return scatter(x, jax.lax.all_gather(w, "i", axis=0, tiled=True))
 
 
+def gather_in_a_branch(x, w):
+    return jax.lax.cond(w[0, 0] > 0, gather, lambda x, w: gather(x, w * 2), x, w)
+
+
+def scatter_in_a_loop(x, w):
+    """Of as many steps as the largest number asks for."""
+
+    def step(total):
+        return scatter(x, w) + total
+
+    total = jax.numpy.zeros((x.shape[0] // 8, w.shape[1]), x.dtype)
+    return jax.lax.while_loop(lambda y: jax.lax.pmax(y[0, 0], "i") < 3, step, total)
+
+
 def scatter_and_product(x, w):
     return scatter(x, w), x[:, :8] @ w[:8]
 
@@ -382,6 +396,8 @@ PROGRAMS = {
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
+    gather_in_a_branch: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
+    scatter_in_a_loop: (SUMMED, P("i"), ((16384, 16384), (16384, 8192))),
     scatter_of_gathered: ((P("i"), P()), P("i"), ((16384, 8192), (8192, 2048))),
     scatter_of_contracted: ((P(), P("i")), P("i"), ((16384, 8192), (8192, 2048))),
     scatter_and_product: (SUMMED, (P("i"), P()), ((16384, 16384), (16384, 8192))),
@@ -744,6 +760,28 @@ def test_a_product_is_in_one_form(fun, machine, options, forms):
     if options is FORCED:
         (reason,) = (plan.reason for _, form, plan in found if form is None)
         assert "a product of it is computed in pieces for a " in reason
+
+
+@pytest.mark.parametrize(
+    ("fun", "machine", "sizes", "reason"),
+    [
+        (gather_in_a_branch, V5E, None, "ring needs all devices, and only some may reach it"),
+        (scatter_in_a_loop, V5E, None, "partial-sums needs all devices"),
+        (gather, V5E, ((8, 64), (64, 64)), "a block of it has one row"),
+        (gather, H100, ((8 * 2049, 64), (64, 64)), "cannot be cut into equal pieces for rows"),
+        (normalized, V5E, ((64, 64), (64, 6)), "cannot be cut into equal pieces for columns"),
+        (summed, V5E, ((9, 64), (64, 6)), "cannot be cut into equal pieces for columns"),
+        (scatter, H100, ((64, 64), (64, 6)), "cannot be cut into equal pieces for columns"),
+    ],
+)
+def test_forms_that_cannot_be_built_are_not_chosen(fun, machine, sizes, reason):
+    found = chosen(fun, machine, sizes=sizes, **FORCED)
+    assert {form for _, form, _ in found} == {None}
+    assert all(reason in plan.reason for _, _, plan in found)
+    if sizes is None:
+        found = chosen(fun, machine, may_round=True)
+        assert {form for _, form, _ in found} == {None}
+        assert all(reason in plan.reason for _, _, plan in found)
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E])

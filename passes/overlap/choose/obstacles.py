@@ -1,0 +1,63 @@
+"""Why a form cannot be built at a site, although it may be expected to gain.
+
+The passes that rewrite ask the same, and leave what has an obstacle as it is.
+"""
+
+from __future__ import annotations
+
+from jaxlib.mlir import ir
+
+from ...ir.body_form import BodyForm
+from ...ir.collective_ops import REDUCE_SCATTER
+from ...ir.types import shape_of
+from ..find.gathers import gathers
+from ..find.scatters import scattered_products, summed_products
+from ..form import Form
+from ..rewrite.rings import can_go_round, is_small_enough
+from ..rewrite.scatter_chunks import can_sum_in_chunks
+from ..rewrite.scatter_ring import can_scatter_by_ring
+from .gather_sites import columns_of
+from .site import SUMS, Site
+
+_ROUND = ("ring", "partial-sums", "row-chunks")
+_OF_CUT = ("rows", "chunks", "stages", "summed-chunks")
+"""Forms in chunks of the `cut` of a site."""
+
+
+def obstacle(site: Site, form: Form, body: BodyForm) -> str:
+    """Why a form cannot be built at a site; empty if it can."""
+    if form.name in _ROUND and not can_go_round(site.op, body, site.count):
+        if not is_small_enough(site.count, body):
+            return f"the group or the mesh has too many devices for {form.name}"
+        return f"{form.name} needs all devices, and only some may reach it, as in a branch"
+    if form.name == "ring" and site.cut < 2:
+        return "a block of it has one row, and cannot be halved for a ring"
+    if not _is_cut(site, form, body):
+        return f"it cannot be cut into equal pieces for {form.name}"
+    return ""
+
+
+def _is_cut(site: Site, form: Form, body: BodyForm) -> bool:
+    """Whether there are as many equal pieces as a form has."""
+    if form.name in _OF_CUT:
+        return form.chunks(site.cut) > 0
+    if site.pattern == "gather-contraction":
+        return all(
+            (dimension := columns_of(each)) is not None
+            and form.chunks(shape_of(each.op.operands[0])[dimension]) > 0
+            for each in gathers([site.op], body)
+        )
+    if site.pattern in SUMS:
+        return _can_be_summed(site.op, form, body)
+    return True
+
+
+def _can_be_summed(op: ir.Operation, form: Form, body: BodyForm) -> bool:
+    if op.name != REDUCE_SCATTER:
+        return all(can_sum_in_chunks(each, form) for each in summed_products([op], body))
+    return all(
+        can_scatter_by_ring(each, body, form)
+        if form.name == "partial-sums"
+        else can_sum_in_chunks(each, form)
+        for each in scattered_products([op], body)
+    )
