@@ -106,7 +106,9 @@ def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iter
         `explain` (for programs compiled for a target; otherwise as "auto"); or "force", wherever it
         is possible.
       rounding: Whether sums may be rounded on their way between devices, which changes results of
-        types narrower than f32. Defaults to the setting of the enclosing context, initially False.
+        types narrower than f32, and whether gradients of blocks may be added up in another order.
+        Sums of f32 between devices may be added in another order in any case. Defaults to the
+        setting of the enclosing context, initially False.
 
     Raises:
       ShmapError: There is no such mode.

@@ -650,6 +650,14 @@ def test_sums_are_rounded_only_if_they_may_be():
     assert form == Form("partial-sums", 4, SNAKE, "allocate")
 
 
+def test_sums_of_f32_go_round_although_that_is_another_order():
+    ((_, form, _),) = chosen(scatter, V6E, "float32")
+    assert form == Form("partial-sums", 4, SNAKE, "allocate")
+    ((_, form, _),) = chosen(scatter, None, "float32", effort="force")
+    assert form.name == "partial-sums"
+    assert not form.wide
+
+
 @pytest.mark.parametrize(("machine", "ordered"), [(V5E, False), (V5P, True)])
 def test_products_come_before_partial_sums_where_arrays_would_stay_beside_them(machine, ordered):
     """On v5p libtpu needs 663 MiB for a gradient of an MLP block without it, and 642 with it."""
