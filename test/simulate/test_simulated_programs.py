@@ -200,7 +200,7 @@ def test_devices_that_a_broadcast_leaves_out_receive_zeros():
     assert found.results[0].tolist() == [5, 6, 0, 0, 5, 6, 0, 0]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_sorts_order_nans_as_xla_does(dtype):
     """Sorts compare by TOTALORDER."""
     numbers = np.array([3, np.nan, -np.inf, -0.0, 0.0, np.inf, -np.nan, -1], dtype)
