@@ -148,9 +148,9 @@ class XMapped(Generic[_P, _R]):
         self.donate_argnums, self.mesh = function.donate_argnums, function.mesh
 
         def call(*args: PyTree) -> AnyValue:
-            before = trace_cache.key(self.fun, self.options)
             result = self._traced(*args)
-            trace_cache.keep(self, trace_cache.unchanged(self, before))
+            # The original traced a function once, even one that changes what it reads.
+            trace_cache.keep(self, trace_cache.key(self.fun, self.options))
             return result
 
         call.__name__ = call.__qualname__ = function_name(fun)
@@ -225,7 +225,7 @@ class XMapped(Generic[_P, _R]):
         call = trace_call(self.function, args)
         program = call.program
         if program.mesh is not None and program.mesh_axes:
-            found, axes = program.mesh, program.mesh_axes
+            found, axes = program.mesh, program.manual_axes
         else:  # on one device, which a mesh of one axis stands for
             found, axes = _one_device(), ("device",)
         mapped = mapped_over(program, found, axes, call.in_tree, call.out_tree)
