@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from numpy import random as np_random
 
-from shmap_compiler import shard_map, smap, xmap
+from shmap_compiler import shard_map, smap
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import SpecError
 from shmap_compiler.frontend import call_traced
