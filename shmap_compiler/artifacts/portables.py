@@ -10,10 +10,10 @@ from shmap_compiler.artifacts.checks import Malformed, choice, entries, field, n
 from shmap_compiler.artifacts.container import Container, pack
 from shmap_compiler.artifacts.signatures import (
     constant_sizes,
-    is_key,
     read_signature,
     write_signature,
 )
+from shmap_compiler.base.random_keys import is_key
 from shmap_compiler.base.untyped import Aval, Json
 from shmap_compiler.lowering.portable_module import module_types
 from shmap_compiler.records.portable_program import PortableProgram
@@ -78,5 +78,5 @@ def _check_module(program: PortableProgram) -> None:
 
 def _fits(found: tuple[int, ...], type_: Aval) -> bool:
     """Whether types match; in a module, a random key is an array of integers."""
-    words = len(found) - len(type_.shape) if is_key(type_.dtype) else 0
+    words = len(found) - len(type_.shape) if is_key(type_) else 0
     return found[: len(found) - words] == type_.shape

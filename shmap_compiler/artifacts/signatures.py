@@ -26,7 +26,8 @@ from shmap_compiler.base.jax_compat import (
     reductions,
     with_reductions,
 )
-from shmap_compiler.base.untyped import AnyValue, Aval, DType, Json, PyTree, Unchecked
+from shmap_compiler.base.random_keys import is_key
+from shmap_compiler.base.untyped import AnyValue, Aval, Json, PyTree, Unchecked
 from shmap_compiler.records.signature import Signature
 
 _CONSTANT = "constants/{}"
@@ -165,14 +166,9 @@ def _key_dtype(implementation: str) -> Aval:
     return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
 
 
-def is_key(dtype: DType) -> bool:
-    """Whether an element type is that of random keys."""
-    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
-
-
 def _size(type_: jax.ShapeDtypeStruct) -> int:
     """The bytes of a constant."""
-    if not is_key(type_.dtype):
+    if not is_key(type_):
         return math.prod(type_.shape) * type_.dtype.itemsize
     implementation = next(each for each in _KEYS if _key_dtype(each) == type_.dtype)
     words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=implementation)))
@@ -220,7 +216,7 @@ def _check_names(names: list[Unchecked], text: list[Json]) -> None:
 
 
 def _bytes_of(value: Unchecked) -> bytes:
-    if is_key(value.dtype):
+    if is_key(value):
         value = jax.random.key_data(value)
     return np.ascontiguousarray(np.asarray(value)).tobytes()
 

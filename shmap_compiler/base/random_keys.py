@@ -13,8 +13,13 @@ def is_key(leaf: Leaf) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def as_data(value: AnyValue) -> AnyValue:
+    """The numbers that random keys are made of; any other value as it is."""
+    return jax.random.key_data(value) if is_key(value) else value
+
+
 def as_keys(data: AnyValue, type_: Leaf) -> AnyValue:
-    """The keys of a type that numbers are the data of; the numbers, if the type is no keys'."""
+    """The random keys that are made of numbers; the numbers, if the type is not that of keys."""
     return jax.random.wrap_key_data(data, impl=_implementation(type_)) if is_key(type_) else data
 
 

@@ -20,6 +20,11 @@ def type_of(leaf: Leaf) -> Aval:
     return None if is_high_type(type_) else type_
 
 
+def copied(leaf: Leaf) -> Leaf:
+    """A copy of an array, for a program that donates it; anything else as it is."""
+    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
 def has_tangent(type_: Aval) -> bool:
     """Whether values of a type have tangents of the same type: not if they are integers."""
     return jnp.issubdtype(type_.dtype, jnp.inexact)

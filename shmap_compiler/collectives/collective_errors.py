@@ -171,7 +171,7 @@ def _refused_types(use: Use, dtypes: Sequence[DType]) -> Iterator[Problem]:
 
 
 def _kind(dtype: DType) -> str:
-    """The kind of a type for `Collective.refused_types`; "" if there is no type."""
+    """The kind of an element type, as `Collective.refused_types` has it; "" for None."""
     if dtype is None:
         return ""
     return RANDOM_KEYS if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).kind

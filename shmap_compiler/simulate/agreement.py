@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shmap_compiler.base.random_keys import as_data
 from shmap_compiler.base.untyped import AnyValue, DType, PyTree
 
 
@@ -55,12 +56,6 @@ def compare(results: PyTree, references: PyTree, tolerance: float | None = None)
         _compare(f"result{jax.tree_util.keystr(path)}", result, reference, tolerance)
         for (path, result), reference in pairs
     ]
-
-
-def as_data(array: AnyValue) -> AnyValue:
-    """The data of an array of random keys; any other array as it is."""
-    is_key = hasattr(array, "dtype") and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(array) if is_key else array
 
 
 def default_tolerance(dtype: DType) -> float:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes import PassRefused, make_context
@@ -16,6 +15,7 @@ from shmap_passes.ir.mesh import MOST_LISTED
 from shmap_passes.ir.ops import replica_count
 
 from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
+from shmap_compiler.base.random_keys import as_data
 from shmap_compiler.base.untyped import AnyValue, TreeDef, Unchecked
 from shmap_compiler.simulate.borders import UnreadableSharding
 from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
@@ -189,9 +189,7 @@ def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> lis
 
 
 def _as_numpy(value: Unchecked) -> np.ndarray:
-    if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        value = jax.random.key_data(value)
-    return np.asarray(value)
+    return np.asarray(as_data(value))
 
 
 def _same_kind(array: np.ndarray, dtype: np.dtype) -> bool:

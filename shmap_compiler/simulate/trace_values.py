@@ -56,7 +56,7 @@ def first_difference(
 
 
 def agrees(found: np.ndarray, expected: np.ndarray, tolerance: float | None) -> bool:
-    """Whether two arrays are no farther apart; with None, whether their bits are the same."""
+    """Whether two arrays are within a tolerance; with None, whether their bits are the same."""
     if tolerance is None:
         return has_same_bits(found, expected)
     return distance(found, expected) <= tolerance

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from shmap_passes import Partitioner
 
+from shmap_compiler.base.random_keys import as_data
 from shmap_compiler.base.untyped import AnyValue, Function, Leaf
 from shmap_compiler.lowering.snapshots import ModuleState
 from shmap_compiler.records.signature import Signature
@@ -187,7 +188,7 @@ class _Comparison:
     ) -> Check:
         start = time.perf_counter()
         results = jax.block_until_ready(function(*self.args))
-        expected = jax.tree.map(agreement.as_data, results)
+        expected = jax.tree.map(as_data, results)
         agreements = agreement.compare(last.results, expected)
         seconds = time.perf_counter() - start
         relative = max((each.relative for each in agreements), default=0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -10,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +114,7 @@ def _run(
             text=True,
         )
         phase, failure = "start", ""
-        with process, _killed_by_errors(process):
+        with process:  # which closes the input, at which the worker ends
             assert process.stdout is not None, "asked for above"
             for line in process.stdout:
                 report = _report(line)
@@ -134,16 +133,6 @@ def _run(
         if process.returncode:
             raise RuntimeError(f"a defect of {worker.name}\n{log.read()}")
     return reports
-
-
-@contextlib.contextmanager
-def _killed_by_errors(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Waits for a process no longer after a KeyboardInterrupt, or an error of `progress`."""
-    try:
-        yield
-    except BaseException:
-        process.kill()
-        raise
 
 
 def _environment(target: Target, is_wide: bool) -> dict[str, str]:

@@ -73,6 +73,8 @@ def _reaches(
     waiting = [fun]
     while waiting:
         value = waiting.pop()
+        if isinstance(value, FunctionType) and _maker(value) in words:
+            return True
         if id(value) in seen or (isinstance(value, (FunctionType, type)) and _is_silent(value)):
             continue
         seen[id(value)] = value  # keeps it, and so its id
@@ -80,6 +82,11 @@ def _reaches(
             return True
         waiting += reached(value)
     return False
+
+
+def _maker(fun: FunctionType) -> str:
+    """The function that a function is, or in which it was made: "grad" of what `jax.grad` made."""
+    return fun.__code__.co_qualname.partition(".")[0]
 
 
 def _is_silent(value: object) -> bool:

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from shmap_compiler.base.errors import ArgumentTypeError, Problem
 from shmap_compiler.base.jax_compat import setting
+from shmap_compiler.base.random_keys import as_data
 from shmap_compiler.base.specs import dim_axes
 from shmap_compiler.base.untyped import AnyValue, Setting
 
@@ -80,9 +81,7 @@ def block_key(key: AnyValue, shape: Sequence[int], spec: PartitionSpec) -> AnyVa
 
 
 def _words(key: AnyValue) -> AnyValue:
-    if hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(key)
-    return jnp.asarray(key)
+    return jnp.asarray(as_data(key))
 
 
 @cache

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shmap_compiler.base.errors import Problem, SimulationError
+from shmap_compiler.base.random_keys import as_data
 from shmap_compiler.base.untyped import AnyValue, PyTree
+from shmap_compiler.base.values import copied
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate import agreement
 from shmap_compiler.simulate.simulate_module import simulate_module
@@ -99,7 +100,7 @@ def validate(
 
     def run(*args: PyTree) -> list[np.ndarray]:
         # Of what is donated the program gets copies: the user's arrays stay, and are read again.
-        own = jax.tree.map(_copied, args) if compiled.donate_argnums else args
+        own = jax.tree.map(copied, args) if compiled.donate_argnums else args
         return _numbers(compiled(*own))
 
     expected = run(*full)
@@ -151,10 +152,6 @@ def _how_far(wrong: agreement.Agreement) -> str:
     return wrong.problem or f"by {wrong.relative:.1e}"
 
 
-def _copied(leaf: AnyValue) -> AnyValue:
-    return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
 def _numbers(results: PyTree) -> list[np.ndarray]:
     jax.block_until_ready(results)
-    return [np.asarray(agreement.as_data(leaf)) for leaf in jax.tree.leaves(results)]
+    return [np.asarray(as_data(leaf)) for leaf in jax.tree.leaves(results)]

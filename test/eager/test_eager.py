@@ -1002,7 +1002,7 @@ def test_host_platform_meshes_use_the_stacked_form():
 
 
 def test_a_rule_for_vmap_that_nothing_calls():
-    """The layout vmaps operations over devices, which is no vmap of the user's."""
+    """Eager calls vmap operations over the devices; such rules are for the user's own vmaps."""
 
     @jax.custom_batching.custom_vmap
     def doubled(b):

@@ -8,7 +8,8 @@ import pytest
 from example_programs import EXAMPLES, MODULES, arguments
 from shmap_passes import pipeline
 
-from shmap_compiler.simulate.agreement import as_data, compare
+from shmap_compiler.base.random_keys import as_data
+from shmap_compiler.simulate.agreement import compare
 
 TABLE = Path(__file__).parents[2] / "docs" / "validation.json"
 QUICK = [("matmul", "matmul_reduce_scatter"), ("mixture_of_experts", "mixture")]

@@ -23,6 +23,21 @@ def mapped(fun, in_specs=ON_I, out_specs=ON_I, **options):
     return shard_map(fun, mesh=MESH, in_specs=in_specs, out_specs=out_specs, **options)
 
 
+# ------------------------------------------------------------- casts, without anything that asks
+
+
+@pytest.mark.parametrize("call", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_number_that_is_cast_is_an_array(call):
+    body = mapped(lambda x: x * lax.pcast(2.0, "i", to="varying")[None])
+    np.testing.assert_array_equal(call(body)(X), 2 * X)
+
+
+@pytest.mark.parametrize("call", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_the_gradient_of_a_cast_is_a_sum(call):
+    body = mapped(jax.grad(lambda w: lax.pcast(w, "i", to="varying")), P(), P())
+    assert call(body)(np.float32(3)) == 4
+
+
 # --------------------------------------------------------------------------------------- effects
 
 

@@ -289,7 +289,6 @@ IDENTITIES = {
     "a position": lambda w, x: jax.grad(
         lambda w: lax.add(w[0], lax.axis_index("i").astype(w.dtype))
     )(w),
-    "a cast": lambda w, x: jax.grad(lambda w: lax.pcast(w[0], "i", to="varying"))(w),
 }
 
 
@@ -301,14 +300,6 @@ def test_gradients_whose_transposes_are_the_identity(name):
     ours = mapped(shard_map, body, out_specs=P())
     np.testing.assert_allclose(jax.jit(ours)(W, X), expected, rtol=1e-6)
     np.testing.assert_allclose(ours(W, X), expected, rtol=1e-6)
-
-
-def test_a_number_that_is_cast_is_an_array():
-    def scaled(w, x):
-        return x * lax.pcast(2.0, "i", to="varying")[None]
-
-    for call in (jax.jit, lambda f: f):
-        np.testing.assert_array_equal(call(mapped(shard_map, scaled))(W, X), 2 * X)
 
 
 def test_forward_mode_leaves_no_copies():

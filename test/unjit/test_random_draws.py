@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jitted_programs import ROWS, Jitted, floats, mesh
 
 from shmap_compiler import ArgumentTypeError, block_key, shard_map, unjit
-from shmap_compiler.simulate.agreement import as_data
+from shmap_compiler.base.random_keys import as_data
 from shmap_compiler.unjit import threefry_loops
 
 KEY = jax.random.key(7)

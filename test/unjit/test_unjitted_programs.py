@@ -207,6 +207,19 @@ def test_a_call_is_shown_only_if_it_computes_the_same():
     assert order_of_arguments("jnp.subtract({}, {})", difference, (one, one), one) == (1, 0)
 
 
+def test_a_call_is_not_shown_for_what_common_numbers_do_not_tell_apart():
+    def order(fun, text, like):
+        module, one = jax.jit(fun).lower(like).as_text(), (like.shape, like.dtype.name)
+        return order_of_arguments(text, module, (one,), one)
+
+    numbers, integers = jnp.ones(16), jnp.ones(16, jnp.int32)
+    assert order(lambda v: jnp.sqrt(v) + 1e-9, "jnp.sqrt({})", numbers) is None
+    assert order(lambda k: (abs(k) + 5) % 1000 - 5, "jnp.abs({})", integers) is None
+    assert (
+        order(jnp.sqrt, "jnp.sqrt({})", numbers) == order(jnp.abs, "jnp.abs({})", integers) == (0,)
+    )
+
+
 def test_a_call_is_shown_only_for_numbers_that_it_is_defined_for():
     square = (8, 8), "float32"
 

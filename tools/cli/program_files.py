@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 def _exclude_from_source_lines() -> None:
-    """The command itself is no line of the user's: neither these files nor the script of pip."""
+    """Excludes the files of the command, and the script that pip installs, from source lines."""
     script = getattr(sys.modules["__main__"], "__file__", None) or ""
     source_info_util.register_exclusion(f"{Path(__file__).parents[1]}{os.sep}")
     if os.path.basename(script) == "shmap":

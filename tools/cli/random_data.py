@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_leaves_with_path
 
+from shmap_compiler.base.random_keys import as_data, as_keys, is_key
 from shmap_compiler.base.untyped import AnyValue, PyTree
 
 from ..usage import Mistake, UsageError
@@ -57,7 +58,7 @@ def require_numbers(args: PyTree) -> None:
 
 def _array(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> AnyValue:
     dtype = type_.dtype
-    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if is_key(type_):
         return _keys(type_, rng)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         values = rng.standard_normal(type_.shape) + 1j * rng.standard_normal(type_.shape)
@@ -75,15 +76,8 @@ def _array(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> AnyValue:
 
 def _keys(type_: jax.ShapeDtypeStruct, rng: np.random.Generator) -> jax.Array:
     """Random keys of the generator that the type names."""
-    implementations: list[AnyValue] = []
-
-    def data(keys: jax.Array) -> jax.Array:
-        implementations.append(jax.random.key_impl(keys))
-        return jax.random.key_data(keys)
-
-    words = jax.eval_shape(data, jax.ShapeDtypeStruct(type_.shape, type_.dtype))
-    values = rng.integers(0, 2**32, words.shape, np.uint32)
-    return jax.random.wrap_key_data(values, impl=implementations[0])
+    words = jax.eval_shape(as_data, jax.ShapeDtypeStruct(type_.shape, type_.dtype))
+    return as_keys(rng.integers(0, 2**32, words.shape, np.uint32), type_)
 
 
 def _shown(type_: jax.ShapeDtypeStruct) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
     from shmap_compiler import Executable, Lowered
-    from shmap_compiler.base.untyped import AnyValue, Aval, Function, PyTree
+    from shmap_compiler.base.untyped import Aval, Function, PyTree
     from shmap_compiler.simulate.agreement import Agreement
 
     from .program_files import UserFunction
@@ -162,18 +162,14 @@ def _run(
     """
     import jax
 
+    from shmap_compiler.base.values import copied
+
     def timed() -> tuple[PyTree, float]:
-        given = jax.block_until_ready(jax.tree.map(_copied, args)) if donates else args
+        given = jax.block_until_ready(jax.tree.map(copied, args)) if donates else args
         return _timed(lambda: jax.block_until_ready(executable(*given)))
 
     results, _ = timed()
     return results, statistics.median(timed()[1] for _ in range(_RUNS))
-
-
-def _copied(leaf: AnyValue) -> AnyValue:
-    import jax
-
-    return jax.numpy.copy(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _timed(run: Callable[[], PyTree]) -> tuple[PyTree, float]:
