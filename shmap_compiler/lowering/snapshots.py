@@ -54,6 +54,11 @@ class Snapshots:
         self._emitted, self._passes = module.operation.clone(ip=False), tuple(passes)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no module has been emitted."""
+        return self._emitted is None
+
+    @property
     def input_count(self) -> int:
         """The number of arrays that the emitted module takes."""
         functions = self._emitted.regions[0].blocks[0].operations

@@ -59,6 +59,8 @@ def lower_for(
     platforms = None if platform is None else (platform,)
     with partitioner_is(partitioner), lowering_with(options), recording() as chosen:
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
+    if snapshots.is_empty:  # JAX drops what has neither results nor effects
+        snapshots.emitted(jax_lowered.compiler_ir("stablehlo"), ())
     snapshots.chosen = tuple(chosen)
     return jax_lowered, snapshots
 

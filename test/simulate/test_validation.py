@@ -166,3 +166,11 @@ def test_inputs_that_the_program_does_not_use():
     lowered = mapped.lower(x, 2 * x)
     np.testing.assert_array_equal(lowered.simulate(x, 2 * x).results, x)
     assert lowered.validate(x, 2 * x).holds
+
+
+def test_a_program_without_results():
+    nothing = shard_map(lambda block: (), mesh=mesh, in_specs=P("i"), out_specs=())
+    lowered = nothing.lower(x)
+    assert "func.func public @main()" in lowered.as_text("body")
+    assert lowered.simulate(x).results == ()
+    assert lowered.validate(x).holds
