@@ -109,12 +109,23 @@ _READ_STATE = {
 """What of the libraries reads more than its arguments, by module."""
 _PURE = frozenset({"_functools", "_operator", "builtins", "itertools", "math", "cmath"})
 """Modules of Python whose functions written in C read nothing but their arguments."""
-_PURE_CLASSES = _PURE | {"abc", "collections", "enum", "functools", "types", "typing"}
+_PURE_CLASSES = _PURE | {
+    "abc",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "types",
+    "typing",
+}
+"""Those whose classes, and functions written in Python, read nothing but their arguments."""
 _READ_ANYTHING = frozenset(
     {"eval", "exec", "getattr", "globals", "id", "input", "locals", "open", "vars", "__import__"}
 )
 _GIVE_ALL = frozenset({"__closure__", "__dict__", "__getattribute__", "__globals__"})
 """Attributes through which others are read whose names do not show."""
+_NOT_CALLED = frozenset({"__annotate__", "__annotate_func__", "__repr__"})
+"""Methods that describe their class or instance, and compute nothing that is traced."""
 _IMPORT = dis.opmap["IMPORT_NAME"]
 
 
@@ -260,7 +271,7 @@ class _Reader:
             return None
         if _is_of_c(cls):
             raise _CannotBeCompared
-        own = [each for name, each in vars(cls).items() if name != "__repr__"]
+        own = [each for name, each in vars(cls).items() if name not in _NOT_CALLED]
         methods = [each for each in own if isinstance(each, FunctionType)]
         others = [each for each in own if isinstance(each, (property, staticmethod, classmethod))]
         read = [names, *(_names(each.__code__) or () for each in methods)]
