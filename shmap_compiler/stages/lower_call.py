@@ -59,8 +59,9 @@ def lower_for(
     platforms = None if platform is None else (platform,)
     with partitioner_is(partitioner), lowering_with(options), recording() as chosen:
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
-    if snapshots.is_empty:  # JAX drops what has neither results nor effects
-        snapshots.emitted(jax_lowered.compiler_ir("stablehlo"), ())
+    module = jax_lowered.compiler_ir("stablehlo")
+    if snapshots.is_empty and module is not None:  # JAX drops what has no results or effects
+        snapshots.emitted(module, ())
     snapshots.chosen = tuple(chosen)
     return jax_lowered, snapshots
 
