@@ -20,6 +20,7 @@ from shmap_compiler.base.jax_compat import (
     shaped_array,
     trace_region_of_jax,
 )
+from shmap_compiler.base.jax_compat.name_stacks import transforms
 from shmap_compiler.base.untyped import AnyValue, Function, Parameter
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
@@ -188,7 +189,7 @@ class EagerTrace(OperationTrace):
 
 def _transposes_here() -> bool:
     """Whether the current primitive comes from a reverse-mode derivative."""
-    return "transpose(" in str(source_info_util.current_name_stack())
+    return transforms(source_info_util.current_name_stack(), "transpose") > 0
 
 
 def _names_devices(params: dict[str, Parameter]) -> bool:

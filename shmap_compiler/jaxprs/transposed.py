@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
+from shmap_compiler.base.jax_compat.name_stacks import transforms
 from shmap_compiler.base.untyped import Eqn, Jaxpr, Parameter
 from shmap_compiler.jaxprs.contents import equations, holders, names_any
 
@@ -34,13 +35,13 @@ def transposes(jaxpr: Jaxpr) -> bool:
                 collect(held)
 
     collect(jaxpr)
-    return any("transpose(" in str(stack) for stack in stacks.values())  # few are different objects
+    return any(transforms(stack, "transpose") for stack in stacks.values())  # few are different
 
 
 def copies_tangents(jaxpr: Jaxpr) -> bool:
     """Whether a program contains copies that `identity_transposes` left in a derivative."""
     return names_any(jaxpr, ["copy"]) and any(
-        eqn.primitive.name == "copy" and "jvp(" in str(eqn.source_info.name_stack)
+        eqn.primitive.name == "copy" and transforms(eqn.source_info.name_stack, "jvp") > 0
         for eqn in equations(jaxpr)
     )
 

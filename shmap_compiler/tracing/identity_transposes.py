@@ -1,7 +1,8 @@
-"""Derivatives that are the identity: of addition, and of subtraction by its first operand.
+"""Derivatives that are the identity, of operations that combine an operand with others.
 
 A body that differentiates shows it in its equations (`jaxprs/transposed.py`), unless all that is
-transposed is the identity, as in the gradient of a bias. While it matters, these leave a copy.
+transposed is the identity, as in the gradient of a bias: of addition, of subtraction, remainders
+and additions at indices by their first operand. While it matters, these leave a copy.
 """
 
 from __future__ import annotations
@@ -36,17 +37,29 @@ def _copied(tangent: AnyValue) -> AnyValue:
 def _register(primitive: Primitive) -> None:
     derivatives: MutableMapping[Primitive, Callable[..., AnyValue]] = ad.primitive_jvps
     transposes: MutableMapping[Primitive, Callable[..., AnyValue]] = ad.primitive_transposes
-    jvp_of_jax, transpose_of_jax = derivatives[primitive], transposes[primitive]
+    jvp_of_jax = derivatives[primitive]
 
     def jvp(primals, tangents, **params):
         result, tangent = jvp_of_jax(primals, tangents, **params)
         return result, _copied(tangent)
 
+    derivatives[primitive] = jvp
+    if primitive not in transposes:  # such as a remainder, which is not linear
+        return
+    transpose_of_jax = transposes[primitive]
+
     def transpose(cotangent, *operands, **params):
         return transpose_of_jax(_copied(cotangent), *operands, **params)
 
-    derivatives[primitive], transposes[primitive] = jvp, transpose
+    transposes[primitive] = transpose
 
 
-_register(lax.add_p)
-_register(lax.sub_p)
+for _primitive in (
+    lax.add_p,
+    lax.sub_p,
+    lax.rem_p,
+    lax.scatter_add_p,
+    lax.scatter_sub_p,
+    ad.add_jaxvals_p,
+):
+    _register(_primitive)

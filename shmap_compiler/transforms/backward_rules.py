@@ -22,6 +22,7 @@ from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.jax_compat import open_jaxpr, trace_with_axes, varying_types
+from shmap_compiler.base.jax_compat.name_stacks import transforms
 from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AnyValue, Atom, Eqn, Function, Jaxpr
@@ -181,4 +182,4 @@ def _collectives(program: Jaxpr) -> list[Eqn]:
 
 def _is_transposed(eqn: Eqn) -> bool:
     """Whether an equation of a rule was made by `jax.vjp`, not only by the call of the rule."""
-    return str(eqn.source_info.name_stack).count("transpose(") > 1
+    return transforms(eqn.source_info.name_stack, "transpose") > 1

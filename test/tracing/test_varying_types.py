@@ -278,6 +278,14 @@ def test_collectives_along_an_axis_of_a_vmap_beside_a_derivative_inside():
 
 JITTED = jax.jit(jax.grad(lambda w, x: lax.sub(w, x).sum()))
 
+
+@jax.custom_jvp
+def of_first(w, x):
+    return w * x
+
+
+of_first.defjvps(lambda tangent, result, w, x: tangent, lambda tangent, result, w, x: tangent)
+
 IDENTITIES = {
     "an argument of vjp": lambda w, x: jax.vjp(lambda w: x[:1] + w, w)[1](x[:1])[0],
     "grad": lambda w, x: jax.grad(lambda w: (w + x[0]).sum())(w),
@@ -286,6 +294,12 @@ IDENTITIES = {
     "jacrev": lambda w, x: jax.jacrev(lambda w: lax.sub(w, x[0]))(w),
     "jit of grad": lambda w, x: JITTED(w, x[0]),
     "the same jit of grad": lambda w, x: JITTED(w, x[0]) * 2,
+    "a row that is added to": lambda w, x: jax.grad(lambda w: w.at[0].add(x[0, 0])[0])(w),
+    "rows that are subtracted from": lambda w, x: jax.grad(
+        lambda w: w.at[1:].subtract(x[0, 1:])[0]
+    )(w),
+    "a remainder": lambda w, x: jax.grad(lambda w: lax.rem(w, x[0])[0])(w),
+    "a rule": lambda w, x: jax.grad(lambda w: of_first(w[0], x[0, 0]))(w),
     "a position": lambda w, x: jax.grad(
         lambda w: lax.add(w[0], lax.axis_index("i").astype(w.dtype))
     )(w),
@@ -300,6 +314,16 @@ def test_gradients_whose_transposes_are_the_identity(name):
     ours = mapped(shard_map, body, out_specs=P())
     np.testing.assert_allclose(jax.jit(ours)(W, X), expected, rtol=1e-6)
     np.testing.assert_allclose(ours(W, X), expected, rtol=1e-6)
+
+
+def test_scopes_of_the_user_are_no_derivatives():
+    def body(w, x):
+        with jax.named_scope("transpose(w)"):
+            y = w * x[0]
+        return lax.psum(lax.fori_loop(0, 3, lambda k, total: total + y, jnp.zeros(6)), "i")
+
+    found = jax.jit(mapped(shard_map, body, out_specs=P()))(W, X)
+    np.testing.assert_allclose(found, 3 * W * X[::2].sum(0), rtol=1e-6)
 
 
 def test_forward_mode_leaves_no_copies():

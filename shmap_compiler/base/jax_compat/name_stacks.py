@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from jax.extend import source_info_util
 
@@ -40,6 +40,17 @@ def without_transpose(closed: Jaxpr) -> Jaxpr:
 def within_scope(closed: Jaxpr, scope: SourceInfo) -> Jaxpr:
     """The program, with the names of its operations within those of a name stack."""
     return _renamed(closed, lambda stack: scope + stack)
+
+
+def transforms(stack: SourceInfo, name: Literal["jvp", "transpose"]) -> int:
+    """How many transformations of a name are around an operation; a user's scopes do not count."""
+    return stack.stack.count(_transform(name))
+
+
+@functools.cache
+def _transform(name: str) -> SourceInfo:
+    (entry,) = source_info_util.NameStack().transform(name).stack
+    return entry
 
 
 _TRANSPOSE = source_info_util.NameStack().transform("transpose")
