@@ -88,6 +88,8 @@ class Collective:
     @property
     def sent(self) -> float:
         """Bytes that one device sends."""
+        if self.kind == "collective-permute" and all(a == b for a, b in self.pairs):
+            return 0.0
         return sent_bytes(self.kind, self.payload, self.size)
 
     def axes(self, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
@@ -147,7 +149,7 @@ def read_collective(
     if opcode == "fusion" and not starting and inner.channel in module.started_channels:
         return None
     kind = _STARTS.get(inner.opcode, inner.opcode)
-    if kind == "all-reduce" and _is_scattered(where, inner):
+    if kind == "all-reduce" and inner is not instruction and _is_scattered(where, inner):
         kind = "reduce-scatter"
     permutes = kind == "collective-permute"
     groups = () if permutes else read_groups(inner, device_count)
@@ -179,7 +181,7 @@ def _ends_with(module: Module, instruction: Instruction) -> str | None:
 
 
 def _is_scattered(computation: Computation, sum_: Instruction) -> bool:
-    """Whether each device keeps a slice of a sum and no more: how libtpu fuses a reduce-scatter."""
+    """Whether what is kept of a sum in a fusion is a slice: how libtpu writes a reduce-scatter."""
     users = [i for i in computation if sum_.name in i.operands]
     slices = [i for i in users if i.opcode == "dynamic-slice" and i.bytes < sum_.bytes]
     return bool(users) and len(slices) == len(users) and sum_.name != computation.root

@@ -41,7 +41,8 @@ def bits_of(op: ir.Operation) -> Function | None:
         with np.errstate(over="ignore"):
             counters = counter + np.arange(blocks, dtype=np.uint64)
             following = counter + np.uint64(blocks)
-        found = _encrypted(counters, key).reshape(-1)[:words]
+            upper = key + (counters < counter)  # carried over
+        found = _encrypted(counters, upper, key).reshape(-1)[:words]
         wide = found.view(np.uint64) if dtype.itemsize == 8 else found
         bits = wide.astype(np.dtype(f"u{dtype.itemsize}")).view(dtype)
         return [np.array([key, following]), bits.reshape(shape)]
@@ -49,14 +50,13 @@ def bits_of(op: ir.Operation) -> Function | None:
     return run
 
 
-def _encrypted(counters: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Four 32-bit words for each counter."""
-    ones = np.ones_like(counters)
+def _encrypted(counters: np.ndarray, upper: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Four 32-bit words for each counter, of which two arrays are the halves."""
     x: Sequence[np.ndarray] = (
         counters & _MASK,
         counters >> _WORD,
-        ones * (key & _MASK),
-        ones * (key >> _WORD),
+        upper & _MASK,
+        upper >> _WORD,
     )
     keys = [int(key & _MASK), int(key >> _WORD)]
     for _ in range(_ROUNDS):

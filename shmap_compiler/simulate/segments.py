@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
-from shmap_passes.ir.ops import replace_operands, walk
+from shmap_passes.ir.ops import defining_op, replace_operands, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.untyped import AnyValue, Unchecked
@@ -66,6 +66,7 @@ def outline(
         )
     _protect_operands(module)
     _compare_bits(module)
+    _define_division(module)
     return Segment(next(_numbers), _bytecode(module), in_types, out_types)
 
 
@@ -96,6 +97,39 @@ def _compare_bits(module: ir.Module) -> None:
         for number, value in enumerate(ordered):
             op.operands[number] = value
         op.attributes["compare_type"] = stablehlo.ComparisonTypeAttr.get("SIGNED")
+
+
+def _define_division(module: ir.Module) -> None:
+    """Has integers divided as XLA does where StableHLO leaves it open, and the interpreter dies.
+
+    A quotient by zero has all bits set, and the remainder is the dividend. The smallest integer
+    divided by -1 is itself, and the remainder is zero.
+    """
+    for op in [each for each in walk(module.operation) if each.name in _DIVISIONS]:
+        dividend, divisor = op.operands
+        tensor = ir.RankedTensorType(dividend.type)
+        if not isinstance(tensor.element_type, ir.IntegerType):
+            continue
+        integer = tensor.element_type
+        with ir.InsertionPoint(op), op.location:
+            by_zero = undefined = _is_equal(divisor, _splat(tensor, 0))
+            if not integer.is_unsigned:
+                smallest = _is_equal(dividend, _splat(tensor, -(1 << integer.width - 1)))
+                by_minus_one = _is_equal(divisor, _splat(tensor, -1))
+                undefined = stablehlo.or_(by_zero, stablehlo.and_(smallest, by_minus_one))
+            op.operands[1] = stablehlo.select(undefined, _splat(tensor, 1), divisor)
+            largest = (1 << integer.width) - 1 if integer.is_unsigned else -1
+            instead = _splat(tensor, largest) if op.name == _DIVISIONS[0] else dividend
+        with ir.InsertionPoint.after(op), op.location:
+            result = stablehlo.select(by_zero, instead, op.results[0])
+        op.results[0].replace_all_uses_except(result, [defining_op(result)])
+
+
+_DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
+
+
+def _is_equal(left: Value, right: Value) -> Value:
+    return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get("EQ"))
 
 
 def _ordered_bits(value: Value) -> Value:

@@ -554,6 +554,26 @@ def test_a_collective_of_one_instruction_is_exposed():
     assert occurrence.exposed == pytest.approx(EIGHT_MIB)
 
 
+def test_a_permute_to_itself_sends_nothing():
+    def sent(pairs):
+        line = f"ROOT %c = bf16[4096,1024] collective-permute(%p), source_target_pairs={pairs}"
+        (occurrence,) = scheduled([P_LINE, line]).occurrences
+        return occurrence.collective.sent
+
+    assert sent("{{0,0},{1,1}}") == sent("{}") == 0
+    assert sent("{{0,0},{0,1}}") == 8 * MIB
+
+
+def test_only_a_fusion_of_a_sum_and_a_slice_is_a_reduce_scatter():
+    lines = [
+        P_LINE,
+        "%k = s32[] constant(3)",
+        "%s = bf16[4096,1024] all-reduce(%p), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add",
+        "ROOT %c = bf16[512,1024] dynamic-slice(%s, %k, %k), dynamic_slice_sizes={512,1024}",
+    ]
+    assert [each.collective.kind for each in scheduled(lines).occurrences] == ["all-reduce"]
+
+
 def test_a_started_collective_hides_behind_compute():
     found = scheduled(
         [

@@ -293,6 +293,42 @@ def test_operations_that_the_interpreter_lacks():
     assert_close(simulate_module(with_lines(lowered), [x]).results, list(jax.jit(mapped)(x)))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "int4", "uint8", "uint32", "uint4"])
+def test_integers_are_divided_as_xla_divides_them(dtype):
+    """By zero, and the smallest by -1, which StableHLO leaves open."""
+    least, most = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    dividends = [least, least, 5, 5, most, most, 0, 7]
+    divisors = [0, max(least, -1), 0, 2, 0, max(least, -1), 0, max(least, -3)]
+
+    def divided(a, b):
+        return lax.div(a, b), lax.rem(a, b), jnp.where(b != 0, a // b, 0)
+
+    with jax.enable_x64(dtype == "int64"):
+        args = jnp.array(dividends, dtype), jnp.array(divisors, dtype)
+        divide = on_mesh(divided, in_specs=P(("i", "j")), out_specs=P(("i", "j")))
+        for found, expected in zip(
+            divide.lower(*args).simulate(*args).results, jax.jit(divide)(*args), strict=True
+        ):
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
+def test_transforms_of_empty_dimensions_are_empty():
+    transform = on_mesh(lambda b: jnp.fft.fft(b, axis=0), in_specs=P("i"), out_specs=P("i"))
+    assert transform.lower(x[:, :0]).simulate(x[:, :0]).results.shape == (8, 0)
+
+
+def test_the_counter_of_random_bits_is_carried_over():
+    def f(by):
+        return lax.rng_bit_generator(jnp.array([7, 2**64 - 2], jnp.uint64) + by, (3, 5))
+
+    with jax.enable_x64(True):
+        lowered = jax.jit(f).lower(np.uint64(0))
+        expected = lowered.compile()(np.uint64(0))
+    found = simulate_module(with_lines(lowered), [np.uint64(0)]).arrays
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
 @pytest.mark.parametrize("algorithm", ["DEFAULT", "PHILOX"])
 def test_random_bits_are_those_of_xla(dtype, algorithm):
