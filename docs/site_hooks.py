@@ -25,6 +25,13 @@ def on_files(files, config):
     return files
 
 
+def on_page_markdown(markdown, page, config, files):
+    """Has links from pages to files of the root lead to their pages. MkDocs calls it."""
+    for target, source in PAGES.items():
+        markdown = markdown.replace(f"](../{source}", f"]({target}")
+    return markdown
+
+
 def _with_links_of_the_site(text: str) -> str:
     pages = {source: page for page, source in PAGES.items()}
 

@@ -53,6 +53,14 @@ class ReadModule:
         return _inline_mesh(attribute) or self.mesh
 
 
+class HasOtherMesh(Exception):
+    """A module whose axes are given has a mesh with other ones."""
+
+    def __init__(self, mesh: Mesh):
+        super().__init__(str(mesh))
+        self.mesh = mesh
+
+
 def read_module(
     text: str | bytes, context: ir.Context, axes: Mapping[str, int] | None, name: str
 ) -> ReadModule:
@@ -64,6 +72,7 @@ def read_module(
 
     Raises:
       ir.MLIRError: the text is not a module.
+      HasOtherMesh: the module has a mesh, with other axes.
       PassRefused: a part of a region that Shardy wrote as custom calls is missing.
     """
     with context, ir.Location.unknown():
@@ -85,7 +94,11 @@ def read_module(
         given = None if axes is None else Mesh("mesh", tuple(axes.items()))
         # A part of the devices, or none, as in `@empty_mesh`, may have a mesh of its own.
         largest = max(meshes, key=lambda mesh: mesh.size, default=None)
-        mesh = given or _mesh_of_regions(module, meshes) or largest or _mesh_in_use(module)
+        mesh = _mesh_of_regions(module, meshes) or largest
+        if given is not None and mesh is not None and mesh.size > 1:
+            if given.axes not in [each.axes for each in meshes]:
+                raise HasOtherMesh(mesh)
+        mesh = given or mesh or _mesh_in_use(module)
         resolve_shardy_collectives(module.operation, mesh)
         _erase_hints(module)
         return ReadModule(module, functions, {**named, "": mesh})

@@ -21,7 +21,7 @@ from shmap_compiler.simulate.borders import UnreadableSharding
 from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
 from shmap_compiler.simulate.device import CannotSimulate, Observer
 from shmap_compiler.simulate.element_types import ELEMENT_TYPES, UnknownElementType
-from shmap_compiler.simulate.module import read_module
+from shmap_compiler.simulate.module import HasOtherMesh, read_module
 from shmap_compiler.simulate.non_finite import FirstNonFinite, has_non_finite
 from shmap_compiler.simulate.play import Played, play
 from shmap_compiler.simulate.simulation import Simulation, simulation_error
@@ -102,6 +102,10 @@ def playable(
         raise simulation_error(who, "module", str(error), "a StableHLO module", fix) from None
     except PassRefused as error:
         raise _refused(error, who, "regions with their shardings") from None
+    except HasOtherMesh as error:
+        found = ", ".join(f"{name}={size}" for name, size in (axes or {}).items())
+        fix = "leave the axes out: the module has a mesh of its own"
+        raise simulation_error(who, "axes", found, f"the mesh {error.mesh}", fix) from None
     replicas = replica_count(module.module.operation)
     if replicas > 1:
         found, needed = f"{replicas} replicas", "one, whose devices are the partitions"

@@ -57,3 +57,10 @@ def test_the_example_gives_the_modules_shown(example):
 def test_every_file_the_readme_links_to_exists():
     for link in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / link.partition("#")[0]).exists(), link
+
+
+def test_every_file_that_a_page_links_to_exists():
+    for page in (ROOT / "docs").rglob("*.md"):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if ":" not in link:
+                assert (page.parent / link.partition("#")[0]).exists(), (page.name, link)

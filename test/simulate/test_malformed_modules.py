@@ -164,3 +164,16 @@ def test_replicas_are_refused(groups):
       }}
     }}"""
     refused(text, "found:  2 replicas")
+
+
+def test_axes_that_are_not_those_of_the_mesh():
+    text = """
+    sdy.mesh @mesh = <["i"=4]>
+    func.func @main(%x: tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+        -> (tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>})
+        attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+      return %x : tensor<8x2xf32>
+    }"""
+    with pytest.raises(SimulationError, match=r"(?s)found:  data=4.*mesh @mesh .*leave the axes"):
+        simulate_module(text, [X], axes={"data": 4})
+    simulate_module(text, [np.ones((32, 2), np.float32)], axes={"i": 4})
