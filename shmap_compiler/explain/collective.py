@@ -83,7 +83,9 @@ class Collective:
     @property
     def size(self) -> int:
         """Devices in a group; of a permute, those that send."""
-        return len(self.pairs) if self.pairs else max(map(len, self.groups), default=1)
+        if self.kind == "collective-permute":
+            return len(self.pairs)
+        return max(map(len, self.groups), default=1)
 
     @property
     def sent(self) -> float:
@@ -94,7 +96,9 @@ class Collective:
 
     def axes(self, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
         """The mesh axes along which it communicates; None if groups are not along whole axes."""
-        return pair_axes(self.pairs, mesh) if self.pairs else group_axes(self.groups, mesh)
+        if self.kind == "collective-permute":
+            return pair_axes(self.pairs, mesh) if self.pairs else ()
+        return group_axes(self.groups, mesh)
 
     def cost(self, places: Sequence[Coordinates], network: Network) -> Cost:
         if self.kind == "collective-permute":
