@@ -84,11 +84,12 @@ def plan_of_all(
             chain.append(op)
         result = operand.product.result
         products[result] = cuts[result]
-    if not all(_agree(op, cuts) for op in chain):
-        return None
     after = consumers(products) if with_consumers else None
     ops = [*chain, *(after.ops if after else ())]
     cuts |= after.cuts if after else {}
+    # A product may be of what is computed from another one.
+    if not all(_agree(op, cuts) for op in chain):
+        return None
     inside = set(ops)
     values = [gather.op.results[0], *(op.results[0] for op in ops)]
     known = after.users if after else {}

@@ -190,3 +190,13 @@ def test_blocks_of_exchanges_are_rewritten():
     x, w = normal(0, 16, 8, 8), normal(1, 8, 8)
     text = rewritten(twice, "overlap-exchange-block", "summed-chunks", x, w, in_specs=(ROWS, P()))
     assert text.count("stablehlo.all_to_all") == 16
+
+
+def test_of_products_that_are_computed_from_each_other_the_first_is_rewritten():
+    def gram(x, w):
+        gathered = gather(x)
+        return jnp.tanh(gathered @ w) @ gathered.T
+
+    x, w = normal(0, 16, 8), normal(1, 8, 8)
+    text = rewritten(gram, "overlap-gather-product", "ring", x, w, in_specs=(ROWS, P()))
+    assert "call @shmap_" in text or "collective_permute" in text
