@@ -23,6 +23,7 @@ import numpy as np
 from jax import lax
 
 from shmap_compiler.base.untyped import AnyValue, AxisName, Function, Parameter
+from shmap_compiler.collectives.nans import propagating
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ def psum(x: jax.Array, axis: SplitAxis) -> jax.Array:
 
 def pmax(x: jax.Array, axis: SplitAxis) -> jax.Array:
     largest = jnp.max(x, 0)
-    return lax.pmax(largest, axis.outside) if axis.outside else largest
+    return propagating(lax.pmax, largest, axis.outside) if axis.outside else largest
 
 
 def pmin(x: jax.Array, axis: SplitAxis) -> jax.Array:
     smallest = jnp.min(x, 0)
-    return lax.pmin(smallest, axis.outside) if axis.outside else smallest
+    return propagating(lax.pmin, smallest, axis.outside) if axis.outside else smallest
 
 
 def all_gather(x: jax.Array, axis: SplitAxis, dimension: int) -> jax.Array:

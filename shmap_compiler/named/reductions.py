@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.untyped import AnyValue, DType, Function
+from shmap_compiler.collectives.nans import propagating
 from shmap_compiler.named.axes import Axis, count, split_axis
 
 
@@ -29,12 +32,12 @@ def sum(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array
 
 def max(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The largest element, as `jnp.max` (see `sum`)."""
-    return _reduced(jnp.max, _of_numbers(lax.pmax), x, axis, keepdims)
+    return _reduced(jnp.max, _of_numbers(partial(propagating, lax.pmax)), x, axis, keepdims)
 
 
 def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The smallest element, as `jnp.min` (see `sum`)."""
-    return _reduced(jnp.min, _of_numbers(lax.pmin), x, axis, keepdims)
+    return _reduced(jnp.min, _of_numbers(partial(propagating, lax.pmin)), x, axis, keepdims)
 
 
 def mean(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:

@@ -2,10 +2,10 @@
 
 A collective over a logical axis becomes one over the axes that stand for it: its mesh axes, then
 the vmapped axis of the rest. The rules of `collectives/vmapped_axes.py` divide it in a part on the
-device and a collective over mesh axes. This walk only renames, with five exceptions: a psum of a
-product becomes a contraction; small jitted functions are inlined; derivative rules of the user's
-that name logical axes, which JAX traces only when it differentiates, are placed then; and so are
-xmaps inside this one and shard_maps.
+device and a collective over mesh axes. This walk only renames, with six exceptions: a psum of a
+product becomes a contraction; pmax and pmin over mesh axes propagate NaN; small jitted functions
+are inlined; derivative rules of the user's that name logical axes, which JAX traces only when it
+differentiates, are placed then; and so are xmaps inside this one and shard_maps.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from jax import lax
 from jax.extend import core as jex_core
@@ -31,6 +32,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AnyValue, Atom, Effect, Eqn, Jaxpr
 from shmap_compiler.collectives.jax_params import named_axes
+from shmap_compiler.collectives.nans import propagating
 from shmap_compiler.graph.primitive import named_axes as graph_axes
 from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import names_any
@@ -134,7 +136,11 @@ class Placer(Rewriter):
             return self._contraction(product, eqn)
         name = eqn.primitive.name
         if name in COLLECTIVE_NAMES and _has_axes(eqn):
-            return [self._renamed(eqn)]
+            renamed = self._renamed(eqn)
+            here = self.vmapped.intersection(named_axes(renamed.params))
+            if name in _EXTREMA and renamed is not eqn and not here:
+                return [self._deferred(renamed, partial(_extrema, renamed))]
+            return [renamed]
         if name == "xmap":
             return [self._deferred(eqn, self.deferring.region(eqn, self))]
         if eqn.primitive is shmap_p:
@@ -261,6 +267,16 @@ _deferred_p = jex_core.Primitive("xmap_deferred")
 _deferred_p.multiple_results = True
 
 _SUMS = ("psum", "psum_invariant")
+
+_EXTREMA = {"pmax": lax.pmax, "pmin": lax.pmin}
+
+
+def _extrema(eqn: Eqn, *operands: AnyValue) -> list[AnyValue]:
+    """Extrema over logical axes that mesh axes stand for, which propagate NaN as vmapped ones do."""
+    extremum, groups = _EXTREMA[eqn.primitive.name], eqn.params.get("axis_index_groups")
+    return [
+        propagating(extremum, x, named_axes(eqn.params), axis_index_groups=groups) for x in operands
+    ]
 
 
 def _is_variable(atom: object) -> bool:

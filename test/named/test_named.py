@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy.special import logsumexp
+from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import SerialLoop, SpecError, UnknownAxisError, named, xmap
+from shmap_compiler import SerialLoop, SpecError, UnknownAxisError, named, shard_map, xmap
 from shmap_compiler.named import lax
 
 X = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
@@ -78,6 +79,17 @@ def test_position_of_a_nan(where, mesh):
     with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
         found = xmap(fun, ["n"], [], **resources)(x)
     assert found == (jnp.argmax(x), jnp.argmin(x))
+
+
+def test_extrema_of_a_shard_mapped_function_propagate_nan():
+    x = jnp.array([1.0, jnp.nan, 2.0, 3.0])
+
+    def fun(x):
+        return named.max(x, (0, "i")), named.min(x, (0, "i"))
+
+    mesh = jax.make_mesh((4,), ("i",))
+    found = shard_map(fun, mesh=mesh, in_specs=P("i"), out_specs=P())(x)
+    assert np.isnan(found).all()
 
 
 @pytest.mark.parametrize("axis", [1, -2, (0, 5), np.int64(7)], ids=str)

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AxisType
 from named_programs import LINE, SQUARE
 
-from shmap_compiler import SerialLoop, serial_loop, xmap
+from shmap_compiler import SerialLoop, named, serial_loop, xmap
 
 N = 16
 X = np.random.default_rng(1).normal(size=(N, 4, N)).astype(np.float32)
@@ -209,6 +209,17 @@ def test_a_mesh_axis_may_have_the_name_of_another_logical_axis():
     total, index = f(jnp.arange(3.0), jnp.arange(8.0))
     np.testing.assert_allclose(total, 3 * np.arange(8))
     np.testing.assert_array_equal(index, np.arange(8))
+
+
+@pytest.mark.parametrize("extremum", [lax.pmax, lax.pmin, named.max, named.min])
+@pytest.mark.parametrize("resources", [(), "x", ("x", "y")], ids=str)
+def test_extrema_propagate_nan_wherever_positions_are(extremum, resources):
+    """XLA's all-reduce on CPU drops a NaN, and its reduction on a device does not."""
+    x = jnp.array([1, 9, 99, jnp.nan, 3, 4, 5, 0.5])
+    f = xmap(lambda x: extremum(x, "i"), ["i"], [], axis_resources={"i": resources}, mesh=SQUARE)
+    assert jnp.isnan(f(x))
+    assert jnp.isnan(jax.grad(f)(x)).all()
+    assert f(x.at[3].set(7)) == (0.5 if "min" in extremum.__name__ else 99)
 
 
 def test_loops():
