@@ -33,6 +33,8 @@ from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AnyValue, Atom, Effect, Eqn, Jaxpr
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.nans import propagating
+from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.graph.primitive import named_axes as graph_axes
 from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import names_any
@@ -144,7 +146,7 @@ class Placer(Rewriter):
         if name == "xmap":
             return [self._deferred(eqn, self.deferring.region(eqn, self))]
         if eqn.primitive is shmap_p:
-            if not set(self.moved) & graph_axes(eqn.params["graph"]):
+            if not self._may_name_moved(eqn.params["graph"]):
                 return [eqn]
             return [self._deferred(eqn, self.deferring.shard_map(eqn, self))]
         if name in RULED and rule_may_name_axes(eqn):
@@ -158,6 +160,19 @@ class Placer(Rewriter):
 
     def effects(self, effects: Effect) -> Effect:
         return {e for e in effects if not is_axis_effect(e, frozenset(self.moved))}
+
+    def _may_name_moved(self, graph: Graph) -> bool:
+        """Whether a shard_map may name a logical axis, in a derivative rule if nowhere else.
+
+        Axes that are not of its mesh are named by JAX's own collectives.
+        """
+        if not self.moved.keys().isdisjoint(graph_axes(graph)):
+            return True
+        return any(
+            (eqn.primitive.name in RULED and rule_may_name_axes(eqn))
+            or (_has_axes(eqn) and not self.moved.keys().isdisjoint(named_axes(eqn.params)))
+            for eqn in all_equations(graph.jaxpr)
+        )
 
     def _deferred(self, eqn: Eqn, fun: Deferred) -> Eqn:
         effects = self.effects(eqn.effects)
@@ -272,7 +287,7 @@ _EXTREMA = {"pmax": lax.pmax, "pmin": lax.pmin}
 
 
 def _extrema(eqn: Eqn, *operands: AnyValue) -> list[AnyValue]:
-    """Extrema over logical axes that mesh axes stand for, which propagate NaN as vmapped ones do."""
+    """Extrema over the mesh axes of logical ones, which propagate NaN as vmapped axes do."""
     extremum, groups = _EXTREMA[eqn.primitive.name], eqn.params.get("axis_index_groups")
     return [
         propagating(extremum, x, named_axes(eqn.params), axis_index_groups=groups) for x in operands

@@ -140,6 +140,33 @@ def test_in_shard_map(resources):
     assert_close(jax.jit(mapped)(X), want)
 
 
+@jax.custom_vjp
+def doubled_with_a_total_cotangent(x):
+    return 2 * x
+
+
+doubled_with_a_total_cotangent.defvjp(
+    lambda x: (2 * x, None), lambda _, cotangent: (lax.psum(cotangent, "i"),)
+)
+
+
+@pytest.mark.parametrize("resources", [(), "x", ("x", "y")], ids=str)
+def test_a_shard_map_inside_names_logical_axes(resources):
+    def body(x):
+        return lax.psum(x, ("i", "z")), lax.pmax(x, "i"), doubled_with_a_total_cotangent(x)
+
+    def row(x):
+        return shard_map(body, in_specs=P(), out_specs=P(), axis_names={"z"})(x)
+
+    out_axes = ([...], [...], ["i", ...])
+    f = xmap(row, ["i", ...], out_axes, axis_resources={"i": resources})
+    x = X[:4]
+    with jax.set_mesh(jax.make_mesh((2, 2, 2), ("x", "y", "z"))):
+        assert_close(f(x), (2 * x.sum(0), x.max(0), 2 * x))
+        gradient = jax.grad(lambda x: (f(x)[2] * X[4:8]).sum())(x)
+    assert_close(gradient, np.broadcast_to(X[4:8].sum(0), x.shape))
+
+
 def test_the_mesh_is_that_of_the_call():
     f = xmap(lambda x: lax.psum(x, "i"), ["i", ...], [...], axis_resources={"i": "x"})
     jitted = jax.jit(f)
