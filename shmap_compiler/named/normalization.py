@@ -25,12 +25,14 @@ def softmax(x: ArrayLike, axis: Axis = -1) -> jax.Array:
       >>> jnp.allclose(f(x), jax.nn.softmax(x, 0)).item()
       True
     """
+    x = _in_inexact_type(x)
     exponentials = jnp.exp(x - _largest(x, axis))
     return exponentials / reductions.sum(exponentials, axis, keepdims=True)
 
 
 def log_softmax(x: AnyValue, axis: Axis = -1) -> AnyValue:
     """The logarithm of `softmax`, as `jax.nn.log_softmax`."""
+    x = _in_inexact_type(x)
     shifted = x - _largest(x, axis)
     return shifted - jnp.log(reductions.sum(jnp.exp(shifted), axis, keepdims=True))
 
@@ -43,9 +45,15 @@ def logsumexp(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax
       axis: A name, a dimension, or a tuple of both; None for all dimensions.
       keepdims: Whether reduced dimensions stay, with size one.
     """
+    x = _in_inexact_type(x)
     largest = _largest(x, axis)
     total = jnp.log(reductions.sum(jnp.exp(x - largest), axis, keepdims=True)) + largest
     return total if keepdims else jnp.squeeze(total, split_axis(x, axis)[0])
+
+
+def _in_inexact_type(x: ArrayLike) -> jax.Array:
+    """`x` in a type in which differences do not wrap around, as those of narrow integers do."""
+    return jnp.asarray(x, reductions.inexact_type(x))
 
 
 def _largest(x: ArrayLike, axis: Axis) -> jax.Array:

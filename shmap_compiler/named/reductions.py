@@ -43,7 +43,7 @@ def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array
 def mean(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The arithmetic mean, as `jnp.mean` (see `sum`)."""
     total = sum(_computed_with(x), axis, keepdims=keepdims)
-    return (total / count(x, axis)).astype(_inexact(x))
+    return (total / count(x, axis)).astype(inexact_type(x))
 
 
 def var(x: ArrayLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> jax.Array:
@@ -54,7 +54,7 @@ def var(x: ArrayLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = Fals
     centered = values - mean(values, axes, keepdims=True)
     squares = jnp.real(centered * jnp.conj(centered))
     result = sum(squares, axes, keepdims=keepdims) / (count(x, axis) - ddof)
-    return result.astype(jnp.finfo(_inexact(x)).dtype)
+    return result.astype(jnp.finfo(inexact_type(x)).dtype)
 
 
 def std(x: ArrayLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> jax.Array:
@@ -105,12 +105,12 @@ def _of_numbers(collective: Function) -> Function:
     return fun
 
 
-def _inexact(x: ArrayLike) -> DType:
+def inexact_type(x: ArrayLike) -> DType:
     dtype = jnp.result_type(x)
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
 
 
 def _computed_with(x: ArrayLike) -> jax.Array:
     """`x` as sums of it are computed: in 32 bits at least, as in `jnp.mean` and `jnp.var`."""
-    dtype = _inexact(x)
+    dtype = inexact_type(x)
     return jnp.asarray(x, jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype)

@@ -195,3 +195,16 @@ def test_a_serial_loop_over_results_without_elements():
     options = {"axis_resources": {"n": SerialLoop(4)}, "mesh": mesh}
     found = xmap(lambda x: 2 * x, ["n", ...], ["n", ...], **options)(jnp.zeros((8, 0)))
     assert found.shape == (8, 0)
+
+
+@pytest.mark.parametrize(
+    "x", [np.uint8([3, 60]), np.int8([-100, 100]), np.int32([-(2**31), 2**31 - 1])], ids=repr
+)
+@pytest.mark.parametrize("name", ["logsumexp", "softmax", "log_softmax"])
+def test_normalizations_of_integers_do_not_wrap_around(x, name):
+    fun = getattr(named, name)
+    want = getattr(jax.nn, name)(x.astype(np.float32))
+    by_name = xmap(lambda x: fun(x, "n"), ["n"], [] if name == "logsumexp" else ["n"])(x)
+    for found in by_name, fun(x, 0):
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+        assert found.dtype == want.dtype
