@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.untyped import AnyValue, Setting
+from shmap_compiler.named import reductions
 
 _Dimensions = tuple[Sequence[int], Sequence[int]]
 
@@ -55,7 +56,7 @@ def pdot(
     x, y = jnp.asarray(x), jnp.asarray(y)
     dtype = jnp.result_type(x, y)
     product = lax.dot_general(x.astype(dtype), y.astype(dtype), dimensions, precision=precision)
-    return lax.psum(product, names) if names else product
+    return _summed(product, names)
 
 
 def einsum(spec: str, *operands: ArrayLike, precision: Setting = None) -> jax.Array:
@@ -83,7 +84,7 @@ def einsum(spec: str, *operands: ArrayLike, precision: Setting = None) -> jax.Ar
     summed = tuple(sorted(set().union(*(n for _, n in inputs)) - names))
     if len(inputs) == 1:
         result = jnp.einsum(f"{inputs[0][0]}->{letters}", operands[0], precision=precision)
-        return lax.psum(result, summed) if summed else result
+        return _summed(result, summed)
     (a, _), (b, _) = inputs
     x, a = _without_lone(jnp.asarray(operands[0]), a, b + letters)
     y, b = _without_lone(jnp.asarray(operands[1]), b, a + letters)
@@ -103,6 +104,13 @@ def einsum(spec: str, *operands: ArrayLike, precision: Setting = None) -> jax.Ar
 
 xeinsum = einsum
 """The name that `jax.lax` had for `einsum` with named axes."""
+
+
+def _summed(x: AnyValue, names: tuple[str, ...]) -> AnyValue:
+    """The sum over named axes; of booleans, whether any is true, as over dimensions."""
+    if not names:
+        return x
+    return reductions.any(x, names) if x.dtype == jnp.bool_ else lax.psum(x, names)
 
 
 def _without_lone(x: AnyValue, letters: str, others: str) -> tuple[AnyValue, str]:

@@ -208,3 +208,16 @@ def test_normalizations_of_integers_do_not_wrap_around(x, name):
     for found in by_name, fun(x, 0):
         np.testing.assert_allclose(found, want, rtol=1e-6)
         assert found.dtype == want.dtype
+
+
+@pytest.mark.parametrize("spec", ["i{n},i{n}->", "i{n}->i"])
+def test_products_of_booleans_are_booleans(spec):
+    x = jnp.array([[True, False], [True, False], [True, False]])
+
+    def fun(x):
+        return named.einsum(spec, *[x] * spec.count("{"))
+
+    want = jnp.einsum(spec.replace("{n}", "n"), *[x.T] * spec.count("{"))
+    found = xmap(fun, ["n", ...], [...])(x)
+    np.testing.assert_array_equal(found, want)
+    assert found.dtype == want.dtype
