@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -74,7 +76,8 @@ def pgather(source: ArrayLike, indices: ArrayLike, axes: Axis) -> jax.Array:
     order = [next(leading[not isinstance(a, str)]) for a in given]
     order += range(len(given), gathered.ndim)
     gathered = gathered.transpose(order)
-    return gathered.reshape(-1, *gathered.shape[len(given) :])[indices]
+    positions, rest = gathered.shape[: len(given)], gathered.shape[len(given) :]
+    return gathered.reshape(math.prod(positions), *rest)[indices]
 
 
 def argmax(x: ArrayLike, axis: str | int) -> jax.Array:

@@ -57,6 +57,11 @@ def test_gathered_along_a_name_and_a_dimension(dimension):
     np.testing.assert_array_equal(rows(cube), cube.swapaxes(1, 2).reshape(2, 12)[:, index])
 
 
+def test_gathered_without_elements():
+    picked = xmap(lambda x: named.pgather(x, jnp.array([0, 1]), "n"), ["n", ...], [...])
+    assert picked(jnp.zeros((8, 0))).shape == (2, 0)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.int32, jnp.complex64])
 def test_sums_that_do_not_fit_in_the_type(dtype):
     """As jnp, which computes a mean of 16-bit numbers in 32 bits."""
