@@ -73,12 +73,12 @@ def prod(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Arra
 
 def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """Whether any element is true, as `jnp.any` (see `sum`)."""
-    return _reduced(jnp.any, _of_numbers(lax.pmax), x, axis, keepdims)
+    return _reduced(jnp.any, partial(_of_booleans, lax.pmax, False), x, axis, keepdims)
 
 
 def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """Whether all elements are true, as `jnp.all` (see `sum`)."""
-    return _reduced(jnp.all, _of_numbers(lax.pmin), x, axis, keepdims)
+    return _reduced(jnp.all, partial(_of_booleans, lax.pmin, True), x, axis, keepdims)
 
 
 def _reduced(
@@ -103,6 +103,15 @@ def _of_numbers(collective: Function) -> Function:
         return collective(x.astype(jnp.int32), names).astype(jnp.bool_)
 
     return fun
+
+
+def _of_booleans(
+    extremum: Function, of_none: bool, x: AnyValue, names: tuple[str, ...]
+) -> AnyValue:
+    """An extremum of booleans, which along an axis without positions is `of_none`."""
+    if lax.axis_size(names) == 0:
+        return jnp.full(x.shape, of_none)
+    return _of_numbers(extremum)(x, names)
 
 
 def inexact_type(x: ArrayLike) -> DType:

@@ -113,15 +113,20 @@ def test_dimension_as_an_integer_of_numpy():
     np.testing.assert_allclose(result, X.sum(1), rtol=1e-6)
 
 
-def test_an_axis_without_positions_on_devices():
-    def fun(x):
-        return 2 * x, named.sum(x, "n")
-
+def test_an_axis_without_positions():
     mesh = jax.make_mesh((4,), ("i",))
-    options = {"axis_resources": {"n": "i"}, "mesh": mesh}
-    doubled, total = xmap(fun, ["n", ...], (["n", ...], [...]), **options)(jnp.ones((0, 3)))
-    assert doubled.shape == (0, 3)
-    np.testing.assert_array_equal(total, np.zeros(3))
+
+    def fun(x):
+        return 2 * x, named.sum(x, "n"), named.any(x, "n"), named.all(x, (0, "n"))
+
+    out_axes = (["n", ...], [...], [...], [...])
+    for resources in {}, {"n": "i"}:
+        f = xmap(fun, ["n", ...], out_axes, axis_resources=resources, mesh=mesh)
+        doubled, total, one, every = f(jnp.ones((0, 3)))
+        assert doubled.shape == (0, 3)
+        np.testing.assert_array_equal(total, np.zeros(3))
+        np.testing.assert_array_equal(one, np.zeros(3, bool))
+        assert every
 
 
 @pytest.mark.parametrize(
