@@ -53,7 +53,8 @@ def _over_named_shapes(sampler: Function, shape_at: int) -> Function:
         if wrong:
             problems = [_wrong_size(n, shape.named[n], lax.axis_size(n)) for n in wrong]
             raise SpecError(f"{sampler.__name__} of `{shape}`", problems)
-        own = fold_in_axes(key, tuple(shape.named))
+        # In an order of their own: shapes are equal whatever order they list names in.
+        own = fold_in_axes(key, tuple(sorted(shape.named)))
         if by_position:
             args = (*args[: shape_at - 1], shape.dimensions, *args[shape_at:])
         else:

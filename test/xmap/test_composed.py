@@ -233,6 +233,15 @@ def test_samples_do_not_depend_on_resources(place):
     assert len(np.unique(found[0])) == 32
 
 
+def test_equal_shapes_have_equal_samples():
+    def fun(x):
+        shapes = named.NamedShape(i=16, j=3), named.NamedShape(j=3, i=16)
+        assert shapes[0] == shapes[1]
+        return [named.random.normal(KEY, shape) for shape in shapes]
+
+    np.testing.assert_array_equal(*xmap(fun, ["i", "j"], ["i", "j"])(X))
+
+
 @pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform"])
 @pytest.mark.parametrize("mode", ["fan_in", "fan_out", "fan_avg"])
 def test_weights_have_the_variance_of_jax(mode, distribution):
