@@ -162,6 +162,9 @@ class PassFailure(Exception):
         lines = [*map(str, self.diagnostics), *reproduce(reproducer)]
         super().__init__("\n".join(lines))
 
+    def __reduce__(self):
+        return type(self), (self.diagnostics, self.reproducer), vars(self)
+
 
 def reproduce(command: str) -> tuple[str, ...]:
     """The line of a message that names a reproducer; none for an empty command."""

@@ -106,6 +106,15 @@ class ShmapError(Exception):
             lines.append(f"  {reference(self.code)}")
         super().__init__("\n".join(lines))
 
+    def __reduce__(self):
+        # The message names the front end of where it was made, so it is kept as it is.
+        return _without_init, (type(self), self.args), vars(self)
+
+
+def _without_init(cls: type[ShmapError], args: tuple[str, ...]) -> ShmapError:
+    """An error whose message is given: what pickle and copy call."""
+    return cls.__new__(cls, *args)
+
 
 class SpecError(ShmapError, ValueError):
     """The mesh, the specs, and the arguments or results do not fit together.

@@ -1,5 +1,7 @@
-"""Codes of errors, and what `repr` prints of programs: short and stable."""
+"""Codes of errors, their copies, and what `repr` prints of programs: short and stable."""
 
+import copy
+import pickle
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -11,10 +13,11 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
-from shmap_passes import PASSES, PassFailure, make_context, parse_pipeline, run
+from shmap_passes import PASSES, Diagnostic, PassFailure, make_context, parse_pipeline, run
 
 import shmap_compiler
 from shmap_compiler import ShmapError, load, shard_map
+from shmap_compiler.base.errors import ProgramName, errors_of
 
 DOCS = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 ERRORS = [
@@ -49,6 +52,38 @@ def test_a_message_ends_with_its_code(cls, who):
     assert last.strip() == f"[{cls.code}: docs/errors.md#{cls.code.lower()}]"
     section = DOCS.partition(f"### {cls.code}\n")[2].partition("###")[0]
     assert f"`{cls.__name__}`" in section
+
+
+def _pickled(error):
+    return pickle.loads(pickle.dumps(error))
+
+
+COPIES = pytest.mark.parametrize("make_copy", [_pickled, copy.copy, copy.deepcopy])
+
+
+@COPIES
+@pytest.mark.parametrize("cls", ERRORS, ids=lambda cls: cls.__name__)
+def test_errors_can_be_pickled_and_copied(cls, make_copy):
+    problem = shmap_compiler.Problem("where", "found", "needed", "fix")
+    for who in (None, "`f` (f.py:1)", ProgramName("f.mlir")):
+        with errors_of("pmap"):
+            error = cls(who, [problem] * 30)
+        error.add_note("a note")
+        found = make_copy(error)
+        assert type(found) is cls
+        assert str(found) == str(error)
+        assert found.args == error.args
+        assert vars(found) == vars(error)
+        assert type(found.who) is type(who)
+
+
+@COPIES
+def test_failures_of_passes_can_be_pickled_and_copied(make_copy):
+    error = PassFailure([Diagnostic("f.py:1:2", "error", "wrong")], "shmap-opt f.mlir")
+    error.add_note("a note")
+    found = make_copy(error)
+    assert str(found) == str(error)
+    assert vars(found) == vars(error)
 
 
 @pytest.mark.parametrize("cls", PASSES, ids=lambda cls: cls.name)
