@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shmap_compiler.base.jax_compat import is_high_type
 from shmap_compiler.base.untyped import Aval, Leaf
@@ -44,5 +45,8 @@ def is_same_value(found: object, expected: object) -> bool:
         return True
     if type(found) is not type(expected) or not is_hashable(expected):
         return False
-    is_nan = isinstance(expected, float | complex) and expected != expected
-    return repr(found) == repr(expected) if is_nan else found == expected
+    if not isinstance(expected, float | complex | np.generic):
+        return found == expected
+    # By equality, a NaN differs from itself, and 0.0 does not differ from -0.0.
+    is_nan = expected != expected
+    return (is_nan or found == expected) and repr(found) == repr(expected)

@@ -12,7 +12,16 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from run_module import jax_partitioner
 
-from shmap_compiler import PARTITIONERS, STAGES, Executable, Lowered, TargetTypeError, shard_map
+from shmap_compiler import (
+    PARTITIONERS,
+    STAGES,
+    Executable,
+    Lowered,
+    SimulationError,
+    TargetTypeError,
+    load,
+    shard_map,
+)
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 A = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
@@ -268,6 +277,48 @@ def test_a_static_nan_is_every_nan():
     for others in (0.0, complex("nan+1j")), (float("nan"), complex("nan+2j")), (float("nan"), 1.0):
         with pytest.raises(TargetTypeError, match="pass the value given to lower"):
             executable(A, *others)
+
+
+@pytest.mark.parametrize(
+    "zero",
+    [
+        0.0,
+        -0.0,
+        0j,
+        complex(0.0, -0.0),
+        np.float32(0),
+        np.complex64(-0.0),
+        jnp.bfloat16.dtype.type(0),
+    ],
+    ids=repr,
+)
+def test_static_zeros_of_different_signs_differ(zero, tmp_path):
+    mapped = shard_map(
+        lambda x, y: x / complex(y).real, mesh=MESH, in_specs=(P("i"), None), out_specs=P("i")
+    )
+    lowered = mapped.lower(A, zero)
+    executable = lowered.compile()
+    programs = [executable]
+    if isinstance(zero, float):
+        executable.save(tmp_path / "f")
+        programs.append(load(tmp_path / "f"))
+    for program in programs:
+        np.testing.assert_array_equal(program(A, zero), mapped(A, zero))
+        with pytest.raises(TargetTypeError, match="pass the value given to lower"):
+            program(A, -zero)
+    lowered.simulate(A, zero)
+    with pytest.raises(SimulationError, match="the value for which the program was lowered"):
+        lowered.simulate(A, -zero)
+
+
+def test_static_numpy_scalars_are_compared_by_value():
+    mapped = shard_map(lambda x, y: x + y, mesh=MESH, in_specs=(P("i"), None), out_specs=P("i"))
+    for number in (np.float32(0.1), np.float32("nan"), np.int64(3), np.float16(2)):
+        executable = mapped.lower(A, number).compile()
+        same = type(number)(number)
+        np.testing.assert_array_equal(executable(A, same), mapped(A, same))
+        with pytest.raises(TargetTypeError, match="pass the value given to lower"):
+            executable(A, type(number)(5))
 
 
 def test_compiled_from_types_only():
