@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import jax
@@ -31,6 +31,7 @@ from shmap_compiler.base.untyped import AnyValue, Aval, Json, PyTree, Unchecked
 from shmap_compiler.records.signature import Signature
 
 _CONSTANT = "constants/{}"
+_WEAK = "weak_results"
 _STATIC = (str, int, float, bool, type(None))
 
 
@@ -64,6 +65,7 @@ def write_signature(signature: Signature) -> tuple[dict[str, Json], dict[str, by
         "constants": len(signature.constants),
         "in_memory_kinds": list(signature.in_memory_kinds),
         "out_memory_kinds": list(signature.out_memory_kinds),
+        **_encode_weak(signature.out_types),
     }
     parts = {_CONSTANT.format(i): _bytes_of(x) for i, x in enumerate(signature.constants)}
     return header, parts
@@ -109,7 +111,9 @@ def read_signature(header: Mapping[str, Json], parts: Mapping[str, bytes]) -> Si
         in_types=in_types,
         in_specs=tuple(_decode_spec(s) for s in checks.entries(header, "in_specs", list)),
         out_tree=_read_tree(header, "out_tree"),
-        out_types=tuple(_decode_type(t) for t in checks.entries(header, "out_types", list)),
+        out_types=_decode_weak(
+            header, [_decode_type(t) for t in checks.entries(header, "out_types", list)]
+        ),
         out_specs=tuple(_decode_spec(s) for s in checks.entries(header, "out_specs", list)),
         in_memory_kinds=checks.memory_kinds(header, "in_memory_kinds"),
         out_memory_kinds=checks.memory_kinds(header, "out_memory_kinds"),
@@ -158,6 +162,21 @@ def _decode_type(text: list[Json]) -> jax.ShapeDtypeStruct:
     name, shape = checks.type_text(text)
     dtype = next((d for d in map(_key_dtype, _KEYS) if str(d) == name), None)
     return jax.ShapeDtypeStruct(shape, checks.element_type(name) if dtype is None else dtype)
+
+
+def _encode_weak(types: Sequence[jax.ShapeDtypeStruct]) -> dict[str, Json]:
+    """A field with the positions of the weakly typed results; none if there are none."""
+    weak = [i for i, type_ in enumerate(types) if type_.weak_type]
+    return {_WEAK: weak} if weak else {}
+
+
+def _decode_weak(
+    header: Mapping[str, Json], types: Sequence[jax.ShapeDtypeStruct]
+) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The types of results, those weak that are named by a field which older files lack."""
+    found = checks.entries(header, _WEAK, int) if _WEAK in header else []
+    weak = checks.numbers(_WEAK, found, len(found), len(types))
+    return tuple(t.update(weak_type=True) if i in weak else t for i, t in enumerate(types))
 
 
 @cache

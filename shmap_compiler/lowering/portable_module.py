@@ -147,9 +147,7 @@ module_p.multiple_results = True
 
 def _types(*in_types, module, out_types, out_spaces, witness):
     placed = zip(out_types, out_spaces, strict=True)
-    return [
-        shaped_array(t.shape, t.dtype, weak_type=False, memory_space=space) for t, space in placed
-    ]
+    return [shaped_array(t.shape, t.dtype, t.weak_type, memory_space=space) for t, space in placed]
 
 
 def lower_artifact(

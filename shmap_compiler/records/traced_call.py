@@ -84,7 +84,10 @@ class TracedCall:
             in_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.in_types),
             in_specs=graph.in_specs,
             out_tree=self.out_tree,
-            out_types=tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in graph.out_types),
+            out_types=tuple(
+                jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type)
+                for t in graph.out_types
+            ),
             out_specs=graph.out_specs,
             callbacks=callback_lines(graph.jaxpr),
             in_memory_kinds=memory_kinds(graph.in_types),

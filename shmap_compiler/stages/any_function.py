@@ -76,7 +76,8 @@ def lower_function(
     with lowering_with(options) if machine else contextlib.nullcontext():
         lowered = traced.lower(lowering_platforms=(platform,))
     out_types = tuple(
-        jax.ShapeDtypeStruct(out.shape, out.dtype) for out in jax.tree.leaves(traced.out_info)
+        jax.ShapeDtypeStruct(out.shape, out.dtype, weak_type=out.weak_type)
+        for out in jax.tree.leaves(traced.out_info)
     )
     signature = Signature(
         who=_who(fun),

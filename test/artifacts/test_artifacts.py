@@ -95,6 +95,26 @@ def test_runs_in_a_new_process(saved, partitioner, tmp_path):
     assert in_new_process(code, path, tmp_path / "data.npz") == "i {'i': 4, 'j': 2}\n"
 
 
+@for_both_kinds
+def test_results_stay_weakly_typed(saved, tmp_path):
+    out_specs = (P(), P("i"), P(), P("i"))
+    mapped = shard_map(
+        lambda s, a: (s * 2, a, 5, a * s), mesh=MESH, in_specs=(P(), P("i")), out_specs=out_specs
+    )
+    lowered = mapped.lower(1.5, A)
+    program = saved(lowered, tmp_path / "f")
+    assert jax.tree.map(lambda t: t.weak_type, program.out_info) == (True, False, True, False)
+    for found, expected in zip(program(1.5, A), jax.jit(mapped)(1.5, A), strict=True):
+        assert found.weak_type == expected.weak_type
+        assert (found * jnp.bfloat16(3)).dtype == (expected * jnp.bfloat16(3)).dtype
+
+
+def test_results_stay_weakly_typed_on_other_devices():
+    mesh = jax.make_mesh((4,), ("i",), (AxisType.Auto,), devices=jax.devices()[4:])
+    mapped = shard_map(lambda s: s * 2, mesh=mesh, in_specs=P(), out_specs=P())
+    assert (mapped.lower(1.5).compile("cpu:4")(1.5) * jnp.bfloat16(3)).dtype == jnp.bfloat16
+
+
 @for_both_partitioners
 @for_both_kinds
 def test_results_without_elements(saved, partitioner, tmp_path):

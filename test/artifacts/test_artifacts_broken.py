@@ -275,3 +275,16 @@ def test_a_field_that_no_named_tuple_can_have_is_not_saved(tmp_path):
     mapped = shard_map(lambda h: h._x, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
     with pytest.raises(ArtifactError, match="a Hidden"):
         mapped.lower(Hidden(X)).save(tmp_path / "f")
+
+
+def test_weakly_typed_results_are_some_of_the_results(tmp_path):
+    path = tmp_path / "f"
+    mapped = shard_map(lambda x: (x, 5), mesh=MESH, in_specs=P("i"), out_specs=(P("i"), P()))
+    mapped.lower(X).save(path)
+    data = path.read_bytes()
+    for value in ([2], [-1], [1, 1], ["1"], 1, None):
+        path.write_bytes(rewritten(data, signature__weak_results=value))
+        with refused(path):
+            load(path)
+    path.write_bytes(rewritten(data, signature__weak_results=REMOVED))  # as older versions wrote
+    assert not any(t.weak_type for t in load(path).signature.out_types)
