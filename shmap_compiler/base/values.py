@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +32,19 @@ def copied(leaf: Leaf) -> Leaf:
 def has_tangent(type_: Aval) -> bool:
     """Whether values of a type have tangents of the same type: not if they are integers."""
     return jnp.issubdtype(type_.dtype, jnp.inexact)
+
+
+def are_wide(types: Iterable[Aval]) -> bool:
+    """Whether there are 64-bit numbers among the types, and JAX has them switched off here."""
+    return any(
+        jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True) != dtype
+        for dtype in {type_.dtype for type_ in types}
+    )
+
+
+def having(types: Iterable[Aval]) -> contextlib.AbstractContextManager[None]:
+    """A context in which JAX makes arrays of these types, also where it has some switched off."""
+    return jax.enable_x64(True) if are_wide(types) else contextlib.nullcontext()
 
 
 def is_hashable(value: object) -> bool:

@@ -21,6 +21,7 @@ from jaxlib.mlir.dialects import stablehlo
 from shmap_compiler.base.jax_compat import compiling_for, shaped_array, space_of
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.untyped import LoweringContext, OpView
+from shmap_compiler.base.values import having
 from shmap_compiler.graph.primitive import witness
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions, compile_with
 from shmap_compiler.lowering.inline_module import merge
@@ -47,7 +48,7 @@ def lower_portable(program: PortableProgram, mesh: Mesh) -> jax.stages.Lowered:
 
     run.__name__ = signature.name
     jitted = jax.jit(run, in_shardings=tuple(signature.in_shardings))
-    with partitioner_is(program.partitioner):
+    with partitioner_is(program.partitioner), having(signature.in_types):
         return jitted.trace(*signature.in_types).lower()
 
 

@@ -17,7 +17,7 @@ from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetTypeError
 from shmap_compiler.base.jax_compat import reductions, type_reductions
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree, TreeDef
-from shmap_compiler.base.values import is_same_value
+from shmap_compiler.base.values import having, is_same_value
 from shmap_compiler.explain import Explanation, explain
 from shmap_compiler.records.loaded_program import LoadedProgram
 
@@ -58,7 +58,12 @@ class Executable(LoadedProgram):
     @cached_property
     def _constants(self) -> list[jax.Array]:
         constants = list(self.signature.constants)
-        return jax.device_put(constants, self._flat_input_shardings[: len(constants)])
+        with having(self.signature.in_types[: len(constants)]):
+            return jax.device_put(constants, self._flat_input_shardings[: len(constants)])
+
+    @property
+    def _in_types(self) -> Sequence[Aval]:
+        return self.signature.in_types[len(self.signature.constants) :]
 
     @property
     def input_shardings(self) -> list[NamedSharding]:
@@ -144,11 +149,8 @@ class Executable(LoadedProgram):
             self._refuse_structure(tree)
         inputs = self.signature.select(leaves)
         self._check(inputs, leaves)
-        placed = [
-            x if isinstance(x, jax.Array) and x.sharding == s else jax.device_put(x, s)
-            for x, s in zip(inputs, self.input_shardings, strict=True)
-        ]
-        return self.jax_compiled(*self._constants, *placed)
+        typed = zip(inputs, self._in_types, self.input_shardings, strict=True)
+        return self.jax_compiled(*self._constants, *(_placed(*each) for each in typed))
 
     @cached_property
     def _empty_results(self) -> list[tuple[int, NamedSharding]]:
@@ -157,7 +159,6 @@ class Executable(LoadedProgram):
         return [(k, s) for k, (t, s) in enumerate(typed) if 0 in t.shape]
 
     def _check(self, inputs: Sequence[AnyValue], leaves: Sequence[Leaf]) -> None:
-        expected = self.signature.in_types[len(self.signature.constants) :]
         problems = [
             Problem(
                 path,
@@ -167,7 +168,7 @@ class Executable(LoadedProgram):
                 if isinstance(x, Tracer)
                 else "pass such an array, or lower and compile for the other type",
             )
-            for x, t, path in zip(inputs, expected, self.signature.in_paths, strict=True)
+            for x, t, path in zip(inputs, self._in_types, self.signature.in_paths, strict=True)
             if not _fits(x, t)
         ]
         placed = zip(inputs, self.input_shardings, self.signature.in_paths, strict=True)
@@ -246,10 +247,18 @@ def _fits(x: AnyValue, expected: Aval) -> bool:
     if isinstance(x, Tracer | jax.ShapeDtypeStruct):
         return False
     try:
-        found = jax.typeof(x)
+        with having([expected]):
+            found = jax.typeof(x)
     except (TypeError, OverflowError):
         return False
     return (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+
+def _placed(x: AnyValue, type_: Aval, sharding: NamedSharding) -> jax.Array:
+    if isinstance(x, jax.Array) and x.sharding == sharding:
+        return x
+    with having([type_]):
+        return jax.device_put(x, sharding)
 
 
 def _found(x: object) -> str:

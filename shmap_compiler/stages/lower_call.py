@@ -14,6 +14,7 @@ from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.untyped import Wrapped
+from shmap_compiler.base.values import having
 from shmap_compiler.graph.primitive import bind
 from shmap_compiler.lowering.lower_graph import LoweringOptions, lowering_with
 from shmap_compiler.lowering.portable_module import portable
@@ -57,7 +58,12 @@ def lower_for(
     options = LoweringOptions(groups, snapshots.emitted, machine, compiler_options=True)
     jitted = jax.jit(program, in_shardings=shardings, keep_unused=keep_unused)
     platforms = None if platform is None else (platform,)
-    with partitioner_is(partitioner), lowering_with(options), recording() as chosen:
+    with (
+        partitioner_is(partitioner),
+        lowering_with(options),
+        recording() as chosen,
+        having(signature.in_types),
+    ):
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
     module = jax_lowered.compiler_ir("stablehlo")
     if snapshots.is_empty and module is not None:  # JAX drops what has no results or effects

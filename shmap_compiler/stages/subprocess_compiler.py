@@ -14,12 +14,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from shmap_compiler.artifacts import write_portable
 from shmap_compiler.artifacts.container import unpack
 from shmap_compiler.base.jax_compat import setting
 from shmap_compiler.base.untyped import Unchecked
+from shmap_compiler.base.values import are_wide
 from shmap_compiler.base.worker_process import reason_of_abort
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS, CompilerOptions
 from shmap_compiler.records.portable_program import PortableProgram
@@ -65,7 +64,8 @@ def compile_in_subprocess(
         flat = replace(program, signature=program.signature.flat())
         source.write_bytes(write_portable(flat))
         arguments = [str(source), target.text, str(result), json.dumps(asdict(options))]
-        _run(_WORKER, arguments, target, progress, is_wide=_is_wide(program))
+        is_wide = are_wide((*program.signature.in_types, *program.signature.out_types))
+        _run(_WORKER, arguments, target, progress, is_wide=is_wide)
         return CompiledForTarget(program.signature, target, unpack(result))
 
 
@@ -81,14 +81,6 @@ def places_in_subprocess(
     arguments = [target.text, json.dumps(dict(sizes))]
     reports = _run(_PLACES_WORKER, arguments, target, lambda _: None)
     return tuple(tuple(place) for place in reports["places"])
-
-
-def _is_wide(program: PortableProgram) -> bool:
-    """Whether a program takes or returns arrays of 64-bit numbers, which JAX may have off here."""
-    types = {t.dtype for t in (*program.signature.in_types, *program.signature.out_types)}
-    return any(
-        jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True) != dtype for dtype in types
-    )
 
 
 def _run(

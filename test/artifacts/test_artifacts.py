@@ -19,7 +19,15 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import PARTITIONERS, ArtifactError, Executable, Portable, load, shard_map
+from shmap_compiler import (
+    PARTITIONERS,
+    ArtifactError,
+    Executable,
+    Portable,
+    TargetTypeError,
+    load,
+    shard_map,
+)
 from shmap_compiler.artifacts.container import Container, pack, unpack
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -113,6 +121,32 @@ def test_results_stay_weakly_typed_on_other_devices():
     mesh = jax.make_mesh((4,), ("i",), (AxisType.Auto,), devices=jax.devices()[4:])
     mapped = shard_map(lambda s: s * 2, mesh=mesh, in_specs=P(), out_specs=P())
     assert (mapped.lower(1.5).compile("cpu:4")(1.5) * jnp.bfloat16(3)).dtype == jnp.bfloat16
+
+
+def again(lowered, path):
+    """Lowered once more, for the same devices."""
+    return lowered.compile(overlap="auto")
+
+
+@pytest.mark.parametrize("saved", [portable, executable, again])
+def test_runs_on_64_bit_numbers_where_they_are_switched_off(saved, tmp_path):
+    numbers = np.arange(8) / 3
+    with jax.enable_x64(True):
+        weights = jnp.asarray(numbers)
+        mapped = shard_map(
+            lambda x, s: x * weights[1] + s, mesh=MESH, in_specs=(P("i"), P()), out_specs=P("i")
+        )
+        lowered = mapped.lower(numbers, 0.1)
+        expected = lowered.compile()(numbers, 0.1)
+    program = saved(lowered, tmp_path / "f")
+    for _ in range(2):
+        result = program(numbers, 0.1)
+        assert result.dtype == np.float64
+        np.testing.assert_array_equal(result, expected)
+    with pytest.raises(TargetTypeError, match=r"found: *f32\[8\]\s*needed: f64\[8\]"):
+        program(numbers.astype(np.float32), 0.1)
+    with pytest.raises(TargetTypeError, match=r"found: *f32\[8\]\s*needed: f64\[8\]"):
+        program(jnp.asarray(numbers), 0.1)
 
 
 @for_both_partitioners
