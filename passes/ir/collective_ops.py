@@ -33,6 +33,10 @@ GROUPS = "replica_groups"
 PAIRS = "source_target_pairs"
 CHANNEL_HANDLE = "channel_handle"
 
+_COMBINING = frozenset(
+    f"stablehlo.{name}" for name in ("add", "and", "maximum", "minimum", "multiply", "or", "xor")
+)
+
 
 @analysis
 def collectives_of(module: ModuleOp) -> tuple[ir.Operation, ...]:
@@ -174,13 +178,16 @@ def name_group_axes(op: ir.Operation, axes: Sequence[str]) -> None:
 def reduction(op: ir.Operation) -> str | None:
     """The name of the op with which a collective combines two values: "stablehlo.add".
 
-    None if its region is more than that one op on its two arguments.
+    None if its region is more than that one op on its two arguments, or if the op does not mean
+    the same wherever it has this name, as a comparison, whose direction is an attribute, or a call.
     """
     block = op.regions[0].blocks[0]
     ops = block.operations
     if len(ops) != 2:
         return None
     combine, end = ops[0].operation, ops[1].operation
+    if combine.name not in _COMBINING:
+        return None
     on_both = len(combine.operands) == 2 and set(combine.operands) == set(block.arguments)
     return combine.name if on_both and list(end.operands) == list(combine.results) else None
 

@@ -32,6 +32,24 @@ module @all_axes_are_manual {
     return %0, %1 : tensor<f32>, tensor<2x2xf32>
   }
 
+  // CHECK-LABEL: func.func private @comparisons_in_two_directions
+  func.func private @comparisons_in_two_directions(%x: tensor<4xi1>, %y: tensor<4xi1>) -> (tensor<4xi1>, tensor<4xi1>) {
+    // CHECK-NEXT: %[[R:.*]] = "stablehlo.all_reduce"(%arg0)
+    // CHECK: %[[S:.*]] = "stablehlo.all_reduce"(%arg1)
+    // CHECK: return %[[R]], %[[S]] :
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<i1>, %b: tensor<i1>):
+      %s = stablehlo.compare NE, %a, %b : (tensor<i1>, tensor<i1>) -> tensor<i1>
+      stablehlo.return %s : tensor<i1>
+    }) : (tensor<4xi1>) -> tensor<4xi1>
+    %1 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<i1>, %b: tensor<i1>):
+      %s = stablehlo.compare EQ, %a, %b : (tensor<i1>, tensor<i1>) -> tensor<i1>
+      stablehlo.return %s : tensor<i1>
+    }) : (tensor<4xi1>) -> tensor<4xi1>
+    return %0, %1 : tensor<4xi1>, tensor<4xi1>
+  }
+
   // CHECK-LABEL: func.func private @work_between_them
   func.func private @work_between_them(%x: tensor<f32>, %y: tensor<2x2xf32>) -> (tensor<f32>, tensor<2x2xf32>) {
     // CHECK: stablehlo.concatenate

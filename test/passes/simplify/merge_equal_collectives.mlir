@@ -40,6 +40,50 @@ module {
     return %0, %1 : tensor<4xf32>, tensor<4xf32>
   }
 
+  // CHECK-LABEL: func.func private @comparisons_in_two_directions
+  func.func private @comparisons_in_two_directions(%x: tensor<4xi1>) -> (tensor<4xi1>, tensor<4xi1>) {
+    // CHECK-NEXT: %[[R:.*]] = "stablehlo.all_reduce"
+    // CHECK: %[[S:.*]] = "stablehlo.all_reduce"
+    // CHECK: return %[[R]], %[[S]] :
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<i1>, %b: tensor<i1>):
+      %s = stablehlo.compare NE, %a, %b : (tensor<i1>, tensor<i1>) -> tensor<i1>
+      stablehlo.return %s : tensor<i1>
+    }) : (tensor<4xi1>) -> tensor<4xi1>
+    %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<i1>, %b: tensor<i1>):
+      %s = stablehlo.compare EQ, %a, %b : (tensor<i1>, tensor<i1>) -> tensor<i1>
+      stablehlo.return %s : tensor<i1>
+    }) : (tensor<4xi1>) -> tensor<4xi1>
+    return %0, %1 : tensor<4xi1>, tensor<4xi1>
+  }
+
+  // CHECK-LABEL: func.func private @reductions_that_call_two_functions
+  func.func private @reductions_that_call_two_functions(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+    // CHECK-NEXT: %[[R:.*]] = "stablehlo.all_reduce"
+    // CHECK: %[[S:.*]] = "stablehlo.all_reduce"
+    // CHECK: return %[[R]], %[[S]] :
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = func.call @sum(%a, %b) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = func.call @largest(%a, %b) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0, %1 : tensor<4xf32>, tensor<4xf32>
+  }
+  func.func private @sum(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
+    %0 = stablehlo.add %a, %b : tensor<f32>
+    return %0 : tensor<f32>
+  }
+  func.func private @largest(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
+    %0 = stablehlo.maximum %a, %b : tensor<f32>
+    return %0 : tensor<f32>
+  }
+
   // CHECK-LABEL: func.func private @equal_permutations
   func.func private @equal_permutations(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
     // CHECK-NEXT: %[[R:.*]] = "stablehlo.collective_permute"
