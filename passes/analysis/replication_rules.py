@@ -26,13 +26,25 @@ from ..ir.collective_ops import (
     indexed_axes,
     split_group_axes,
 )
+from ..ir.elementwise import ELEMENTWISE
 from ..ir.mesh import MOST_LISTED, Mesh
 
-# Ops that are functions of their operands: these, and those of these dialects ...
-_FUNCTION_DIALECTS = ("stablehlo.", "chlo.", "mhlo.", "sdy.sharding_constraint")
-# ... except what nothing in the module decides.
+# Ops that are functions of their operands: these of the dialect that XLA has for itself ...
+_MHLO_FUNCTIONS = frozenset(
+    {
+        *(op.replace("stablehlo.", "mhlo.") for op in ELEMENTWISE),
+        *(f"mhlo.{name}" for name in ("broadcast_in_dim", "concatenate", "constant", "copy")),
+        *(f"mhlo.{name}" for name in ("dot", "dot_general", "erf", "get_tuple_element", "iota")),
+        *(f"mhlo.{name}" for name in ("reshape", "slice", "topk", "transpose", "tuple")),
+    }
+)
+# ... this, and those of these dialects ...
+_FUNCTION_DIALECTS = ("stablehlo.", "chlo.", "sdy.sharding_constraint")
+# ... except collectives that body form lacks, and what nothing in the module decides.
 _SOURCES = frozenset(
     {
+        "stablehlo.collective_reduce",
+        "stablehlo.cross-replica-sum",
         "stablehlo.infeed",
         "stablehlo.partition_id",
         "stablehlo.recv",
@@ -72,9 +84,9 @@ def leaf_mask(op: ir.Operation, joined: int, bits: AxisSet) -> int:
     name = op.name
     if name == "stablehlo.custom_call":
         return _custom_call(op, joined, bits)
-    if name in _SOURCES or not name.startswith(_FUNCTION_DIALECTS):
-        return bits.everything
-    return joined
+    if name in _MHLO_FUNCTIONS or (name.startswith(_FUNCTION_DIALECTS) and name not in _SOURCES):
+        return joined
+    return bits.everything
 
 
 def _custom_call(op: ir.Operation, joined: int, bits: AxisSet) -> int:

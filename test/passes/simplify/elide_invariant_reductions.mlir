@@ -434,3 +434,61 @@ module @arguments_of_other_functions_are_not_those_of_main {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+// The operations of XLA's own dialect are not all functions of their operands.
+// CHECK-LABEL: module @the_id_of_the_device_in_another_dialect
+module @the_id_of_the_device_in_another_dialect {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK: %[[ID:.*]] = mhlo.partition_id
+  // CHECK: %[[TWICE:.*]] = mhlo.add %[[ID]], %[[ID]]
+  // CHECK-NEXT: "stablehlo.all_reduce"(%[[TWICE]])
+  func.func public @main() -> (tensor<ui32> {sdy.sharding = #sdy.sharding<@mesh, []>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %p = mhlo.partition_id : tensor<ui32>
+    %q = mhlo.add %p, %p : tensor<ui32>
+    %0 = "stablehlo.all_reduce"(%q) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<ui32>, %b: tensor<ui32>):
+      %s = stablehlo.add %a, %b : tensor<ui32>
+      stablehlo.return %s : tensor<ui32>
+    }) : (tensor<ui32>) -> tensor<ui32>
+    return %0 : tensor<ui32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @arithmetic_in_another_dialect
+module @arithmetic_in_another_dialect {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK: %[[TWICE:.*]] = mhlo.add %arg0, %arg0
+  // CHECK-NEXT: return %[[TWICE]]
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %q = mhlo.add %x, %x : tensor<4xf32>
+    %0 = "stablehlo.all_reduce"(%q) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// Its groups may be of different sizes.
+// CHECK-LABEL: module @a_sum_in_an_old_form
+module @a_sum_in_an_old_form {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK: %[[SUM:.*]] = "stablehlo.cross-replica-sum"
+  // CHECK-NEXT: "stablehlo.all_reduce"(%[[SUM]])
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %q = "stablehlo.cross-replica-sum"(%x) {replica_groups = dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+    %0 = "stablehlo.all_reduce"(%q) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
