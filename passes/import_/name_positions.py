@@ -16,15 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from ..analysis.per_device_constants import DYNAMIC_SLICE, evaluate
 from ..base import Violation
+from ..ir import build
 from ..ir.collective_ops import AXIS_INDEX, call_target
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import defining_op
-from ..ir.slices import scalar
-from ..ir.types import Value
+from ..ir.types import Value, element_of, tensor
 
 PARTITION_ID = "stablehlo.partition_id"
 _ARITHMETIC = frozenset(
@@ -73,7 +72,7 @@ def name_positions(
         if list(value.uses):
             position = position_of(positions.known[value], mesh, manual)
             if position is not None and positions.should_name(op, position):
-                _replace(op, value, position)
+                _replace(op, value, position, mesh)
         if not list(value.uses):
             _erase_with_constants(op)
         elif op in seeds:
@@ -193,19 +192,33 @@ def _is_looked_up(op: ir.Operation | None) -> bool:
     return op is not None and op.name == DYNAMIC_SLICE
 
 
-def _replace(op: ir.Operation, value: Value, position: Position) -> None:
+def _replace(op: ir.Operation, value: Value, position: Position, mesh: Mesh) -> None:
     with ir.InsertionPoint(op), op.location:
-        made: Value = axis_index(position.axes)
-        if position.factor != 1:
-            made = stablehlo.multiply(made, scalar(position.factor))
-        if position.offset:
-            made = stablehlo.add(made, scalar(position.offset))
         type_ = ir.RankedTensorType(value.type)
-        if str(type_.element_type) != "i32":
-            made = stablehlo.convert(ir.RankedTensorType.get([], type_.element_type), made)
+        made: Value = axis_index(position.axes)
+        if not _fits_i32(position, mesh):
+            made = build.convert(made, type_.element_type)
+        if position.factor != 1:
+            made = build.multiply(made, _number(position.factor, ir.IntegerType(element_of(made))))
+        if position.offset:
+            made = build.add(made, _number(position.offset, ir.IntegerType(element_of(made))))
+        made = build.convert(made, type_.element_type)
         if type_.rank:
-            made = stablehlo.reshape(type_, made)
+            made = build.reshape(type_, made)
     value.replace_all_uses_with(made)
+
+
+def _fits_i32(position: Position, mesh: Mesh) -> bool:
+    """Whether no step of the arithmetic wraps around in 32 bits."""
+    largest = position.factor * (mesh.product(position.axes) - 1)
+    return all(abs(n) < 2**31 for n in (largest, position.offset, largest + position.offset))
+
+
+def _number(number: int, element: ir.IntegerType) -> Value:
+    """A scalar of an integer type, in which the number may wrap around."""
+    dtype = np.dtype(f"{'u' if element.is_unsigned else ''}int{element.width}")
+    bits = np.array(number, np.int64).astype(dtype)
+    return build.constant(ir.DenseElementsAttr.get(bits, type=tensor([], element)))
 
 
 def axis_index(axes: Sequence[str]) -> Value:

@@ -103,6 +103,50 @@ module @tables_of_positions {
 
 // -----
 
+// Numbers that 32 bits do not have are computed in the type of the table.
+module @tables_of_64_bits {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @tables_of_64_bits
+  func.func public @main(%x: tensor<4xi64>) -> tensor<4xi64> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<1xi64>) {
+      // CHECK: %[[I:.*]] = stablehlo.custom_call @shmap.axis_index() {{.*}}axes = ["i"]
+      // CHECK-NEXT: %[[WIDE:.*]] = stablehlo.convert %[[I]] : (tensor<i32>) -> tensor<i64>
+      // CHECK-NEXT: %[[STEP:.*]] = stablehlo.constant dense<3000000000> : tensor<i64>
+      // CHECK-NEXT: %[[STEPS:.*]] = stablehlo.multiply %[[WIDE]], %[[STEP]] : tensor<i64>
+      // CHECK-NEXT: %[[START:.*]] = stablehlo.constant dense<5000000000> : tensor<i64>
+      // CHECK-NEXT: stablehlo.add %[[STEPS]], %[[START]] : tensor<i64>
+      %p = stablehlo.partition_id : tensor<ui32>
+      %table = stablehlo.constant dense<[5000000000, 8000000000, 11000000000, 14000000000]> : tensor<4xi64>
+      %k = stablehlo.dynamic_slice %table, %p, sizes = [1] : (tensor<4xi64>, tensor<ui32>) -> tensor<1xi64>
+      %1 = stablehlo.add %b, %k : tensor<1xi64>
+      sdy.return %1 : tensor<1xi64>
+    } : (tensor<4xi64>) -> tensor<4xi64>
+    return %0 : tensor<4xi64>
+  }
+}
+
+// -----
+
+module @tables_of_large_unsigned_numbers {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @tables_of_large_unsigned_numbers
+  func.func public @main(%x: tensor<4xui32>) -> tensor<4xui32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<1xui32>) {
+      // CHECK: %[[I:.*]] = stablehlo.custom_call @shmap.axis_index() {{.*}}axes = ["i"]
+      // CHECK-NEXT: %[[UNSIGNED:.*]] = stablehlo.convert %[[I]] : (tensor<i32>) -> tensor<ui32>
+      // CHECK: stablehlo.constant dense<2147483648> : tensor<ui32>
+      %p = stablehlo.partition_id : tensor<ui32>
+      %table = stablehlo.constant dense<[2147483648, 2147483655, 2147483662, 2147483669]> : tensor<4xui32>
+      %k = stablehlo.dynamic_slice %table, %p, sizes = [1] : (tensor<4xui32>, tensor<ui32>) -> tensor<1xui32>
+      %1 = stablehlo.add %b, %k : tensor<1xui32>
+      sdy.return %1 : tensor<1xui32>
+    } : (tensor<4xui32>) -> tensor<4xui32>
+    return %0 : tensor<4xui32>
+  }
+}
+
+// -----
+
 // A table that is no multiple of an index stays, and is looked up with the index along all axes.
 module @tables_of_other_numbers {
   sdy.mesh @mesh = <["i"=4]>
