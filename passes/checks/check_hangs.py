@@ -157,10 +157,11 @@ class _Checker:
             return named
         else:
             rows = device_ids(op, GROUPS)
+        groups = [[device for device in row if device >= 0] for row in rows]  # rows are padded
         return tuple(
             axis
             for axis in mesh.names
-            if any(len({mesh.position(device, axis) for device in row}) > 1 for row in rows)
+            if any(len({mesh.position(device, axis) for device in group}) > 1 for group in groups)
         )
 
     def _violation(

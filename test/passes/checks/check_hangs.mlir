@@ -143,3 +143,29 @@ module @a_predicate_that_is_equal_along_the_axis_of_a_nested_region {
     return %0 : tensor<2xf32>
   }
 }
+
+// -----
+
+// Rows of unequal groups are padded by -1, which is not a device.
+// CHECK-LABEL: module @groups_of_unequal_sizes
+module @groups_of_unequal_sizes {
+  sdy.mesh @mesh = <["i"=2, "j"=4]>
+  func.func public @main(
+      %x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>},
+      %c: tensor<1xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i", "j"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %p = stablehlo.reshape %c : (tensor<1xi1>) -> tensor<i1>
+    %r = "stablehlo.if"(%p) ({
+      %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1, 2], [3, -1, -1], [4, 5, 6], [7, -1, -1]]> : tensor<4x3xi64>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %s = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %s : tensor<f32>
+      }) : (tensor<4xf32>) -> tensor<4xf32>
+      stablehlo.return %0 : tensor<4xf32>
+    }, {
+      stablehlo.return %x : tensor<4xf32>
+    }) : (tensor<i1>) -> tensor<4xf32>
+    return %r : tensor<4xf32>
+  }
+}
