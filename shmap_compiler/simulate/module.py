@@ -94,14 +94,18 @@ def read_module(
         given = None if axes is None else Mesh("mesh", tuple(axes.items()))
         # A part of the devices, or none, as in `@empty_mesh`, may have a mesh of its own.
         largest = max(meshes, key=lambda mesh: mesh.size, default=None)
-        mesh = _mesh_of_regions(module, meshes) or largest
-        if given is not None and mesh is not None and mesh.size > 1:
-            if given.axes not in [each.axes for each in meshes]:
-                raise HasOtherMesh(mesh)
-        mesh = given or mesh or _mesh_in_use(module)
+        own = _mesh_of_regions(module, meshes) or largest
+        if given is not None and own is not None and own.size > 1:
+            _check_axes(given, own, meshes)
+        mesh = given or own or _mesh_in_use(module)
         resolve_shardy_collectives(module.operation, mesh)
         _erase_hints(module)
         return ReadModule(module, functions, {**named, "": mesh})
+
+
+def _check_axes(given: Mesh, own: Mesh, meshes: Iterable[Mesh]) -> None:
+    if given.axes not in [mesh.axes for mesh in meshes]:
+        raise HasOtherMesh(own)
 
 
 def _erase_hints(module: ModuleOp) -> None:
