@@ -74,7 +74,7 @@ def _is_inside(call: ir.Operation, entering: set[ir.Operation]) -> bool:
 
 def take_inside(main: func.FuncOp) -> set[ir.Operation]:
     """The marked ops, without their marks."""
-    found = {op for op in walk(main.operation) if _INSIDE in op.attributes}
+    found = [op for op in walk(main.operation) if _INSIDE in op.attributes]
     for op in found:
         del op.attributes[_INSIDE]
-    return found
+    return set(found)  # not before: the hash of an op depends on its attributes

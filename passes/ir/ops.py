@@ -1,4 +1,8 @@
-"""Walking over operations and values."""
+"""Walking over operations and values.
+
+The hash of an `ir.Operation` depends on its attributes and operands: sets and dicts lose what is
+changed after it was put in. That of a value stays.
+"""
 
 from __future__ import annotations
 

@@ -154,6 +154,25 @@ def test_what_jax_lowers_is_named_by_the_lines_of_the_user(partitioner):
     np.testing.assert_array_equal(module.simulate(x).results[0], f(x))
 
 
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_collectives_of_constants_in_a_body(partitioner):
+    @jax.jit
+    def f(x):
+        return jax.shard_map(
+            lambda b: b * lax.psum(jnp.ones(b.shape), "j"),
+            mesh=MESH,
+            in_specs=P("i", "j"),
+            out_specs=P("i", "j"),
+            check_vma=False,
+        )(x)
+
+    x = jnp.arange(64.0).reshape(8, 8)
+    with jax_partitioner(partitioner):
+        text = f.lower(x).as_text()
+    module = import_module(text, axes={"i": 4, "j": 2} if partitioner == "gspmd" else None)
+    np.testing.assert_array_equal(module.simulate(x).results[0], 2 * x)
+
+
 def test_how_the_caller_splits_an_argument_along_automatic_axes():
     """The body form has the manual axes only, and XLA would take the block for a whole row."""
     spec = NamedSharding(MESH, P("i", "j"))
