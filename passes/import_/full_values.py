@@ -123,6 +123,8 @@ class FullValues:
             self.splits.blocks.update(op.results)
         elif any_full or holds_region:
             self._add_outside(op, operands)
+        elif is_hint(op):  # about a constant
+            self.outside.append(op)
         elif self._has_effect(op):
             self._refuse_effect(op)
 

@@ -173,6 +173,25 @@ def test_collectives_of_constants_in_a_body(partitioner):
     np.testing.assert_array_equal(module.simulate(x).results[0], 2 * x)
 
 
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_constants_whose_split_the_module_names(partitioner):
+    """XLA would end the process on a hint that stays in the body."""
+    rows = NamedSharding(MESH, P("i"))
+    factors = np.arange(64.0, dtype=np.float32).reshape(8, 8) % 5
+
+    @jax.jit
+    def f(x):
+        named = lax.with_sharding_constraint(jnp.asarray(factors), rows)
+        specs = {"mesh": MESH, "in_specs": P("i"), "out_specs": P("i")}
+        return jax.shard_map(lambda b, c: b * c, axis_names={"i"}, **specs)(x, named)
+
+    x = jnp.arange(64.0).reshape(8, 8)
+    with jax_partitioner(partitioner):
+        text = f.lower(x).as_text()
+    module = import_module(text, axes={"i": 4, "j": 2} if partitioner == "gspmd" else None)
+    np.testing.assert_array_equal(module.compile()(x)[0], factors * x)
+
+
 def test_how_the_caller_splits_an_argument_along_automatic_axes():
     """The body form has the manual axes only, and XLA would take the block for a whole row."""
     spec = NamedSharding(MESH, P("i", "j"))
