@@ -141,7 +141,7 @@ class FullValues:
     def _note_whole(self, op: ir.Operation, operands: Sequence[Value]) -> None:
         """Notes the results of an op on full arrays that are said to be whole, as its operands."""
         if is_hint(op):
-            is_said = self.splits.hints.get(op) == Placement.whole(op.results[0].type)
+            is_said = self.splits.hints.get(op.results[0]) == Placement.whole(op.results[0].type)
         else:
             full = filter(self.splits.is_full, operands)
             is_said = all(not rank(value) or value in self._said_to_be_whole for value in full)
@@ -160,8 +160,6 @@ class FullValues:
             self._refuse_effect(op)
         elif is_hint(op):
             self.splits.join(op.operands[0], op.results[0], op)
-            if op in self.splits.hints:
-                self.splits.hint(op.results[0], self.splits.hints[op])
         elif op.name == "stablehlo.optimization_barrier":
             for k, value in enumerate(op.operands):
                 self.splits.join_operand(op, k, value, op.results[k])

@@ -99,7 +99,7 @@ class ImportCustomCalls(ImportPass):
         )
         mesh = Mesh(free_symbol(copy, mesh.symbol), mesh.axes)
         manual = _manual_axes(outer, mesh, main)
-        hints = _hints(main, mesh)
+        hints = _hints(main, mesh, manual)
         crossings = _open(outer, mesh)
         violations = name_positions(_seeds(copy, positions, nested, mesh), mesh, manual)
         violations += to_body_form(collectives, mesh)
@@ -187,26 +187,26 @@ def _manual_axes(outer: Sequence[ShardingCall], mesh: Mesh, main: func.FuncOp) -
     return next((axes for axes in found if axes is not None), mesh.names)
 
 
-def _hints(main: func.FuncOp, mesh: Mesh) -> dict[Value | ir.Operation, Placement]:
+def _hints(main: func.FuncOp, mesh: Mesh, manual: Sequence[str]) -> dict[Value, Placement]:
     """How values outside of regions should be split where no region says it."""
-    found: dict[Value | ir.Operation, Placement] = {}
+    found: dict[Value, Placement] = {}
 
-    def add(key: Value | ir.Operation, type_: ir.Type, text: ir.Attribute) -> None:
+    def add(value: Value, text: ir.Attribute) -> None:
         sharding = read_hlo_sharding(ir.StringAttr(text).value)
-        if isinstance(sharding, str) or sharding.is_in_region or is_token(type_):
+        if isinstance(sharding, str) or sharding.is_in_region or is_token(value.type):
             return
-        placement = sharding.placement(ir.RankedTensorType(type_).rank, mesh)
-        if placement is not None and placement.block_type(type_, mesh) is not None:
-            found[key] = placement
+        placement = sharding.placement(ir.RankedTensorType(value.type).rank, mesh)
+        if placement is not None and placement.block_type(value.type, mesh) is not None:
+            found[value] = placement.along(manual)
 
     arguments = list(main.entry_block.arguments)
     attributes = value_attributes(main, "arg_attrs", len(arguments))
     for argument, named in zip(arguments, attributes, strict=True):
         if SHARDING in named and isinstance(named[SHARDING], ir.StringAttr):
-            add(argument, argument.type, named[SHARDING])
+            add(argument, named[SHARDING])
     for op in find_ops(main.operation, ["stablehlo.custom_call"]):
         if call_target(op) == "Sharding" and sharding_text(op) is not None:
-            add(op, op.results[0].type, op.attributes[SHARDING])
+            add(op.results[0], op.attributes[SHARDING])
     return found
 
 

@@ -35,7 +35,7 @@ def localize(
     mesh: Mesh,
     crossings: Sequence[Crossing],
     inside: set[ir.Operation],
-    hints: dict[Value | ir.Operation, Placement],
+    hints: dict[Value, Placement],
 ) -> None:
     """Makes @main the program of one device.
 

@@ -103,11 +103,9 @@ def _placement(sharding: sdy.TensorShardingAttr, manual: Sequence[str]) -> Place
     return Placement(dims, Unreduced(axes, reduction))
 
 
-def hints_of(
-    main: func.FuncOp, mesh: Mesh, manual: Sequence[str]
-) -> dict[Value | ir.Operation, Placement]:
+def hints_of(main: func.FuncOp, mesh: Mesh, manual: Sequence[str]) -> dict[Value, Placement]:
     """How the arguments of @main are split where no region says it."""
-    found: dict[Value | ir.Operation, Placement] = {}
+    found: dict[Value, Placement] = {}
     arguments = list(main.entry_block.arguments)
     attributes = value_attributes(main, "arg_attrs", len(arguments))
     for argument, named in zip(arguments, attributes, strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -29,6 +30,10 @@ class Placement:
     @property
     def is_whole(self) -> bool:
         return not any(self.dims) and not self.unreduced.axes
+
+    def along(self, axes: Collection[str]) -> Placement:
+        """The same, without the axes that split dimensions and are not among some."""
+        return replace(self, dims=tuple(tuple(a for a in dim if a in axes) for dim in self.dims))
 
     def block_type(self, full: ir.Type, mesh: Mesh) -> ir.Type | None:
         """The type of one device's block; None if the blocks do not divide the array."""

@@ -26,12 +26,12 @@ class Splits:
     """Joins full values that are split equally, and converts operands where that is impossible.
 
     Attributes:
-      hints: what ops and arguments say about how their value may be split.
+      hints: how results of hints and arguments of @main may be split.
       blocks: the values of one device.
       conversions: ops from a full value to the same, split in another way.
     """
 
-    hints: dict[Value | ir.Operation, Placement]
+    hints: dict[Value, Placement]
     blocks: set[Value] = field(default_factory=set)
     violations: list[Violation] = field(default_factory=list)
     conversions: list[ir.Operation] = field(default_factory=list)
@@ -59,10 +59,7 @@ class Splits:
     def add(self, value: Value) -> None:
         """Takes up a full value."""
         if self._classes.add(value) and value in self.hints:
-            self.hint(value, self.hints[value])
-
-    def hint(self, value: Value, hint: Placement) -> None:
-        self._classes.hint(value, hint)
+            self._classes.hint(value, self.hints[value])
 
     def join_operand(self, op: ir.Operation, k: int, value: Value, full: Value) -> None:
         """Operand `k` of `op` is split as `full` is."""

@@ -192,6 +192,22 @@ def test_constants_whose_split_the_module_names(partitioner):
     np.testing.assert_array_equal(module.compile()(x)[0], factors * x)
 
 
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_shardings_over_automatic_axes_outside_of_the_body(partitioner):
+    rows, columns = NamedSharding(MESH, P("i")), NamedSharding(MESH, P("j"))
+
+    def f(x, y):
+        specs = {"mesh": MESH, "in_specs": P("i"), "out_specs": P("i"), "axis_names": {"i"}}
+        return jax.shard_map(lambda b: b * lax.axis_index("i"), **specs)(x), y * 2
+
+    x = jnp.arange(64.0).reshape(8, 8)
+    with jax_partitioner(partitioner):
+        text = jax.jit(f, in_shardings=(rows, columns)).lower(x, x).as_text()
+    module = import_module(text, axes={"i": 4, "j": 2} if partitioner == "gspmd" else None)
+    for found, expected in zip(module.compile()(x, x), jax.jit(f)(x, x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_how_the_caller_splits_an_argument_along_automatic_axes():
     """The body form has the manual axes only, and XLA would take the block for a whole row."""
     spec = NamedSharding(MESH, P("i", "j"))
