@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from shmap_passes import Diagnostic
 
+from .split_input import lines_of
+
 _EXPECTATION = re.compile(
     r"expected-(?P<severity>error|warning|remark|note)(?P<regex>-re)?"
     r"[ \t]*(?:@(?P<where>[+-]\d+|above|below|unknown))?"
@@ -67,7 +69,7 @@ def mismatches(source: str, found: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 
 def _expectations(source: str, complaints: list[Diagnostic]) -> Iterator[Expectation]:
-    for number, line in enumerate(source.splitlines(), start=1):
+    for number, line in enumerate(lines_of(source), start=1):
         match = _EXPECTATION.search(line)
         if match is None:
             if _ATTEMPT.search(line):

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from shmap_passes import Diagnostic
 
+from .split_input import lines_of
+
 
 def report(diagnostics: Sequence[Diagnostic], name: str, source: str) -> None:
     """Prints diagnostics, each with the line of `source` that it is about.
@@ -17,7 +19,7 @@ def report(diagnostics: Sequence[Diagnostic], name: str, source: str) -> None:
       name: of the input, for positions in it.
       source: the text of the module.
     """
-    lines = source.splitlines()
+    lines = lines_of(source)
     for diagnostic in diagnostics:
         for part in (diagnostic, *diagnostic.notes):
             print(_line(part, name), file=sys.stderr)

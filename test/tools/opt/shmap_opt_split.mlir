@@ -1,4 +1,4 @@
-// Each module is on its own; places count from the top of the file.
+// Each module is on its own; places count from the top of the file. A line separator,  , ends no line.
 // RUN: shmap-opt %s --split-input-file | FileCheck %s
 // RUN: not shmap-opt %s --split-input-file --shmap-verify 2>&1 | FileCheck %s --check-prefix=ERROR
 
