@@ -2,10 +2,11 @@
 
 A collective over a logical axis becomes one over the axes that stand for it: its mesh axes, then
 the vmapped axis of the rest. The rules of `collectives/vmapped_axes.py` divide it in a part on the
-device and a collective over mesh axes. This walk only renames, with six exceptions: a psum of a
-product becomes a contraction; pmax and pmin over mesh axes propagate NaN; small jitted functions
-are inlined; derivative rules of the user's that name logical axes, which JAX traces only when it
-differentiates, are placed then; and so are xmaps inside this one and shard_maps.
+device and a collective over mesh axes. This walk only renames, with seven exceptions: a psum of a
+product becomes a contraction; pmax and pmin over mesh axes propagate NaN; callbacks with effects
+run on one of the devices that compute the same; small jitted functions are inlined; derivative
+rules of the user's that name logical axes, which JAX traces only when it differentiates, are placed
+then; and so are xmaps inside this one and shard_maps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import jax
+import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 from jax.extend import core as jex_core
 
 from shmap_compiler.base.errors import BodyError, Problem
@@ -95,6 +99,12 @@ class Placer(Rewriter):
         return {name: p.size for name, p in self.placements.items()}
 
     @property
+    def _repeating(self) -> tuple[str, ...]:
+        """The manual axes of no logical axis, along which devices compute the same."""
+        used = {a for p in self.placements.values() for a in p.mesh_axes}
+        return tuple(sorted(self.manual - used))
+
+    @property
     def _vmaps(self) -> tuple[tuple[str, int], ...]:
         return tuple((p.vmapped, p.local) for p in self.placements.values() if p.vmapped)
 
@@ -153,6 +163,8 @@ class Placer(Rewriter):
             return [
                 self._deferred(eqn, placed_call(eqn, self.who, self.sizes, self._vmaps, self.run))
             ]
+        if name in _WITH_EFFECTS and self._repeating:
+            return [self._deferred(eqn, partial(_WITH_EFFECTS[name], eqn, self._repeating))]
         if not jaxprs_in(eqn.params):
             self._refuse_unknown(eqn)
         placed = super().equation(eqn, names)
@@ -276,6 +288,40 @@ class Placer(Rewriter):
                 env.update(zip(eqn.outvars, results, strict=True))
         return [read(v) for v in inner.outvars]
 
+
+def _shown_once(eqn: Eqn, repeating: Sequence[str], *operands: AnyValue) -> list[AnyValue]:
+    """Calls back on the first of the devices that compute the same."""
+
+    def show(*operands: AnyValue) -> None:
+        eqn.primitive.bind(*operands, **eqn.params)
+
+    lax.cond(lax.axis_index(repeating) == 0, show, lambda *_: None, *operands)
+    return []
+
+
+def _called_once(eqn: Eqn, repeating: Sequence[str], *operands: AnyValue) -> list[AnyValue]:
+    """The same for a callback with results, which this device sends to the others.
+
+    All of them call back, because JAX does not vmap a cond whose branch does.
+    """
+    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+
+    def call(is_first: AnyValue, *operands: AnyValue) -> Sequence[AnyValue]:
+        if is_first:
+            return eqn.params["callback"](*operands)
+        return [np.zeros(t.shape, t.dtype) for t in types]
+
+    is_first = lax.axis_index(repeating) == 0
+    results = io_callback(call, types, is_first, *operands, ordered=eqn.params["ordered"])
+    return [lax.pbroadcast(x, repeating, 0) for x in results]
+
+
+_WITH_EFFECTS = {
+    "debug_callback": _shown_once,
+    "debug_print": _shown_once,
+    "io_callback": _called_once,
+}
+"""By the names of JAX's primitives for callbacks that must not be repeated."""
 
 _deferred_p = jex_core.Primitive("xmap_deferred")
 """Stands for an equation that is computed where the program is evaluated, by the function `fun`."""

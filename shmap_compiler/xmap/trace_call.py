@@ -21,6 +21,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import type_of
+from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.xmap import named_shapes
 from shmap_compiler.xmap.arguments import check_results, no_array, shadows, wrong_rank
@@ -158,8 +159,8 @@ def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
 
 
 def _calls_back(jaxpr: Jaxpr) -> bool:
-    """Whether a program computes values in Python, which XLA supports if all axes are manual."""
-    return any(eqn.primitive.name == "pure_callback" for eqn in all_equations(jaxpr))
+    """Whether a program calls into Python, which XLA supports if all axes are manual."""
+    return any(is_callback(eqn.primitive) for eqn in all_equations(jaxpr))
 
 
 def _body_mesh(found: AnyMesh | None, used: set[str]) -> AbstractMesh:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 from named_programs import LINE, SQUARE
 
@@ -365,3 +366,24 @@ def test_calls_back_on_a_mesh_with_other_axes(place):
     with shmap_compiler.mesh(np.array(jax.devices()).reshape(2, 2, 2), ("x", "y", "z")):
         for call in f, jax.jit(f), lambda x: f.lower(x).compile()(x):
             assert_close(call(X), (2 * X, 2 * X.sum(0), 3 * np.tile(X, 2)))
+
+
+@everywhere
+def test_callbacks_with_effects_are_called_once_for_each_position(place):
+    resources, _ = PLACES[place]
+    seen, shown = [], []
+
+    def tripled(x):
+        seen.append(float(x))
+        return 3 * np.asarray(x)
+
+    def body(x):
+        jax.debug.callback(lambda x: shown.append(float(x)), x)
+        jax.debug.print("{}", x)
+        return io_callback(tripled, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    f = xmap(body, ["i"], ["i"], axis_resources=resources)
+    with shmap_compiler.mesh(np.array(jax.devices()).reshape(2, 2, 2), ("x", "y", "z")):
+        assert_close(f(X[:, 0]), 3 * X[:, 0])
+    jax.effects_barrier()
+    assert sorted(seen) == sorted(shown) == sorted(X[:, 0].tolist())
