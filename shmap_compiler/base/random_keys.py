@@ -20,10 +20,10 @@ def as_data(value: AnyValue) -> AnyValue:
 
 def as_keys(data: AnyValue, type_: Leaf) -> AnyValue:
     """The random keys that are made of numbers; the numbers, if the type is not that of keys."""
-    return jax.random.wrap_key_data(data, impl=_implementation(type_)) if is_key(type_) else data
+    return jax.random.wrap_key_data(data, impl=implementation(type_)) if is_key(type_) else data
 
 
-def _implementation(leaf: Leaf) -> str:
+def implementation(leaf: Leaf) -> str:
     """The name of the generator of a type of random keys, such as `key<fry>`."""
     tag = str(leaf.dtype).removeprefix("key<").removesuffix(">")
     return {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}.get(tag, tag)

@@ -2,11 +2,12 @@
 
 A collective over a logical axis becomes one over the axes that stand for it: its mesh axes, then
 the vmapped axis of the rest. The rules of `collectives/vmapped_axes.py` divide it in a part on the
-device and a collective over mesh axes. This walk only renames, with seven exceptions: a psum of a
+device and a collective over mesh axes. This walk only renames, with eight exceptions: a psum of a
 product becomes a contraction; pmax and pmin over mesh axes propagate NaN; callbacks with effects
-run on one of the devices that compute the same; small jitted functions are inlined; derivative
-rules of the user's that name logical axes, which JAX traces only when it differentiates, are placed
-then; and so are xmaps inside this one and shard_maps.
+run on one of the devices that compute the same; generators that draw batches from one key draw for
+each key; small jitted functions are inlined; derivative rules of the user's that name logical axes,
+which JAX traces only when it differentiates, are placed then; and so are xmaps inside this one and
+shard_maps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
+import jax.custom_batching
 import numpy as np
 from jax import lax
 from jax.experimental import io_callback
@@ -33,6 +35,7 @@ from shmap_compiler.base.jax_compat import (
     program_of_equations,
     trace_in_scope,
 )
+from shmap_compiler.base.random_keys import implementation, is_key
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AnyValue, Atom, Effect, Eqn, Jaxpr
 from shmap_compiler.collectives.jax_params import named_axes
@@ -137,7 +140,7 @@ class Placer(Rewriter):
         return [
             position
             for position, eqn in enumerate(eqns)
-            if eqn.effects or _has_axes(eqn) or id(eqn) in self._dropped
+            if eqn.effects or _has_axes(eqn) or id(eqn) in self._dropped or _draws_batches(eqn)
         ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
@@ -163,6 +166,8 @@ class Placer(Rewriter):
             return [
                 self._deferred(eqn, placed_call(eqn, self.who, self.sizes, self._vmaps, self.run))
             ]
+        if _draws_batches(eqn):
+            return [self._deferred(eqn, _one_key_at_a_time(eqn))] if self.vmapped else [eqn]
         if name in _WITH_EFFECTS and self._repeating:
             return [self._deferred(eqn, partial(_WITH_EFFECTS[name], eqn, self._repeating))]
         if not jaxprs_in(eqn.params):
@@ -287,6 +292,30 @@ class Placer(Rewriter):
                 results = eqn.params["fun"](*map(read, eqn.invars))
                 env.update(zip(eqn.outvars, results, strict=True))
         return [read(v) for v in inner.outvars]
+
+
+def _draws_batches(eqn: Eqn) -> bool:
+    """Whether vmap makes another random draw of it, of all keys at once, by the first key."""
+    if eqn.primitive is lax.rng_bit_generator_p:
+        return True
+    if eqn.primitive.name not in _DRAWS:
+        return False
+    key = eqn.invars[0].aval
+    return is_key(key) and implementation(key) != "threefry2x32"
+
+
+def _one_key_at_a_time(eqn: Eqn) -> Deferred:
+    """A random draw that is the same for a key whatever other keys a device has."""
+
+    def draw(*operands: AnyValue) -> list[AnyValue]:
+        drawn = eqn.primitive.bind(*operands, **eqn.params)
+        return list(drawn) if eqn.primitive.multiple_results else [drawn]
+
+    return jax.custom_batching.sequential_vmap(draw)
+
+
+_DRAWS = ("random_bits", "random_split", "random_fold_in", "random_gamma")
+"""Names of JAX's primitives whose numbers are those of the generator of a key."""
 
 
 def _shown_once(eqn: Eqn, repeating: Sequence[str], *operands: AnyValue) -> list[AnyValue]:

@@ -234,6 +234,30 @@ def test_samples_do_not_depend_on_resources(place):
     assert len(np.unique(found[0])) == 32
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("resource", [(), "x", ("x", "y"), ("y", "x"), SerialLoop(4)], ids=repr)
+def test_generators_of_batches_draw_for_each_key(impl, resource):
+    """JAX's vmap draws all numbers from the first key."""
+    key = jax.random.key(0, impl=impl)
+    keys = jax.random.wrap_key_data(jnp.arange(64, dtype=jnp.uint32).reshape(16, 4), impl=impl)
+
+    def draw(key):
+        return (
+            jax.random.normal(key, (2,)),
+            jax.random.uniform(jax.random.split(key)[1]),
+            jax.random.gamma(key, 2.0),
+            lax.rng_bit_generator(jax.random.key_data(key), (2,))[1],
+        )
+
+    def fun(key_of_row, k):
+        return draw(key_of_row), draw(jax.random.fold_in(key, k))
+
+    f = xmap(fun, ["i"], ["i", ...], axis_resources={"i": resource}, mesh=SQUARE)
+    folded = [jax.random.fold_in(key, k) for k in range(16)]
+    want = [(draw(keys[k]), draw(folded[k])) for k in range(16)]
+    assert_close(f(keys, jnp.arange(16)), jax.tree.map(lambda *rows: np.stack(rows), *want))
+
+
 def test_equal_shapes_have_equal_samples():
     def fun(x):
         shapes = named.NamedShape(i=16, j=3), named.NamedShape(j=3, i=16)
