@@ -20,6 +20,7 @@ from jax.extend import source_info_util
 from jax.interpreters import batching
 
 from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.jax_compat import explicit_axes, mesh_in_scope
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.collectives import COLLECTIVES, JAX_FORMS, JaxForm
@@ -73,7 +74,10 @@ def _batch(primitive, form, ordinary, axis_data, args, dims, **params):
     mesh_axes = axis_data.name.mesh_axes if isinstance(axis_data.name, SplitName) else ()
     is_whole = params.get("axis_index_groups") is None  # JAX refuses groups of a vmapped axis
     is_right = form.jax_batches and (form.jax_batches_equal or None not in dims)
-    alone = len(named) == 1 and not mesh_axes and is_right and is_whole
+    # JAX makes a reduction over a dimension of it, and does not lower that beside Explicit axes.
+    mesh = mesh_in_scope()
+    is_lowered = "axes" not in params or mesh is None or not explicit_axes(mesh)
+    alone = len(named) == 1 and not mesh_axes and is_right and is_whole and is_lowered
     if who is None or axis_data.name not in named or alone:
         return ordinary(axis_data, args, dims, **params)
     place = named.index(axis_data.name)

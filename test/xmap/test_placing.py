@@ -255,6 +255,21 @@ def test_explicit_meshes_and_set_mesh():
         np.testing.assert_allclose(jax.jit(f)(x), x / x.sum(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("resources", [{}, {"i": "x"}])
+def test_reductions_of_products_beside_explicit_axes(resources):
+    x, y = X[..., :3], X[0, :, :3]
+
+    def fun(x, y):
+        return lax.psum(x * y, "i"), lax.pmax(x * y, "i")
+
+    in_axes = (["i", "j", ...], ["j", ...])
+    f = xmap(fun, in_axes, ["j", ...], axis_resources=resources)
+    with jax.set_mesh(jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)):
+        total, largest = f(x, y)
+    np.testing.assert_allclose(total, (x * y).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(largest, (x * y).max(0), rtol=1e-5)
+
+
 def test_rules_of_the_users_that_name_axes():
     """JAX traces them when it differentiates, when logical axes are placed already."""
 
