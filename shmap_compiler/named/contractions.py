@@ -106,7 +106,7 @@ xeinsum = einsum
 """The name that `jax.lax` had for `einsum` with named axes."""
 
 
-def _summed(x: AnyValue, names: tuple[str, ...]) -> AnyValue:
+def _summed(x: AnyValue, names: tuple[AnyValue, ...]) -> AnyValue:
     """The sum over named axes; of booleans, whether any is true, as over dimensions."""
     if not names:
         return x
