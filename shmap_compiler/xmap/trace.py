@@ -17,6 +17,8 @@ from shmap_compiler.base.errors import BodyError, Problem, ShmapError, UnknownAx
 from shmap_compiler.base.jax_compat import (
     closes_over_explicit,
     constants_to_inputs,
+    is_of_other_mesh,
+    mesh_in_scope,
     trace_in_scope,
     type_on_mesh,
     varying_type,
@@ -82,12 +84,22 @@ def trace_named(
     def inner_types(mesh: AbstractMesh) -> list[Aval]:
         return [_inner_type(t, m, mesh) for t, m in zip(types, mappings, strict=True)]
 
-    def untyped():
+    def untyped_on(mesh: AbstractMesh) -> Jaxpr:
         def trace(fun: Function, types: Sequence[Aval]) -> Jaxpr:
             return trace_in_scope(fun, tuple(sizes.items()), types)
 
-        with varying_types(False), jax.sharding.use_abstract_mesh(scope.mesh):
-            return with_custom_vjp(trace(traced, inner_types(scope.mesh)), trace)
+        with varying_types(False), jax.sharding.use_abstract_mesh(mesh):
+            return with_custom_vjp(trace(traced, inner_types(mesh)), trace)
+
+    def untyped():
+        around = mesh_in_scope()
+        try:
+            return untyped_on(scope.mesh)
+        except ValueError as error:
+            if not (scope.outer and around and is_of_other_mesh(error)):
+                raise
+        # It closes over values of an enclosing xmap, in which fewer mesh axes are manual.
+        return retyped(untyped_on(around), around, scope.mesh)
 
     def typed():
         """The same on a mesh of the logical axes, whose types give inner derivatives a meaning."""

@@ -111,6 +111,28 @@ def test_in_another_xmap(outer, inner):
     assert_close(jax.vmap(f)(x[None]), want(x)[None])
 
 
+@pytest.mark.parametrize("outer", [(), "x", ("x", "y")], ids=str)
+def test_in_another_xmap_whose_values_it_closes_over(outer):
+    x, y = X[:4], X[4:6]
+
+    def row(x):
+        def total(y):
+            whole = jnp.where(x > 0, jax.nn.relu(x), 0.0) * y
+            return lax.psum(whole, ("j", "i")), lax.psum(doubled_with_a_total_cotangent(whole), "j")
+
+        return xmap(total, ["j", ...], [...], axis_resources={"j": "z"})(y)
+
+    f = xmap(row, ["i", ...], ([...], ["i", ...]), axis_resources={"i": outer})
+    want = x.sum(0) * y.sum(0), 2 * x * y.sum(0)
+    with shmap_compiler.mesh(np.array(jax.devices()).reshape(2, 2, 2), ("x", "y", "z")):
+        for call in f, jax.jit(f):
+            assert_close(call(x), want)
+        first = jax.grad(lambda x: (f(x)[0] ** 2).sum())(x)
+        second = jax.grad(lambda x: f(x)[1].sum())(x)
+    assert_close(first, jax.grad(lambda x: ((x.sum(0) * y.sum(0)) ** 2).sum())(x))
+    assert_close(second, np.broadcast_to(4 * y.sum(0), x.shape))
+
+
 def test_shadowed_names_and_derivatives_of_inner_mesh_axes_are_rejected():
     def same(x):
         return xmap(lambda y: y, ["i", ...], ["i", ...])(x)
