@@ -12,6 +12,7 @@ from shmap_passes.overlap.choose.chosen_forms import recording
 
 from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.jax_compat import in_scope_if_abstract
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.untyped import Wrapped
 from shmap_compiler.base.values import having
@@ -63,6 +64,7 @@ def lower_for(
         lowering_with(options),
         recording() as chosen,
         having(signature.in_types),
+        in_scope_if_abstract(graph.mesh),
     ):
         jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
     module = jax_lowered.compiler_ir("stablehlo")

@@ -780,6 +780,13 @@ def test_no_devices_in_scope():
         assert jax_compat.concrete_mesh_in_scope() == MESH
 
 
+def test_in_scope_if_abstract():
+    with jax_compat.in_scope_if_abstract(MESH.abstract_mesh):
+        assert jax_compat.mesh_in_scope() == MESH.abstract_mesh
+    with jax_compat.in_scope_if_abstract(MESH):
+        assert jax_compat.mesh_in_scope() is None
+
+
 def test_lowering_config():
     before = jax_compat.lowering_config()
     assert hash(before) == hash(jax_compat.lowering_config())

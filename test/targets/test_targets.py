@@ -190,6 +190,32 @@ def test_mesh_may_be_smaller_than_what_is_here():
     np.testing.assert_array_equal(mapped(mesh).lower(A, B).compile("local")(A, B), A @ B)
 
 
+WITHOUT_USED_INPUTS = pytest.mark.parametrize("args", [(), (A,)], ids=["no_inputs", "unused"])
+
+
+def lowered_positions(args, partitioner):
+    """A program of a mesh without devices, all of whose axes are Explicit, that uses no inputs."""
+    mesh = AbstractMesh((4, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+    fun = shard_map(lambda *_: lax.axis_index("i")[None], mesh=mesh, in_specs=P(), out_specs=P("i"))
+    return fun.lower(*args, partitioner=partitioner)
+
+
+@for_both_partitioners
+@WITHOUT_USED_INPUTS
+def test_explicit_meshes_without_devices_need_no_inputs(args, partitioner):
+    lowered = lowered_positions(args, partitioner)
+    assert lowered.portable("tpu").platform == "tpu"
+    for executable in (lowered.compile("cpu:8"), lowered.portable("cpu").compile("cpu:8")):
+        np.testing.assert_array_equal(executable(*args), np.arange(4))
+
+
+@needs_tpu_compiler
+@WITHOUT_USED_INPUTS
+def test_explicit_meshes_without_inputs_are_compiled_for_other_devices(args):
+    compiled = lowered_positions(args, "gspmd").compile("tpu:v5e:2x4")
+    assert "num_partitions=8" in compiled.as_text()
+
+
 def test_other_devices_than_those_of_the_mesh():
     last = jax.sharding.Mesh(np.array(jax.devices()[4:]).reshape(2, 2), ("i", "j"))
     lowered = mapped(last).lower(A, B)

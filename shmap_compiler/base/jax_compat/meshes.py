@@ -91,6 +91,15 @@ def no_mesh() -> contextlib.AbstractContextManager[object]:
     return jax.sharding.use_abstract_mesh(_EMPTY_MESH)
 
 
+def in_scope_if_abstract(mesh: AnyMesh) -> contextlib.AbstractContextManager[object]:
+    """A context for lowering for a mesh without devices.
+
+    Otherwise JAX finds out the number of devices from arguments, of which there may be none.
+    """
+    is_abstract = isinstance(mesh, AbstractMesh)
+    return jax.sharding.use_abstract_mesh(mesh) if is_abstract else contextlib.nullcontext()
+
+
 def no_devices_in_scope() -> contextlib.AbstractContextManager[object]:
     """A context in which programs may run on any devices, as outside of `jax.set_mesh`."""
     return jax.set_mesh(Mesh(np.empty((), object), ()))
