@@ -15,7 +15,7 @@ from shmap_compiler.artifacts import is_same_in_file, write_executable, write_fi
 from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetTypeError
-from shmap_compiler.base.jax_compat import reductions, type_reductions
+from shmap_compiler.base.jax_compat import reductions, setting, type_reductions
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import having, is_same_value
 from shmap_compiler.explain import Explanation, explain
@@ -268,5 +268,8 @@ def _found(x: object) -> str:
         return f"a value being traced, {specs.show_type(x.aval)}"
     try:
         return specs.show_type(jax.typeof(x))
-    except (TypeError, OverflowError):
+    except OverflowError:
+        bits = 64 if setting("jax_enable_x64") else 32
+        return f"{show_value(x)} that {bits} bits do not hold"
+    except TypeError:
         return f"{show_type_of(x)}, which is not an array"

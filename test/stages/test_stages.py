@@ -333,6 +333,17 @@ def test_python_and_numpy_scalars():
     np.testing.assert_array_equal(executable(A, np.float32(3)), 3 * A)
 
 
+def test_refuses_integers_that_no_type_holds():
+    executable = shard_map(lambda s: s, mesh=MESH, in_specs=P(), out_specs=P()).lower(3).compile()
+    with pytest.raises(TargetTypeError, match="1099511627776, an int that 32 bits do not hold"):
+        executable(2**40)
+    with (
+        jax.enable_x64(True),
+        pytest.raises(TargetTypeError, match="an int that 64 bits do not hold"),
+    ):
+        executable(2**70)
+
+
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "key<fry>"])
 def test_result_without_elements(partitioner, dtype):
