@@ -55,6 +55,11 @@ def is_hashable(value: object) -> bool:
     return True
 
 
+def is_compared_by_identity(value: object) -> bool:
+    """Whether `is_same_value` holds for one object only, as for arrays and most functions."""
+    return not is_hashable(value) or type(value).__eq__ is object.__eq__
+
+
 def is_same_value(found: object, expected: object) -> bool:
     """Whether a program that was made for one static value is valid for another."""
     if found is expected:

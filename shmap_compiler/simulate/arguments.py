@@ -9,7 +9,7 @@ import jax
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, SimulationError
 from shmap_compiler.base.untyped import AnyValue
-from shmap_compiler.base.values import is_same_value
+from shmap_compiler.base.values import is_compared_by_identity, is_same_value
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.simulate.simulation import Simulation
@@ -42,12 +42,16 @@ def flat_inputs(signature: Signature, args: Sequence[AnyValue]) -> list[AnyValue
             "pass the arguments given to lower(), or lower again",
         )
         raise SimulationError(signature.who, [problem])
-    needed = "the value for which the program was lowered"
     problems = [
-        Problem(path, show_value(leaves[position]), f"{show_value(value)}, {needed}", "lower again")
+        Problem(path, show_value(leaves[position]), _needed(value), "lower again")
         for position, path, value in signature.static
         if not is_same_value(leaves[position], value)
     ]
     if problems:
         raise SimulationError(signature.who, problems)
     return [*signature.constants, *signature.select(leaves)]
+
+
+def _needed(value: object) -> str:
+    kind = "same object" if is_compared_by_identity(value) else "value"
+    return f"{show_value(value)}, the {kind} for which the program was lowered"

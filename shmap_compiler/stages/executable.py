@@ -17,7 +17,7 @@ from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetTypeError
 from shmap_compiler.base.jax_compat import reductions, setting, type_reductions
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree, TreeDef
-from shmap_compiler.base.values import having, is_same_value
+from shmap_compiler.base.values import having, is_compared_by_identity, is_same_value
 from shmap_compiler.explain import Explanation, explain
 from shmap_compiler.records.loaded_program import LoadedProgram
 
@@ -183,12 +183,7 @@ class Executable(LoadedProgram):
             if sharding.spec.unreduced and type_reductions(x) != reductions(sharding.spec)
         ]
         problems += [
-            Problem(
-                path,
-                show_value(leaves[position]),
-                f"{show_value(value)}, for which this executable was compiled",
-                "pass the value given to lower(), or lower and compile for the other one",
-            )
+            _other_value(path, leaves[position], value)
             for position, path, value in self.signature.static
             if not is_same_value(leaves[position], value)
         ]
@@ -259,6 +254,20 @@ def _placed(x: AnyValue, type_: Aval, sharding: NamedSharding) -> jax.Array:
         return x
     with having([type_]):
         return jax.device_put(x, sharding)
+
+
+def _other_value(path: str, found: object, value: object) -> Problem:
+    """What is wrong with an argument without spec."""
+    needed = f"{show_value(value)}, for which this executable was compiled"
+    if type(found) is type(value) and is_compared_by_identity(value):
+        return Problem(
+            path,
+            f"{show_value(found)}, but not the object given to lower()",
+            f"{needed}: the same object",
+            "pass the object given to lower(); or, if it is an array, lower with a spec for it",
+        )
+    fix = "pass the value given to lower(), or lower and compile for the other one"
+    return Problem(path, show_value(found), needed, fix)
 
 
 def _found(x: object) -> str:

@@ -321,6 +321,25 @@ def test_static_numpy_scalars_are_compared_by_value():
             executable(A, type(number)(5))
 
 
+@pytest.mark.parametrize(
+    "make", [lambda: np.ones(4), lambda: jnp.ones(4), lambda: {1}, object, lambda: lambda: 0]
+)
+def test_static_objects_without_equality_must_be_the_same(make):
+    given = make()
+    mapped = shard_map(lambda x, _: x, mesh=MESH, in_specs=(P("i"), None), out_specs=P("i"))
+    lowered = mapped.lower(A, given)
+    executable = lowered.compile()
+    np.testing.assert_array_equal(executable(A, given), A)
+    with pytest.raises(
+        TargetTypeError, match=r"(?s)not the object given to lower.*: the same object"
+    ):
+        executable(A, make())
+    with pytest.raises(TargetTypeError, match=r"found: *'text', a str\n.* was compiled\n"):
+        executable(A, "text")
+    with pytest.raises(SimulationError, match="the same object for which the program was lowered"):
+        lowered.simulate(A, make())
+
+
 def test_compiled_from_types_only():
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (A, B)]
     np.testing.assert_array_equal(MATMUL.lower(*types).compile()(A, B), A @ B)
