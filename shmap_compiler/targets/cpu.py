@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class CpuTarget(Target):
     @classmethod
     def read(cls, text: str) -> CpuTarget | Problem:
         count = text.partition(":")[2]
-        if count.isdecimal() and len(count) < 10 and int(count) > 0:
+        if re.fullmatch("[1-9][0-9]{0,8}", count):
             return cls(text, int(count))
         return Problem(
             f"target {text!r}",

@@ -121,7 +121,7 @@ class GpuTarget(Target):
 
     @classmethod
     def read(cls, text: str) -> GpuTarget | Problem:
-        match = re.fullmatch(r"gpu:(\w+):(?:([1-9]\d{0,8})x)?([1-9]\d{0,8})", text)
+        match = re.fullmatch(r"gpu:(\w+):(?:([1-9][0-9]{0,8})x)?([1-9][0-9]{0,8})", text)
         if match is None or match[1] not in MODELS:
             return Problem(
                 f"target {text!r}",

@@ -25,6 +25,9 @@ from shmap_compiler.targets.target import Target
 
 Shape = tuple[int, ...]
 
+_SIZE = "(?:0|[1-9][0-9]{0,8})"
+"""A size in the text of a target, which is written in one way only."""
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -127,7 +130,7 @@ class TpuTarget(Target):
 
     @classmethod
     def read(cls, text: str) -> TpuTarget | Problem:
-        match = re.fullmatch(r"tpu:(\w+):(\d{1,9}(?:x\d{1,9})*)", text)
+        match = re.fullmatch(rf"tpu:(\w+):({_SIZE}(?:x{_SIZE})*)", text)
         if match is None or match[1] not in GENERATIONS:
             return _unreadable(text)
         target = cls(text, match[1], tuple(map(int, match[2].split("x"))))
