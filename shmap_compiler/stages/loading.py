@@ -39,7 +39,8 @@ def load(path: str | Path, *, kind: str | None = None) -> Portable | Executable:
 
     A compiled program is stored as a pickle, which can run any code: load such files only from
     sources you trust. With `kind="portable"` nothing is unpickled, and files of another kind are
-    rejected.
+    rejected. The readers of MLIR and XLA, which are written in C++, can still end the process on a
+    forged module.
 
     Args:
       path: The file.
