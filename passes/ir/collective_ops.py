@@ -16,6 +16,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from .analyses import analysis
 from .find_ops import find_ops
 from .memoize import memoized
+from .types import element_of
 from .unverified import strings
 
 AXIS_INDEX = "shmap.axis_index"
@@ -33,6 +34,7 @@ GROUPS = "replica_groups"
 PAIRS = "source_target_pairs"
 CHANNEL_HANDLE = "channel_handle"
 
+_REDUCING = (ALL_REDUCE, REDUCE_SCATTER)
 _COMBINING = frozenset(
     f"stablehlo.{name}" for name in ("add", "and", "maximum", "minimum", "multiply", "or", "xor")
 )
@@ -152,11 +154,14 @@ def lists_one_replica(op: ir.Operation, groups: list[list[int]]) -> bool:
 
 
 def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
-    """The mesh axes of an op with one operand and groups over whole axes; else None.
+    """The mesh axes of an op with one operand, of its element type, and groups over whole axes.
 
-    This is the form that emission gives to every collective without `axis_index_groups`.
+    None for any other. This is the form that emission gives to every collective without
+    `axis_index_groups`.
     """
     groups = op.attributes.get(GROUPS)
+    if op.name in _REDUCING and element_of(op.operands[0]) != element_of(op.results[0]):
+        return None  # it promotes the elements before it reduces them
     return None if groups is None or len(op.operands) != 1 else _whole_axes(groups)
 
 

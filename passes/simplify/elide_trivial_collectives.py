@@ -7,7 +7,7 @@ Before:  %1 = "stablehlo.all_reduce"(%0) <{replica_groups = ...axes = ["j"]}> ..
          return %1
 After:   return %0
 Needs:   what shmap-verify accepts.
-Leaves:  no collective over groups of one device.
+Leaves:  no collective over groups of one device, unless it promotes its operand to another type.
 """
 
 from __future__ import annotations
@@ -34,12 +34,19 @@ class ElideTrivialCollectives(Pass):
 
     def run(self, module: ModuleOp) -> bool:
         mesh = read_body_form(module).mesh
-        trivial = [op for op in collectives_of(module) if _is_identity(op, mesh)]
+        trivial = [
+            op for op in collectives_of(module) if _keeps_types(op) and _is_identity(op, mesh)
+        ]
         for op in trivial:
             for result, operand in zip(op.results, op.operands, strict=True):
                 result.replace_all_uses_with(operand)
             op.erase()
         return bool(trivial)
+
+
+def _keeps_types(op: ir.Operation) -> bool:
+    """Whether the results have the types of the operands; a reduction may promote elements."""
+    return [value.type for value in op.operands] == [value.type for value in op.results]
 
 
 def _is_identity(op: ir.Operation, mesh: Mesh) -> bool:

@@ -61,4 +61,5 @@ def _key(op: ir.Operation) -> Hashable | None:
     if combine is None:
         return None
     attributes = frozenset((name, op.attributes[name]) for name in op.attributes)
-    return op.name, op.block, tuple(op.operands), attributes, combine
+    types = tuple(result.type for result in op.results)
+    return op.name, op.block, tuple(op.operands), attributes, combine, types

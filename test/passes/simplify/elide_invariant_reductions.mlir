@@ -492,3 +492,19 @@ module @a_sum_in_an_old_form {
     return %0 : tensor<4xf32>
   }
 }
+
+// -----
+
+// CHECK-LABEL: module @a_sum_that_promotes_its_elements_stays
+module @a_sum_that_promotes_its_elements_stays {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK: "stablehlo.all_reduce"(%arg0)
+  func.func public @main(%x: tensor<4xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xbf16>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}

@@ -98,4 +98,15 @@ module {
     %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0], [1]]> : tensor<2x1xi64>, use_global_device_ids}> : (tensor<4xf32>) -> tensor<4xf32>
     return %0 : tensor<4xf32>
   }
+
+  // CHECK-LABEL: func.func private @a_sum_that_promotes_its_elements_stays
+  func.func private @a_sum_that_promotes_its_elements_stays(%x: tensor<4xbf16>) -> tensor<4xf32> {
+    // CHECK-NEXT: "stablehlo.all_reduce"
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "one">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xbf16>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
 }

@@ -196,4 +196,22 @@ module {
     }) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
     return %1#0, %1#1 : tensor<4xf32>, tensor<4xf32>
   }
+
+  // The inner sum rounds to fewer bits.
+  // CHECK-LABEL: func.func private @a_sum_that_promotes_its_elements_stays
+  func.func private @a_sum_that_promotes_its_elements_stays(%x: tensor<4xbf16>) -> tensor<4xf32> {
+    // CHECK-COUNT-2: "stablehlo.all_reduce"
+    // CHECK: return
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) : (tensor<4xbf16>) -> tensor<4xbf16>
+    %1 = "stablehlo.all_reduce"(%0) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xbf16>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
 }

@@ -84,6 +84,24 @@ module {
     return %0 : tensor<f32>
   }
 
+  // CHECK-LABEL: func.func private @sums_of_which_one_promotes_its_elements
+  func.func private @sums_of_which_one_promotes_its_elements(%x: tensor<4xbf16>) -> (tensor<4xbf16>, tensor<4xf32>) {
+    // CHECK-NEXT: %[[R:.*]] = "stablehlo.all_reduce"
+    // CHECK: %[[S:.*]] = "stablehlo.all_reduce"
+    // CHECK: return %[[R]], %[[S]] :
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
+      %s = stablehlo.add %a, %b : tensor<bf16>
+      stablehlo.return %s : tensor<bf16>
+    }) : (tensor<4xbf16>) -> tensor<4xbf16>
+    %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xbf16>) -> tensor<4xf32>
+    return %0, %1 : tensor<4xbf16>, tensor<4xf32>
+  }
+
   // CHECK-LABEL: func.func private @equal_permutations
   func.func private @equal_permutations(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
     // CHECK-NEXT: %[[R:.*]] = "stablehlo.collective_permute"
