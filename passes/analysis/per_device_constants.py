@@ -16,6 +16,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import indexed_axes, is_axis_index
+from ..ir.constants import integers
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import defining_op
 from ..ir.types import Value
@@ -107,9 +108,8 @@ def _result(
     if op.name == "stablehlo.partition_id":
         return index_along(mesh.names, mesh)
     if op.name == "stablehlo.constant":
-        return np.array(ir.DenseIntElementsAttr(op.attributes["value"])).reshape(
-            [1] * len(mesh.axes)
-        )
+        value = integers(op)
+        return None if value is None else value.reshape([1] * len(mesh.axes))
     if op.name == DYNAMIC_SLICE:
         return _looked_up(op, of)
     compute = _COMPUTE.get(op.name)
@@ -125,10 +125,9 @@ def _looked_up(op: ir.Operation, of: Callable[[Value], np.ndarray | None]) -> np
     table = defining_op(op.operands[0])
     if table is None or table.name != "stablehlo.constant" or len(op.operands) != 2:
         return None
-    index = of(op.operands[1])
-    if index is None:
+    index, values = of(op.operands[1]), integers(table)
+    if index is None or values is None:
         return None
-    values = np.array(ir.DenseIntElementsAttr(table.attributes["value"]))
     return values[np.clip(index, 0, len(values) - 1)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from ..base import PassRefused, Violation
-from ..ir.constants import elements
+from ..ir.constants import elements, integers
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import defining_op
 from ..ir.types import Value
@@ -174,9 +174,9 @@ def _cuts_of_table(table: Value, devices: int) -> Iterator[int]:
         return
     if list(ir.RankedTensorType(table.type).shape) != [devices]:
         return
-    if not isinstance(ir.RankedTensorType(table.type).element_type, ir.IntegerType):
+    numbers = integers(source)
+    if numbers is None:
         return
-    numbers = np.array(ir.DenseIntElementsAttr(source.attributes["value"]))
     changes = np.flatnonzero(numbers != numbers[0])
     if len(changes):
         yield from _dividing(int(changes[0]), devices)

@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects.stablehlo import ComparisonDirectionAttr
 from .types import Value, element_of, shape_of, tensor
 
 
-def constant(value: ir.DenseElementsAttr) -> Value:
+def constant(value: ir.Attribute) -> Value:
     return _built("constant", value.type, [], {"value": value})
 
 

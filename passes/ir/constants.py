@@ -1,8 +1,9 @@
 """Constants of any type. The bindings cannot hold complex numbers, so these are read as text.
 
-elements(op)              the elements of a stablehlo.constant; None if they are complex
+elements(op)              the elements of a stablehlo.constant; None if they cannot be read
 is_splat(op)              whether all are equal
 integer(op)               the integer of a constant without dimensions
+integers(op)              the integers of a constant
 with_type(op, type_)      a constant with as many of these as another type has
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from . import build
@@ -18,15 +20,25 @@ from .types import Value
 
 CONSTANT = "stablehlo.constant"
 _DENSE = re.compile(r"dense<[^>]*>")
+_READ_AS_LIST = (1, 8, 16, 32, 64)
+"""The bindings read single integers of any number of bits, and lists of integers of these."""
 _SHORT = 8
 """Longer lists of elements are left out of a text."""
 
 
 def elements(op: ir.Operation) -> ir.DenseElementsAttr | None:
-    """The elements of a constant; None if they are complex."""
-    if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
+    """The elements of a constant; None if they cannot be read.
+
+    The bindings read neither complex numbers nor a `dense_resource`.
+    """
+    if _is_complex(op):
         return None
-    return ir.DenseElementsAttr(op.attributes["value"])
+    value = op.attributes["value"]
+    return value if isinstance(value, ir.DenseElementsAttr) else None
+
+
+def _is_complex(op: ir.Operation) -> bool:
+    return isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType)
 
 
 def is_splat(op: ir.Operation) -> bool:
@@ -42,9 +54,18 @@ def integer(op: ir.Operation) -> int | None:
     type_ = ir.RankedTensorType(op.results[0].type)
     if type_.rank or not isinstance(type_.element_type, ir.IntegerType):
         return None
-    # As a list, the bindings cannot read elements of all widths, such as of 4 bits.
-    found = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+    listed = elements(op)
+    found = None if listed is None else listed.get_splat_value()
     return int(found.value) if isinstance(found, ir.BoolAttr | ir.IntegerAttr) else None
+
+
+def integers(op: ir.Operation) -> np.ndarray | None:
+    """The integers of a constant, in its shape; None if they cannot be read, or are none."""
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    found = elements(op)
+    if not isinstance(element, ir.IntegerType) or element.width not in _READ_AS_LIST:
+        return None
+    return np.array(found) if isinstance(found, ir.DenseIntElementsAttr) else None
 
 
 def with_type(op: ir.Operation, type_: ir.Type) -> Value:
@@ -57,8 +78,9 @@ def with_type(op: ir.Operation, type_: ir.Type) -> Value:
 
 def for_stablehlo(op: ir.Operation) -> Value:
     """A stablehlo.constant with the elements of a constant of another dialect."""
-    found = elements(op)
-    return _written(op, op.results[0].type) if found is None else build.constant(found)
+    if _is_complex(op):
+        return _written(op, op.results[0].type)
+    return build.constant(op.attributes["value"])
 
 
 def _written(op: ir.Operation, type_: ir.Type) -> Value:

@@ -449,3 +449,37 @@ module @collectives_of_shardy {
     return %0 : tensor<2x8xf32>
   }
 }
+
+// -----
+
+// What a file holds apart from its operations cannot be read: the table stays.
+module @tables_that_cannot_be_read {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @tables_that_cannot_be_read
+  func.func public @main(%x: tensor<4xi32>) -> tensor<4xi32> {
+    // CHECK: %[[WHOLE:.*]] = stablehlo.constant dense_resource<numbers> : tensor<4xi32>
+    // CHECK: stablehlo.dynamic_slice %[[WHOLE]]
+    %whole = stablehlo.constant dense_resource<numbers> : tensor<4xi32>
+    %y = stablehlo.add %x, %whole : tensor<4xi32>
+    %0 = sdy.manual_computation(%y) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<1xi32>) {
+      // CHECK: %[[INDEX:.*]] = stablehlo.custom_call @shmap.axis_index()
+      // CHECK-NEXT: %[[P:.*]] = stablehlo.convert %[[INDEX]] : (tensor<i32>) -> tensor<ui32>
+      // CHECK: %[[TABLE:.*]] = stablehlo.constant dense_resource<numbers> : tensor<4xi32>
+      // CHECK-NEXT: stablehlo.dynamic_slice %[[TABLE]], %[[P]], sizes = [1]
+      %p = stablehlo.partition_id : tensor<ui32>
+      %table = stablehlo.constant dense_resource<numbers> : tensor<4xi32>
+      %k = stablehlo.dynamic_slice %table, %p, sizes = [1] : (tensor<4xi32>, tensor<ui32>) -> tensor<1xi32>
+      %1 = stablehlo.add %b, %k : tensor<1xi32>
+      sdy.return %1 : tensor<1xi32>
+    } : (tensor<4xi32>) -> tensor<4xi32>
+    return %0 : tensor<4xi32>
+  }
+}
+
+{-#
+  dialect_resources: {
+    builtin: {
+      numbers: "0x0400000000000000010000000200000003000000"
+    }
+  }
+#-}

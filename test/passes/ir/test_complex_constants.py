@@ -1,9 +1,16 @@
-"""Constants of all types, also of complex numbers, which the bindings cannot hold."""
+"""Constants of all types, also those that the bindings cannot hold, as of complex numbers."""
 
 import pytest
 import shmap_passes
 from jaxlib.mlir import ir
-from shmap_passes.ir.constants import elements, for_stablehlo, integer, is_splat, with_type
+from shmap_passes.ir.constants import (
+    elements,
+    for_stablehlo,
+    integer,
+    integers,
+    is_splat,
+    with_type,
+)
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.shardy_notes import erase_shardy_notes
 
@@ -85,3 +92,38 @@ def test_integers_of_all_widths():
     assert (read("true", "i1"), read("false", "i1")) == (1, 0)
     others = {"f32": "1.0", "complex<f32>": "(1.0,0.0)", "1xi32": 1}
     assert {read(number, type_) for type_, number in others.items()} == {None}
+
+
+RESOURCE = '{-# dialect_resources: { builtin: { apart: "0x0400000003000000" } } #-}'
+
+
+def with_resource(dialect):
+    text = f"%0 = {dialect}.constant dense_resource<apart> : tensor<i32>"
+    module = ir.Module.parse(f"func.func @f() {{ {text} return }} {RESOURCE}")
+    return module, find_ops(module.operation, [f"{dialect}.constant"])[0]
+
+
+def test_elements_apart_from_the_module_are_not_known():
+    with shmap_passes.make_context():
+        _module, op = with_resource("stablehlo")
+        assert elements(op) is None
+        assert integer(op) is None
+        assert integers(op) is None
+        assert not is_splat(op)
+
+
+def test_a_constant_of_shardy_with_elements_apart_from_the_module():
+    with shmap_passes.make_context(), ir.Location.unknown():
+        module, op = with_resource("sdy")
+        with ir.InsertionPoint(op):
+            made = for_stablehlo(op)
+        assert module.operation.verify()
+        assert "stablehlo.constant dense_resource<apart> : tensor<i32>" in str(made.owner)
+
+
+def test_lists_of_integers_of_few_bits_are_not_read():
+    with shmap_passes.make_context():
+        _module, op = parsed("dense<[1, 2]> : tensor<2xi4>")
+        assert integers(op) is None
+        _module, op = parsed("dense<[1, 2]> : tensor<2xui8>")
+        assert integers(op).tolist() == [1, 2]

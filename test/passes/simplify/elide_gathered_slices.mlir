@@ -218,4 +218,23 @@ module {
     %1 = stablehlo.dynamic_slice %0, %o, %two, sizes = [2, 2] : (tensor<8x4xf32>, tensor<i32>, tensor<i32>) -> tensor<2x2xf32>
     return %1 : tensor<2x2xf32>
   }
+
+  // CHECK-LABEL: func.func private @a_start_that_cannot_be_read
+  func.func private @a_start_that_cannot_be_read(%x: tensor<4xf32>) -> tensor<4xf32> {
+    // CHECK: stablehlo.all_gather
+    // CHECK: %[[PART:.*]] = stablehlo.dynamic_slice
+    // CHECK-NEXT: return %[[PART]]
+    %start = stablehlo.constant dense_resource<number> : tensor<i32>
+    %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4xf32>) -> tensor<16xf32>
+    %1 = stablehlo.dynamic_slice %0, %start, sizes = [4] : (tensor<16xf32>, tensor<i32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
 }
+
+{-#
+  dialect_resources: {
+    builtin: {
+      number: "0x0400000001000000"
+    }
+  }
+#-}
