@@ -37,6 +37,11 @@ from .outside_ops import (
 from .placement import Placement
 from .splits import Splits
 
+_IS_NO_ARRAY = (
+    "is a {}, and body form has arrays of a known rank; take the arrays of a tuple apart, and "
+    "lower the program for known shapes"
+)
+
 
 @dataclass
 class FullValues:
@@ -62,12 +67,19 @@ class FullValues:
         """Reads @main."""
         self._arguments = [each for each in block.arguments if not is_token(each.type)]
         for argument in self._arguments:
+            if not _can_be_split(argument):
+                text = f"argument {argument.arg_number} {_IS_NO_ARRAY.format(argument.type)}"
+                self.splits.violations.append(Violation(argument.location, text))
+                continue
             self.splits.add(argument)
             if self.splits.hints.get(argument) == Placement.whole(argument.type):
                 self._said_to_be_whole.add(argument)
         self.add_block(block)
-        for value in terminator(block).operands:
-            if value in self.splits.blocks:
+        for k, value in enumerate(terminator(block).operands):
+            if not _can_be_split(value):
+                text = f"result {k} of @main {_IS_NO_ARRAY.format(value.type)}"
+                self.splits.refuse(terminator(block), text)
+            elif value in self.splits.blocks:
                 self.splits.refuse(
                     terminator(block),
                     "@main returns the block of one device; return the full array that "
@@ -150,6 +162,11 @@ class FullValues:
 
     def _add_outside(self, op: ir.Operation, operands: Sequence[Value]) -> None:
         self.outside.append(op)
+        strange = [result for result in op.results if not _can_be_split(result)]
+        if strange:
+            text = f"what {op.name} makes outside of the manual regions {_IS_NO_ARRAY}"
+            self.splits.refuse(op, text.format(strange[0].type))
+            return
         for result in op.results:
             if not is_token(result.type):
                 self.splits.add(result)
@@ -248,3 +265,8 @@ class FullValues:
             f"{op.name} outside of the manual regions has an effect, or communicates, once for "
             "all devices; in body form each device would do it: move it into a region or remove it",
         )
+
+
+def _can_be_split(value: Value) -> bool:
+    """Whether a value is an array of a known rank; a token is taken as it is."""
+    return isinstance(value.type, ir.RankedTensorType) or is_token(value.type)

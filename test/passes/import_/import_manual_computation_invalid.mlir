@@ -370,3 +370,60 @@ module @an_argument_that_is_whole_would_become_summands {
     return %1 : tensor<8xf32>
   }
 }
+
+// -----
+
+module @an_argument_that_is_a_tuple {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{argument 0 is a tuple<tensor<8xf32>, tensor<8xf32>>, and body form has arrays of a known rank}}
+  func.func public @main(%t: tuple<tensor<8xf32>, tensor<8xf32>>) -> tensor<8xf32> {
+    %x = stablehlo.get_tuple_element %t[1] : (tuple<tensor<8xf32>, tensor<8xf32>>) -> tensor<8xf32>
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @an_argument_of_unknown_rank {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{argument 1 is a tensor<*xf32>, and body form has arrays of a known rank; take the arrays of a tuple apart, and lower the program for known shapes}}
+  func.func public @main(%x: tensor<8xf32>, %u: tensor<*xf32>) -> tensor<8xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @a_tuple_outside_of_the_region {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+    // expected-error @+1 {{what stablehlo.tuple makes outside of the manual regions is a tuple<tensor<8xf32>>, and}}
+    %t = stablehlo.tuple %x : tuple<tensor<8xf32>>
+    %y = stablehlo.get_tuple_element %t[0] : (tuple<tensor<8xf32>>) -> tensor<8xf32>
+    %0 = sdy.manual_computation(%y) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+
+// -----
+
+module @a_result_that_is_a_tuple_of_constants {
+  sdy.mesh @mesh = <["i"=4]>
+  func.func public @main(%x: tensor<8xf32>) -> (tensor<8xf32>, tuple<tensor<f32>>) {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i"}]>] out_shardings=[<@mesh, [{"i"}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<8xf32>
+    %c = stablehlo.constant dense<0.0> : tensor<f32>
+    %t = stablehlo.tuple %c : tuple<tensor<f32>>
+    // expected-error @+1 {{result 1 of @main is a tuple<tensor<f32>>, and}}
+    return %0, %t : tensor<8xf32>, tuple<tensor<f32>>
+  }
+}
