@@ -12,7 +12,8 @@ After:   %0 = stablehlo.concatenate %a, %b, dim = 0                        // fl
 Needs:   to run after every pass that matches all_reduces.
 Leaves:  of neighboring all_reduces over the same axes, of one reduction and element type, as few
          as buffers of `limit` bytes allow. The axes may be in another order for integers, whose sum
-         is the same in any order. Those with frontend attributes stay (passes/ir/instructions.py).
+         is the same in any order. Those with frontend attributes (passes/ir/instructions.py) and
+         those of unknown size stay.
 
 Neighbors have no other collective, no call, loop or branch between them, and the results of the
 earlier ones are not used before the last, so no value is delayed. Values larger than `limit` are
@@ -112,7 +113,9 @@ class _End:
 
 
 def _end(op: ir.Operation, limit: int) -> _End:
-    if op.name != ALL_REDUCE or CHANNEL_HANDLE in op.attributes or _bytes(op) > limit:
+    if op.name != ALL_REDUCE or CHANNEL_HANDLE in op.attributes:
+        return _End(op)
+    if not _type(op.results[0]).has_static_shape or _bytes(op) > limit:
         return _End(op)
     kind = None if has_instructions(op) else _kind(op)
     return _End(op) if kind is None else _End(op, kind, _bytes(op))

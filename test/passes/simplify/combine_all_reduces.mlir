@@ -68,6 +68,24 @@ module @all_axes_are_manual {
     return %0, %1 : tensor<4xf32>, tensor<4xf32>
   }
 
+  // CHECK-LABEL: func.func private @sums_of_unknown_size
+  func.func private @sums_of_unknown_size(%x: tensor<?xf32, #stablehlo.bounds<4>>, %y: tensor<?xf32, #stablehlo.bounds<4>>) -> (tensor<?xf32, #stablehlo.bounds<4>>, tensor<?xf32, #stablehlo.bounds<4>>) {
+    // CHECK-NEXT: %[[R:.*]] = "stablehlo.all_reduce"(%arg0)
+    // CHECK: %[[S:.*]] = "stablehlo.all_reduce"(%arg1)
+    // CHECK: return %[[R]], %[[S]] :
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<?xf32, #stablehlo.bounds<4>>) -> tensor<?xf32, #stablehlo.bounds<4>>
+    %1 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<?xf32, #stablehlo.bounds<4>>) -> tensor<?xf32, #stablehlo.bounds<4>>
+    return %0, %1 : tensor<?xf32, #stablehlo.bounds<4>>, tensor<?xf32, #stablehlo.bounds<4>>
+  }
+
   // CHECK-LABEL: func.func private @work_between_them
   func.func private @work_between_them(%x: tensor<f32>, %y: tensor<2x2xf32>) -> (tensor<f32>, tensor<2x2xf32>) {
     // CHECK: stablehlo.concatenate
