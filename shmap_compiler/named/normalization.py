@@ -58,5 +58,6 @@ def _in_inexact_type(x: ArrayLike) -> jax.Array:
 
 def _largest(x: ArrayLike, axis: Axis) -> jax.Array:
     """The largest element, or 0 where it is infinite; not differentiated: it cancels out."""
-    largest = lax.stop_gradient(reductions.max(lax.stop_gradient(x), axis, keepdims=True))
+    number = reductions.largest_number(lax.stop_gradient(x), axis, keepdims=True)
+    largest = lax.stop_gradient(number)
     return jnp.where(jnp.isfinite(largest), largest, jnp.zeros_like(largest))

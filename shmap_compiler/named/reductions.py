@@ -35,6 +35,11 @@ def max(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array
     return _reduced(jnp.max, _of_numbers(partial(propagating, lax.pmax)), x, axis, keepdims)
 
 
+def largest_number(x: ArrayLike, axis: Axis, *, keepdims: bool) -> jax.Array:
+    """Like `max`, but a NaN of another device may be ignored, which saves a collective."""
+    return _reduced(jnp.max, _of_numbers(lax.pmax), x, axis, keepdims)
+
+
 def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> jax.Array:
     """The smallest element, as `jnp.min` (see `sum`)."""
     return _reduced(jnp.min, _of_numbers(partial(propagating, lax.pmin)), x, axis, keepdims)
