@@ -20,11 +20,13 @@ def propagating(
     """The extremum of `x` over `names`, or NaN where one of the values is NaN.
 
     Args:
-      extremum: `jax.lax.pmax` or `jax.lax.pmin`, which takes `params`.
+      extremum: `lax.pmax` or `lax.pmin`, which takes `params`.
     """
     result = extremum(x, names, **params)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return result
-    found = lax.pmax(jnp.isnan(x).astype(jnp.int32), names, **params)
+    # In the same type and by the same extremum, so that XLA can combine the two.
+    sign = 1 if extremum is lax.pmax else -1
+    found = extremum(sign * jnp.isnan(x).astype(x.dtype), names, **params)
     # A product, for derivatives are NaN there, too.
-    return result * jnp.where(found > 0, jnp.nan, 1).astype(result.dtype)
+    return result * jnp.where(found != 0, jnp.nan, 1).astype(result.dtype)
