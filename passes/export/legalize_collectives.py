@@ -30,6 +30,7 @@ Leaves:  a channel on every collective; no axis index.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +51,7 @@ from ..ir.collective_ops import (
     body_collectives,
     group_axes,
     indexed_axes,
+    is_axis_index,
 )
 from ..ir.memoize import memoized
 from ..ir.mesh import MOST_LISTED, Mesh
@@ -57,12 +59,19 @@ from ..ir.sharding_text import region_sharding
 from .axis_index import axis_index
 from .calls_without_elements import inline_calls_without_elements
 from .hints import convert_hints, hint_for_gspmd
-from .nested_regions import CONSTRAINT, nested_regions, refuse_gspmds, write_for_gspmd
+from .nested_regions import (
+    CONSTRAINT,
+    nested_regions,
+    refuse_gspmds,
+    regions_around_indices,
+    write_for_gspmd,
+)
 
 # The older partitioner needs the region's sharding on these when some axes are automatic.
 _CARRY_REGION_SHARDING = frozenset(
     {"stablehlo.all_gather", "stablehlo.all_to_all", "stablehlo.reduce_scatter"}
 )
+_CALL = "stablehlo.custom_call"
 # A channel between devices of one program. All collectives may share it.
 _HANDLE, _DEVICE_TO_DEVICE = 1, 1
 
@@ -89,6 +98,8 @@ class LegalizeCollectives(Pass):
             raise PassRefused([Violation(form.main.location, text)])
         if self.partitioner == "shardy":
             refuse_gspmds(module)
+            for region in regions_around_indices(module, form):
+                self._write_indices(region.ops([_CALL]), region.form)
         else:
             regions = nested_regions(module, form)
             for region in regions:
@@ -96,6 +107,7 @@ class LegalizeCollectives(Pass):
                     self._legalize(op, region.form)
                 for op in region.ops([CONSTRAINT]):
                     hint_for_gspmd(op, region.form)
+                self._write_indices(region.ops([_CALL]), region.form)
             # After all: what is in a region is part of the one around it then.
             for region in regions:
                 write_for_gspmd(region)
@@ -103,12 +115,7 @@ class LegalizeCollectives(Pass):
         for op in body_collectives(module.operation):
             self._legalize(op, form)
         convert_hints(module.operation, form, self.partitioner)
-        for op in axis_index_calls(module.operation):
-            index = op.results[0]
-            with ir.InsertionPoint(op), op.location:
-                value = axis_index(form, indexed_axes(op), index.type, self.partitioner)
-            index.replace_all_uses_with(value)
-            op.erase()
+        self._write_indices(axis_index_calls(module.operation), form)
 
     def _legalize(self, op: ir.Operation, form: BodyForm) -> None:
         _add_channel(op)
@@ -116,6 +123,15 @@ class LegalizeCollectives(Pass):
             _list_device_ids(op, form)
         if self.partitioner == "gspmd" and form.is_partly_manual:
             _carry_region_sharding(op, form)
+
+    def _write_indices(self, calls: Iterable[ir.Operation], form: BodyForm) -> None:
+        """Writes those of some custom calls that are axis indices, in a region of a form."""
+        for op in filter(is_axis_index, calls):
+            index = op.results[0]
+            with ir.InsertionPoint(op), op.location:
+                value = axis_index(form, indexed_axes(op), index.type, self.partitioner)
+            index.replace_all_uses_with(value)
+            op.erase()
 
 
 def _add_channel(op: ir.Operation) -> None:

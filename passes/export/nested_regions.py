@@ -15,7 +15,7 @@ are inside of a nested region.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -25,7 +25,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import PassRefused, Violation
 from ..ir.body_form import BodyForm
 from ..ir.boundary import Boundary, read_sharding
-from ..ir.collective_ops import COLLECTIVES, call_target
+from ..ir.collective_ops import COLLECTIVES, axis_index_calls, call_target
 from ..ir.find_ops import find_ops
 from ..ir.inline_calls import callee, erase_uncalled, functions_of, inline_calls, reaches
 from ..ir.ops import terminator
@@ -86,8 +86,8 @@ def nested_regions(module: ModuleOp, form: BodyForm) -> list[NestedRegion]:
         return []
     if violations := [each for op in found for each in _refused_for_gspmd(op, form)]:
         raise PassRefused(violations)
-    have_regions = _that_reach(module, [REGION])
-    depend = _that_reach(module, _DEPENDS_ON_REGION)
+    have_regions = _that_reach(module, lambda root: find_ops(root, [REGION]))
+    depend = _that_reach(module, _that_depend_on_region)
 
     def must_inline(call: ir.Operation) -> bool:
         return callee(call) in (depend if _enclosing(call) else have_regions)
@@ -96,6 +96,25 @@ def nested_regions(module: ModuleOp, form: BodyForm) -> list[NestedRegion]:
     erase_uncalled(module)
     found = find_ops(form.main.operation, [REGION])
     return [NestedRegion(op, _form_in(op, form)) for op in found]
+
+
+def regions_around_indices(module: ModuleOp, form: BodyForm) -> list[NestedRegion]:
+    """Shardy's regions inside of the body, in which an axis index depends on all axes around it.
+
+    Calls in regions of functions that need an axis index are inlined.
+    """
+    if not find_ops(module.operation, [REGION]):
+        return []
+    need_index = _that_reach(module, axis_index_calls)
+
+    def must_inline(call: ir.Operation) -> bool:
+        return callee(call) in need_index and _enclosing(call) is not None
+
+    if need_index:
+        for function in functions_of(module).values():
+            inline_calls(module, function, must_inline)
+        erase_uncalled(module)
+    return [NestedRegion(op, _form_in(op, form)) for op in find_ops(module.operation, [REGION])]
 
 
 def write_for_gspmd(region: NestedRegion) -> None:
@@ -135,10 +154,16 @@ def write_for_gspmd(region: NestedRegion) -> None:
     op.erase()
 
 
-def _that_reach(module: ModuleOp, ops: Sequence[str]) -> set[str]:
-    """The functions but @main that hold one of some ops, or call functions that do."""
+def _that_depend_on_region(root: ir.Operation) -> list[ir.Operation]:
+    return [*find_ops(root, _DEPENDS_ON_REGION), *axis_index_calls(root)]
+
+
+def _that_reach(
+    module: ModuleOp, find: Callable[[ir.Operation], Sequence[ir.Operation]]
+) -> set[str]:
+    """The functions but @main in which some ops are found, or that call functions that do."""
     functions = functions_of(module).items()
-    holders = {name for name, function in functions if find_ops(function.operation, ops)}
+    holders = {name for name, function in functions if find(function.operation)}
     return reaches(module, holders - {"main"}) - {"main"}
 
 

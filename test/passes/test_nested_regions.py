@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import shmap_passes
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from run_module import jax_partitioner
+from run_module import jax_partitioner, passed, run_in_child
 
 from shmap_compiler import import_module
 
@@ -69,3 +70,44 @@ def test_a_region_in_a_region(body, partitioner):
     np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-6)
     (simulated,) = module.simulate(x).results
     np.testing.assert_allclose(np.asarray(simulated), expected, rtol=1e-5)
+
+
+INDEX = """
+    %k = stablehlo.custom_call @shmap.axis_index()
+      {api_version = 4 : i32, backend_config = {axes = ["a"]}} : () -> tensor<i32>
+    %f = stablehlo.convert %k : (tensor<i32>) -> tensor<f32>
+    %g = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<4x4xf32>
+    %h = stablehlo.add %b, %g : tensor<4x4xf32>"""
+CALL = "%h = func.call @indexed(%b) : (tensor<4x4xf32>) -> tensor<4x4xf32>"
+
+
+def body_with_an_index_inside(inner, axes):
+    sizes = ", ".join(f'"{axis}"=2' for axis in axes)
+    placed = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
+    split = 'shardings=[<@mesh, [{}, {"b"}]>]'
+    return f"""
+    sdy.mesh @mesh = <[{sizes}]>
+    func.func public @main(%x: tensor<4x8xf32> {placed}) -> (tensor<4x8xf32> {placed})
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"a"}}>}} {{
+      %y = sdy.manual_computation(%x) in_{split} out_{split} manual_axes={{"b"}}
+          (%b: tensor<4x4xf32>) {{
+        {inner}
+        sdy.return %h : tensor<4x4xf32>
+      }} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+      return %y : tensor<4x8xf32>
+    }}
+    func.func private @indexed(%b: tensor<4x4xf32>) -> tensor<4x4xf32> {{
+      {INDEX}
+      return %h : tensor<4x4xf32>
+    }}"""
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("axes", ["ab", "abc"])
+@pytest.mark.parametrize("inner", [INDEX, CALL], ids=["inside", "in_a_called_function"])
+def test_an_index_along_an_outer_axis(inner, axes, partitioner):
+    pipeline = shmap_passes.pipeline(partitioner, "ids")
+    text = passed(body_with_an_index_inside(inner, axes), pipeline)
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    (result,) = run_in_child(text, (x,), dict.fromkeys(axes, 2), partitioner)
+    np.testing.assert_array_equal(result, x + np.repeat([0, 1], 4)[:, None])
