@@ -65,9 +65,10 @@ def _element(
 
 
 def _expand(name: str, alias: Alias, text: str) -> Sequence[Pass | str]:
-    words = [word.partition("=") for word in shlex.split(text)]
+    words = [word.partition("=") for word in _words(name, text)]
     values = {option: value for option, _, value in words}
-    options = tuple(inspect.signature(alias).parameters)
+    types = typing.get_type_hints(alias)
+    options = [each for each in inspect.signature(alias).parameters if _is_text(types[each])]
     for option in values:
         if option not in options:
             raise PipelineError(_no_such_option(name, option, options))
@@ -77,12 +78,23 @@ def _expand(name: str, alias: Alias, text: str) -> Sequence[Pass | str]:
 def _with_options(cls: type[Pass], text: str) -> Pass:
     types = option_types(cls)
     values: dict[str, Any] = {}
-    for word in shlex.split(text):
+    for word in _words(cls.name, text):
         option, _, value = word.partition("=")
         if option not in types:
             raise PipelineError(_no_such_option(cls.name, option, types))
         values[option] = _value(cls, option, types[option], value)
     return cls(**values)
+
+
+def _words(name: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:  # it ends in a backslash or in open quotes
+        raise PipelineError(f"{name}: the options {text} cannot be read: {error}") from None
+
+
+def _is_text(type_: OptionType) -> bool:
+    return type_ is str or typing.get_origin(type_) is Literal
 
 
 def _no_such_option(name: str, option: str, options: Iterable[str]) -> str:
@@ -101,7 +113,7 @@ def _value(cls: type[Pass], option: str, type_: OptionType, text: str) -> object
             raise PipelineError(
                 f"{cls.name}: option {option}={text} is not a whole number"
             ) from None
-    if type_ is str or typing.get_origin(type_) is Literal:
+    if _is_text(type_):
         return text
     raise PipelineError(f"{cls.name}: option {option} has type {type_}, which has no textual form")
 

@@ -77,12 +77,18 @@ def _expectations(source: str, complaints: list[Diagnostic]) -> Iterator[Expecta
                 complaints.append(_complaint(number, text))
             continue
         text = match["text"]
+        try:
+            pattern = re.compile(_with_regexes(text) if match["regex"] else re.escape(text))
+        except re.error as error:
+            message = f"cannot read the regular expression of this expectation: {error}"
+            complaints.append(_complaint(number, message))
+            continue
         yield Expectation(
             written_at=number,
             line=_target(number, match["where"] or ""),
             severity=match["severity"],
             text=text,
-            pattern=re.compile(_with_regexes(text) if match["regex"] else re.escape(text)),
+            pattern=pattern,
         )
 
 

@@ -20,6 +20,8 @@ def load_passes(path: str, known: Sequence[type[Pass]]) -> tuple[type[Pass], ...
     if not Path(path).is_file():
         raise LoadError(f"--load-pass {path}: there is no such file")
     name = f"shmap_loaded_{Path(path).stem}"
+    while name in sys.modules:  # a file of this name in another folder
+        name += "_"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise LoadError(f"--load-pass {path}: not a Python file; its name must end in .py")

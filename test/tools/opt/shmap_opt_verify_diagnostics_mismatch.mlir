@@ -35,3 +35,11 @@ module @an_expectation_that_cannot_be_read {
 // expected-warning @+1 {{the module has}}
 module @a_warning_is_expected {
 }
+
+// -----
+
+// CHECK: mismatch.mlir:43:1: error: cannot read the regular expression of this expectation: unterminated character set at position
+// CHECK: mismatch.mlir:44:1: error: unexpected error: the module has no function @main
+// expected-error-re @+1 {{the {{[a-z}} has}}
+module @an_expression_that_cannot_be_read {
+}
