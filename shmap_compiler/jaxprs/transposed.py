@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import compress
 from typing import Any
+
+from jax.extend.core import Literal
 
 from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
 from shmap_compiler.base.jax_compat.name_stacks import transforms
-from shmap_compiler.base.untyped import Eqn, Jaxpr, Parameter
+from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr, Parameter
 from shmap_compiler.jaxprs.contents import equations, holders, names_any
+from shmap_compiler.jaxprs.held_programs import JITS
 
 
 def transposes(jaxpr: Jaxpr) -> bool:
@@ -36,6 +41,55 @@ def transposes(jaxpr: Jaxpr) -> bool:
 
     collect(jaxpr)
     return any(transforms(stack, "transpose") for stack in stacks.values())  # few are different
+
+
+def uses_transposed(jaxpr: Jaxpr) -> bool:
+    """Whether a transposed program contains a derivative and computes with what this gives.
+
+    Otherwise it only returns it, or linear functions of it that need no other values.
+    """
+    uses, _ = _transposed_results(open_jaxpr(jaxpr), frozenset(), 1)
+    return uses
+
+
+def _transposed_results(
+    program: Jaxpr, made: Collection[Atom], around: int
+) -> tuple[bool, list[bool]]:
+    """(whether a program computes with what derivatives give, which of its results these give).
+
+    Args:
+      made: the inputs that derivatives give.
+      around: how many transpositions are around all of its operations.
+    """
+    given = set(made)
+    held = holders(program)
+    for position, eqn in enumerate(program.eqns):
+        operands = [v for v in eqn.invars if not isinstance(v, Literal)]
+        taken = [v for v in operands if v in given]
+        if transforms(eqn.source_info.name_stack, "transpose") > around:
+            given.update(eqn.outvars)
+        elif eqn.primitive.name in JITS:
+            (inner,) = map(open_jaxpr, held[position])
+            inputs = [a for a, v in zip(inner.invars, eqn.invars, strict=True) if v in taken]
+            # The names in it start anew.
+            uses, results = _transposed_results(inner, inputs, 0)
+            if uses:
+                return True, []
+            given.update(compress(eqn.outvars, results))
+        elif any(map(transposes, held.get(position, ()))):
+            return True, []
+        elif taken:
+            if eqn.primitive.name not in _LINEAR or len(taken) < len(operands):
+                return True, []
+            given.update(eqn.outvars)
+    return False, [not isinstance(v, Literal) and v in given for v in program.outvars]
+
+
+_LINEAR = frozenset(
+    {"add", "add_any", "convert_element_type", "copy", "neg", "pvary", "reshape", "sub"}
+    | {"squeeze", "transpose", "broadcast_in_dim", "reduce_sum"}
+)
+"""Operations that commute with sums, if all their operands are summed."""
 
 
 def copies_tangents(jaxpr: Jaxpr) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import jax
 from jax import lax
+from jax.core import Tracer
 from jax.extend import core as jex_core
 from jax.extend import linear_util
 from jax.interpreters import ad
@@ -26,10 +28,12 @@ from shmap_compiler.base.jax_compat import (
     trace_with_axes,
     unchecked_backward_rules,
     varies_along,
+    varying_type,
     varying_types,
     with_manual_axes,
     without_varying_type,
 )
+from shmap_compiler.base.jax_compat.name_stacks import outside_of_transpose
 from shmap_compiler.base.untyped import (
     AnyValue,
     Aval,
@@ -40,9 +44,10 @@ from shmap_compiler.base.untyped import (
     Unchecked,
     Wrapped,
 )
-from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
-from shmap_compiler.jaxprs.rewriting import Names, named
+from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
+from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
 from shmap_compiler.replication.typed import typed_p
+from shmap_compiler.replication.typed_rule import TypedRule
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import OnOtherTypes
 from shmap_compiler.tracing.reverse_rules import as_custom_vjp
@@ -115,6 +120,25 @@ class _Untyping(OnOtherTypes):
         return {"params": params}
 
 
+class _Renaming(Rewriter):
+    """Removes transpositions from the names of operations.
+
+    Those of a derivative rule show a derivative in it (`jaxprs/transposed.py`) to which types do
+    matter, and which was traced without them.
+    """
+
+    def concerned(self, eqns: Sequence[Eqn]) -> Iterable[int]:
+        return range(len(eqns))
+
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        (eqn,) = super().equation(eqn, names)
+        info = eqn.source_info
+        stack = outside_of_transpose(info.name_stack)
+        if stack is info.name_stack:
+            return [eqn]
+        return [eqn.replace(source_info=info.replace(name_stack=stack))]
+
+
 class _Erasing(_Untyping):
     """Makes derivative rules, which JAX traces later, fit a program from which types are erased."""
 
@@ -160,7 +184,20 @@ class _Erasing(_Untyping):
         if eqn.primitive.name == CUSTOM_VJP:
             own = [_own_cotangent_axes(v.aval) | self.untracked for v in eqn.outvars]
             params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
+        if eqn.primitive.name == CUSTOM_LIN:
+            params["out_avals"] = [self.type_for(t) for t in params["out_avals"]]
+            if not self.is_named:
+                params["bwd"] = self.typed_rule(params["bwd"], eqn)
         return params
+
+    def typed_rule(self, rule: Wrapped, eqn: Eqn) -> Wrapped:
+        """The backward rule of a function that a derivative rule of the user's differentiates."""
+        types = [_own_cotangent_axes(v.aval) | self.untracked for v in (*eqn.invars, *eqn.outvars)]
+        residuals, linear = eqn.params["num_res"], len(eqn.invars)
+        tangents = iter(types[residuals:linear])
+        operands = [frozenset[str]() if z else next(tangents) for z in eqn.params["in_zeros"]]
+        typed = TypedRule(rule, (*operands,), (*types[linear:],), (*types[:residuals],))
+        return linear_util.wrap_init(typed, debug_info=rule.debug_info)
 
     def of_region(self, region: RegionOfJax) -> Callable[[Jaxpr], Jaxpr]:
         """Erases types in the program of a region of JAX's own, if it was traced with types."""
@@ -177,7 +214,10 @@ class _Erasing(_Untyping):
         if self.is_named:
             return lambda held: erase(held, mesh, axes, is_named=True, untracked=untracked)
         return lambda held: normalize(
-            erase(held, mesh, axes, untracked=untracked), mesh, axes, "a derivative rule"
+            _Renaming().jaxpr(erase(held, mesh, axes, untracked=untracked)),
+            mesh,
+            axes,
+            "a derivative rule",
         )
 
 
@@ -213,7 +253,9 @@ def _erase_late(rule: Wrapped, is_named: bool, untracked: frozenset[str]) -> Wra
             jaxpr, *rest = rule.call_wrapped(*args)
         # JAX evaluates the program, and its casts would bring the types back.
         mesh = jax.sharding.get_abstract_mesh()
-        program = erase(jaxpr, mesh, mesh.manual_axes, is_named=is_named, untracked=untracked)
+        program = _Renaming().jaxpr(
+            erase(jaxpr, mesh, mesh.manual_axes, is_named=is_named, untracked=untracked)
+        )
         if not is_named:
             program = normalize(program, mesh, mesh.manual_axes, "a derivative rule")
         return program, *rest
@@ -259,6 +301,38 @@ def _unchecked_with_types(rule: Wrapped) -> Wrapped:
     )
 
 
+def with_types_of(rule: Wrapped, varying: Sequence[Iterable[str]]) -> Wrapped:
+    """A backward rule that JAX traces with types.
+
+    Args:
+      varying: the axes along which each argument varies.
+    """
+    unchecked = _unchecked(rule)
+
+    def run(*args):
+        mesh = jax.sharding.get_abstract_mesh()
+        traced = [isinstance(x, Tracer) for x in args]  # not constants and symbolic zeros
+
+        def on_traced(*blocks):
+            given = iter(blocks)
+            return unchecked.call_wrapped(
+                *[next(given) if t else x for x, t in zip(args, traced, strict=True)]
+            )
+
+        def place(program: Jaxpr) -> Jaxpr:
+            return normalize(program, mesh, mesh.manual_axes, "a derivative rule")
+
+        values = [*compress(args, traced)]
+        types = [
+            varying_type(jax.typeof(x), mesh, along)
+            for x, along in zip(values, compress(varying, traced), strict=True)
+        ]
+        called = linear_util.wrap_init(on_traced, debug_info=rule.debug_info)
+        return call_on_mesh(called, values, mesh, types, place, typed=True, all_vary=False)
+
+    return linear_util.wrap_init(run, debug_info=rule.debug_info)
+
+
 def with_types_by_need(untyped: Callable[[], AnyValue], typed: Callable[[], AnyValue]) -> AnyValue:
     """What one function returns, or the other one where a cast needs types of varying values."""
     try:
@@ -277,18 +351,20 @@ def call_on_mesh(
     place: Callable[[Jaxpr], Jaxpr],
     *,
     typed: bool,
+    all_vary: bool = True,
 ) -> AnyValue:
     """Calls a backward rule as a program that is traced on a mesh.
 
     Args:
       types: of the arguments on that mesh.
       place: makes a program of what is traced, once its types are erased.
-      typed: whether JAX tracks types of varying values; then all arguments vary.
+      typed: whether JAX tracks types of varying values.
+      all_vary: whether all arguments vary then, along all axes.
     """
     found: list[Any] = []
 
     def arrays_of(*blocks):
-        if typed:
+        if typed and all_vary:
             blocks = [lax.pcast(x, mesh.manual_axes, to="varying") for x in blocks]
         found[:], tree = jax.tree.flatten(rule.call_wrapped(*blocks), is_leaf=_is_zero)
         found.append(tree)

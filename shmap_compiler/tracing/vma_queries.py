@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+import jax
 
 from shmap_compiler.base.closures import contents
 from shmap_compiler.base.untyped import Function, Unchecked
@@ -36,6 +38,12 @@ _REVERSE = frozenset(
     | {"linear_transpose"}
 )
 """The functions of JAX that take reverse-mode derivatives, or whose results are transposed."""
+
+_GRADIENTS = _REVERSE - {"vjp", "linearize", "linear_transpose"}
+"""Those that transpose at once. A forward rule may call the others for its backward rule."""
+
+_RULED = frozenset({"custom_root", "defjvp", "defjvps"})
+"""What makes a derivative rule of functions that it is given while the body runs."""
 
 _MOST_HELD = 256
 
@@ -59,6 +67,47 @@ def casts_to_reduced(fun: Function) -> bool:
 def casts(fun: Function) -> bool:
     """Whether code that `fun` may reach, also through containers, casts a value."""
     return _reaches(fun, _CASTS, _reached_or_held)
+
+
+def rules_differentiate(fun: Function) -> bool:
+    """Whether derivative rules of functions that `fun` may reach take derivatives themselves.
+
+    JAX traces them when a derivative of `fun` is taken. Only reverse mode, and `custom_vjp`
+    functions in forward mode, depend on types.
+    """
+    if _reaches(fun, _RULED, _reached_or_held) and (
+        _holds_backward_rule([fun]) or _reaches(fun, _REVERSE, _reached_or_held)
+    ):
+        return True
+    for value in _values([fun]):
+        if isinstance(value, jax.custom_jvp) and (rule := getattr(value, "jvp", None)):
+            given = [rule, *_reached_or_held(rule)]  # JAX makes a rule of those of `defjvps`
+            if _holds_backward_rule(given) or _any_reaches(given, _REVERSE):
+                return True
+        if isinstance(value, jax.custom_vjp) and _any_reaches([value.fwd], _GRADIENTS):
+            return True
+    return False
+
+
+def _holds_backward_rule(funs: Sequence[Unchecked]) -> bool:
+    return any(isinstance(value, jax.custom_vjp) for value in _values(funs))
+
+
+def _any_reaches(funs: Sequence[Unchecked], words: frozenset[str]) -> bool:
+    return any(_reaches(fun, words, _reached_or_held) for fun in funs)
+
+
+def _values(funs: Sequence[Unchecked]) -> Iterator[Unchecked]:
+    """All values that functions may reach, also through containers."""
+    seen: dict[int, Any] = {}
+    waiting = list(funs)
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or (isinstance(value, (FunctionType, type)) and _is_silent(value)):
+            continue
+        seen[id(value)] = value
+        yield value
+        waiting += _reached_or_held(value)
 
 
 def _reaches(

@@ -29,7 +29,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import Aval, Function, Jaxpr
 from shmap_compiler.jaxprs.contents import names_any
-from shmap_compiler.jaxprs.held_programs import CUSTOM_VJP
+from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP
 from shmap_compiler.jaxprs.transposed import (
     copies_tangents,
     transposes,
@@ -37,7 +37,7 @@ from shmap_compiler.jaxprs.transposed import (
 )
 from shmap_compiler.tracing import identity_transposes
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
-from shmap_compiler.tracing.vma_queries import asks, casts
+from shmap_compiler.tracing.vma_queries import asks, casts, rules_differentiate
 
 
 def varies_outside(full: Aval, outer: Sequence[str]) -> list[str]:
@@ -136,10 +136,11 @@ def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Funct
     communicates, because JAX transposes the operator when the solver is called. The transpose of
     psum is the identity on a value that is equal on all devices, and psum on a share of each
     device's own; with the latter, devices would solve different systems in different numbers of
-    steps.
+    steps. They matter to derivative rules that take derivatives themselves.
     """
     backward_rules = names_any(jaxpr, [CUSTOM_VJP, HIGH_PRIMITIVE]) and casts(fun)
-    if backward_rules or transposes_operator_with(jaxpr, COLLECTIVE_NAMES):
+    rules = names_any(jaxpr, [CUSTOM_JVP, CUSTOM_VJP, HIGH_PRIMITIVE]) and rules_differentiate(fun)
+    if backward_rules or rules or transposes_operator_with(jaxpr, COLLECTIVE_NAMES):
         try:
             return typed()
         except SpecError:

@@ -12,6 +12,7 @@ a share of each device's own (`sums_shares`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,9 +20,15 @@ from functools import cached_property
 
 import jax
 from jax.extend import core as jex_core
+from jax.extend import linear_util
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.base.jax_compat import open_jaxpr, trace_with_axes, varying_types
+from shmap_compiler.base.jax_compat import (
+    is_defined_in_jax,
+    open_jaxpr,
+    trace_with_axes,
+    varying_types,
+)
 from shmap_compiler.base.jax_compat.name_stacks import transforms
 from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import source_line
@@ -30,19 +37,26 @@ from shmap_compiler.base.values import has_tangent
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.jaxprs.transposed import uses_transposed
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.frames import Replication
 from shmap_compiler.replication.inference import infer_program
+from shmap_compiler.replication.typed_rule import TypedRule
 from shmap_compiler.tracing.canonicalize_collectives import normalize
-from shmap_compiler.transforms.rule_types import TypedRule
+from shmap_compiler.tracing.vma_erasure import with_types_of
 
 
 @dataclass(frozen=True)
 class BackwardRule:
-    """The rule that an equation of a linear program will call."""
+    """The rule that an equation of a linear program will call.
+
+    Attributes:
+      has_types: whether it is traced with JAX's types of varying values.
+    """
 
     graph: Graph
     eqn: Eqn
+    has_types: bool = False
 
     @cached_property
     def _program(self) -> Jaxpr:
@@ -133,8 +147,50 @@ class BackwardRule:
     @cached_property
     def sums_shares(self) -> bool:
         """Whether it has a transpose of a sum that `jax.vjp` made: a psum or an all_gather."""
+        if self.has_types:
+            return False
         program = equations(self._program)
         return any(eqn.primitive in _TRANSPOSED_SUMS and _is_transposed(eqn) for eqn in program)
+
+    @cached_property
+    def uses_derivatives(self) -> bool:
+        """Whether it computes with what a derivative in it gives, rather than to return it.
+
+        Rules of JAX's own, such as that of `odeint`, are linear in what it gives.
+        """
+        return not is_defined_in_jax(self.eqn.params["bwd"]) and uses_transposed(self._program)
+
+    @property
+    def is_of_own_values(self) -> bool:
+        """Whether all that it takes varies along all axes along which anything of it varies."""
+        typed = self._typed
+        if typed is None:
+            return False
+        count = self.eqn.params["num_res"]
+        kept = zip(self.eqn.invars[:count], typed.residuals, strict=True)
+        residuals = [axes for v, axes in kept if has_tangent(v.aval)]
+        sizes = self.graph.mesh.shape
+        rows = [*typed.operands, *typed.results, *residuals]
+        return len({frozenset(a for a in axes if sizes[a] > 1) for axes in rows}) <= 1
+
+    def with_types(self) -> BackwardRule:
+        """The rule, traced with JAX's types of varying values.
+
+        Raises:
+          REFUSALS: the types reject it.
+        """
+        typed = self._typed
+        assert typed is not None
+        bwd = self.eqn.params["bwd"]
+        called = with_types_of(bwd, [*typed.residuals, *typed.results])
+        rule = linear_util.wrap_init(
+            dataclasses.replace(typed, rule=called), debug_info=bwd.debug_info
+        )
+        new = BackwardRule(
+            self.graph, self.eqn.replace(params={**self.eqn.params, "bwd": rule}), has_types=True
+        )
+        _ = new._program
+        return new
 
     def sums_whole(self) -> Axes:
         """The axes over which psums that the user wrote sum cotangents."""

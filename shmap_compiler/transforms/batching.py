@@ -23,6 +23,7 @@ from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.graph.primitive import bind, named_axes, shmap_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.trace import retrace
+from shmap_compiler.transforms.derivatives_in_rules import refuse_in_batching_rules
 
 
 def _batch(axis_data, args, dims, *, graph: Graph, witness):
@@ -61,6 +62,7 @@ def _batch(axis_data, args, dims, *, graph: Graph, witness):
         out_specs,
         [jax.typeof(x) for x in args],
     )
+    refuse_in_batching_rules(graph, traced.graph.jaxpr)
     names = [f"args[{k}]" for k in range(len(args))]
     check_derived("vmap", graph, traced.graph, names)
     if mesh_axes and graph.check_hangs:

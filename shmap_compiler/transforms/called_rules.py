@@ -7,6 +7,7 @@ device passes and gets is its own.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from shmap_compiler import collectives as coll
@@ -14,6 +15,7 @@ from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import Eqn
+from shmap_compiler.tracing.vma_typing import REFUSALS, refused_by_types
 from shmap_compiler.transforms.backward_rules import BackwardRule
 from shmap_compiler.transforms.promotion import NONE, GraphAxes, Promoter, Value
 from shmap_compiler.transforms.whole_cotangents import refuse_sums_of_whole
@@ -27,9 +29,13 @@ def put_rule(program: Promoter, eqn: Eqn, operands: Sequence[Value]) -> None:
         cotangents that are whole.
     """
     rule = BackwardRule(program.axes.graph, eqn)
+    if rule.operands is not None and rule.uses_derivatives:
+        rule = _with_types(rule)
+        eqn = rule.eqn
     count = eqn.params["num_res"]
     residuals = [v.axes for v in operands[:count]]
     if rule.operands is None or rule.results is None:
+        _refuse_unknown_types(rule)
         _put_rule_of_shares(program, eqn, operands, rule, residuals)
         return
     if rule.sums_shares:
@@ -47,6 +53,49 @@ def put_rule(program: Promoter, eqn: Eqn, operands: Sequence[Value]) -> None:
     ]
     program.put(eqn.replace(invars=[*eqn.invars[:count], *differentiated]))
     program.define(eqn.outvars, [Value(True, axes) for axes in results])
+
+
+def _with_types(rule: BackwardRule) -> BackwardRule:
+    """A rule that computes with derivatives, whose meaning JAX's types determine.
+
+    Where all that may be differentiated is each device's own, they mean the same without types.
+    """
+    try:
+        return rule.with_types()
+    except REFUSALS as error:
+        if rule.is_of_own_values:
+            return rule
+        where = shown_source(rule.eqn.source_info)
+        problem = dataclasses.replace(
+            refused_by_types(error, _IN_RULE),
+            where="a derivative taken in the backward rule of the custom_vjp function called at "
+            f"{where}",
+        )
+        raise BodyError(f"`{rule.graph.name}`", [problem]) from error
+
+
+_IN_RULE = (
+    "differentiate only values that are each device's own, as jax.lax.pcast(x, axes, to='varying') "
+    "returns them, and sum the gradients with jax.lax.psum; or write the derivative by hand"
+)
+
+
+def _refuse_unknown_types(rule: BackwardRule) -> None:
+    """Rejects a rule that depends on the types of its function, which are unknown."""
+    where = shown_source(rule.eqn.source_info)
+    communicates = any(e.primitive in coll.COLLECTIVES for e in rule.equations())
+    if communicates or rule.uses_derivatives:
+        raise BodyError(f"`{rule.graph.name}`", [_unknown_types(where)])
+
+
+def _unknown_types(where: str) -> Problem:
+    return Problem(
+        f"the custom_vjp function called at {where}, in a derivative rule",
+        "a call of which JAX's types are not known, and a backward rule that combines values of "
+        "several devices",
+        "a call in the function itself, or in a rule that JAX's varying-type checks accept",
+        "call the function outside of the rule; or write the derivative by hand",
+    )
 
 
 def _put_rule_of_shares(

@@ -35,6 +35,7 @@ from shmap_compiler.tracing.trace import retrace
 from shmap_compiler.transforms import rule_types
 from shmap_compiler.transforms.checkpoint import split_for_derivative
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
+from shmap_compiler.transforms.derivatives_in_rules import refuse_in_derivative_rules
 from shmap_compiler.transforms.halves import halves
 from shmap_compiler.transforms.linear_regions import transpose
 from shmap_compiler.transforms.split import Split
@@ -82,6 +83,7 @@ def _with_tangents(
         [*graph.out_specs, *inexact_specs],
         [*graph.in_types, *[_tangent_type(t) for t in where(nonzero_tangent, graph.in_types)]],
     )
+    refuse_in_derivative_rules(graph, traced.graph.jaxpr)
     both = rule_types.with_residual_types(traced.graph)
     names = [f"input [{k}]" for k in range(count)]
     tangent_names = [f"the tangent of {name}" for name in where(nonzero_tangent, names)]

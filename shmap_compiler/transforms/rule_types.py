@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -20,7 +19,7 @@ from jax.extend import linear_util
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.base.meshes import Axes
-from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Jaxpr, Wrapped
+from shmap_compiler.base.untyped import Atom, Aval, Eqn, Jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
@@ -28,19 +27,7 @@ from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.frames import Frame, Replication
 from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.replication.region_dataflow import Wiring
-
-
-@dataclass(frozen=True)
-class TypedRule:
-    """A backward rule, and the axes along which operands, results and residuals vary."""
-
-    rule: Wrapped
-    operands: tuple[Axes, ...]
-    results: tuple[Axes, ...]
-    residuals: tuple[Axes, ...] = ()
-
-    def __call__(self, *args: AnyValue) -> AnyValue:
-        return self.rule.call_wrapped(*args)
+from shmap_compiler.replication.typed_rule import TypedRule
 
 
 def with_types(graph: Graph) -> Callable[..., list[Aval]]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from compilers import fast_jit
 from jax import lax
+from jax.experimental.ode import odeint
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -374,3 +375,154 @@ def test_axes_that_only_a_rule_uses_without_check_vma(backward):
     found = gradients(shard_map, body, check_vma=False)
     for ours, theirs in zip(found, gradients(jax.shard_map, body, check_vma=False), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+# ------------------------------------------------------------- derivatives in rules of the user's
+
+
+def by_jvp(fun):
+    """`fun`, whose derivative is its own, by a rule."""
+    wrapped = jax.custom_jvp(fun)
+    wrapped.defjvp(lambda primals, tangents: jax.jvp(fun, primals, tangents))
+    return wrapped
+
+
+whole_rule = with_rule(summed, lambda w, x, ct: (ct * lax.psum(x.sum(0), "i"), ct * w + 0 * x))
+product_by_jvp, summed_by_jvp = by_jvp(product_rule), by_jvp(whole_rule)
+
+
+def root_of_product(w, x):
+    return lax.custom_root(
+        lambda y: y - product_rule(w, x),
+        jnp.ones_like(x),
+        lambda f, y: y - f(y),
+        lambda g, y: y / g(jnp.ones_like(y)),
+    )
+
+
+# Each uses the gradient of the weight as a number, so that it has to be whole.
+bounding_rule = with_rule(
+    product,
+    lambda w, x, ct: (lambda gw, gx: (jnp.tanh(gw / 4), gx))(*jax.vjp(product, w, x)[1](ct)),
+)
+jitted_bounding_rule = with_rule(
+    product,
+    jax.jit(
+        lambda w, x, ct: (lambda gw, gx: (jnp.tanh(gw / 4), gx))(*jax.vjp(product, w, x)[1](ct))
+    ),
+)
+
+
+@jax.custom_jvp
+def steered(w, x):
+    return w * x
+
+
+@steered.defjvp
+def _steered_jvp(primals, tangents):
+    w, x = primals
+    slope = jax.grad(lambda w: (w * x).sum())(w)
+    return w * x, tangents[0] * jnp.tanh(slope / 4) * jnp.ones_like(x) + tangents[1] * w
+
+
+@jax.custom_vjp
+def weighed(w, x):
+    return summed(w, x)
+
+
+weighed.defvjp(
+    lambda w, x: (summed(w, x), (jax.grad(lambda w: jnp.cos(w * x).sum())(w), w, x)),
+    lambda kept, ct: (ct * jnp.tanh(kept[0] / 4), ct * kept[1] * jnp.ones_like(kept[2])),
+)
+
+DIFFERENTIATING = {
+    "a function with a rule, in a jvp rule": lambda w, x: total(product_by_jvp(w, x)),
+    "one with a whole result": lambda w, x: jnp.cos(summed_by_jvp(w, x)),
+    "made in the body": lambda w, x: total(by_jvp(product_rule)(w, x)),
+    "in a solver": lambda w, x: total(root_of_product(w, x)),
+    "in a backward rule": lambda w, x: total(bounding_rule(w, x)),
+    "in a jitted backward rule": lambda w, x: total(jitted_bounding_rule(w, x)),
+    "in a backward rule in a loop": lambda w, x: total(
+        lax.scan(lambda y, _: (bounding_rule(w, y), None), x, length=2)[0]
+    ),
+    "in a jvp rule": lambda w, x: total(steered(w, x)),
+    "in a forward rule": lambda w, x: jnp.cos(weighed(w, x)),
+}
+
+
+@pytest.mark.parametrize("body", DIFFERENTIATING.values(), ids=DIFFERENTIATING)
+def test_a_derivative_in_a_rule(body):
+    same_as_jax(body)
+
+
+def test_a_derivative_in_a_jvp_rule_in_forward_mode():
+    def tangent(mapped):
+        of = mapped(steered, mesh=MESH, in_specs=(P(), P("i")), out_specs=P("i"))
+        return jax.jit(lambda w, x: jax.jvp(of, (w, x), (w, x))[1])(W, X)
+
+    np.testing.assert_allclose(tangent(shard_map), tangent(jax.shard_map), rtol=1e-5)
+
+
+class Hidden:
+    """A function that reading the code of others does not find."""
+
+    __slots__ = ("fun",)
+
+    def __init__(self, fun):
+        self.fun = fun
+
+
+@pytest.mark.parametrize(
+    ("fun", "where"),
+    [
+        (product_by_jvp, r"the custom_vjp function called at .*, in a derivative rule"),
+        (steered, r"a derivative taken in a rule of the function called at"),
+        (weighed, r"a derivative taken in a rule of the function called at"),
+    ],
+)
+def test_a_derivative_in_a_rule_whose_types_are_unknown_is_refused(fun, where):
+    hidden = Hidden(fun)
+    with pytest.raises(BodyError, match=where):
+        gradients(shard_map, lambda w, x: total(hidden.fun(w, x)))
+
+
+def test_a_derivative_of_what_is_each_devices_own_needs_no_types():
+    hidden = Hidden(steered)
+    same_as_jax(lambda w, x: total(hidden.fun(w * x, x)))
+
+
+def test_a_derivative_in_a_backward_rule_that_types_reject_is_refused():
+    def backward(w, x, ct):
+        gw, gx = jax.vjp(product, w, x)[1](ct)
+        mean = lax.scan(lambda m, row: (m + row, None), jnp.zeros_like(w), x)[0]
+        return jnp.tanh(gw) * mean, gx
+
+    with pytest.raises(BodyError, match=r"a derivative taken in the backward rule of"):
+        gradients(shard_map, lambda w, x: total(with_rule(product, backward)(w, x)))
+
+
+def test_a_derivative_in_a_rule_of_jaxs_own():
+    """JAX's types reject the program of this one, which is linear in what it differentiates."""
+    times = np.array([0.0, 0.5], np.float32)
+    decayed = lambda w, x: odeint(lambda y, t, w: -w * y, x, times, w)[-1]  # noqa: E731
+    found = gradients(shard_map, lambda w, x: total(decayed(w, x)))
+    exact = jax.grad(lambda w, x: jnp.sum(jnp.cos(jnp.exp(-w / 2) * x)), argnums=(0, 1))(W, X)
+    for ours, expected in zip(found, exact, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4)
+
+
+@jax.custom_batching.custom_vmap
+def rowwise(w, x):
+    return w * x
+
+
+@rowwise.def_vmap
+def _rows(size, batched, w, x):
+    slope = jax.grad(lambda w: (w * x).sum())(w)
+    return jnp.tanh(slope) * x, True
+
+
+def test_a_derivative_in_a_rule_for_vmap_is_refused():
+    of = shard_map(rowwise, mesh=MESH, in_specs=(P(), P("i")), out_specs=P("i"))
+    with pytest.raises(BodyError, match=r"a derivative taken in a rule of the function called at"):
+        jax.vmap(of, in_axes=(None, 0))(W, jnp.stack([X, X]))

@@ -37,6 +37,14 @@ def without_transpose(closed: Jaxpr) -> Jaxpr:
     return _renamed(closed, lambda stack: stack[1:] if stack[:1] == _TRANSPOSE else stack)
 
 
+def outside_of_transpose(stack: SourceInfo) -> SourceInfo:
+    """A name stack without transpositions."""
+    entry = _transform("transpose")
+    if entry not in stack.stack:
+        return stack
+    return source_info_util.NameStack(tuple(e for e in stack.stack if e != entry))
+
+
 def within_scope(closed: Jaxpr, scope: SourceInfo) -> Jaxpr:
     """The program, with the names of its operations within those of a name stack."""
     return _renamed(closed, lambda stack: scope + stack)

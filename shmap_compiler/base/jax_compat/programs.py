@@ -23,6 +23,7 @@ from shmap_compiler.base.untyped import (
     Parameter,
     Setting,
     Unchecked,
+    Wrapped,
 )
 
 # ClosedJaxpr and Jaxpr are two classes up to JAX 0.11 and one class from 0.12 on.
@@ -89,9 +90,9 @@ def replace_jaxprs_in(
     return new if any(new[name] is not value for name, value in params.items()) else params
 
 
-def is_defined_in_jax(jaxpr: Jaxpr) -> bool:
-    """Whether the function that was traced is one of JAX's own."""
-    filename = open_jaxpr(jaxpr).debug_info.func_filename or ""
+def is_defined_in_jax(function: Jaxpr | Wrapped) -> bool:
+    """Whether a function, traced or wrapped by JAX, is one of JAX's own."""
+    filename = open_jaxpr(function).debug_info.func_filename or ""
     return filename.startswith(_FOLDER_OF_JAX)
 
 
