@@ -102,6 +102,7 @@ def body_with_an_index_inside(inner, axes):
     }}"""
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize("axes", ["ab", "abc"])
 @pytest.mark.parametrize("inner", [INDEX, CALL], ids=["inside", "in_a_called_function"])
