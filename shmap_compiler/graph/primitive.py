@@ -26,6 +26,8 @@ from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.host_memory import moves_to_host
 from shmap_compiler.graph.nested_graphs import all_equations
+from shmap_compiler.replication.collective_rules import mask_of_type
+from shmap_compiler.replication.inference import infer_program
 
 shmap_p = Primitive("shard_map")  # the name in profiles and in error messages of JAX
 shmap_p.multiple_results = True
@@ -33,8 +35,6 @@ shmap_p.multiple_results = True
 
 def bind(graph: Graph, *args: AnyValue) -> list[AnyValue]:
     """Applies a graph to full arrays."""
-    if graph.outer_manual_axes and tracks_varying_types():
-        args = tuple(_varying_together(graph, args))
     return shmap_p.bind(*args, **parameters(graph))
 
 
@@ -48,17 +48,15 @@ def parameters(graph: Graph) -> dict[str, Parameter]:
     }
 
 
-def _varying_together(graph: Graph, args: Sequence[AnyValue]) -> list[AnyValue]:
-    """The arguments, cast to a common type: to JAX, every result depends on every argument."""
-    found = [varies_along(jax.typeof(x)) for x in args]
-    joined = _varies_outside(graph, found)
-    missing = [tuple(a for a in graph.outer_manual_axes if a in joined - axes) for axes in found]
-    return [lax.pcast(x, m, to="varying") if m else x for x, m in zip(args, missing, strict=True)]
+def results_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> list[frozenset[str]]:
+    """The axes of an enclosing shard_map along which results vary, by JAX's types.
 
-
-def _varies_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-    """The axes of an enclosing shard_map along which the types of results vary."""
-    return named_axes(graph).intersection(graph.outer_manual_axes).union(*inputs)
+    Args:
+      inputs: those along which the full input arrays vary.
+    """
+    outside = frozenset(graph.outer_manual_axes)
+    found = infer_program(graph.region, graph.jaxpr, inputs, mask_of_type)
+    return [axes & outside for axes in found.outputs]
 
 
 def named_axes(graph: Graph) -> frozenset[str]:
@@ -102,9 +100,9 @@ print_equations_as(shmap_p, _shown)
 def _type(*in_types, graph, witness):
     types = graph.out_types
     if graph.outer_manual_axes and tracks_varying_types():
-        joined = _varies_outside(graph, [varies_along(t) for t in in_types])
+        found = results_outside(graph, [varies_along(t) for t in in_types])
         outside = with_manual_axes(graph.mesh, graph.outer_manual_axes)
-        types = [varying_type(t, outside, joined) for t in types]
+        types = [varying_type(t, outside, axes) for t, axes in zip(types, found, strict=True)]
     return types, graph.effects
 
 

@@ -29,6 +29,7 @@ from shmap_compiler.base.jax_compat import (
     memory_space,
     reductions,
     trace_with_axes,
+    tracks_varying_types,
     type_on_mesh,
     type_reductions,
     type_split,
@@ -151,7 +152,9 @@ def trace(
             )
             for block, t, s in zip(block_types, in_types, in_specs, strict=True)
         ]
-        return trace_with_types(traced, body_mesh, manual, types)
+        # By the types of its results, JAX differentiates an enclosing function.
+        keeps = bool(outer) and tracks_varying_types()
+        return trace_with_types(traced, body_mesh, manual, types, keeps_results=keeps)
 
     try:
         if user_fun is None or not check_vma:

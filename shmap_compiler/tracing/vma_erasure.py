@@ -61,17 +61,23 @@ def trace_with_types(
     types: Sequence[Aval],
     *,
     is_named: bool = False,
+    keeps_results: bool = False,
 ) -> Jaxpr:
     """Traces a function with JAX's types of varying values, and erases these types.
 
     Args:
       types: of the inputs, as of `varying_type`.
+      keeps_results: whether marks (`typed`) keep the types of results.
       is_named: whether `axes` are logical axes, so that collectives stay as JAX has them, in
         derivative rules, too.
     """
     with varying_types():
         jaxpr = trace_with_axes(fun, mesh, axes, types)
-    return erase(jaxpr, mesh, axes, is_named=is_named)
+    erased = erase(jaxpr, mesh, axes, is_named=is_named)
+    if keeps_results:
+        found = [varies_along(v.aval) for v in open_jaxpr(jaxpr).outvars]
+        return _with_types_of_results(erased, found)
+    return erased
 
 
 def erase(
@@ -232,7 +238,7 @@ def _own_cotangent_axes(aval: Aval) -> frozenset[str]:
 
 
 def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxpr:
-    """The program of a `custom_vjp` function, with marks that keep the types of its results."""
+    """A program with marks that keep the types of its results."""
     inner = open_jaxpr(jaxpr)
     marks = [
         jex_core.new_jaxpr_eqn(

@@ -132,15 +132,17 @@ def _typed_or(untyped: Exception, typed: Callable[[], Jaxpr]) -> Jaxpr:
 def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Function) -> Jaxpr:
     """Traces a function again, with types, if types matter to derivatives that are taken later.
 
-    They matter to a backward rule if the function casts, and to the operator of a solver if it
-    communicates, because JAX transposes the operator when the solver is called. The transpose of
-    psum is the identity on a value that is equal on all devices, and psum on a share of each
-    device's own; with the latter, devices would solve different systems in different numbers of
-    steps. They matter to derivative rules that take derivatives themselves.
+    They matter if the function casts and has a backward rule, or is nested in one that is traced
+    with types, to which its results have the types that it gives them. They matter to the operator
+    of a solver if it communicates, because JAX transposes the operator when the solver is called.
+    The transpose of psum is the identity on a value that is equal on all devices, and psum on a
+    share of each device's own; with the latter, devices would solve different systems in different
+    numbers of steps. They matter to derivative rules that take derivatives themselves.
     """
-    backward_rules = names_any(jaxpr, [CUSTOM_VJP, HIGH_PRIMITIVE]) and casts(fun)
+    read_later = tracks_varying_types() or names_any(jaxpr, [CUSTOM_VJP, HIGH_PRIMITIVE])
     rules = names_any(jaxpr, [CUSTOM_JVP, CUSTOM_VJP, HIGH_PRIMITIVE]) and rules_differentiate(fun)
-    if backward_rules or rules or transposes_operator_with(jaxpr, COLLECTIVE_NAMES):
+    communicates = transposes_operator_with(jaxpr, COLLECTIVE_NAMES)
+    if (read_later and casts(fun)) or rules or communicates:
         try:
             return typed()
         except SpecError:

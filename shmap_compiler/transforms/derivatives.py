@@ -32,7 +32,7 @@ from shmap_compiler.jaxprs.contents import equations, names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN
 from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.tracing.trace import retrace
-from shmap_compiler.transforms import rule_types
+from shmap_compiler.transforms import outer_types, rule_types
 from shmap_compiler.transforms.checkpoint import split_for_derivative
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
 from shmap_compiler.transforms.derivatives_in_rules import refuse_in_derivative_rules
@@ -46,7 +46,10 @@ def _jvp(primals, tangents, *, graph: Graph, witness):
     both, changes, constants = _with_tangents(graph, nonzero_tangent)
     results = bind(both, *constants, *primals, *where(nonzero_tangent, tangents))
     outs = results[: len(graph.out_specs)]
-    out_tangents = iter(results[len(graph.out_specs) :])
+    out_tangents = results[len(graph.out_specs) :]
+    if outer_types.typed_outside(graph):
+        out_tangents = outer_types.with_types_of(where(changes, outs), out_tangents)
+    out_tangents = iter(out_tangents)
     return outs, [next(out_tangents) if c else _zero(x) for x, c in zip(outs, changes, strict=True)]
 
 
@@ -146,6 +149,10 @@ def _transpose(cotangents, *args, graph: Graph, witness):
     linear_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if m]
     known_specs = [s for s, m in zip(graph.in_specs, linear, strict=True) if not m]
     cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
+    types = [a.aval if m else jax.typeof(a) for a, m in zip(args, linear, strict=True)]
+    outside = outer_types.axes_outside(graph, [*types, *map(jax.typeof, cotangents)])
+    if outside:
+        cotangents = [outer_types.as_share(ct, graph, outside) for ct in cotangents]
 
     program, out_axes, in_axes = _cotangent_types(graph, linear)
 
@@ -174,7 +181,11 @@ def _transpose(cotangents, *args, graph: Graph, witness):
     check_derived("gradient", graph, traced.graph, names)
     if graph.check_hangs and _branches(traced.graph):
         check_hangs(traced.graph, f"the gradient of `{graph.name}`", names)
-    results = iter(bind(traced.graph, *traced.constants, *known, *cotangents))
+    results = bind(traced.graph, *traced.constants, *known, *cotangents)
+    if outside:
+        rows = zip(results, where(linear, types), strict=True)
+        results = [outer_types.summed(x, outside, t) for x, t in rows]
+    results = iter(results)
     return [next(results) if is_linear else None for is_linear in linear]
 
 

@@ -458,6 +458,46 @@ def test_a_gradient_inside_through_a_nested_shard_map():
     np.testing.assert_allclose(found, (np.cos(W * X) * X).sum(0), rtol=1e-5)
 
 
+def total(w, x):
+    return lax.psum(lax.psum(jnp.sin(w * x).sum(), "j"), "i")
+
+
+def beside_a_result_that_varies(w, x):
+    return lax.psum(jnp.sin(w).sum(), "j"), lax.psum(jnp.sin(w * x).sum(), "j")
+
+
+def cast(w, x):
+    return lax.psum(lax.pcast(jnp.sin(w), "i", to="varying").sum(), "j")
+
+
+def gathered(w, x):
+    return lax.psum(jnp.sin(lax.all_gather(w * x, "i")).sum(), "j")
+
+
+@pytest.mark.parametrize("inside", [total, beside_a_result_that_varies, cast, gathered])
+@pytest.mark.parametrize("of", ["gradient", "hessian"])
+def test_a_gradient_of_a_nested_shard_map_means_that_of_its_function(inside, of):
+    """In a body that is mapped over i only, a function of blocks along j is nested."""
+
+    def body(nested, w, x):
+        def loss(w):
+            first, *others = jax.tree.leaves(nested(w, x))
+            return first + sum(lax.psum(other, "i") for other in others)
+
+        return jax.grad(lambda w: loss(w) + jnp.sin(jax.grad(loss)(w)).sum() * (of == "hessian"))(w)
+
+    def nesting(w, x):
+        specs = {"in_specs": (P("j"), P(None, "j")), "out_specs": P()}
+        return body(shard_map(inside, axis_names={"j"}, **specs), w, x)
+
+    found = jax.jit(mapped(shard_map, nesting, out_specs=P(), axis_names={"i"}))(W, X)
+    # Axes of size one do not change what the types along i mean.
+    flat = jax.make_mesh((4, 1), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    specs = {"mesh": flat, "in_specs": (P(), P("i")), "out_specs": P()}
+    plain = jax.shard_map(functools.partial(body, inside), **specs)
+    np.testing.assert_allclose(found, jax.jit(plain)(W, X), rtol=1e-4)
+
+
 # ------------------------------------------------------------------------------------- who asks
 
 
