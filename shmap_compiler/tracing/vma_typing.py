@@ -28,6 +28,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import Aval, Function, Jaxpr
+from shmap_compiler.graph.nested_graphs import graphs_in
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP
 from shmap_compiler.jaxprs.transposed import (
@@ -92,7 +93,7 @@ def trace_by_need(
         if not is_of_other_mesh(error):
             raise
     else:
-        if not transposes(jaxpr):
+        if not _takes_derivative(jaxpr):
             if copies_tangents(jaxpr):
                 jaxpr = untyped()
             return jaxpr if refusal else _with_types_that_matter(jaxpr, typed, fun)
@@ -104,6 +105,15 @@ def trace_by_need(
                 raise
             refusal = error
     raise BodyError(who, [refused_by_types(refusal, fix)]) from refusal
+
+
+def _takes_derivative(jaxpr: Jaxpr) -> bool:
+    """Whether a function, or one that is shard_mapped inside of it, differentiates.
+
+    The latter has the meaning that types along the axes of both functions give it.
+    """
+    inner = (graph.jaxpr for graph in graphs_in(jaxpr) if graph.check_vma)
+    return transposes(jaxpr) or any(map(transposes, inner))
 
 
 def may_need_types(error: Exception, fun: Function) -> bool:

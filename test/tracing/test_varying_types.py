@@ -498,6 +498,32 @@ def test_a_gradient_of_a_nested_shard_map_means_that_of_its_function(inside, of)
     np.testing.assert_allclose(found, jax.jit(plain)(W, X), rtol=1e-4)
 
 
+@pytest.mark.parametrize("inside", [total, gathered])
+def test_a_gradient_in_a_nested_shard_map_is_summed_along_the_axes_around_it(inside):
+    def gradient(w, x):
+        return jax.grad(lambda w: inside(w, x))(w)
+
+    def body(w, x):
+        specs = {"in_specs": (P("j"), P(None, "j")), "out_specs": P("j")}
+        return shard_map(gradient, axis_names={"j"}, **specs)(w, x)
+
+    found = jax.jit(mapped(shard_map, body, out_specs=P(), axis_names={"i"}))(W, X)
+    split = {"in_specs": (P("j"), P("i", "j")), "out_specs": P("j")}
+    expected = jax.jit(jax.shard_map(gradient, mesh=MESH, **split))(W, X)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_gradient_in_a_nested_shard_map_needs_types_that_accept_the_body():
+    def body(w, x):
+        specs = {"in_specs": (P("j"), P(None, "j")), "out_specs": P("j")}
+        gradient = jax.grad(lambda w, x: (w * x).sum())
+        g = shard_map(gradient, axis_names={"j"}, **specs)(w, x)
+        return lax.scan(lambda c, row: (c + row, None), g, x)[0]  # a carry that begins to vary
+
+    with pytest.raises(BodyError, match=r"(?s)a derivative taken inside the function.*carry"):
+        jax.jit(mapped(shard_map, body, axis_names={"i"})).trace(W, X)
+
+
 # ------------------------------------------------------------------------------------- who asks
 
 
