@@ -218,7 +218,7 @@ def _number(number: int, element: ir.IntegerType) -> Value:
     """A scalar of an integer type, in which the number may wrap around."""
     dtype = np.dtype(f"{'u' if element.is_unsigned else ''}int{element.width}")
     bits = np.array(number, np.int64).astype(dtype)
-    return build.constant(ir.DenseElementsAttr.get(bits, type=tensor([], element)))
+    return build.constant(ir.DenseElementsAttr.get(bits.data, type=tensor([], element)))
 
 
 def axis_index(axes: Sequence[str]) -> Value:

@@ -74,7 +74,7 @@ class BackwardRule:
             types = [v.aval for v in eqn.invars[count:]]
             return jax.linear_transpose(linear, *types)(where(inexact, blocks[count:]))
 
-        return self._traced(backward)
+        return self._traced(backward, self.graph.manual_axes)
 
     def line(self, eqn: Eqn) -> str:
         """The user's line of a collective of the rule."""
@@ -88,10 +88,10 @@ class BackwardRule:
 
         def traced():
             with varying_types(False):
-                return self._traced(backward)
+                return self._traced(backward, self.graph.all_manual_axes)
 
         # While JAX transposes, all equations of the thread get the source line of the call. In
-        # another thread, the rule is called directly.
+        # another thread, the rule is called directly, where no axes of an outer one are in scope.
         with ThreadPoolExecutor(1) as thread:
             called = _collectives(thread.submit(traced).result())
         own = _collectives(self._program)
@@ -104,11 +104,15 @@ class BackwardRule:
         rows = zip(self.eqn.invars, residuals, strict=False)
         return [v.val if isinstance(v, jex_core.Literal) else x for v, x in rows]
 
-    def _traced(self, backward: Function) -> Jaxpr:
-        """The program of a function of residuals and cotangents."""
+    def _traced(self, backward: Function, axes: Sequence[str]) -> Jaxpr:
+        """The program of a function of residuals and cotangents.
+
+        Args:
+          axes: the manual axes that are not in scope yet.
+        """
         graph, count = self.graph, self.eqn.params["num_res"]
         types = [v.aval for v in (*self.eqn.invars[:count], *self.eqn.outvars)]
-        traced = trace_with_axes(backward, graph.body_mesh, graph.manual_axes, types)
+        traced = trace_with_axes(backward, graph.body_mesh, axes, types)
         return normalize(traced, graph.body_mesh, graph.all_manual_axes, f"`{graph.name}`")
 
     def returned(self, residuals: Sequence[Axes], cotangents: Sequence[Axes]) -> tuple[Axes, ...]:

@@ -17,8 +17,14 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec
 
 from shmap_compiler.base import specs
-from shmap_compiler.base.jax_compat import HIGH_PRIMITIVE, open_jaxpr, replace_jaxpr
+from shmap_compiler.base.jax_compat import (
+    HIGH_PRIMITIVE,
+    open_jaxpr,
+    replace_jaxpr,
+    varies_along,
+)
 from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own, without_transpose
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import AnyValue, Aval, Jaxpr
 from shmap_compiler.base.values import has_tangent
 from shmap_compiler.checks.derived_programs import check_derived
@@ -43,7 +49,10 @@ from shmap_compiler.transforms.split import Split
 
 def _jvp(primals, tangents, *, graph: Graph, witness):
     nonzero_tangent = tuple(map(_is_nonzero, tangents))
-    both, changes, constants = _with_tangents(graph, nonzero_tangent)
+    outside = None
+    if outer_types.typed_outside(graph):
+        outside = tuple(varies_along(jax.typeof(x)) for x in primals)
+    both, changes, constants = _with_tangents(graph, nonzero_tangent, outside)
     results = bind(both, *constants, *primals, *where(nonzero_tangent, tangents))
     outs = results[: len(graph.out_specs)]
     out_tangents = results[len(graph.out_specs) :]
@@ -54,7 +63,7 @@ def _jvp(primals, tangents, *, graph: Graph, witness):
 
 
 def _with_tangents(
-    graph: Graph, nonzero_tangent: tuple[bool, ...]
+    graph: Graph, nonzero_tangent: tuple[bool, ...], outside: Sequence[Axes] | None
 ) -> tuple[Graph, list[bool], list[AnyValue]]:
     """(the program with its derivative, which outputs have nonzero tangents, constants).
 
@@ -62,10 +71,11 @@ def _with_tangents(
 
     Args:
       nonzero_tangent: which inputs have nonzero tangents.
+      outside: see `rule_types.with_types`.
     """
     count = len(nonzero_tangent)
     tangent_specs = where(nonzero_tangent, graph.in_specs)
-    fun = in_scopes_of_its_own(rule_types.with_types(graph))
+    fun = in_scopes_of_its_own(rule_types.with_types(graph, outside))
 
     def with_tangents(*blocks):
         values, tangents = blocks[:count], blocks[count:]

@@ -21,6 +21,7 @@ from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_ja
 from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import Atom, Aval, Eqn, Jaxpr
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.nested_graphs import holds_graph, nested_graphs
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
 from shmap_compiler.replication.collective_rules import mask_of_type
@@ -30,9 +31,18 @@ from shmap_compiler.replication.region_dataflow import Wiring
 from shmap_compiler.replication.typed_rule import TypedRule
 
 
-def with_types(graph: Graph) -> Callable[..., list[Aval]]:
-    """`graph.fun`, with the types of operands and results recorded in each backward rule."""
-    noted = _noted_program(graph, CUSTOM_VJP, _with_operand_types)
+def with_types(graph: Graph, outside: Sequence[Axes] | None = None) -> Callable[..., list[Aval]]:
+    """`graph.fun`, with the types of operands and results recorded in each backward rule.
+
+    The rules of a nested Graph got their types with those of the Graph around it.
+
+    Args:
+      outside: the axes of an enclosing shard_map along which each input varies; by default all.
+    """
+    note = _with_operand_types
+    if graph.outer_manual_axes and outside is None:
+        note = _with_operand_types_once
+    noted = _noted_program(graph, CUSTOM_VJP, note, outside)
     return graph.fun if noted is graph.jaxpr else jex_core.jaxpr_as_fun(noted)
 
 
@@ -44,6 +54,13 @@ def with_residual_types(graph: Graph) -> Graph:
 
 def _with_operand_types(eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]) -> TypedRule:
     return TypedRule(eqn.params["bwd"], axes(eqn.invars), axes(eqn.outvars))
+
+
+def _with_operand_types_once(
+    eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]
+) -> TypedRule | None:
+    has_types = isinstance(eqn.params["bwd"].f, TypedRule)
+    return None if has_types else _with_operand_types(eqn, axes)
 
 
 def _with_residual_types(
@@ -60,29 +77,51 @@ def _with_residual_types(
 # -------------------------------------------------------------------------------- the programs
 
 
-def _noted_program(graph: Graph, primitive: str, note: Callable[..., TypedRule | None]) -> Jaxpr:
+def _noted_program(
+    graph: Graph,
+    primitive: str,
+    note: Callable[..., TypedRule | None],
+    outside: Sequence[Axes] | None = None,
+) -> Jaxpr:
     """The program of a graph, with the rules of equations of a primitive replaced.
 
     Args:
       note: makes the rule of an equation, given a function from variables to their types; None
         keeps the rule.
+      outside: see `with_types`.
     """
-    if not names_any(graph.jaxpr, [primitive]):
+    if not _calls(graph, primitive):
         return graph.jaxpr
-    outside = set(graph.outer_manual_axes)
+    if outside is None:
+        outside = [frozenset(graph.outer_manual_axes)] * len(graph.in_specs)
     # Cotangents of unreduced and reduced values are each device's own, like those of varying ones.
-    inputs = [specs.own_cotangent_axes(s) | outside for s in graph.in_specs]
+    inputs = [
+        specs.own_cotangent_axes(s) | axes for s, axes in zip(graph.in_specs, outside, strict=True)
+    ]
     types = infer_program(graph.region, graph.jaxpr, inputs, mask_of_type)
-    return _Noter(primitive, note, types).program(graph.jaxpr, types.frame)
+    return _Noter(primitive, note, types, graph.check_vma).program(graph.jaxpr, types.frame)
+
+
+def _calls(graph: Graph, primitive: str) -> bool:
+    """Whether a Graph, or one nested in it, has equations of a primitive."""
+    return any(names_any(each.jaxpr, [primitive]) for each in nested_graphs(graph))
 
 
 class _Noter:
-    def __init__(self, primitive: str, note: Callable[..., TypedRule | None], types: Replication):
+    def __init__(
+        self,
+        primitive: str,
+        note: Callable[..., TypedRule | None],
+        types: Replication,
+        is_checked: bool,
+    ):
         self.primitive = primitive
         self.note = note
         self.types = types
+        self.is_checked = is_checked
         # By the identity of its frame: several equations may hold a program with equal types.
         self.known: dict[int, Any] = {}
+        self.graphs: dict[int, Graph] = {}
 
     def program(self, jaxpr: Jaxpr, frame: Frame) -> Jaxpr:
         if id(frame) not in self.known:
@@ -104,6 +143,8 @@ class _Noter:
             return eqn.replace(params={**eqn.params, "bwd": rule})
         if wiring is None:
             return eqn
+        if holds_graph(eqn):
+            return self.nested(eqn, *frames)
         inner = {id(p.jaxpr): f for p, f in zip(wiring.programs, frames, strict=True)}
 
         def noted(held: Jaxpr) -> Jaxpr:
@@ -111,6 +152,19 @@ class _Noter:
             return held if frame is None else self.program(held, frame)
 
         return eqn.replace(params=replace_jaxprs_in(eqn.params, noted))
+
+    def nested(self, eqn: Eqn, frame: Frame) -> Eqn:
+        """The call of a nested Graph: its rules get the types of the operands of this call."""
+        graph: Graph = eqn.params["graph"]
+        is_typed = self.is_checked and graph.check_vma
+        if not is_typed or specs.has_reductions((graph.in_specs, graph.out_specs)):
+            return eqn
+        if not _calls(graph, self.primitive):
+            return eqn
+        if id(frame) not in self.graphs:
+            jaxpr = self.program(graph.jaxpr, frame)
+            self.graphs[id(frame)] = dataclasses.replace(graph, jaxpr=jaxpr)
+        return eqn.replace(params={**eqn.params, "graph": self.graphs[id(frame)]})
 
     def axes(self, atoms: Sequence[Atom], frame: Frame) -> tuple[Axes, ...]:
         return tuple(frozenset(self.types.axes.names(frame.mask(v))) for v in atoms)

@@ -359,3 +359,75 @@ def test_a_cast_under_vmap_along_a_mesh_axis():
     found = jax.jit(jax.grad(lambda ws: losses(rule, ws, spmd_axis_name="j")))(stacked)
     expected = jax.jit(jax.grad(lambda ws: losses(cast, ws)))(stacked)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+# ------------------------------------------------------------------ rules in a nested shard_map
+
+
+def product(w, x):
+    return w * x
+
+
+nested_product = with_rule(
+    product, lambda w, x, ct: (lax.psum(jnp.sum(ct * x, 0), ("i", "j")), ct * w)
+)
+"""As JAX's types ask for where x varies along both axes, and w along none."""
+
+
+ROWS = P("i")
+
+
+def nesting(rule, inner=shard_map, rows=ROWS, use=lambda nested, w, x: nested(w, x)):
+    """A function that is mapped over i, and in it one that is mapped over j."""
+
+    def body(w, x):
+        specs = {"in_specs": (P(), P("j")), "out_specs": P("j")}
+        return use(inner(rule, axis_names={"j"}, **specs), w, x)
+
+    specs = {"in_specs": (P(), rows), "out_specs": rows}
+    return jax.jit(shard_map(body, mesh=MESH, axis_names={"i"}, **specs))
+
+
+def at_two_sites(nested, w, x):
+    return nested(w, x) + lax.fori_loop(0, 2, lambda _, y: y + nested(w, x), 0 * x)
+
+
+@pytest.mark.parametrize("inner", [shard_map, jax.shard_map])
+def test_a_nested_rule_that_sums_over_the_axes_around_it_sums_once(inner):
+    def loss(w, x):
+        return jnp.sum(jnp.sin(nesting(nested_product, inner)(w, x)))
+
+    expected = jax.grad(lambda w: jnp.sum(jnp.sin(w * X)))(W)
+    np.testing.assert_allclose(fast_jit(jax.grad(loss))(W, X), expected, rtol=1e-4)
+
+
+def test_a_nested_rule_called_twice():
+    def loss(w):
+        return jnp.sum(nesting(nested_product, use=at_two_sites)(w, X))
+
+    np.testing.assert_allclose(fast_jit(jax.grad(loss))(W), 3 * X.sum(0), rtol=1e-4)
+
+
+def test_a_nested_rule_in_a_gradient_inside_the_body_around_it():
+    def of_losses(nested, w, x):
+        return jax.grad(lambda w: jnp.sum(nested(w, x)))(w) + 0 * x
+
+    found = nesting(nested_product, use=of_losses)(W, X)
+    np.testing.assert_allclose(found, np.broadcast_to(X.sum(0), X.shape), rtol=1e-4)
+
+
+def test_a_nested_rule_whose_operand_varies_along_the_axes_around_it():
+    rule = with_rule(product, lambda w, x, ct: (lax.psum(jnp.sum(ct * x, 0), "j"), ct * w))
+
+    def loss(w):
+        return jnp.sum(nesting(rule, use=lambda nested, w, x: nested(varying(w), x))(w, X))
+
+    np.testing.assert_allclose(fast_jit(jax.grad(loss))(W), X.sum(0), rtol=1e-4)
+
+
+def test_a_nested_rule_that_sums_what_is_whole_along_the_axes_around_it():
+    def loss(w):
+        return jnp.sum(nesting(nested_product, rows=P())(w, X))
+
+    with pytest.raises(BodyError, match="psum"):
+        jax.jit(jax.grad(loss)).trace(W)
