@@ -9,7 +9,6 @@ all values that it is given vary along the same axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import (
@@ -56,7 +55,6 @@ def _refuse(graph: Graph, made: Jaxpr, differentiates: Callable[[Eqn], bool]) ->
     if not graph.check_vma or not transposes(made):
         return
 
-    @cache
     def alike(operands: Sequence[Atom]) -> bool:
         smooth = [v for v in operands if has_tangent(v.aval)]
         return len({_own_axes(graph, v) for v in smooth}) <= 1
@@ -64,7 +62,7 @@ def _refuse(graph: Graph, made: Jaxpr, differentiates: Callable[[Eqn], bool]) ->
     guilty = [
         _problem(eqn)
         for eqn in equations(graph.jaxpr)
-        if eqn.primitive.name in _CALLS and not alike((*eqn.invars,)) and differentiates(eqn)
+        if eqn.primitive.name in _CALLS and not alike(eqn.invars) and differentiates(eqn)
     ]
     if guilty:
         raise BodyError(f"`{graph.name}`", guilty)
