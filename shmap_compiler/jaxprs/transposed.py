@@ -71,7 +71,7 @@ def _transposed_results(
         elif eqn.primitive.name in JITS:
             (inner,) = map(open_jaxpr, held[position])
             inputs = [a for a, v in zip(inner.invars, eqn.invars, strict=True) if v in taken]
-            # The names in it start anew.
+            # Names in it do not include those around it.
             uses, results = _transposed_results(inner, inputs, 0)
             if uses:
                 return True, []

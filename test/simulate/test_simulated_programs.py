@@ -313,7 +313,7 @@ def test_integers_are_divided_as_xla_divides_them(dtype):
 
 
 def test_transforms_of_empty_dimensions_are_empty():
-    transform = on_mesh(lambda b: jnp.fft.fft(b, axis=0), in_specs=P("i"), out_specs=P("i"))
+    transform = on_mesh(lambda b: jnp.fft.fft(b, axis=1), in_specs=P("i"), out_specs=P("i"))
     assert transform.lower(x[:, :0]).simulate(x[:, :0]).results.shape == (8, 0)
 
 

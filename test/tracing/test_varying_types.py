@@ -286,6 +286,13 @@ def of_first(w, x):
 
 of_first.defjvps(lambda tangent, result, w, x: tangent, lambda tangent, result, w, x: tangent)
 
+
+def of_ones(fun, w):
+    """The cotangent of `w` that ones have, without an operation that has another transpose."""
+    result, backward = jax.vjp(fun, w)
+    return backward(jnp.ones_like(result))[0]
+
+
 IDENTITIES = {
     "an argument of vjp": lambda w, x: jax.vjp(lambda w: x[:1] + w, w)[1](x[:1])[0],
     "grad": lambda w, x: jax.grad(lambda w: (w + x[0]).sum())(w),
@@ -294,12 +301,10 @@ IDENTITIES = {
     "jacrev": lambda w, x: jax.jacrev(lambda w: lax.sub(w, x[0]))(w),
     "jit of grad": lambda w, x: JITTED(w, x[0]),
     "the same jit of grad": lambda w, x: JITTED(w, x[0]) * 2,
-    "a row that is added to": lambda w, x: jax.grad(lambda w: w.at[0].add(x[0, 0])[0])(w),
-    "rows that are subtracted from": lambda w, x: jax.grad(
-        lambda w: w.at[1:].subtract(x[0, 1:])[0]
-    )(w),
-    "a remainder": lambda w, x: jax.grad(lambda w: lax.rem(w, x[0])[0])(w),
-    "a rule": lambda w, x: jax.grad(lambda w: of_first(w[0], x[0, 0]))(w),
+    "an element that is added to": lambda w, x: of_ones(lambda w: w.at[0].add(x[0, 0]), w),
+    "rows that are subtracted from": lambda w, x: of_ones(lambda w: w.at[1:].subtract(x[0, 1:]), w),
+    "a remainder": lambda w, x: of_ones(lambda w: lax.rem(w, x[0]), w),
+    "a rule": lambda w, x: of_ones(lambda w: of_first(w, x[0]), w),
     "a position": lambda w, x: jax.grad(
         lambda w: lax.add(w[0], lax.axis_index("i").astype(w.dtype))
     )(w),
