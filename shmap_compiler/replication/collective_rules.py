@@ -72,7 +72,8 @@ def mask_of_type(eqn: Eqn, operand: int, axes: AxisSet) -> int | None:
     """Like `result_mask`, by JAX's types, for which only sums and extrema are invariant."""
     primitive = eqn.primitive
     if primitive is typed_p:
-        return axes.mask(eqn.params["along"])
+        tracked, along = map(axes.mask, (eqn.params["tracked"], eqn.params["along"]))
+        return operand & ~tracked | along
     if primitive not in RULED:
         return _jax_collective(eqn, operand, axes, {Result.SAME})
     own = axes.mask(eqn.params["axes"])

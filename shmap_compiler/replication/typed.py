@@ -12,24 +12,28 @@ from collections.abc import Iterable
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from shmap_compiler.base.untyped import AnyValue
-
 typed_p = Primitive("shmap_typed")
 
 
-def typed(x: AnyValue, axes: Iterable[str]) -> AnyValue:
-    """`x`, of a type that varies along `axes`."""
-    return typed_p.bind(x, along=tuple(sorted(axes)))
+def type_parameters(axes: Iterable[str], tracked: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The parameters of `typed_p`.
+
+    Args:
+      axes: of `tracked`, those along which the value varies.
+      tracked: the axes that its type tells about; along others it varies as inference finds.
+    """
+    return {"along": tuple(sorted(axes)), "tracked": tuple(sorted(tracked))}
 
 
-def _batcher(axis_data, args, dims, *, along):
+def _batcher(axis_data, args, dims, *, along, tracked):
     """Devices along mesh axes that split the vmapped axis compute different examples."""
     (x,), (d,) = args, dims
-    return typed(x, {*along, *getattr(axis_data.name, "mesh_axes", ())}), d
+    split = getattr(axis_data.name, "mesh_axes", ())
+    return typed_p.bind(x, **type_parameters({*along, *split}, {*tracked, *split})), d
 
 
-typed_p.def_abstract_eval(lambda x, *, along: x)
-typed_p.def_impl(lambda x, *, along: x)
-mlir.register_lowering(typed_p, lambda ctx, x, *, along: [x])
-ad.deflinear2(typed_p, lambda ct, x, *, along: [ct])
+typed_p.def_abstract_eval(lambda x, **_: x)
+typed_p.def_impl(lambda x, **_: x)
+mlir.register_lowering(typed_p, lambda ctx, x, **_: [x])
+ad.deflinear2(typed_p, lambda ct, x, **_: [ct])
 batching.fancy_primitive_batchers[typed_p] = _batcher

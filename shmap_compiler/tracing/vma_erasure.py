@@ -46,7 +46,7 @@ from shmap_compiler.base.untyped import (
 )
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
-from shmap_compiler.replication.typed import typed_p
+from shmap_compiler.replication.typed import type_parameters, typed_p
 from shmap_compiler.replication.typed_rule import TypedRule
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import OnOtherTypes
@@ -61,6 +61,7 @@ def trace_with_types(
     types: Sequence[Aval],
     *,
     is_named: bool = False,
+    untracked: Collection[str] = (),
     keeps_results: bool = False,
 ) -> Jaxpr:
     """Traces a function with JAX's types of varying values, and erases these types.
@@ -70,13 +71,14 @@ def trace_with_types(
       keeps_results: whether marks (`typed`) keep the types of results.
       is_named: whether `axes` are logical axes, so that collectives stay as JAX has them, in
         derivative rules, too.
+      untracked: as for `erase`.
     """
     with varying_types():
         jaxpr = trace_with_axes(fun, mesh, axes, types)
-    erased = erase(jaxpr, mesh, axes, is_named=is_named)
+    erased = erase(jaxpr, mesh, axes, is_named=is_named, untracked=untracked)
     if keeps_results:
         found = [varies_along(v.aval) for v in open_jaxpr(jaxpr).outvars]
-        return _with_types_of_results(erased, found)
+        return _with_types_of_results(erased, found, axes)
     return erased
 
 
@@ -183,13 +185,15 @@ class _Erasing(_Untyping):
 
     def parameters(self, eqn: Eqn) -> dict[str, Parameter]:
         params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
-        late = partial(_erase_late, is_named=self.is_named, untracked=self.untracked)
+        logical = self.axes if self.is_named else None
+        late = partial(_erase_late, logical=logical, untracked=self.untracked)
         backward = _unchecked if self.is_named else _unchecked_with_types
         rules = {"jvp_jaxpr_fun": late, "fwd_jaxpr_thunk": late, "bwd": backward}
         params.update((k, rule(params[k])) for k, rule in rules.items() if k in params)
         if eqn.primitive.name == CUSTOM_VJP:
-            own = [_own_cotangent_axes(v.aval) | self.untracked for v in eqn.outvars]
-            params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own)
+            own = [_own_cotangent_axes(v.aval) - self.untracked for v in eqn.outvars]
+            tracked = frozenset(self.axes) - self.untracked
+            params["call_jaxpr"] = _with_types_of_results(params["call_jaxpr"], own, tracked)
         if eqn.primitive.name == CUSTOM_LIN:
             params["out_avals"] = [self.type_for(t) for t in params["out_avals"]]
             if not self.is_named:
@@ -237,12 +241,18 @@ def _own_cotangent_axes(aval: Aval) -> frozenset[str]:
     return varies_along(aval) | reduces.unreduced | reduces.reduced
 
 
-def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxpr:
-    """A program with marks that keep the types of its results."""
+def _with_types_of_results(
+    jaxpr: Jaxpr, axes: Sequence[frozenset[str]], tracked: Iterable[str]
+) -> Jaxpr:
+    """A program with marks that keep the types of its results.
+
+    Args:
+      tracked: the axes that these types tell about.
+    """
     inner = open_jaxpr(jaxpr)
     marks = [
         jex_core.new_jaxpr_eqn(
-            [atom], [jex_core.Var(atom.aval)], typed_p, {"along": tuple(sorted(varying))}, set()
+            [atom], [jex_core.Var(atom.aval)], typed_p, type_parameters(varying, tracked), set()
         )
         for atom, varying in zip(inner.outvars, axes, strict=True)
     ]
@@ -251,16 +261,21 @@ def _with_types_of_results(jaxpr: Jaxpr, axes: Sequence[frozenset[str]]) -> Jaxp
     )
 
 
-def _erase_late(rule: Wrapped, is_named: bool, untracked: frozenset[str]) -> Wrapped:
-    """A rule that JAX traces with the types with which it traced the function."""
+def _erase_late(rule: Wrapped, logical: Sequence[str] | None, untracked: frozenset[str]) -> Wrapped:
+    """A rule that JAX traces with the types with which it traced the function.
+
+    Args:
+      logical: the axes of a named program.
+    """
 
     def trace(*args):
         with varying_types():
             jaxpr, *rest = rule.call_wrapped(*args)
         # JAX evaluates the program, and its casts would bring the types back.
         mesh = jax.sharding.get_abstract_mesh()
+        is_named, axes = logical is not None, logical or mesh.manual_axes
         program = _Renaming().jaxpr(
-            erase(jaxpr, mesh, mesh.manual_axes, is_named=is_named, untracked=untracked)
+            erase(jaxpr, mesh, axes, is_named=is_named, untracked=untracked)
         )
         if not is_named:
             program = normalize(program, mesh, mesh.manual_axes, "a derivative rule")

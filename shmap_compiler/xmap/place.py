@@ -2,12 +2,12 @@
 
 A collective over a logical axis becomes one over the axes that stand for it: its mesh axes, then
 the vmapped axis of the rest. The rules of `collectives/vmapped_axes.py` divide it in a part on the
-device and a collective over mesh axes. This walk only renames, with eight exceptions: a psum of a
+device and a collective over mesh axes. This walk only renames, with nine exceptions: a psum of a
 product becomes a contraction; pmax and pmin over mesh axes propagate NaN; callbacks with effects
 run on one of the devices that compute the same; generators that draw batches from one key draw for
-each key; small jitted functions are inlined; derivative rules of the user's that name logical axes,
-which JAX traces only when it differentiates, are placed then; and so are xmaps inside this one and
-shard_maps.
+each key; marks of types name mesh axes only; small jitted functions are inlined; derivative rules
+of the user's that name logical axes, which JAX traces only when it differentiates, are placed then;
+and so are xmaps inside this one and shard_maps.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import JITS
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
+from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.xmap.contraction import contract_p
 from shmap_compiler.xmap.custom_rules import RULED, placed_call, rule_may_name_axes
@@ -140,7 +141,11 @@ class Placer(Rewriter):
         return [
             position
             for position, eqn in enumerate(eqns)
-            if eqn.effects or _has_axes(eqn) or id(eqn) in self._dropped or _draws_batches(eqn)
+            if eqn.effects
+            or _has_axes(eqn)
+            or eqn.primitive is typed_p
+            or id(eqn) in self._dropped
+            or _draws_batches(eqn)
         ]
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
@@ -150,6 +155,10 @@ class Placer(Rewriter):
             _, product = self._products[id(eqn)]
             return self._contraction(product, eqn)
         name = eqn.primitive.name
+        if eqn.primitive is typed_p:
+            (eqn,) = super().equation(eqn, names)
+            params = {key: self._mesh_axes(axes) for key, axes in eqn.params.items()}
+            return [eqn.replace(params=params)]
         if name in COLLECTIVE_NAMES and _has_axes(eqn):
             renamed = self._renamed(eqn)
             here = self.vmapped.intersection(named_axes(renamed.params))
@@ -174,6 +183,11 @@ class Placer(Rewriter):
             self._refuse_unknown(eqn)
         placed = super().equation(eqn, names)
         return inlined(placed[0]) if name in JITS else placed
+
+    def _mesh_axes(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The mesh axes that these logical ones are split over."""
+        placed = (self.placements[n].mesh_axes if n in self.placements else (n,) for n in names)
+        return tuple(sorted(itertools.chain.from_iterable(placed)))
 
     def effects(self, effects: Effect) -> Effect:
         return {e for e in effects if not is_axis_effect(e, frozenset(self.moved))}

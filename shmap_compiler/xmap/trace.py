@@ -111,7 +111,9 @@ def trace_named(
             varying_type(type_, body, mapping.names)
             for type_, mapping in zip(inner_types(body), mappings, strict=True)
         ]
-        jaxpr = trace_with_types(traced, body, tuple(known), types, is_named=True)
+        jaxpr = trace_with_types(
+            traced, body, tuple(known), types, is_named=True, untracked=scope.outer
+        )
         return retyped(jaxpr, body, scope.mesh)
 
     try:

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 from named_programs import SQUARE
 
-from shmap_compiler import BodyError, SpecError, xmap
+from shmap_compiler import BodyError, SpecError, shard_map, xmap
 
 W = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
 X = np.arange(24, dtype=np.float32).reshape(8, 3) / 10
@@ -30,9 +31,14 @@ def pull(w, x, gy):
     return jax.vjp(layer, w, x)[1](gy)
 
 
+def mapped_onto(fun, in_axes, out_axes, resources):
+    mesh = SQUARE if resources else None
+    return xmap(fun, in_axes, out_axes, axis_resources=resources, mesh=mesh)
+
+
 def mapped(fun, of_w, resources):
     axes = ([...], ["batch", ...], ["batch", ...]), (of_w, ["batch", ...])
-    return xmap(fun, *axes, axis_resources=resources, mesh=SQUARE if resources else None)
+    return mapped_onto(fun, *axes, resources)
 
 
 def assert_close(found, wanted):
@@ -175,6 +181,51 @@ def test_derivatives_outside_of_functions_that_cast(named, by_position, resource
     )
     assert_close(f(W, X), by_position(W, X))
     assert_close(jax.grad(f, (0, 1))(W, X), jax.grad(by_position, (0, 1))(W, X))
+
+
+@jax.custom_vjp
+def scaled(x):
+    return x * 0.7
+
+
+scaled.defvjp(lambda x: (x * 0.7, None), lambda _, g: (g * 0.7,))
+
+
+@everywhere
+@pytest.mark.parametrize("of_w", [[...], ["batch", ...]], ids=["one", "each"])
+def test_a_backward_rule_beside_a_derivative_inside(of_w, resources):
+    """Along a mesh axis, cotangents of what varies along the logical one are each device's own."""
+
+    def fun(w, x):
+        return x * scaled(w) * jax.grad(jnp.sin)(0.0)
+
+    w = X[0] if of_w == [...] else X + 1
+    f = mapped_onto(fun, (of_w, ["batch", ...]), ["batch", ...], resources)
+    wanted = jax.vmap(fun, (None if of_w == [...] else 0, 0))
+    for arguments in (0, 1):
+        assert_close(
+            jax.jit(jax.grad(lambda w, x: jnp.sin(f(w, x)).sum(), arguments))(w, X),
+            jax.grad(lambda w, x: jnp.sin(wanted(w, x)).sum(), arguments)(w, X),
+        )
+
+
+def test_a_backward_rule_of_an_xmap_in_a_shard_map():
+    """The types in an xmap do not tell along which axes of the shard_map around it values vary."""
+
+    def fun(w, x):
+        return x * scaled(w) * jax.grad(jnp.sin)(0.0)
+
+    axes = ["batch", ...]
+    named = xmap(fun, ([...], axes), axes, axis_resources={"batch": "y"}, mesh=SQUARE)
+    f = shard_map(named, mesh=SQUARE, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+
+    def by_hand(w, x):
+        parts = zip(jnp.split(w, 4), jnp.split(x, 4), strict=True)
+        return jnp.concatenate([jax.vmap(fun, (None, 0))(*part) for part in parts])
+
+    w, x = GY[0], GY.repeat(2, 0)[:, None] + 1
+    wanted = jax.grad(lambda w: jnp.sin(by_hand(w, x)).sum())(w)
+    assert_close(jax.jit(jax.grad(lambda w: jnp.sin(f(w, x)).sum()))(w), wanted)
 
 
 @pytest.mark.parametrize("resources", [{}, {"batch": "x"}, {"batch": "y"}])
