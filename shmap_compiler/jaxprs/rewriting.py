@@ -16,6 +16,7 @@ from typing import Any
 from jax.extend import core as jex_core
 
 from shmap_compiler.base.jax_compat import (
+    constants_to_inputs,
     jaxprs_in,
     open_jaxpr,
     replace_jaxpr,
@@ -97,6 +98,23 @@ class Rewriter:
 def named(atom: Atom, names: Mapping[Atom, Atom]) -> Atom:
     """The atom that takes the place of `atom`."""
     return atom if isinstance(atom, jex_core.Literal) else names.get(atom, atom)
+
+
+def without_constants(closed: Jaxpr) -> Jaxpr:
+    """The closed jaxpr with literals in the place of the arrays that it closes over."""
+    made, values = constants_to_inputs(closed)
+    if not values:
+        return closed
+    inner = open_jaxpr(made)
+    names: Names = {
+        v: jex_core.Literal(value, v.aval) for v, value in zip(inner.invars, values, strict=False)
+    }
+    return replace_jaxpr(
+        made,
+        invars=inner.invars[len(values) :],
+        eqns=all_renamed(inner.eqns, names),
+        outvars=[named(v, names) for v in inner.outvars],
+    )
 
 
 def all_renamed(eqns: list[Eqn], names: Mapping[Atom, Atom]) -> list[Eqn]:

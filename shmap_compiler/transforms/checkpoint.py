@@ -31,7 +31,13 @@ from shmap_compiler.base.untyped import AnyValue, Atom, DType, Eqn, Function, Ja
 from shmap_compiler.jaxprs.building import is_dropped, where
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
-from shmap_compiler.jaxprs.rewriting import Names, Rewriter, copy_equations, named
+from shmap_compiler.jaxprs.rewriting import (
+    Names,
+    Rewriter,
+    copy_equations,
+    named,
+    without_constants,
+)
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
 from shmap_compiler.transforms.split import Split, save_everything, split
@@ -203,7 +209,9 @@ class _Marking(Rewriter):
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name
         if name == "cond":
-            params = {"eqn": eqn, "branches": tuple(map(self.jaxpr, eqn.params["branches"]))}
+            branches = tuple(map(without_constants, eqn.params["branches"]))
+            whole = eqn.replace(params={**eqn.params, "branches": branches})
+            params = {"eqn": whole, "branches": tuple(map(self.jaxpr, branches))}
             return [eqn.replace(primitive=cond_p, params=params)]
         if name == "scan" and self._regions:
             params = {"eqn": eqn, "jaxpr": self.jaxpr(eqn.params["jaxpr"])}

@@ -576,6 +576,35 @@ def test_gradient_of_branches_of_which_one_is_constant(check_vma):
 # -------------------------------------------------------------------------------- spmd_axis_name
 
 
+@jax.custom_jvp
+def scaled_sine(x):
+    return jnp.sin(x)
+
+
+scaled_sine.defjvp(
+    lambda primals, tangents: (
+        jnp.sin(primals[0]),
+        tangents[0] * np.arange(6, dtype=np.float32),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "around", [lambda f: f, jax.jit, jax.checkpoint, lambda f: partial(lax.map, f)]
+)
+def test_gradient_of_a_branch_whose_rule_uses_an_array(around):
+    """JAX closes the program of the branch over the array."""
+
+    def body(x):
+        branch = around(lambda v: lax.cond(v.sum() > 0, scaled_sine, jnp.cos, v))
+        return branch(x)
+
+    mapped = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    oracle = jax.shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    found, wanted = (jax.grad(lambda x, f=f: jnp.sum(f(x) ** 2)) for f in (mapped, oracle))
+    np.testing.assert_allclose(found(X), wanted(X), rtol=1e-6)
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("order", ["vmap_of_grad", "grad_of_vmap"])
 def test_vmap_with_spmd_axis_name(order, check_vma):
