@@ -112,6 +112,7 @@ class Steps:
         """
         body = self.loop.body
         arguments, returned = list(body.arguments), list(terminator(body).operands)
+        delayed = {result for op in (*self.reductions, *self.late) for result in op.results}
         step = _Step(dict(zip(arguments, values, strict=True)))
         step.values[arguments[self.loop.counter]] = counters[0]
         ahead = self._ahead(step, counters)
@@ -138,8 +139,8 @@ class Steps:
             if following is None:
                 break
             for argument, value in zip(arguments, returned, strict=True):
-                if argument != arguments[self.loop.counter] and value in step.values:
-                    following.values[argument] = step.values[value]
+                if argument != arguments[self.loop.counter] and value not in delayed:
+                    following.values[argument] = step.values.get(value, value)
             before, step = step, following
         step.copy(self.reductions)
         step.copy(self.late)

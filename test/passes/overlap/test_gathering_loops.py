@@ -2,12 +2,16 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import shmap_passes
 from jaxlib.mlir import ir
 from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.overlap.find.loops import WHILE, counted_loop, gathering_loops
+from shmap_passes.overlap.unroll_gathering_loops import UnrollGatheringLoops
+
+from shmap_compiler import import_module
 
 MODULE = """module {{
   sdy.mesh @mesh = <["i"=2]>
@@ -118,3 +122,48 @@ def test_a_sum_that_the_next_step_reads_delays_it():
     read = "%n = stablehlo.negate %r : tensor<4x8xf32>\n      "
     assert free(body=read + GATHER) == ["stablehlo.all_gather"]
     assert free(returned="%next, %z, %s, %r") == ["stablehlo.all_gather"]
+
+
+CAPTURING = """module {{
+  sdy.mesh @mesh = <["i"=2]>
+  func.func public @main(
+      %x: tensor<4x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"i"}}, {{}}]>}},
+      %w: tensor<3x4x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"i"}}, {{}}]>}},
+      %b: tensor<4x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"i"}}, {{}}]>}})
+      -> (tensor<4x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"i"}}, {{}}]>}})
+      attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %last:3 = stablehlo.while(%k = %zero, %a = %x, %c = %x)
+        : tensor<i32>, tensor<4x8xf32>, tensor<4x8xf32>
+    cond {{
+      %more = stablehlo.compare LT, %k, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    }} do {{
+      %s = stablehlo.dynamic_slice %w, %k, %zero, %zero, sizes = [1, 4, 8]
+          : (tensor<3x4x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x4x8xf32>
+      %o = stablehlo.reshape %s : (tensor<1x4x8xf32>) -> tensor<4x8xf32>
+      {gather}
+      %y = stablehlo.dot_general %a, %g, contracting_dims = [1] x [0]
+          : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+      %z = stablehlo.add %y, %c : tensor<4x8xf32>
+      %next = stablehlo.add %k, %one : tensor<i32>
+      stablehlo.return %next, %z, %b : tensor<i32>, tensor<4x8xf32>, tensor<4x8xf32>
+    }}
+    return %last#1 : tensor<4x8xf32>
+  }}
+}}"""
+
+
+@pytest.mark.parametrize("barriers", [False, True])
+def test_steps_take_what_the_one_before_returns_from_outside_of_the_loop(barriers):
+    with shmap_passes.make_context():
+        module = ir.Module.parse(CAPTURING.format(gather=GATHER))
+        shmap_passes.run(module, [UnrollGatheringLoops("unroll", barriers=barriers)])
+        assert not find_ops(module.operation, [WHILE])
+        rewritten = str(module)
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.normal(size=s).astype(np.float32) for s in ((8, 8), (3, 8, 8), (8, 8)))
+    (found,) = import_module(rewritten).simulate(x, w, b).results
+    np.testing.assert_allclose(found, ((x @ w[0] + x) @ w[1] + b) @ w[2] + b, rtol=1e-5)
