@@ -13,13 +13,16 @@ derivatives inside of a function, and to the backward rules of `custom_vjp` func
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import jax
+import numpy as np
 
 from shmap_compiler.base.closures import contents
 from shmap_compiler.base.untyped import Function, Unchecked
@@ -45,9 +48,12 @@ _GRADIENTS = _REVERSE - {"vjp", "linearize", "linear_transpose"}
 _RULED = frozenset({"custom_root", "defjvp", "defjvps"})
 """What makes a derivative rule of functions that it is given while the body runs."""
 
+_RULED_BACKWARD = frozenset({"defvjp"})
+"""What makes a forward and a backward rule of them, of which the former is traced without types."""
+
 _MOST_HELD = 256
 
-_SILENT = frozenset({"builtins", "jax", "jaxlib", "numpy", "shmap_compiler"})
+_SILENT = frozenset({"jax", "jaxlib", "numpy", "shmap_compiler"}) | sys.stdlib_module_names
 """Packages whose code is not scanned: their results do not depend on varying types."""
 
 
@@ -56,7 +62,9 @@ def asks(fun: Function) -> bool:
 
     Or differentiates a cast, which leaves no trace without types.
     """
-    return _reaches(fun, _QUESTIONS, _reached) or (_reaches(fun, _REVERSE, _reached) and casts(fun))
+    if _reaches(fun, _QUESTIONS, _reached_at_once):
+        return True
+    return _reaches(fun, _REVERSE, _reached_at_once) and casts(fun)
 
 
 def casts_to_reduced(fun: Function) -> bool:
@@ -79,7 +87,9 @@ def rules_differentiate(fun: Function) -> bool:
         _holds_backward_rule([fun]) or _reaches(fun, _REVERSE, _reached_or_held)
     ):
         return True
-    for value in _values([fun]):
+    if _any_reaches([fun], _RULED_BACKWARD) and _any_reaches([fun], _GRADIENTS):
+        return True
+    for value in _values([fun], _reached_or_held):
         if isinstance(value, jax.custom_jvp) and (rule := getattr(value, "jvp", None)):
             given = [rule, *_reached_or_held(rule)]  # JAX makes a rule of those of `defjvps`
             if _holds_backward_rule(given) or _any_reaches(given, _REVERSE):
@@ -90,46 +100,47 @@ def rules_differentiate(fun: Function) -> bool:
 
 
 def _holds_backward_rule(funs: Sequence[Unchecked]) -> bool:
-    return any(isinstance(value, jax.custom_vjp) for value in _values(funs))
+    return any(isinstance(value, jax.custom_vjp) for value in _values(funs, _reached_or_held))
 
 
 def _any_reaches(funs: Sequence[Unchecked], words: frozenset[str]) -> bool:
     return any(_reaches(fun, words, _reached_or_held) for fun in funs)
 
 
-def _values(funs: Sequence[Unchecked]) -> Iterator[Unchecked]:
-    """All values that functions may reach, also through containers."""
+def _values(
+    funs: Sequence[Unchecked], reached: Callable[[Unchecked], Iterator[Unchecked]]
+) -> Iterator[Unchecked]:
+    """All values that functions may reach.
+
+    Args:
+      reached: the values that come after a value; none do after code that is not scanned.
+    """
     seen: dict[int, Any] = {}
     waiting = list(funs)
     while waiting:
         value = waiting.pop()
-        if id(value) in seen or (isinstance(value, (FunctionType, type)) and _is_silent(value)):
+        if type(value) in _PLAIN or id(value) in seen:
             continue
-        seen[id(value)] = value
+        seen[id(value)] = value  # keeps it, and so its id
         yield value
-        waiting += _reached_or_held(value)
+        if not (isinstance(value, (FunctionType, type)) and _is_silent(value)):
+            waiting += reached(value)
+
+
+_PLAIN = frozenset({str, bytes, bool, int, float, complex, type(None), np.ndarray, ModuleType})
+"""Types of values by which no other ones are reached."""
 
 
 def _reaches(
     fun: Function, words: frozenset[str], reached: Callable[[Unchecked], Iterator[Unchecked]]
 ) -> bool:
-    """Whether code that `fun` may reach contains one of the words.
-
-    Args:
-      reached: the values that are scanned after a value.
-    """
-    seen: dict[int, Any] = {}
-    waiting = [fun]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, FunctionType) and _maker(value) in words:
-            return True
-        if id(value) in seen or (isinstance(value, (FunctionType, type)) and _is_silent(value)):
-            continue
-        seen[id(value)] = value  # keeps it, and so its id
-        if isinstance(value, FunctionType) and not words.isdisjoint(_names(value.__code__)):
-            return True
-        waiting += reached(value)
+    """Whether code that `fun` may reach contains one of the words."""
+    for value in _values([fun], reached):
+        if isinstance(value, FunctionType):
+            if _maker(value) in words:
+                return True
+            if not _is_silent(value) and not words.isdisjoint(_names(value.__code__)):
+                return True
     return False
 
 
@@ -157,27 +168,48 @@ def _reached(value: object) -> Iterator[Unchecked]:
     if isinstance(value, FunctionType):
         for cell in value.__closure__ or ():
             yield contents(cell)
+        yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
         yield from _named(value)
     elif isinstance(value, functools.partial):
-        yield from (value.func, *value.args)
-    elif isinstance(value, MethodType):
-        yield from (value.__func__, value.__self__)
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, (MethodType, staticmethod, classmethod)):
+        yield from (value.__func__, getattr(value, "__self__", None))
+    elif isinstance(value, property):
+        yield from (value.fget, value.fset)
+    elif isinstance(value, functools.cached_property):
+        yield value.func
     elif isinstance(value, type):
         yield from value.__bases__
-        yield from (f for f in vars(value).values() if isinstance(f, FunctionType))
+        yield from (member for member in vars(value).values() if _may_run(member))
     else:
         yield type(value)
+
+
+def _may_run(member: object) -> bool:
+    """Whether the member of a class is code, or a description of how it is called."""
+    return callable(member) or isinstance(member, _DESCRIPTORS)
+
+
+_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 
 
 def _reached_or_held(value: object) -> Iterator[Unchecked]:
     """Like `_reached`, and the first values that a container or an object holds."""
     yield from _reached(value)
-    if isinstance(value, dict):
+    if isinstance(value, (dict, MappingProxyType)):
         yield from itertools.islice(value.values(), _MOST_HELD)
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         yield from itertools.islice(value, _MOST_HELD)
     elif not isinstance(value, (type, ModuleType)):
         yield from itertools.islice(getattr(value, "__dict__", {}).values(), _MOST_HELD)
+
+
+def _reached_at_once(value: object) -> Iterator[Unchecked]:
+    """The same without rules of a derivative that is taken later."""
+    return _reached(value) if isinstance(value, _RULED_FUNCTIONS) else _reached_or_held(value)
+
+
+_RULED_FUNCTIONS = (jax.custom_jvp, jax.custom_vjp)
 
 
 def _named(fun: FunctionType) -> Iterator[Unchecked]:

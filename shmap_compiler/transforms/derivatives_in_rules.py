@@ -8,12 +8,13 @@ is given vary along the same axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import (
     HIGH_PRIMITIVE,
     holds_functions,
+    is_defined_in_jax,
     trace_with_axes,
     varying_types,
 )
@@ -25,6 +26,7 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP, CUSTOM_VMAP
 from shmap_compiler.jaxprs.transposed import transposes
+from shmap_compiler.replication.collective_rules import jax_axes
 
 _RULES = {CUSTOM_JVP: "jvp_jaxpr_fun", CUSTOM_VJP: "fwd_jaxpr_thunk"}
 """The parameters with the rules that JAX traces in forward mode."""
@@ -37,35 +39,53 @@ def refuse_in_derivative_rules(graph: Graph, derivative: Jaxpr) -> None:
       derivative: the program with tangents that was made of the graph.
     """
 
-    def differentiates(eqn: Eqn) -> bool:
+    def is_wrong(eqn: Eqn, types: Collection[Axes]) -> bool:
         if eqn.primitive.name == HIGH_PRIMITIVE:
-            return holds_functions(eqn)
+            return len(types) > 1 and holds_functions(eqn)
         parameter = _RULES.get(eqn.primitive.name)
-        return parameter is not None and transposes(_rule_program(graph, eqn, parameter))
+        if parameter is None or (len(types) <= 1 and is_defined_in_jax(eqn.params[parameter])):
+            return False
+        program = _rule_program(graph, eqn, parameter)
+        if not transposes(program):
+            return False
+        return len(types) > 1 or _makes_other_types(graph, program, frozenset().union(*types))
 
-    _refuse(graph, derivative, differentiates)
+    _refuse(graph, derivative, is_wrong)
 
 
 def refuse_in_batching_rules(graph: Graph, batched: Jaxpr) -> None:
     """The same for rules for vmap."""
-    _refuse(graph, batched, lambda eqn: eqn.primitive.name == CUSTOM_VMAP)
+    _refuse(graph, batched, lambda eqn, types: eqn.primitive.name == CUSTOM_VMAP and len(types) > 1)
 
 
-def _refuse(graph: Graph, made: Jaxpr, differentiates: Callable[[Eqn], bool]) -> None:
+def _refuse(graph: Graph, made: Jaxpr, is_wrong: Callable[[Eqn, Collection[Axes]], bool]) -> None:
+    """Raises BodyError for each call of which `is_wrong`, given the types of operands, is true."""
     if not graph.check_vma or not transposes(made):
         return
 
-    def alike(operands: Sequence[Atom]) -> bool:
-        smooth = [v for v in operands if has_tangent(v.aval)]
-        return len({_own_axes(graph, v) for v in smooth}) <= 1
+    def types(operands: Sequence[Atom]) -> set[Axes]:
+        return {_own_axes(graph, v) for v in operands if has_tangent(v.aval)}
 
     guilty = [
         _problem(eqn)
         for eqn in equations(graph.jaxpr)
-        if eqn.primitive.name in _CALLS and not alike(eqn.invars) and differentiates(eqn)
+        if eqn.primitive.name in _CALLS and is_wrong(eqn, types(eqn.invars))
     ]
     if guilty:
         raise BodyError(f"`{graph.name}`", guilty)
+
+
+def _makes_other_types(graph: Graph, program: Jaxpr, own: Axes) -> bool:
+    """Whether a rule whose operands vary along the axes `own` makes values of other types.
+
+    A psum does, along axes of `own`, too; an axis index along others.
+    """
+    return any(
+        graph.mesh.shape.get(axis, 1) > 1
+        for eqn in equations(program)
+        for axis in jax_axes(eqn)
+        if axis not in own or eqn.primitive.name != "axis_index"
+    )
 
 
 _CALLS = {*_RULES, CUSTOM_VMAP, HIGH_PRIMITIVE}

@@ -545,6 +545,24 @@ def wrapped(fun):
     return inner
 
 
+def with_default(x, ask=as_varying):
+    return ask(x, x)
+
+
+class Methods:
+    from_class = classmethod(lambda cls, x: as_varying(x, x))
+    from_nothing = staticmethod(as_varying)
+    jitted = jax.jit(as_varying)
+
+    @property
+    def rule(self):
+        return as_varying
+
+    @functools.cached_property
+    def kept(self):
+        return as_varying
+
+
 ASKING = {
     "itself": lambda x: jax.typeof(x).manual_axis_type,
     "by getattr": lambda x: jax.typeof(x).mat,
@@ -559,12 +577,45 @@ ASKING = {
     "a method": Layer().__call__,
     "a class": lambda x: Layer()(x),
     "a shard_mapped function": mapped(shard_map, as_varying),
+    "a keyword of partial": functools.partial(lambda x, ask: ask(x, x), ask=as_varying),
+    "a default": with_default,
+    "a class method": lambda x: Methods.from_class(x),
+    "a static method": lambda x: Methods.from_nothing(x, x),
+    "a jitted method": lambda x: Methods.jitted(x, x),
+    "a property": lambda x: Methods().rule(x, x),
+    "a cached property": lambda x: Methods().kept(x, x),
 }
 
 
 @pytest.mark.parametrize("name", ASKING)
 def test_who_asks(name):
     assert asks(ASKING[name])
+
+
+def cotangent_of_a_cast(w):
+    cast = functools.partial(lax.pcast, axis_name="i", to="varying")
+    return jax.vjp(lambda w: lax.pcast(w, "i", to="varying"), w)[1](cast(jnp.ones_like(w)))[0]
+
+
+class Holding:
+    def __init__(self, fun):
+        self.fun = fun
+
+    def __call__(self, x):
+        return self.fun(x)
+
+
+BY_NAME = {"cotangent": cotangent_of_a_cast}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [cotangent_of_a_cast, lambda w: BY_NAME["cotangent"](w), Holding(cotangent_of_a_cast)],
+)
+def test_a_derivative_of_a_cast_in_a_container(body):
+    """Without types it leaves no trace."""
+    mapped = shard_map(body, mesh=MESH, in_specs=P(), out_specs=P())
+    np.testing.assert_array_equal(mapped(np.ones(3, np.float32)), np.full(3, 4))
 
 
 def test_who_closes_over_what_does_not_exist_yet():

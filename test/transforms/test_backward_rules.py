@@ -435,6 +435,35 @@ weighed.defvjp(
     lambda kept, ct: (ct * jnp.tanh(kept[0] / 4), ct * kept[1] * jnp.ones_like(kept[2])),
 )
 
+
+def by_place(w):
+    return lax.psum(jnp.sin(w * (1 + lax.axis_index("i"))).sum(), "i")
+
+
+def made_forward(w, x):
+    @jax.custom_vjp
+    def fun(w):
+        return by_place(w)
+
+    def forward(w):
+        slope = jax.grad(by_place)(w)
+        return by_place(w), jnp.tanh(slope / 4)
+
+    fun.defvjp(forward, lambda slope, ct: (ct * slope,))
+    return fun(w) + total(x)
+
+
+@jax.custom_jvp
+def by_place_and_rule(w, x):
+    return by_place(w)
+
+
+@by_place_and_rule.defjvp
+def _by_place_jvp(primals, tangents):
+    slope = jax.grad(by_place)(primals[0])
+    return by_place(primals[0]), (tangents[0] * jnp.tanh(slope / 4)).sum()
+
+
 DIFFERENTIATING = {
     "a function with a rule, in a jvp rule": lambda w, x: total(product_by_jvp(w, x)),
     "one with a whole result": lambda w, x: jnp.cos(summed_by_jvp(w, x)),
@@ -447,6 +476,8 @@ DIFFERENTIATING = {
     ),
     "in a jvp rule": lambda w, x: total(steered(w, x)),
     "in a forward rule": lambda w, x: jnp.cos(weighed(w, x)),
+    "in a forward rule made in the body": made_forward,
+    "of values that a rule makes": by_place_and_rule,
 }
 
 
@@ -484,6 +515,13 @@ def test_a_derivative_in_a_rule_whose_types_are_unknown_is_refused(fun, where):
     hidden = Hidden(fun)
     with pytest.raises(BodyError, match=where):
         gradients(shard_map, lambda w, x: total(hidden.fun(w, x)))
+
+
+def test_a_derivative_of_values_that_a_rule_without_types_makes_is_refused():
+    """The operand is equal on all devices, and the axis index in the rule is each device's own."""
+    hidden = Hidden(by_place_and_rule)
+    with pytest.raises(BodyError, match=r"a derivative taken in a rule of the function called at"):
+        gradients(shard_map, lambda w, x: hidden.fun(w, w))
 
 
 def test_a_derivative_of_what_is_each_devices_own_needs_no_types():
