@@ -4,8 +4,9 @@
 (`varying_types`), as are casts to unreduced and reduced values. These types cost time and reject
 some correct programs, so only functions that query them are traced with them. Whether a function
 does is read from the code that it may reach: what it defines, closes over, or names in its module
-and in modules named there. Code reached in another way, as an argument or by an import inside a
-call, is not scanned. A false positive only costs time.
+and in modules named there, through defaults, members of classes, attributes and containers, too.
+Code reached in another way, as an argument or by an import inside a call, is not scanned. A false
+positive only costs time.
 
 `jax.lax.pcast` and `all_gather(..., to="invarying")` cast these types, which matters only to
 derivatives inside of a function, and to the backward rules of `custom_vjp` functions.
@@ -170,7 +171,7 @@ def _reached(value: object) -> Iterator[Unchecked]:
             yield contents(cell)
         yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
         yield from _named(value)
-    elif isinstance(value, functools.partial):
+    elif isinstance(value, (functools.partial, functools.partialmethod)):
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, (MethodType, staticmethod, classmethod)):
         yield from (value.__func__, getattr(value, "__self__", None))
@@ -190,7 +191,10 @@ def _may_run(member: object) -> bool:
     return callable(member) or isinstance(member, _DESCRIPTORS)
 
 
-_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
+_DESCRIPTORS = (
+    *(staticmethod, classmethod, property),
+    *(functools.cached_property, functools.partialmethod),
+)
 
 
 def _reached_or_held(value: object) -> Iterator[Unchecked]:
@@ -213,9 +217,11 @@ _RULED_FUNCTIONS = (jax.custom_jvp, jax.custom_vjp)
 
 
 def _named(fun: FunctionType) -> Iterator[Unchecked]:
-    """The globals that a function names, and what it may look up in modules among them."""
+    """The globals that a function names, and what it may look up in modules that it names."""
     names = _names(fun.__code__)
-    scopes = [fun.__globals__]
+    closed_over = map(contents, fun.__closure__ or ())
+    modules = (m for m in closed_over if isinstance(m, ModuleType) and not _is_silent(m))
+    scopes = [fun.__globals__, *map(vars, modules)]
     for scope in scopes:
         for name in names.intersection(scope):
             value = scope[name]

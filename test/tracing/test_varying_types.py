@@ -549,10 +549,15 @@ def with_default(x, ask=as_varying):
     return ask(x, x)
 
 
+def closing_over(module):
+    return lambda x: module.as_varying(x, x)
+
+
 class Methods:
     from_class = classmethod(lambda cls, x: as_varying(x, x))
     from_nothing = staticmethod(as_varying)
     jitted = jax.jit(as_varying)
+    bound = functools.partialmethod(as_varying, 0)
 
     @property
     def rule(self):
@@ -582,6 +587,8 @@ ASKING = {
     "a class method": lambda x: Methods.from_class(x),
     "a static method": lambda x: Methods.from_nothing(x, x),
     "a jitted method": lambda x: Methods.jitted(x, x),
+    "a partial method": lambda x: Methods().bound(),
+    "a module closed over": closing_over(test_module),
     "a property": lambda x: Methods().rule(x, x),
     "a cached property": lambda x: Methods().kept(x, x),
 }
