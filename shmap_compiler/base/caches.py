@@ -46,6 +46,12 @@ class Cache(Generic[T]):
             self._values.move_to_end(key)
             return self._values[key]
 
+    def remove(self, key: Hashable, value: T) -> None:
+        """Removes `value`, if it is that of `key`."""
+        with self._lock:
+            if self._values.get(key) is value:
+                del self._values[key]
+
     def __reduce__(self) -> tuple[object, ...]:
         """Copies are empty."""
         return Cache, (self.maxsize,)

@@ -54,9 +54,12 @@ def trace_call(
     call = mapped.calls.find(key)
     if call is None:
         call = traced = _trace(who, mapped, region, args, inputs)
-        if key is not None and not traced.constants and trace_cache.unchanged(mapped, program):
+        program = trace_cache.unchanged(mapped, program)
+        if key is not None and program is not None and not traced.constants:
             call = mapped.calls.get(key, lambda: traced)
             trace_cache.keep(mapped, program)
+        elif not runs_traced_program(mapped.fun):
+            trace_cache.note(mapped, program)
     return call, [leaves[i.position] for i in inputs.dynamic]
 
 

@@ -2,7 +2,8 @@
 
 jit knows a function by its identity. A `shard_map(f, ...)` that is built anew at each step of a
 loop would be traced, lowered and compiled at each step; so one that has been traced is kept with
-`f`, and given out again if all that `f` reads is as it was (`variables.py`).
+`f`, and given out again if all that `f` reads is as it was (`variables.py`). One that has also been
+traced after changes is not given out any more: jit may have programs of either kind for it.
 
 It is kept in `f` itself: no table of ours keeps `f`, or the arrays that it closes over, alive. The
 two refer to each other, so that the garbage collector has to free them.
@@ -72,21 +73,46 @@ def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Ma
 
 
 def keep(mapped: Mapped, found: Hashable) -> None:
-    """Keeps `mapped` with its function by its key, if it can be known again."""
-    if found is None:
+    """Keeps `mapped`, which was traced, with its function by its key, if it can be known again."""
+    if found is not None:
+        made = _made_of(mapped.fun) or _Made.new(mapped.fun)
+        made.mapped.get((type(mapped), found), lambda: mapped)
+    note(mapped, found)
+
+
+def note(mapped: Mapped, found: Hashable) -> None:
+    """Notes the key under which `mapped` was traced, and lets it go if it had another one before.
+
+    A trace without a key is noted as well: jit may have a program of it.
+    """
+    if not isinstance(mapped.fun, FunctionType):
         return
-    made = _made_of(mapped.fun)
-    if made is None:
-        made = mapped.fun.__dict__[ATTRIBUTE] = _Made(mapped.fun)
-    made.mapped.get((type(mapped), found), lambda: mapped)
+    made = _made_of(mapped.fun) or _Made.new(mapped.fun)
+    first = made.traced.setdefault(mapped, found)
+    if first != found:
+        made.traced[mapped] = None
+        for each in (first, found):
+            made.mapped.remove((type(mapped), each), mapped)
 
 
 class _Made:
-    """What has been made of one function."""
+    """What has been made of one function.
+
+    Attributes:
+      mapped: what is given out again.
+      traced: the keys of all that have been traced; None after a trace under another key.
+    """
 
     def __init__(self, fun: FunctionType):
         self.of = weakref.ref(fun)
         self.mapped: Cache[Mapped] = Cache(maxsize=64)
+        self.traced: weakref.WeakKeyDictionary[Mapped, Hashable] = weakref.WeakKeyDictionary()
+
+    @staticmethod
+    def new(fun: Function) -> _Made:
+        """Replaces that of another function, which `functools.wraps` copied."""
+        made = fun.__dict__[ATTRIBUTE] = _Made(fun)
+        return made
 
     def __reduce__(self) -> tuple[object, ...]:
         """A pickled function comes without it."""

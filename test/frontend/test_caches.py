@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from numpy import random as np_random
 
-from shmap_compiler import shard_map, smap
+from shmap_compiler import pmap, shard_map, smap, xmap
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import SpecError
 from shmap_compiler.frontend import call_traced
@@ -601,6 +601,46 @@ def test_variables_changed_in_place_are_those_of_the_call(fun, set_factor):
         np.testing.assert_array_equal(gradient, np.full_like(X, factor))
         np.testing.assert_array_equal(call(mapped.lower(X).compile(), X), factor * X)
         np.testing.assert_array_equal(call(jax.jit(twice), X), 6 * X)
+
+
+FRONT_ENDS = {
+    "shard_map": lambda f: shard_map(f, **LINES),
+    "pmap": pmap,
+    "xmap": lambda f: xmap(f, in_axes=["rows", ...], out_axes=["rows", ...]),
+}
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_what_is_mapped_anew_has_no_programs_of_other_variables(front_end):
+    """jit has programs of the first object, of either factor; it knows it by its identity."""
+    items = [1.0]
+
+    def scaled(block):
+        return items[0] * block
+
+    mapped, other = FRONT_ENDS[front_end], X + 1
+    first = mapped(scaled)
+    for items[0], argument in ((1.0, X), (2.0, other[:, :4])):
+        np.testing.assert_array_equal(call(jax.jit(first), argument), items[0] * argument)
+    for items[0] in (2.0, 1.0):
+        for argument in (X, other[:, :4]):
+            result = call(jax.jit(mapped(scaled)), argument)
+            np.testing.assert_array_equal(result, items[0] * argument)
+    assert mapped(scaled) is mapped(scaled)
+
+
+def test_what_was_traced_with_variables_that_cannot_be_compared_is_not_given_out():
+    kept = Factor()
+    kept.value = factor = 2.0
+
+    def scaled(block):
+        return (factor.value if isinstance(factor, Factor) else factor) * block
+
+    first, factor = shard_map(scaled, **LINES), kept
+    call(jax.jit(first), X)
+    factor = 3.0
+    first.lower(X)
+    np.testing.assert_array_equal(call(jax.jit(shard_map(scaled, **LINES)), X), 3 * X)
 
 
 READ_WHAT_CHANGES = {
