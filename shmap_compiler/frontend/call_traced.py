@@ -85,7 +85,9 @@ def _key(
     """Equal for calls of one program that are traced alike; None if that is unknown."""
     values = [value for _, _, value in inputs.static]
     static = values_key(fun, values)
-    if static is None or not all(map(is_hashable, values)):
+    metadata = structural_keys.metadata(in_tree)
+    read = values_key(fun, metadata)  # None if equal metadata have to do, as in `jax.jit`
+    if static is None or not all(map(is_hashable, [*values, *metadata])):
         return None
     distinct = {id(i.type): i.type for i in inputs.dynamic}  # of hundreds few differ
     keys = {each: _type_key(type_) for each, type_ in distinct.items()}
@@ -95,8 +97,8 @@ def _key(
         region,
         in_tree,
         types,
-        static,
-        tuple(map(structural_keys.key, values)),
+        (static, read),
+        tuple(map(structural_keys.key, [*values, *metadata])),
         tracing_context(),
     )
 

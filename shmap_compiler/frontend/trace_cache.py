@@ -22,6 +22,7 @@ from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.untyped import Function, Setting
 from shmap_compiler.base.values import is_hashable
 from shmap_compiler.frontend.variables import Mapped, variables_key
+from shmap_compiler.graph import structural_keys
 
 _Mapped = TypeVar("_Mapped", bound=Mapped)
 ATTRIBUTE = "__shard_mapped__"
@@ -47,7 +48,8 @@ def _options_key(options: dict[str, Setting]) -> Hashable:
         leaves, structure = jax.tree.flatten(options, is_leaf=lambda leaf: leaf is None)
     except (TypeError, ValueError):
         return None
-    found = structure, tuple((type(leaf), leaf) for leaf in leaves)
+    metadata = tuple(map(structural_keys.key, structural_keys.metadata(structure)))
+    found = structure, metadata, tuple((type(leaf), leaf) for leaf in leaves)
     return found if is_hashable(found) else None
 
 

@@ -22,7 +22,8 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from shmap_compiler.base.jax_compat import equation_context, is_jaxpr, jaxprs_in, open_jaxpr
-from shmap_compiler.base.untyped import Aval, Jaxpr, Parameter, Unchecked
+from shmap_compiler.base.untyped import Aval, Jaxpr, Parameter, TreeDef, Unchecked
+from shmap_compiler.base.values import is_hashable
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import once_per_jaxpr, primitives
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP, REGIONS
@@ -151,6 +152,37 @@ def jaxpr_key(jaxpr: Jaxpr) -> Key:
     )
     consts = tuple(map(key, getattr(jaxpr, "consts", ())))
     return Key(inputs, eqns, tuple(map(use, inner.outvars)), consts)
+
+
+# ----------------------------------------------------------------- structures of pytrees
+
+
+def metadata(tree: TreeDef) -> list[object]:
+    """The data besides its parts of each container of a structure, such as static fields.
+
+    Those of two equal structures correspond, and are equal. Names of parts are left out if they are
+    strings, as in most dicts.
+    """
+    found: list[object] = []
+    node = tree.node_data()
+    if node is None:
+        return found
+    kind, data = node
+    if kind is dict:
+        data = None if all(type(name) is str for name in data) else tuple(data)
+    if data is not None:
+        found.append(data)
+    for child in tree.children():
+        found += metadata(child)
+    return found
+
+
+def is_same_tree(found: TreeDef, needed: TreeDef) -> bool:
+    """Whether structures are equal, and so are the types and signs of numbers in their metadata."""
+    if found != needed:
+        return False
+    pairs = zip(metadata(found), metadata(needed), strict=True)
+    return all(key(a) == key(b) for a, b in pairs if is_hashable(b))
 
 
 # ------------------------------------------------------------- facts about parameters

@@ -10,6 +10,7 @@ from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, SimulationError
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.base.values import is_compared_by_identity, is_same_value
+from shmap_compiler.graph.structural_keys import is_same_tree
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.simulate.simulation import Simulation
@@ -34,7 +35,7 @@ def flat_inputs(signature: Signature, args: Sequence[AnyValue]) -> list[AnyValue
       SimulationError: the arguments have another structure.
     """
     leaves, tree = jax.tree.flatten(tuple(args))
-    if tree != signature.in_tree:
+    if not is_same_tree(tree, signature.in_tree):
         problem = Problem(
             "args",
             f"arguments with the structure {tree}",

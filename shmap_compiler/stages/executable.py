@@ -19,6 +19,7 @@ from shmap_compiler.base.jax_compat import reductions, setting, type_reductions
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import having, is_compared_by_identity, is_same_value
 from shmap_compiler.explain import Explanation, explain
+from shmap_compiler.graph.structural_keys import is_same_tree, metadata
 from shmap_compiler.records.loaded_program import LoadedProgram
 
 
@@ -117,11 +118,16 @@ class Executable(LoadedProgram):
             if self._packed is not None:
                 return self._packed(self.jax_compiled(*args))
             leaves, tree = jax.tree.flatten(args)
-            if tree == self.signature.in_tree and not self.signature.static:
+            same = is_same_tree if self._has_metadata else operator.eq
+            if same(tree, self.signature.in_tree) and not self.signature.static:
                 return self._unflattened(self.jax_compiled(*self._constants, *leaves))
         except (NotImplementedError, TypeError, ValueError, OverflowError):
             pass  # an argument that has to be moved, or a mistake
         return self._unflattened(self._run(*jax.tree.flatten(args)))
+
+    @cached_property
+    def _has_metadata(self) -> bool:
+        return bool(metadata(self.signature.in_tree))
 
     @cached_property
     def _packed(self) -> Callable[[list[jax.Array]], PyTree] | None:
@@ -191,7 +197,8 @@ class Executable(LoadedProgram):
             raise TargetTypeError(self.signature.who, problems)
 
     def _is_same(self, found: TreeDef, needed: TreeDef) -> bool:
-        return found == needed or (self.signature.is_from_file and is_same_in_file(found, needed))
+        from_file = self.signature.is_from_file
+        return is_same_tree(found, needed) or (from_file and is_same_in_file(found, needed))
 
     def _refuse_structure(self, tree: TreeDef) -> None:
         found, needed = f"the arguments {_paths(tree)}", _paths(self.signature.in_tree)

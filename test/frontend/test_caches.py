@@ -790,6 +790,43 @@ def test_arguments_without_spec_count_by_type_and_value():
         np.testing.assert_array_equal(call(compiled, X, factor), factor.value * X)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Powers:
+    array: jax.Array
+    power: object = dataclasses.field(metadata={"static": True})
+
+
+def test_numbers_in_metadata_count_by_type_and_sign():
+    def body(powers):
+        return powers.array * powers.power
+
+    mapped, ints = shard_map(body, **LINES), X.astype(int)
+    assert mapped.trace(Powers(ints, 1)) is mapped.trace(Powers(ints, 1))
+    graphs = [mapped.trace(Powers(ints, power)) for power in (1, 1.0, True, 0.0, -0.0)]
+    assert len(set(map(id, graphs))) == 5
+    specs = [Powers(P("i"), power) for power in (0.0, -0.0)]
+    made = [shard_map(body, **{**LINES, "in_specs": (spec,)}) for spec in specs]
+    for each, power in zip(made, (0.0, -0.0), strict=True):
+        call(jax.jit(each), Powers(X, power))
+    again = [shard_map(body, **{**LINES, "in_specs": (spec,)}) for spec in specs]
+    assert again == made
+
+
+def test_what_functions_in_metadata_read_is_that_of_the_call():
+    factor = 1.0
+
+    def of(number):
+        return factor * number
+
+    mapped = shard_map(lambda powers: powers.power(powers.array), **LINES)
+    for factor in (2.0, 3.0):
+        for power in (of, functools.partial(of)):
+            compiled = mapped.lower(Powers(X, power)).compile()
+            np.testing.assert_array_equal(call(compiled, Powers(X, power)), factor * X)
+    assert mapped.trace(Powers(X, of)) is mapped.trace(Powers(X, of))
+
+
 def test_what_functions_without_spec_read_is_that_of_the_call():
     factor = 1.0
 

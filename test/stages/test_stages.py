@@ -242,25 +242,42 @@ class Scaled:
     ("given", "called", "where", "found", "needed"),
     [
         (Scaled(A), Scaled(A, 3), "[0]", "CustomNode(Scaled[(3,)], [*])", "Scaled[(2,)], [*])"),
+        (Scaled(A), Scaled(A, 2.0), "[0]", "CustomNode(Scaled[(2.0,)], [*])", "Scaled[(2,)], [*])"),
         ({"w": [A]}, {"w": (A,)}, "[0]['w']", "(*,)", "[*]"),
         ((A, None), (A, ()), "[0][1]", "()", "None"),
         ((A, None), (A,), "[0]", "(*,)", "(*, None)"),
         ({"b": A, "a": ()}, {"b": A, "a": {}}, "[0]['a']", "{}", "()"),
     ],
-    ids=["metadata", "container", "empty", "missing", "empty_dict"],
+    ids=["metadata", "type", "container", "empty", "missing", "empty_dict"],
 )
 def test_refuses_other_structures_with_equal_paths(given, called, where, found, needed):
     mapped = shard_map(
         lambda tree: jax.tree.leaves(tree)[0], mesh=MESH, in_specs=P("i"), out_specs=P("i")
     )
-    executable = mapped.lower(given).compile()
+    lowered = mapped.lower(given)
+    executable = lowered.compile()
     np.testing.assert_array_equal(executable(given), A)
     with pytest.raises(TargetTypeError, match="for which this executable") as caught:
         executable(called)
+    with pytest.raises(SimulationError, match="for which the program was lowered"):
+        lowered.simulate(called)
     (problem,) = caught.value.problems
     assert problem.where == f"args{where}"
     assert problem.found == f"the structure {found}"
     assert f"{needed}, for which" in problem.needed
+
+
+def test_keys_of_dicts_count_by_type():
+    mapped = shard_map(
+        lambda tree: sum(key * x for key, x in tree.items()),
+        mesh=MESH,
+        in_specs=P("i"),
+        out_specs=P("i"),
+    )
+    executable = mapped.lower({1: A.astype(int)}).compile()
+    with pytest.raises(TargetTypeError, match=r"args\[0\]\[True\]"):
+        executable({True: A.astype(int)})
+    np.testing.assert_array_equal(executable({1: A.astype(int)}), A)
 
 
 def test_a_static_nan_is_every_nan():
