@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import jax
@@ -11,6 +11,7 @@ from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
 from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Jaxpr
 from shmap_compiler.graph.graph import Graph
@@ -51,20 +52,29 @@ def halves(
     """Makes the Graphs of a split program, on the mesh of `graph`.
 
     A residual that is an input or an output of the known half anyway is not returned again:
-    replicated weights would otherwise be stored once per device. The other residuals are split
-    along dimension 0, over the axes along which they vary; a varying scalar gets that dimension.
+    replicated weights would otherwise be stored once per device. An exception is an output that its
+    spec splits over axes along which it does not vary: as an input of the staged half it would
+    vary. The other residuals are split along dimension 0, over the axes along which they vary; a
+    varying scalar gets that dimension.
     """
     jaxpr = open_jaxpr(parts.known)
     count = len(out_specs)
     outputs, residuals = jaxpr.outvars[:count], jaxpr.outvars[count:]
-    sources, new = _sources(jaxpr.invars, outputs, residuals)
     known = dataclasses.replace(
         graph,
-        jaxpr=replace_jaxpr(parts.known, outvars=[*outputs, *new]),
+        jaxpr=parts.known,
         in_specs=tuple(in_specs),
-        out_specs=(*out_specs, *[PartitionSpec()] * len(new)),
+        out_specs=(*out_specs, *[PartitionSpec()] * len(residuals)),
     )
-    varying = known.replication.outputs[count:]
+    replication = known.replication
+    mask = replication.frame.mask
+    reusable = {
+        k: v
+        for k, (v, spec) in enumerate(zip(outputs, out_specs, strict=True))
+        if not replication.axes.mask(specs.varying_axes(spec)) & ~mask(v)
+    }
+    sources, new = _sources(jaxpr.invars, reusable, residuals, count)
+    varying = [replication.axes.names(mask(v)) for v in new]
     new_specs = [
         PartitionSpec(tuple(a for a in graph.manual_axes if a in axes)) if axes else PartitionSpec()
         for axes in varying
@@ -93,18 +103,23 @@ def halves(
 
 
 def _sources(
-    inputs: Sequence[Atom], outputs: Sequence[Atom], residuals: Sequence[Atom]
+    inputs: Sequence[Atom], outputs: Mapping[int, Atom], residuals: Sequence[Atom], count: int
 ) -> tuple[list[ResidualSource], list[Atom]]:
-    """(the source of each residual, the residuals that are new outputs of the known half)."""
+    """(the source of each residual, the residuals that are new outputs of the known half).
+
+    Args:
+      outputs: those that may be sources, by their positions.
+      count: the number of all outputs, before the new ones.
+    """
     known: dict[Atom, ResidualSource] = {}
-    known.update({v: ("output", k) for k, v in enumerate(outputs) if isinstance(v, jex_core.Var)})
+    known.update({v: ("output", k) for k, v in outputs.items() if isinstance(v, jex_core.Var)})
     known.update({v: ("input", k) for k, v in enumerate(inputs)})
     new: list[Atom] = []
     sources: list[ResidualSource] = []
     for atom in residuals:
         source = known.get(atom) if isinstance(atom, jex_core.Var) else None
         if source is None:
-            source = ("output", len(outputs) + len(new))
+            source = ("output", count + len(new))
             new.append(atom)
             if isinstance(atom, jex_core.Var):
                 known[atom] = source

@@ -163,6 +163,52 @@ def test_a_rule_called_directly(rule, finish):
         np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
 
 
+def with_sine(w, x):
+    return w * x, jnp.sin(w)
+
+
+with_sine_rule = jax.custom_vjp(with_sine)
+
+
+def sine_forward(w, x):
+    sine = jnp.sin(w)
+    return (w * x, sine), (w, x, sine)
+
+
+def sine_backward(kept, cts):
+    w, x, sine = kept
+    return lax.psum((cts[0] * x).sum(0), "i") + jnp.cos(w) * cts[1] + 0 * sine, cts[0] * w
+
+
+with_sine_rule.defvjp(sine_forward, sine_backward)
+
+REGIONS = {
+    "plain": lambda f: f,
+    "checkpoint": lambda f: jax.checkpoint(f, policy=jax.checkpoint_policies.everything_saveable),
+}
+
+
+@pytest.mark.parametrize("around", REGIONS.values(), ids=REGIONS)
+@pytest.mark.parametrize("inside", REGIONS.values(), ids=REGIONS)
+@pytest.mark.parametrize("spec", [P(), P("i"), P(("i", "j"))], ids=str)
+def test_an_equal_residual_that_is_a_result(spec, inside, around):
+    """Its copies on all devices are equal, even if out_specs make them blocks of an array."""
+
+    def gradient(shard_map):
+        of = shard_map(
+            inside(with_sine_rule), mesh=MESH, in_specs=(P(), P("i")), out_specs=(P("i"), spec)
+        )
+
+        def loss(w, x):
+            y, sine = around(of)(w, x)
+            return jnp.cos(y).sum() + sine[:6].sum()
+
+        return fast_jit(jax.grad(loss, argnums=(0, 1)))(W, X)
+
+    for ours, jaxs in zip(gradient(shard_map), gradient(jax.shard_map), strict=True):
+        np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
+
+
 def test_shares_that_a_rule_returns_are_summed():
     body = lambda w, x: total(share_rule(w, x))  # noqa: E731
     with pytest.raises(ValueError, match="must produce an output with the same type"):
