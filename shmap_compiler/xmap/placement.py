@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shmap_compiler.base.errors import Problem, spec_error
 from shmap_compiler.base.jax_compat import AnyMesh
@@ -101,6 +101,27 @@ def place_axes(
     if problems:
         raise spec_error(who, problems)
     return placements
+
+
+def all_vmapped(
+    placements: Mapping[str, Placement], found: AnyMesh | None, taken: Sequence[str]
+) -> dict[str, Placement]:
+    """The same placements, where axes with one position on each device are vmapped, too.
+
+    So they are wherever vmap changes what is computed, by a rule of the user's.
+
+    Args:
+      found: the mesh of the call.
+      taken: names that no vmapped axis may have.
+    """
+    names = {*placements, *taken, *(() if found is None else found.axis_names)}
+    names.update(p.vmapped for p in placements.values() if p.vmapped)
+    new = {}
+    for name, placement in placements.items():
+        vmapped = placement.vmapped or _new_name(name, names)
+        names.add(vmapped)
+        new[name] = replace(placement, vmapped=vmapped)
+    return new
 
 
 def _new_name(name: str, names: set[str]) -> str:

@@ -23,11 +23,13 @@ from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, Leaf, PyTree,
 from shmap_compiler.base.values import type_of
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.nested_graphs import all_equations
+from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP
 from shmap_compiler.xmap import named_shapes
 from shmap_compiler.xmap.arguments import check_results, no_array, shadows, wrong_rank
 from shmap_compiler.xmap.axes import Mappings, sizes_of
 from shmap_compiler.xmap.named_program import NamedProgram
-from shmap_compiler.xmap.placement import place_axes
+from shmap_compiler.xmap.placement import all_vmapped, place_axes
 from shmap_compiler.xmap.resources import find_mesh, is_another_mesh, mesh_changes
 from shmap_compiler.xmap.trace import Scope, trace_named
 
@@ -132,6 +134,8 @@ def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
     if found is not None and used and used != set(found.axis_names) and _calls_back(jaxpr):
         used |= set(found.axis_names).difference(enclosing_manual_axes(found))
         jaxpr, constants = traced(used)
+    if names_any(jaxpr, [CUSTOM_VMAP]):
+        placements = all_vmapped(placements, found, tuple(outer))
     tree, out_paths = out
     out_mappings = function.outs.of_leaves(who, tree.unflatten(out_paths))
     ranks = [len(v.aval.shape) for v in jaxpr.jaxpr.outvars]

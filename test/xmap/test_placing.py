@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AxisType
+from jax.sharding import AxisType, Mesh
 from named_programs import LINE, SQUARE
 
-from shmap_compiler import SerialLoop, named, serial_loop, xmap
+from shmap_compiler import BodyError, SerialLoop, named, serial_loop, xmap
 
 N = 16
 X = np.random.default_rng(1).normal(size=(N, 4, N)).astype(np.float32)
@@ -312,6 +312,96 @@ def test_rules_of_the_users_that_name_axes():
         assert tangent == 160
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
     np.testing.assert_allclose(found[2], found[0], rtol=1e-5)
+
+
+SMALL = Mesh(SQUARE.devices[:2], ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+of_batches = pytest.mark.parametrize(
+    "resources",
+    [{}, {"i": "x"}, {"j": "x"}, {"i": "x", "j": "y"}, {"i": ("y", "x")}, {"j": SerialLoop(2)}],
+)
+
+
+def with_rule(fun, rule):
+    function = jax.custom_batching.custom_vmap(fun)
+    function.def_vmap(rule)
+    return function
+
+
+@of_batches
+def test_functions_with_rules_for_vmap_may_name_axes(resources):
+    """JAX calls the rules when it vmaps, when logical axes are placed already."""
+
+    def centered(v):
+        return v - lax.pmean(v, "i")
+
+    def by_itself(size, is_batched, v):
+        return jax.vmap(centered, in_axes=0 if is_batched[0] else None, axis_size=size)(v), True
+
+    ruled = with_rule(centered, by_itself)
+    nested = with_rule(lambda v: ruled(v) * 2, lambda _, __, v: (ruled(v) * 2, True))
+    # The rule names an axis, and the function does not.
+    doubled = with_rule(
+        lambda v: v * 2, lambda _, __, v: (v * lax.psum(jnp.ones(()), "i") / 2, True)
+    )
+
+    def fun(centered, nested, doubled):
+        def values(v):
+            twice = lax.scan(lambda c, _: (centered(c) + v, None), v, length=2)[0]
+            branch = lax.cond(v > 0, centered, jnp.sin, v)
+            tangent = jax.jvp(centered, (v,), (v * v,))[1]
+            of_a_sum = centered(lax.psum(v, "i"))
+            return centered(v) * twice + branch * tangent + nested(v) + doubled(v) + of_a_sum
+
+        return values
+
+    f = xmap(
+        fun(ruled, nested, doubled),
+        ["i", "j"],
+        ["i", "j"],
+        axis_resources=resources,
+        mesh=SMALL,
+    )
+    plain = fun(centered, lambda v: centered(v) * 2, lambda v: v * 2)
+    wanted = jax.vmap(jax.vmap(plain, axis_name="j"), axis_name="i")
+
+    def transformed(f):
+        def all_of_them(x):
+            gradient = jax.grad(lambda x: (f(x) ** 2).sum())(x)
+            return f(x), gradient, jax.vmap(f)(jnp.stack([x, 2 * x]))
+
+        return jax.jit(all_of_them)(X[:4, 0, :4])
+
+    for found, right in zip(transformed(f), transformed(wanted), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
+
+
+@of_batches
+def test_rules_for_vmap_are_called_for_each_axis_wherever_it_is_placed(resources):
+    numbered = with_rule(lambda v: v, lambda _, __, v: (numbered(v) + 1, True))
+    f = xmap(numbered, ["i", "j"], ["i", "j"], axis_resources=resources, mesh=SMALL)
+    np.testing.assert_allclose(f(X[:4, 0, :4]), X[:4, 0, :4] + 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [{}, {"k": "y"}, {"k": SerialLoop(4)}])
+@pytest.mark.parametrize("outer", [{}, {"i": "x"}, {"i": ("x",), "j": SerialLoop(2)}])
+def test_rules_for_vmap_in_an_xmap_inside_another(outer, inner):
+    numbered = with_rule(lambda v: v, lambda _, __, v: (numbered(v) + 1, True))
+
+    def fun(v):
+        f = xmap(numbered, ["k"], ["k"], axis_resources=inner, mesh=SMALL)
+        return f(v * jnp.arange(4))[3]
+
+    f = xmap(fun, ["i", "j"], ["i", "j"], axis_resources=outer, mesh=SMALL)
+    x = X[:2, 0, :2]
+    np.testing.assert_allclose(f(x), 3 * x + 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("resources", [{}, {"i": "x"}])
+def test_rules_for_vmap_that_name_the_vmapped_axis_are_rejected(resources):
+    summed = with_rule(lambda v: v, lambda _, __, v: (lax.psum(v, "i"), True))
+    f = xmap(lambda v: summed(v), ["i"], ["i"], axis_resources=resources, mesh=SMALL)
+    with pytest.raises(BodyError, match="whose positions it is given as a batch"):
+        f(X[0, 0])
 
 
 def test_only_small_functions_are_inlined():

@@ -1,0 +1,123 @@
+"""Rules for vmap of the user's, which JAX calls when it vmaps the placed program.
+
+A rule knows nothing of the names that the placed program has instead of logical axes, so it is
+traced with the logical names in scope and placed. And it cannot compute a collective over the axis
+whose positions it is given: over an axis that the function itself names, the function is vmapped as
+if it had no rule.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.custom_batching  # registers the rule that is wrapped below
+from jax.extend import core as jex_core
+from jax.interpreters import batching
+
+from shmap_compiler.base.errors import BodyError, Problem
+from shmap_compiler.base.jax_compat import constants_to_inputs, trace_in_scope
+from shmap_compiler.base.source_lines import source_line
+from shmap_compiler.base.untyped import AnyValue, AxisName, Eqn, Function, Jaxpr
+from shmap_compiler.collectives import vmapped_axes
+from shmap_compiler.collectives.jax_params import named_axes
+from shmap_compiler.graph.nested_graphs import all_equations
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP
+from shmap_compiler.transforms.batching import leave_p
+from shmap_compiler.xmap.placement import Placement
+
+Run = Callable[[AnyValue, Sequence[AnyValue]], Sequence[AnyValue]]
+"""Evaluates a closed named program where mesh axes and vmaps are in scope."""
+
+
+class PlacedRule:
+    """The rule of a `custom_vmap` function in a placed program, where it has the place of `rule`.
+
+    Attributes:
+      rule: JAX's, from the size of a batch, which arguments are batched, and the arguments, to the
+        results and which of them are batched.
+      placements: of all logical axes in scope.
+      run: places a named program.
+    """
+
+    def __init__(
+        self, rule: Function, who: str, placements: Mapping[str, Placement], run: Run
+    ) -> None:
+        functools.update_wrapper(self, rule, updated=())
+        self.rule, self.who, self.placements, self.run = rule, who, placements, run
+
+    def __call__(
+        self, size: int, is_batched: AnyValue, *args: AnyValue, over: AxisName | None = None
+    ) -> tuple[AnyValue, AnyValue]:
+        """
+        Args:
+          over: the vmapped axis.
+        """
+        leaves, tree = jax.tree.flatten(args)
+        found: list[Any] = []
+
+        def fun(*leaves: AnyValue) -> Sequence[AnyValue]:
+            results, are_batched = self.rule(size, is_batched, *jax.tree.unflatten(tree, leaves))
+            flat, out_tree = jax.tree.flatten(results)
+            found[:] = [out_tree, are_batched]
+            return flat
+
+        with vmapped_axes.body(self.who):
+            sizes = tuple((name, p.size) for name, p in self.placements.items())
+            traced = trace_in_scope(fun, sizes, [jax.typeof(x) for x in leaves])
+            named, constants = constants_to_inputs(traced)
+            if over is not None:
+                self._check(named, over)
+            results = self.run(named, [*constants, *leaves])
+        out_tree, are_batched = found
+        return jax.tree.unflatten(out_tree, results), are_batched
+
+    def _check(self, named: Jaxpr, over: AxisName) -> None:
+        axis = next((name for name, p in self.placements.items() if p.vmapped == over), None)
+        for eqn in _naming(named) if axis else ():
+            if axis in named_axes(eqn.params):
+                raise BodyError(self.who, [_named_by_its_rule(eqn, axis)])
+
+
+def _named_by_its_rule(eqn: Eqn, axis: str) -> Problem:
+    return Problem(
+        f"{eqn.primitive} over {axis!r} at {source_line(eqn)}",
+        f"a rule for vmap that names axis {axis!r}, whose positions it is given as a batch",
+        f"a collective over {axis!r} in the custom_vmap function itself, or none",
+        f"let the function name {axis!r}: over this axis it is then vmapped without its rule",
+    )
+
+
+def _batch(ordinary, axis, args, dims, *, call, rule, **params):
+    if isinstance(rule, PlacedRule):
+        if any(axis.name in named_axes(eqn.params) for eqn in _naming(call)):
+            return _vmapped(call, axis, args, dims)
+        if any(d is not None for d in dims):
+            rule = functools.partial(rule, over=axis.name)
+    return ordinary(axis, args, dims, call=call, rule=rule, **params)
+
+
+def _vmapped(program: Jaxpr, axis, args, dims):
+    """The program as JAX vmaps it."""
+    run, mapped = jex_core.jaxpr_as_fun(program), []
+
+    def leaving(*args):
+        return [leave_p.bind(x, mapped=mapped) for x in run(*args)]
+
+    vmapped = jax.vmap(leaving, tuple(dims), None, axis_name=axis.name, axis_size=axis.size)
+    return vmapped(*args), [0 if m else None for m in mapped]
+
+
+def _naming(program: Jaxpr) -> Iterator[Eqn]:
+    return (e for e in all_equations(program) if "axes" in e.params or "axis_name" in e.params)
+
+
+def _register() -> None:
+    for primitive, ordinary in list(batching.fancy_primitive_batchers.items()):
+        if primitive.name == CUSTOM_VMAP:
+            batching.fancy_primitive_batchers[primitive] = functools.partial(_batch, ordinary)
+
+
+_register()
