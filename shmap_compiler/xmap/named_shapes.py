@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from jax import lax
 from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.errors import Problem, TypeProblem, spec_error
+from shmap_compiler.base.jax_compat import open_jaxpr
+from shmap_compiler.base.jax_compat.name_stacks import transforms
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.base.untyped import Atom
+from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.graph.printing import print_program
-from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.jaxprs.contents import equations, holders
 from shmap_compiler.replication.inference import Replication, infer_program
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.xmap.named_jaxpr import NamedJaxpr
@@ -95,16 +98,50 @@ def _shown_placement(placement: Placement) -> str:
 
 def _looped_names(program: NamedJaxpr) -> Iterator[Problem]:
     looped = {name: p.loop.text for name, p in program.placements.items() if p.loop}
-    for eqn in equations(program.jaxpr) if looped else ():
-        if eqn.primitive.name in COLLECTIVE_NAMES and {"axes", "axis_name"} & set(eqn.params):
-            for name in named_axes(eqn.params):
-                if name in looped:
-                    yield Problem(
-                        f"{eqn.primitive} over {name!r} at {source_line(eqn)}",
-                        f"axis {name!r}, whose chunks {looped[name]} computes one by one",
-                        "an axis without a loop resource: chunks do not communicate",
-                        "assign mesh axes to it instead, or leave it without resources",
-                    )
+    for eqn, in_gradient in _named_collectives(program.jaxpr) if looped else ():
+        for name in named_axes(eqn.params):
+            if name in looped:
+                problem = _summed_gradient if in_gradient else _looped_name
+                yield problem(eqn, name, looped[name])
+
+
+def _looped_name(eqn: Eqn, name: str, loop: str) -> Problem:
+    return Problem(
+        f"{eqn.primitive} over {name!r} at {source_line(eqn)}",
+        f"axis {name!r}, whose chunks {loop} computes one by one",
+        "an axis without a loop resource: chunks do not communicate",
+        "assign mesh axes to it instead, or leave it without resources",
+    )
+
+
+def _summed_gradient(eqn: Eqn, name: str, loop: str) -> Problem:
+    return Problem(
+        f"a gradient taken inside the function, of the operation at {source_line(eqn)}",
+        f"its sum over axis {name!r}, because it is the gradient with respect to a value without "
+        f"this axis, or a rule sums it; but {loop} computes the chunks of the axis one by one",
+        "an axis without a loop resource: chunks do not communicate",
+        "assign mesh axes to it instead, leave it without resources, or take one gradient for each "
+        f'position, with respect to jax.lax.pcast(value, {name!r}, to="varying")',
+    )
+
+
+def _named_collectives(jaxpr: Jaxpr) -> Iterator[tuple[Eqn, bool]]:
+    """Collectives over named axes, and whether each is a sum that a gradient has."""
+    seen: set[tuple[int, bool]] = set()
+
+    def visit(program: Jaxpr, around: bool) -> Iterator[tuple[Eqn, bool]]:
+        seen.add((id(program), around))
+        held = holders(program)
+        for position, eqn in enumerate(program.eqns):
+            # The names of operations in a program that is held do not include those around it.
+            made = around or transforms(eqn.source_info.name_stack, "transpose") > 0
+            if eqn.primitive.name in COLLECTIVE_NAMES and {"axes", "axis_name"} & set(eqn.params):
+                yield eqn, made and eqn.primitive is lax.psum_p
+            for inner in map(open_jaxpr, held.get(position, ())):
+                if (id(inner), made) not in seen:
+                    yield from visit(inner, made)
+
+    return visit(open_jaxpr(jaxpr), False)
 
 
 def _extra_axes(

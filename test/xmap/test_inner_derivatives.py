@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from named_programs import SQUARE
 
-from shmap_compiler import BodyError, SpecError, shard_map, xmap
+from shmap_compiler import BodyError, SerialLoop, SpecError, shard_map, xmap
 
 W = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
 X = np.arange(24, dtype=np.float32).reshape(8, 3) / 10
@@ -59,6 +59,33 @@ def test_an_operand_that_varies_has_a_cotangent_at_each_position(resources):
     assert_close(mapped(pull_each, ["batch", ...], resources)(W, X, GY), wanted)
     with pytest.raises(SpecError, match=r"mapped along more axes than .*: 'batch'"):
         mapped(pull_each, [...], resources)(W, X, GY)
+
+
+def gradient_of_steps(w, x):
+    def loss(w):
+        return lax.scan(lambda c, _: (jnp.sin(c * w), None), x, length=2)[0]
+
+    return jax.grad(loss)(w)
+
+
+@pytest.mark.parametrize(
+    "gradient", [jax.grad(lambda w, x: w * x), gradient_of_steps], ids=["plain", "in a scan"]
+)
+def test_loops_sum_no_gradient(gradient):
+    """The user wrote no psum, and so the error is about the gradient."""
+    x = jnp.arange(4.0)
+
+    def in_a_loop(fun, out_axes):
+        return xmap(fun, ([], ["i"]), out_axes, axis_resources={"i": SerialLoop(2)})
+
+    with pytest.raises(SpecError, match=r"a gradient taken inside .*\n.* its sum over axis 'i'"):
+        in_a_loop(gradient, [])(2.0, x)
+
+    def each(w, x):
+        return gradient(lax.pcast(w, "i", to="varying"), x)
+
+    wanted = jax.vmap(gradient, (None, 0))(2.0, x)
+    np.testing.assert_allclose(in_a_loop(each, ["i"])(2.0, x), wanted, rtol=1e-6)
 
 
 def named_total(w, x):
