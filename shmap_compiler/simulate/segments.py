@@ -145,7 +145,9 @@ def _ordered_bits(value: Value) -> Value:
 
 
 def _splat(type_: ir.RankedTensorType, value: int) -> Value:
-    attribute = ir.IntegerAttr.get(type_.element_type, value)
+    # IntegerAttr takes 64 signed bits: a larger number is passed as the negative one of its bits.
+    bits = value if value < 1 << 63 else value - (1 << 64)
+    attribute = ir.IntegerAttr.get(type_.element_type, bits)
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
 
 

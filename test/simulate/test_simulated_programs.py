@@ -293,7 +293,9 @@ def test_operations_that_the_interpreter_lacks():
     assert_close(simulate_module(with_lines(lowered), [x]).results, list(jax.jit(mapped)(x)))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "int4", "uint8", "uint32", "uint4"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int32", "int64", "int4", "uint8", "uint32", "uint64", "uint4"]
+)
 def test_integers_are_divided_as_xla_divides_them(dtype):
     """By zero, and the smallest by -1, which StableHLO leaves open."""
     least, most = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
@@ -303,7 +305,7 @@ def test_integers_are_divided_as_xla_divides_them(dtype):
     def divided(a, b):
         return lax.div(a, b), lax.rem(a, b), jnp.where(b != 0, a // b, 0)
 
-    with jax.enable_x64(dtype == "int64"):
+    with jax.enable_x64(dtype in ("int64", "uint64")):
         args = jnp.array(dividends, dtype), jnp.array(divisors, dtype)
         divide = on_mesh(divided, in_specs=P(("i", "j")), out_specs=P(("i", "j")))
         for found, expected in zip(
