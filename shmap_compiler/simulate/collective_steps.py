@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -17,13 +18,16 @@ from shmap_passes.ir.collective_ops import (
     ragged_groups,
     split_group_axes,
 )
+from shmap_passes.ir.ops import free_values
 
 from shmap_compiler.base.device_groups import group_axes as axes_of_groups
 from shmap_compiler.base.device_groups import pair_axes
 from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.simulate.collectives import Group, Result, result_of
 from shmap_compiler.simulate.cuts import Groups
-from shmap_compiler.simulate.interpreter import shared
+from shmap_compiler.simulate.device import FIX, CannotSimulate
+from shmap_compiler.simulate.element_types import UnknownElementType
+from shmap_compiler.simulate.interpreter import EvaluationFailed, evaluated
 from shmap_compiler.simulate.module import ReadModule
 from shmap_compiler.simulate.numbering import Numbering
 from shmap_compiler.simulate.part_axes import FinerMesh, ImpossiblePart, part_of
@@ -42,7 +46,15 @@ def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) 
         return Unsupported(place, *numbers, f"groups over {error}", fix)
     except _UnknownDevices as error:
         return not_on_mesh(op, str(error), numbering)
-    result = result_of(op, _general)
+    if any(value not in list(op.operands) for value in free_values([op])):
+        found = "a reduction with a value from outside of its region, which XLA does not take"
+        fix = "compute the value in the region"
+        return Unsupported(place, *numbers, found, fix, "a reduction of its two arguments")
+    try:
+        result = result_of(op, partial(_general, module))
+    except UnknownElementType as error:
+        found = f"{op.name}, which has a value of type {error.args[0]}"
+        return Unsupported(place, *numbers, found, "use arrays of another element type")
     if left_out := _left_out(groups, module):
         if op.name != "stablehlo.collective_broadcast":
             return not_on_mesh(op, f"groups that leave out device {left_out[0]}", numbering)
@@ -123,13 +135,16 @@ def _check_devices(devices: Iterable[int], module: ReadModule) -> None:
             raise _UnknownDevices(f"device {device}; {module.mesh} has {module.mesh.size} devices")
 
 
-def _general(op: ir.Operation, type_: ir.Type) -> Function:
+def _general(module: ReadModule, op: ir.Operation, type_: ir.Type) -> Function:
     """The function of a reduction region that is more than one op."""
-    segment = elementwise(op, type_)
-    (element,) = segment.outputs
+    segment, place = elementwise(op, type_, module.functions), place_of(op)
 
     def combine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        carriers = [*element.packed(a), *element.packed(b)]
-        return element.unpacked(shared().evaluate(segment.number, segment.code, carriers))
+        try:
+            (combined,) = evaluated(segment, [a, b])
+        except EvaluationFailed as error:
+            found = f"the reference interpreter failed in its reduction: {error}"
+            raise CannotSimulate(place, found, FIX) from None
+        return combined
 
     return combine

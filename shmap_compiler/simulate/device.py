@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shmap_compiler.base.untyped import AnyValue, Unchecked
-from shmap_compiler.simulate.interpreter import EvaluationFailed, shared
+from shmap_compiler.simulate.interpreter import EvaluationFailed, evaluated
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import (
     KNOWN_OPERATIONS,
@@ -40,6 +40,10 @@ class CannotSimulate(Exception):
     def __init__(self, place: SourcePlace, found: str, fix: str, needed: str = KNOWN_OPERATIONS):
         super().__init__(f"{place}: {found}")
         self.place, self.found, self.fix, self.needed = place, found, fix, needed
+
+    def within(self, path: Sequence[Step]) -> CannotSimulate:
+        """The same, with the line of the nearest call around the step if it has none."""
+        return CannotSimulate(nearest(self.place, path), self.found, self.fix, self.needed)
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,7 @@ class Device:
                 try:
                     results = self._alone(step, operands)
                 except CannotSimulate as error:
-                    place = nearest(error.place, self.path)
-                    raise CannotSimulate(place, error.found, error.fix, error.needed) from None
+                    raise error.within(self.path) from None
                 if self.observer is not None:
                     self.observer(self.number, step, operands, results)
             environment.update(zip(step.results, results, strict=True))
@@ -188,16 +191,16 @@ def _index(value: np.ndarray, count: int) -> int:
 
 def _evaluate(step: Local, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     try:
-        return _interpret(step, operands)
+        return evaluated(step.segment, operands)
     except EvaluationFailed as error:
         if len(step.places) > 1:
             _find_failure(step, operands)
         raise CannotSimulate(
-            step.place, f"the reference interpreter failed: {error}", _FIX
+            step.place, f"the reference interpreter failed: {error}", FIX
         ) from None
 
 
-_FIX = "replace the operation, or run the program on devices"
+FIX = "replace the operation, or run the program on devices"
 
 
 def _find_failure(step: Local, operands: Sequence[np.ndarray]) -> None:
@@ -207,13 +210,3 @@ def _find_failure(step: Local, operands: Sequence[np.ndarray]) -> None:
         if isinstance(single, Local):
             inputs = [environment[number] for number in single.operands]
             environment.update(zip(single.results, _evaluate(single, inputs), strict=True))
-
-
-def _interpret(step: Local, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    segment = step.segment
-    pairs = zip(segment.inputs, operands, strict=True)
-    carriers = [carrier for element, array in pairs for carrier in element.packed(array)]
-    given = iter(shared().evaluate(segment.number, segment.code, carriers))
-    return [
-        element.unpacked([next(given) for _ in element.carriers]) for element in segment.outputs
-    ]

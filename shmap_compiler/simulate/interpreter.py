@@ -17,6 +17,7 @@ import numpy as np
 
 from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.base.worker_process import WorkerDied, WorkerProcess
+from shmap_compiler.simulate.steps import Segment
 
 SECONDS = 300.0
 """How long one evaluation may take."""
@@ -84,6 +85,16 @@ def shared() -> Interpreter:
     interpreter = Interpreter()
     atexit.register(interpreter.stop)
     return interpreter
+
+
+def evaluated(segment: Segment, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results of a segment. Raises EvaluationFailed if there are none."""
+    pairs = zip(segment.inputs, operands, strict=True)
+    carriers = [carrier for element, array in pairs for carrier in element.packed(array)]
+    given = iter(shared().evaluate(segment.number, segment.code, carriers))
+    return [
+        element.unpacked([next(given) for _ in element.carriers]) for element in segment.outputs
+    ]
 
 
 def _last_words(died: WorkerDied) -> str:

@@ -13,8 +13,9 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from shmap_passes.files.parse import parse
 from shmap_passes.import_.body_of import name_entry
 from shmap_passes.import_.round_trip import restore_regions
+from shmap_passes.import_.sharding_calls import ENTERS, LEAVES
 from shmap_passes.ir.body_form import read_mesh
-from shmap_passes.ir.collective_ops import GROUPED, GROUPS
+from shmap_passes.ir.collective_ops import GROUPED, GROUPS, call_target
 from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.ops import partition_count, walk
@@ -110,9 +111,22 @@ def _check_axes(given: Mesh, own: Mesh, meshes: Iterable[Mesh]) -> None:
 
 def _erase_hints(module: ModuleOp) -> None:
     """Erases the ops by which the partitioner is told how to split an array, also in reductions."""
-    for op in [op for op in walk(module.operation) if op.name in _HINTS]:
+    for op in [op for op in walk(module.operation) if _is_hint(op)]:
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
+
+
+def _is_hint(op: ir.Operation) -> bool:
+    """Whether nothing is lost without `op`: @Sharding at a border says how arrays are cut there."""
+    if op.name != "stablehlo.custom_call":
+        return op.name in _HINTS
+    if call_target(op) != "Sharding" or [v.type for v in op.operands] != [op.results[0].type]:
+        return False
+    users = (use.owner.operation for use in op.results[0].uses)
+    return not any(
+        each.name == "stablehlo.custom_call" and call_target(each) in (ENTERS, LEAVES)
+        for each in users
+    )
 
 
 def _mesh_of_regions(module: ModuleOp, meshes: Iterable[Mesh]) -> Mesh | None:

@@ -11,7 +11,14 @@ import numpy as np
 from shmap_compiler.base.untyped import AnyValue, Unchecked
 from shmap_compiler.simulate.compile import Playable
 from shmap_compiler.simulate.cuts import Cut, Window
-from shmap_compiler.simulate.device import Device, Observer, SharedWork, Waiting, nearest
+from shmap_compiler.simulate.device import (
+    CannotSimulate,
+    Device,
+    Observer,
+    SharedWork,
+    Waiting,
+    nearest,
+)
 from shmap_compiler.simulate.report import Exchange, Hang, Position, UnequalCopies
 from shmap_compiler.simulate.steps import Collective, Leave, Meeting
 
@@ -105,7 +112,10 @@ class _Players:
             results = self._leave(step, group, operands)
         else:
             assert isinstance(step, Collective), "devices meet in these two only"
-            results = step.result(group, operands)
+            try:
+                results = step.result(group, operands)
+            except CannotSimulate as error:
+                raise error.within(arrived[0].path) from None
             self.exchanges.append(_exchange(step, group, arrived))
         for device, sent, received in zip(group, operands, results, strict=True):
             if self.observer is not None:

@@ -64,10 +64,17 @@ def outline(
                 for carrier in _to_carriers(mapping[v], e)
             ]
         )
+    return _finished(module, in_types, out_types)
+
+
+def _finished(
+    module: ir.Module, inputs: tuple[ElementType, ...], outputs: tuple[ElementType, ...]
+) -> Segment:
+    """The segment of a module, which computes what XLA does where the interpreter does not."""
     _protect_operands(module)
     _compare_bits(module)
     _define_division(module)
-    return Segment(next(_numbers), _bytecode(module), in_types, out_types)
+    return Segment(next(_numbers), _bytecode(module), inputs, outputs)
 
 
 def _protect_operands(module: ir.Module) -> None:
@@ -151,14 +158,20 @@ def _splat(type_: ir.RankedTensorType, value: int) -> Value:
     return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
 
 
-def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
-    """A segment that applies the reduction region of `op` to the elements of two arrays."""
+def elementwise(op: ir.Operation, type_: ir.Type, functions: Mapping[str, func.FuncOp]) -> Segment:
+    """A segment that applies the reduction region of `op` to the elements of two arrays.
+
+    Args:
+      type_: of both arrays and of their combination; its elements are of the type of the region.
+    """
     tensor = ir.RankedTensorType(type_)
     element = known_element_type(str(tensor.element_type))
     module = ir.Module.create()
     carriers = [ir.RankedTensorType.get(tensor.shape, ir.Type.parse(c)) for c in element.carriers]
     with ir.InsertionPoint(module.body):
         main = func.FuncOp("main", ([*carriers, *carriers], carriers), visibility="public")
+        for name in _needed([op], functions):
+            _without_attributes(functions[name].operation.clone())
     with ir.InsertionPoint(main.add_entry_block()):
         arguments = iter(main.arguments)
         pair = [_converted(type_, element, arguments) for _ in range(2)]
@@ -172,11 +185,11 @@ def elementwise(op: ir.Operation, type_: ir.Type) -> Segment:
         with ir.InsertionPoint(block):
             for each in region.operations:
                 copy = each.operation.clone()
+                _without_attributes(copy)
                 replace_operands(copy, mapping)
                 mapping.update(zip(each.operation.results, copy.results, strict=True))
         func.ReturnOp(_to_carriers(mapped.results[0], element))
-    _compare_bits(module)
-    return Segment(next(_numbers), _bytecode(module), (element, element), (element,))
+    return _finished(module, (element, element), (element,))
 
 
 def element_type(value: Value) -> ElementType:

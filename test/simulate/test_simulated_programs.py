@@ -12,9 +12,11 @@ from example_programs import MODULES, arguments
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from run_module import jax_partitioner
 from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler import Simulation, call_stablehlo, shard_map, simulate_module
+from shmap_compiler.base.errors import SimulationError
 from shmap_compiler.simulate.part_axes import AxisPart, FinerMesh, ImpossiblePart
 
 mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -166,24 +168,69 @@ def test_results_of_each_device():
     np.testing.assert_array_equal(simulation.on_device(5)["sum"], x[4:6, :4] + x[4:6, 4:])
 
 
-def test_a_reduction_that_is_more_than_one_operation():
-    module = """
-    func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
-        -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
-        attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
-      %0 = "stablehlo.all_reduce"(%arg0) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
-      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-        %1 = stablehlo.add %a, %b : tensor<f32>
-        %2 = stablehlo.multiply %1, %b : tensor<f32>
-        stablehlo.return %2 : tensor<f32>
-      }) : (tensor<4xf32>) -> tensor<4xf32>
-      return %0 : tensor<4xf32>
-    }
+def reduced_by(reduction, element="f32"):
+    """A module that reduces the halves of an array elementwise."""
+    t = f"tensor<{element}>"
+    return f"""
     sdy.mesh @mesh = <["i"=2]>
-    """
+    func.func public @main(
+        %arg0: tensor<4x{element}> {{sdy.sharding = #sdy.sharding<@mesh, [{{"i"}}]>}})
+        -> (tensor<4x{element}> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}]>}})
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
+      %k = stablehlo.constant dense<3> : tensor<i32>
+      %0 = "stablehlo.all_reduce"(%arg0) <{{
+          replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}}> ({{
+      ^bb0(%a: {t}, %b: {t}):
+        {reduction}
+        stablehlo.return %r : {t}
+      }}) : (tensor<4x{element}>) -> tensor<4x{element}>
+      return %0 : tensor<4x{element}>
+    }}
+    func.func private @total(%a: {t}, %b: {t}) -> {t} {{
+      %0 = func.call @add(%a, %b) : ({t}, {t}) -> {t}
+      return %0 : {t}
+    }}
+    func.func private @add(%a: {t}, %b: {t}) -> {t} {{
+      %0 = stablehlo.add %a, %b : {t}
+      return %0 : {t}
+    }}"""
+
+
+def test_a_reduction_that_is_more_than_one_operation():
+    module = reduced_by("""
+        %1 = stablehlo.add %a, %b : tensor<f32>
+        %r = stablehlo.multiply %1, %b : tensor<f32>""")
     full = np.arange(8, dtype=np.float32)
     found = simulate_module(module, [full]).results[0]
     np.testing.assert_array_equal(found, (full[:4] + full[4:]) * full[4:])
+
+
+def test_a_reduction_that_calls_a_function():
+    pair = "(tensor<f32>, tensor<f32>) -> tensor<f32>"
+    module = reduced_by(f"%r = func.call @total(%a, %b) : {pair}")
+    full = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(simulate_module(module, [full]).results[0], full[:4] + full[4:])
+
+
+def test_a_reduction_that_divides_by_zero():
+    module = reduced_by("%r = stablehlo.divide %a, %b : tensor<i32>", "i32")
+    full = np.array([7, 7, 0, -(2**31), 2, 0, 0, -1], np.int32)
+    np.testing.assert_array_equal(simulate_module(module, [full]).results[0], [3, -1, -1, -(2**31)])
+
+
+@pytest.mark.parametrize(
+    ("reduction", "found"),
+    [
+        ("%r = stablehlo.subtract %a, %k : tensor<i32>", "a value from outside of its region"),
+        (
+            "%r = stablehlo.custom_call @f(%a, %b) : (tensor<i32>, tensor<i32>) -> tensor<i32>",
+            "the reference interpreter failed in its reduction: Unsupported op",
+        ),
+    ],
+)
+def test_reductions_that_cannot_be_simulated(reduction, found):
+    with pytest.raises(SimulationError, match=f"stablehlo.all_reduce at[^@]*found:  .*{found}"):
+        simulate_module(reduced_by(reduction, "i32"), [np.arange(8, dtype=np.int32)])
 
 
 def test_devices_that_a_broadcast_leaves_out_receive_zeros():
@@ -418,6 +465,25 @@ def test_what_jax_writes_beside_automatic_axes():
     assert "sdy.mesh @empty_mesh" in text
     assert re.search(r'"stablehlo.scatter".*\n.*\^bb0.*\n.*sdy.sharding_constraint', text)
     assert_close(simulate_module(with_lines(lowered), args).results, [lowered.compile()(*args)])
+
+
+def test_what_jax_writes_beside_automatic_axes_for_gspmd():
+    """Custom calls, also in reductions, and in functions that these call."""
+
+    def f(b):
+        product = lax.reduce(b, 1.0, lambda a, c: jax.jit(jnp.multiply)(a, c) * 1, (1,))
+        return lax.psum(b, "i"), lax.pmax(b, "i"), lax.sort(b), lax.psum(product, "i")
+
+    specs = {"in_specs": P("i"), "axis_names": {"i"}, "out_specs": (P(), P(), P("i"), P())}
+    with jax_partitioner("gspmd"):
+        lowered = jax.jit(jax.shard_map(f, mesh=mesh, **specs)).lower(x)
+    text = with_lines(lowered)
+    assert re.search(r'"stablehlo.all_reduce".*\n.*\^bb0.*\n.*add.*\n.*@Sharding', text)
+    blocks = x.reshape(4, 2, 8)
+    expected = [blocks.sum(0), blocks.max(0), jnp.sort(x), blocks.prod(2).sum(0)]
+    assert_close(simulate_module(text, [x]).results, expected)
+    ours = on_mesh(f, **specs).lower(x, partitioner="gspmd")
+    assert_close(ours.simulate(x).results, tuple(expected))
 
 
 def test_large_arrays_are_moved_as_the_interpreter_moves_small_ones(monkeypatch):
