@@ -10,6 +10,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from ..base import Pass, Violation
 from ..export.inline_meshes import InlineMeshes
 from ..ir.shardy_notes import erase_shardy_notes
+from .name_hints import erase_hints_in_reductions
 from .round_trip import restore_regions
 
 
@@ -21,6 +22,7 @@ class _ReadNotes(Pass):
     def run(self, module: ModuleOp) -> None:
         restore_regions(module)
         erase_shardy_notes(module.operation)
+        erase_hints_in_reductions(module.operation)
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class ImportPass(Pass):
     """A pass that brings a module into body form.
 
     First, regions that Shardy wrote as custom calls are written in its dialect, and what it notes
-    for itself is erased. Then meshes are inlined, so that it does not matter how many the module
-    declares.
+    for itself is erased, and so are hints in the reductions of collectives. Then meshes are
+    inlined, so that it does not matter how many the module declares.
     """
 
     def add_to(

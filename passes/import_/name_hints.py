@@ -16,14 +16,25 @@ from collections.abc import Iterable, Sequence
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from ..ir.collective_ops import call_target
+from ..ir.collective_ops import REDUCING, call_target
+from ..ir.find_ops import find_ops
 from ..ir.mesh import Mesh
 from ..ir.ops import defining_op
 from .hlo_sharding import read_hlo_sharding
+from .outside_ops import inner_ops, is_hint
 from .placement import Placement
 from .sharding_calls import ENTERS, LEAVES, sharding_text
 
 _UNSPECIFIED = re.compile(r"unspecified_dims=\[([\d,]*)\]")
+
+
+def erase_hints_in_reductions(root: ir.Operation) -> None:
+    """Erases the hints about scalars by which JAX hides how collectives combine values."""
+    for collective in find_ops(root, REDUCING):
+        for op in inner_ops(collective):
+            if is_hint(op):
+                op.results[0].replace_all_uses_with(op.operands[0])
+                op.erase()
 
 
 def name_hints(calls: Iterable[ir.Operation], mesh: Mesh, manual: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ GROUPS = "replica_groups"
 PAIRS = "source_target_pairs"
 CHANNEL_HANDLE = "channel_handle"
 
-_REDUCING = (ALL_REDUCE, REDUCE_SCATTER)
+REDUCING = (ALL_REDUCE, REDUCE_SCATTER)
 _COMBINING = frozenset(
     f"stablehlo.{name}" for name in ("add", "and", "maximum", "minimum", "multiply", "or", "xor")
 )
@@ -160,7 +160,7 @@ def whole_axes(op: ir.Operation) -> tuple[str, ...] | None:
     `axis_index_groups`.
     """
     groups = op.attributes.get(GROUPS)
-    if op.name in _REDUCING and element_of(op.operands[0]) != element_of(op.results[0]):
+    if op.name in REDUCING and element_of(op.operands[0]) != element_of(op.results[0]):
         return None  # it promotes the elements before it reduces them
     return None if groups is None or len(op.operands) != 1 else _whole_axes(groups)
 

@@ -198,3 +198,27 @@ module @a_replicated_parameter_in_a_region {
     return %5 : tensor<8xf32>
   }
 }
+
+// -----
+
+// A hint in the reduction of a collective, as JAX writes it beside automatic axes, is erased.
+module @hint_in_a_reduction attributes {mhlo.num_partitions = 8 : i32} {
+  // CHECK-LABEL: module @hint_in_a_reduction
+  func.func public @main(%x: tensor<8x16xf32>) -> tensor<2x16xf32> {
+    %0 = stablehlo.custom_call @Sharding(%x) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[4,1,2]<=[8] last_tile_dim_replicate}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<8x16xf32>) -> tensor<2x16xf32>
+    // CHECK: "stablehlo.all_reduce"
+    // CHECK-NEXT: ^bb0
+    // CHECK-NEXT: %[[SUM:.*]] = stablehlo.add
+    // CHECK-NEXT: stablehlo.return %[[SUM]]
+    %2 = "stablehlo.all_reduce"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>, use_global_device_ids}> ({
+    ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+      %s = stablehlo.add %l, %r : tensor<f32>
+      %t = stablehlo.custom_call @Sharding(%s) {backend_config = "", mhlo.sharding = "{devices=[4,2]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<f32>) -> tensor<f32>
+      stablehlo.return %t : tensor<f32>
+    }) : (tensor<2x16xf32>) -> tensor<2x16xf32>
+    %3 = stablehlo.custom_call @Sharding(%2) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"} : (tensor<2x16xf32>) -> tensor<2x16xf32>
+    %4 = stablehlo.custom_call @SPMDShardToFullShape(%3) {backend_config = "unspecified_dims=[0,1]", mhlo.sharding = "{replicated}"} : (tensor<2x16xf32>) -> tensor<2x16xf32>
+    return %4 : tensor<2x16xf32>
+  }
+}

@@ -483,3 +483,27 @@ module @tables_that_cannot_be_read {
     }
   }
 #-}
+
+// -----
+
+// A hint in the reduction of a collective, as JAX writes it beside automatic axes, is erased.
+module @hint_in_a_reduction {
+  // CHECK-LABEL: module @hint_in_a_reduction
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<8x16xf32>) -> tensor<2x16xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"i", ?}, {?}]>] out_shardings=[<@mesh, [{?}, {?}]>] manual_axes={"i"} (%b: tensor<2x16xf32>) {
+      // CHECK: "stablehlo.all_reduce"
+      // CHECK-NEXT: ^bb0
+      // CHECK-NEXT: %[[SUM:.*]] = stablehlo.add
+      // CHECK-NEXT: stablehlo.return %[[SUM]]
+      %1 = "stablehlo.all_reduce"(%b) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>, use_global_device_ids}> ({
+      ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+        %s = stablehlo.add %l, %r : tensor<f32>
+        %t = sdy.sharding_constraint %s <@mesh, []> : tensor<f32>
+        stablehlo.return %t : tensor<f32>
+      }) : (tensor<2x16xf32>) -> tensor<2x16xf32>
+      sdy.return %1 : tensor<2x16xf32>
+    } : (tensor<8x16xf32>) -> tensor<2x16xf32>
+    return %0 : tensor<2x16xf32>
+  }
+}
