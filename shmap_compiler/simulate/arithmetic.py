@@ -17,15 +17,14 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from shmap_compiler.base.untyped import AnyValue, DType
-from shmap_compiler.simulate.element_types import ELEMENT_TYPES
+from shmap_compiler.simulate.element_types import known_element_type
 
 Function = Callable[..., list[np.ndarray]]
 
 
 def result_dtype(op: ir.Operation) -> np.dtype:
-    """The NumPy type of the first result."""
-    element = str(ir.RankedTensorType(op.results[0].type).element_type)
-    return ELEMENT_TYPES[element].dtype
+    """The NumPy type of the first result. Raises UnknownElementType if it cannot be simulated."""
+    return known_element_type(str(ir.RankedTensorType(op.results[0].type).element_type)).dtype
 
 
 def dot_general(op: ir.Operation) -> Function:

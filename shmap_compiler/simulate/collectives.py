@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes.ir.collective_ops import reduction
+from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.untyped import AnyValue
-from shmap_compiler.simulate.arithmetic import combiner, left_fold
+from shmap_compiler.simulate.arithmetic import combiner, left_fold, result_dtype
 
 Group = tuple[int, ...]
 Result = Callable[[Group, list[list[AnyValue]]], list[list[AnyValue]]]
@@ -38,26 +39,35 @@ def _of_each(function: Callable[[list[AnyValue]], Sequence[AnyValue]]) -> Result
     return result
 
 
-def _reducers(op: ir.Operation, general: General) -> list[Callable[[AnyValue, AnyValue], AnyValue]]:
+def _totals(op: ir.Operation, general: General) -> list[Callable[[Sequence[AnyValue]], AnyValue]]:
+    """What reduces the values of devices, for each operand: in the type of the result."""
     simple = combiner(reduction(op))
-    return [simple or general(op, operand.type) for operand in op.operands]
+    dtype = result_dtype(op)
+    element = ir.RankedTensorType(op.results[0].type).element_type
+
+    def total(operand: Value) -> Callable[[Sequence[AnyValue]], AnyValue]:
+        shape = ir.RankedTensorType(operand.type).shape
+        combine = simple or general(op, ir.RankedTensorType.get(shape, element))
+        return lambda xs: left_fold(combine, [x.astype(dtype, copy=False) for x in xs])
+
+    return [total(operand) for operand in op.operands]
 
 
 def _all_reduce(op: ir.Operation, general: General) -> Result:
-    reducers = _reducers(op, general)
+    totals = _totals(op, general)
 
     def result(group: Group, operands: list[list[AnyValue]]) -> list[list[AnyValue]]:
-        columns = zip(reducers, zip(*operands, strict=True), strict=True)
-        totals = [left_fold(reducer, column) for reducer, column in columns]
-        return [list(totals) for _ in group]
+        columns = zip(totals, zip(*operands, strict=True), strict=True)
+        reduced = [total(column) for total, column in columns]
+        return [list(reduced) for _ in group]
 
     return result
 
 
 def _reduce_scatter(op: ir.Operation, general: General) -> Result:
-    (reducer,) = _reducers(op, general)
+    (total,) = _totals(op, general)
     dim = _integer(op, "scatter_dimension")
-    return _of_each(lambda xs: np.split(left_fold(reducer, xs), len(xs), dim))
+    return _of_each(lambda xs: np.split(total(xs), len(xs), dim))
 
 
 def _all_gather(op: ir.Operation, _: General) -> Result:

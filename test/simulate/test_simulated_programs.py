@@ -168,23 +168,26 @@ def test_results_of_each_device():
     np.testing.assert_array_equal(simulation.on_device(5)["sum"], x[4:6, :4] + x[4:6, 4:])
 
 
-def reduced_by(reduction, element="f32"):
-    """A module that reduces the halves of an array elementwise."""
-    t = f"tensor<{element}>"
+def reduced_by(reduction, element="f32", operand=None, kind="all_reduce"):
+    """A module that reduces the halves of an array of `operand` elementwise."""
+    t, given = f"tensor<{element}>", f"tensor<4x{operand or element}>"
+    scatters = kind == "reduce_scatter"
+    result = f"tensor<{2 if scatters else 4}x{element}>"
+    config = "scatter_dimension = 0 : i64, " if scatters else ""
+    out = '"i"' if scatters else ""
     return f"""
     sdy.mesh @mesh = <["i"=2]>
-    func.func public @main(
-        %arg0: tensor<4x{element}> {{sdy.sharding = #sdy.sharding<@mesh, [{{"i"}}]>}})
-        -> (tensor<4x{element}> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}]>}})
+    func.func public @main(%arg0: {given} {{sdy.sharding = #sdy.sharding<@mesh, [{{"i"}}]>}})
+        -> ({result} {{sdy.sharding = #sdy.sharding<@mesh, [{{{out}}}]>}})
         attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
       %k = stablehlo.constant dense<3> : tensor<i32>
-      %0 = "stablehlo.all_reduce"(%arg0) <{{
-          replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}}> ({{
+      %0 = "stablehlo.{kind}"(%arg0) <{{
+          {config}replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}}> ({{
       ^bb0(%a: {t}, %b: {t}):
         {reduction}
         stablehlo.return %r : {t}
-      }}) : (tensor<4x{element}>) -> tensor<4x{element}>
-      return %0 : tensor<4x{element}>
+      }}) : ({given}) -> {result}
+      return %0 : {result}
     }}
     func.func private @total(%a: {t}, %b: {t}) -> {t} {{
       %0 = func.call @add(%a, %b) : ({t}, {t}) -> {t}
@@ -194,6 +197,22 @@ def reduced_by(reduction, element="f32"):
       %0 = stablehlo.add %a, %b : {t}
       return %0 : {t}
     }}"""
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter"])
+@pytest.mark.parametrize(
+    "reduction",
+    [
+        "%r = stablehlo.add %a, %b : tensor<f32>",
+        """%c = stablehlo.negate %a : tensor<f32>
+        %r = stablehlo.subtract %b, %c : tensor<f32>""",
+    ],
+)
+def test_elements_are_converted_to_the_type_of_the_reduction(reduction, kind):
+    full = np.array([60000, 1, 2, 3, 60000, 5, 6, 7], np.float16)
+    (found,) = simulate_module(reduced_by(reduction, "f32", "f16", kind), [full]).results
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, [120000, 6, 8, 10])
 
 
 def test_a_reduction_that_is_more_than_one_operation():
