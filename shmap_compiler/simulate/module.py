@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from shmap_passes.import_.sharding_calls import ENTERS, LEAVES
 from shmap_passes.ir.body_form import read_mesh
 from shmap_passes.ir.collective_ops import GROUPED, GROUPS, call_target
 from shmap_passes.ir.dialects import register_mlir_passes
+from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.ops import partition_count, walk
 from shmap_passes.ir.shardy_notes import erase_shardy_notes
 
+from shmap_compiler.simulate.segments import CALLS, callee_name
 from shmap_compiler.simulate.shardy_sums import resolve_shardy_collectives
 
 _HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard"})
@@ -102,6 +105,19 @@ def read_module(
         resolve_shardy_collectives(module.operation, mesh)
         _erase_hints(module)
         return ReadModule(module, functions, {**named, "": mesh})
+
+
+def recursive_function(module: ReadModule) -> str | None:
+    """The name of a function that calls itself, in some steps; None if there is none."""
+    calls = {
+        name: {callee_name(op) for op in find_ops(function.operation, sorted(CALLS))}
+        for name, function in module.functions.items()
+    }
+    try:
+        graphlib.TopologicalSorter(calls).prepare()
+    except graphlib.CycleError as error:
+        return min(error.args[1])
+    return None
 
 
 def _check_axes(given: Mesh, own: Mesh, meshes: Iterable[Mesh]) -> None:

@@ -21,7 +21,7 @@ from shmap_compiler.simulate.borders import UnreadableSharding
 from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
 from shmap_compiler.simulate.device import CannotSimulate, Observer
 from shmap_compiler.simulate.element_types import ELEMENT_TYPES, UnknownElementType
-from shmap_compiler.simulate.module import HasOtherMesh, read_module
+from shmap_compiler.simulate.module import HasOtherMesh, read_module, recursive_function
 from shmap_compiler.simulate.non_finite import FirstNonFinite, has_non_finite
 from shmap_compiler.simulate.play import Played, play
 from shmap_compiler.simulate.simulation import Simulation, simulation_error
@@ -119,6 +119,9 @@ def playable(
         found, needed = f"a mesh of {module.mesh.size:,} devices", f"at most {MOST_LISTED:,}"
         fix = "lower the program for a smaller mesh: every device is simulated"
         raise simulation_error(who, "module", found, needed, fix)
+    if (name := recursive_function(module)) is not None:
+        found, needed = f"@{name} calls itself, which XLA does not take", "calls without a cycle"
+        raise simulation_error(who, "module", found, needed, "write a loop instead")
     with _unreadable_parts(who), module.module.context, ir.Location.unknown():
         return compile_module(module, every_op=every_op)
 

@@ -166,6 +166,29 @@ def test_replicas_are_refused(groups):
     refused(text, "found:  2 replicas")
 
 
+PERMUTE = """"stablehlo.collective_permute"(%x) <{
+          source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (TYPE) -> TYPE"""
+
+
+@pytest.mark.parametrize("op", [PERMUTE, "stablehlo.negate %x : TYPE"])
+@pytest.mark.parametrize(
+    "call", ["call @f(%0)", 'stablehlo.composite "own.f" %0 {decomposition = @f}']
+)
+def test_functions_that_call_themselves(op, call):
+    text = f"""
+    sdy.mesh @mesh = <["i"=2]>
+    func.func @main(%x: TYPE) -> TYPE {{
+      %0 = call @f(%x) : (TYPE) -> TYPE
+      return %0 : TYPE
+    }}
+    func.func private @f(%x: TYPE) -> TYPE {{
+      %0 = {op}
+      %1 = {call} : (TYPE) -> TYPE
+      return %1 : TYPE
+    }}"""
+    refused(text.replace("TYPE", "tensor<8x2xf32>"), "@f calls itself, which XLA does not take")
+
+
 def test_axes_that_are_not_those_of_the_mesh():
     text = """
     sdy.mesh @mesh = <["i"=4]>
