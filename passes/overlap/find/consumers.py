@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -13,7 +14,7 @@ from ...ir.ops import Position, defining_op
 from ...ir.types import Value, shape_of
 from .cuts import Cut
 
-_MOST = 64
+MOST_CONSUMERS = 64
 """More operations are not looked at."""
 
 
@@ -78,9 +79,9 @@ def _reachable(
     for value in cuts:
         reach(value)
     ops: list[ir.Operation] = []
-    while pending and len(ops) < _MOST and len(outs) < len(cuts):
+    while pending and len(ops) < MOST_CONSUMERS and len(outs) < len(cuts):
         op = heapq.heappop(pending).op
-        result = _result(op, known)
+        result = cut_of_consumer(op, known)
         if result is None:
             outs.update(operand for operand in op.operands if operand in known)
         else:
@@ -90,8 +91,12 @@ def _reachable(
     return ops, known, users
 
 
-def _result(op: ir.Operation, known: dict[Value, Cut]) -> Cut | None:
-    """The cut of the result of an elementwise op, some of whose operands are cut, all alike."""
+def cut_of_consumer(op: ir.Operation, known: Mapping[Value, Cut]) -> Cut | None:
+    """The cut of the result of an elementwise op, some of whose operands are cut, all alike.
+
+    Args:
+      known: the cuts of values.
+    """
     if len(op.results) != 1 or has_instructions(op):
         return None
     operands, whole = list(op.operands), shape_of(op.results[0])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
+from ...ir.elementwise import ELEMENTWISE
 from ...ir.ops import Position, defining_op
 from ...ir.types import Value
-from ..find.consumers import consumers, users_of
+from ..find.consumers import MOST_CONSUMERS, consumers, cut_of_consumer, users_of
 from ..find.cuts import Cut, cut_of_operand, cut_through
 from ..find.gathers import Gather, GatheredOperand
 from ..form import Form
@@ -57,6 +59,7 @@ def plan(gather: Gather, operands: Sequence[GatheredOperand], cut: Cut) -> Plan 
       operands: the products that are computed in pieces.
       cut: that of the gather's result.
     """
+    operands = _together(gather, operands, cut)
     for count in range(len(operands), 0, -1):
         for with_consumers in (True, False):
             found = plan_of_all(gather, operands[:count], cut, with_consumers)
@@ -76,8 +79,7 @@ def plan_of_all(
         for op in (*operand.chain, operand.product.op):
             if op.results[0] in cuts:
                 continue
-            number, value = next((k, v) for k, v in enumerate(op.operands) if v in cuts)
-            result = cut_through(op, number, cuts[value])
+            result = _cut_of_result(op, cuts)
             if result is None:
                 return None
             cuts[op.results[0]] = result
@@ -100,6 +102,85 @@ def plan_of_all(
     if before is None or not all(_is_there(op, inside, before) for op in ops):
         return None
     return Plan(gather.op, tuple(_in_order(ops)), cuts, outs, before)
+
+
+def _together(
+    gather: Gather, operands: Sequence[GatheredOperand], cut: Cut
+) -> Sequence[GatheredOperand]:
+    """The first products, up to one that cannot be computed in pieces with all before it.
+
+    A plan is built after all that its products need. So there is none for a product and those
+    before it if what reads one of these, and comes before what the product needs, cannot be a part
+    of the plan, too. Programs may have hundreds of such products: plans are not tried for these.
+    """
+    block, cuts = gather.op.block, {gather.op.results[0]: cut}
+    parts = {op for each in operands for op in (*each.chain, each.product.op)}
+    readers = _Readers(block, parts)
+    readers.add(gather.op.results[0])
+    for number, operand in enumerate(operands):
+        product = operand.product.op
+        sources = (source for value in product.operands if (source := defining_op(value)))
+        needed = [each for each in sources if each.block == block and each not in parts]
+        if not all(map(readers.can_precede, needed)):
+            return operands[:number]
+        for op in (*operand.chain, product):
+            if op.results[0] in cuts:
+                continue
+            result = _cut_of_result(op, cuts)
+            if result is None:
+                return operands[:number]
+            cuts[op.results[0]] = result
+            readers.add(op.results[0])
+        result = operand.product.result
+        readers.cuts[result] = cuts[result]
+        if not _agree(product, cuts) or not _agree(product, readers.cuts):
+            return operands[:number]
+    return operands
+
+
+class _Readers:
+    """What reads values of a plan, directly or not, from the first operation of a block on.
+
+    Args:
+      parts: the products of the plan, and what is between the gather and these.
+
+    Attributes:
+      cuts: of products that are in the plan, and of what is computed from them.
+    """
+
+    def __init__(self, block: ir.Block, parts: set[ir.Operation]) -> None:
+        self.cuts: dict[Value, Cut] = {}
+        self._block, self._parts = block, parts
+        self._pending: list[Position] = []
+        self._known, self._passed = set[ir.Operation](), 0
+
+    def add(self, value: Value) -> None:
+        """Adds those that read a value of the plan."""
+        found = {_in_block(user, self._block) for user in users_of(value)} - self._known
+        self._known |= found
+        for op in found:
+            heapq.heappush(self._pending, Position(op))
+
+    def can_precede(self, needed: ir.Operation) -> bool:
+        """Whether all that are not after an operation can be parts of the plan."""
+        end = Position(needed)
+        while self._pending and not end < self._pending[0]:
+            op = heapq.heappop(self._pending).op
+            if op in self._parts:
+                continue
+            cut = cut_of_consumer(op, self.cuts) if op.name in ELEMENTWISE else None
+            self._passed += 1
+            if cut is None or self._passed > MOST_CONSUMERS:
+                return False
+            self.cuts[op.results[0]] = cut
+            self.add(op.results[0])
+        return True
+
+
+def _cut_of_result(op: ir.Operation, cuts: dict[Value, Cut]) -> Cut | None:
+    """The cut of the result of an op, of which an operand has a cut."""
+    number, value = next((k, v) for k, v in enumerate(op.operands) if v in cuts)
+    return cut_through(op, number, cuts[value])
 
 
 def _agree(op: ir.Operation, cuts: dict[Value, Cut]) -> bool:
