@@ -49,14 +49,13 @@ def flops(module: Module, computation: Computation, instruction: Instruction) ->
 def _own_flops(computation: Computation, instruction: Instruction) -> int:
     if instruction.opcode == "convolution":
         return _convolution_flops(computation, instruction)
-    contracted = instruction.attribute(r"\blhs_contracting_dims=\{([\d,]+)\}")
+    contracted = instruction.attribute(r"\blhs_contracting_dims=\{([\d,]*)\}")
     if any(word in instruction.call_target for word in ("gemm", "matmul")):
-        dims = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]+)\]') or ""
-        contracted = dims.replace('"', "")
-    if not contracted:
+        contracted = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
+    if contracted is None:
         return 0
     left = hlo.shape(computation[instruction.operands[0]].type)
-    depth = math.prod(left[int(d)] for d in contracted.split(","))
+    depth = math.prod(left[int(d)] for d in re.findall(r"\d+", contracted))
     return 2 * math.prod(hlo.shape(instruction.type)) * depth
 
 

@@ -314,9 +314,9 @@ class Reader:
             kernel = _shape(types[line.operands[1]])
             used = [n for n, label in zip(kernel, labels[1], strict=True) if label != "o"]
             return 2 * out * math.prod(used)
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]+)\}", line.rest)
+        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", line.rest)
         if contracted is None and "__cublas" in line.rest:
-            contracted = re.search(r'"lhs_contracting_dimensions":\["([\d,"]+)"\]', line.rest)
+            contracted = re.search(r'"lhs_contracting_dimensions":\[([\d,"]*)\]', line.rest)
         if contracted is None:
             return 0.0
         left = _shape(types[line.operands[0]])

@@ -341,6 +341,26 @@ def test_operations_of_matrix_products(line, count):
     assert roofline.flops(parsed, parsed.entry, parsed.entry["product"]) == count
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={}, rhs_batch_dims={0}, "
+        "rhs_contracting_dims={}",
+        'custom-call(%a, %b), custom_call_target="__cublas$gemm", backend_config={"x":'
+        '{"lhs_contracting_dimensions":[],"rhs_contracting_dimensions":[]}}',
+    ],
+)
+def test_operations_of_outer_products(line):
+    parsed = module(
+        f"""ENTRY %main (a: f32[3,8], b: f32[3,16]) -> f32[3,8,16] {{
+  %a = f32[3,8] parameter(0)
+  %b = f32[3,16] parameter(1)
+  ROOT %product = f32[3,8,16] {line}
+}}"""
+    )
+    assert roofline.flops(parsed, parsed.entry, parsed.entry["product"]) == 2 * 3 * 8 * 16
+
+
 def test_operations_of_a_convolution_over_space():
     parsed = module(
         """ENTRY %main (a: f32[2,9,9,3], b: f32[3,3,3,5]) -> f32[2,7,7,5] {
