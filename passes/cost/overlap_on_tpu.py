@@ -14,7 +14,7 @@ from .libtpu_times import block, copy, narrowed, placed, products
 from .machine import Machine
 from .overlap import FEWEST_ROWS, Plan, divisors, is_halved, pipelined, wire_seconds
 from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
-from .work import Work
+from .work import Work, is_rounded
 
 # Seconds between two pieces whose sums are on the way; before the sum of a chunk, and after it.
 _BETWEEN = 0.3e-6
@@ -90,7 +90,7 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
 
     Shorter numbers are sent as f32 if sums must not be rounded at each hop.
     """
-    is_wide = work.element != "f32" and not work.may_round
+    is_wide = is_rounded(work.element) and not work.may_round
     if is_wide and work.element not in WIDENED:
         return Plan(None, reason=f"sums of {work.element} would be rounded at each hop")
     if machine.chip.name != libtpu.GATHERS_BY_ITSELF and not machine.compiler_options:

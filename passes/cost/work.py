@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -126,3 +127,12 @@ class Work:
     def rows(self) -> int:
         """Of the product that has the fewest."""
         return min((p.batch * p.m for p in self.products), default=0)
+
+
+def is_rounded(element: str) -> bool:
+    """Whether partial sums of a type would be rounded on their way between devices.
+
+    Sums of integers wrap around, and are the same in any order. Those of f32 are added in f32 in
+    the plain program as well.
+    """
+    return element != "f32" and re.match(r"u?i\d", element) is None

@@ -20,7 +20,7 @@ from ...cost.overlap_of_softmax import plan_of_softmax
 from ...cost.overlap_on_gpu import plan_in_stages, plan_on_gpu
 from ...cost.overlap_on_tpu import WIDENED, plan_on_tpu
 from ...cost.rings import ring_order
-from ...cost.work import Work
+from ...cost.work import Work, is_rounded
 from ...ir.body_form import BodyForm
 from ...ir.memoize import memoized
 from ...ir.mesh import Mesh
@@ -202,7 +202,7 @@ def _forced(site: Site, mesh: Mesh, machine: Machine | None, may_round: bool) ->
     """The usual form of a pattern, where the rule gives none."""
     usual = _USUAL_FORMS if machine is None or machine.is_tpu else _USUAL_ON_GPUS
     name, order = usual[site.pattern], ()
-    is_wide = name == "partial-sums" and site.element != "f32" and not may_round
+    is_wide = name == "partial-sums" and is_rounded(site.element) and not may_round
     if is_wide and site.element not in WIDENED:
         return None
     if machine is not None and name in ("ring", "partial-sums"):

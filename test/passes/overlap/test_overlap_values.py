@@ -289,6 +289,38 @@ def test_sums_are_as_exact_as_their_wire():
     assert errors[True] < 2**-8
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int8", "uint8"])
+def test_sums_of_integers_go_round_without_being_asked_for(dtype):
+    """They wrap around, and are bitwise equal to those of the plain program."""
+
+    def body(x, w):
+        return lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
+
+    specs = {"in_specs": (P(None, "i"), P("i")), "out_specs": P("i")}
+    f = shard_map(body, mesh=mesh(i=4), **specs, check_vma=False)
+    numbers = np.random.default_rng(0)
+    x, w = (
+        jnp.asarray(numbers.integers(-(2**30), 2**30, shape)).astype(dtype)
+        for shape in ((32, 64), (64, 16))
+    )
+    program = f.lower(x, w, overlap="force")
+    assert "collective_permute" in program.as_text()
+    np.testing.assert_array_equal(program.compile()(x, w), f.lower(x, w).compile()(x, w))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
+def test_no_sums_are_rounded_on_their_way_without_being_asked_for(dtype):
+    def body(x, w):
+        return lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
+
+    specs = {"in_specs": (P(None, "i"), P("i")), "out_specs": P("i")}
+    f = shard_map(body, mesh=mesh(i=4), **specs, check_vma=False)
+    types = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((32, 64), (64, 16))]
+    text = f.lower(*types, overlap="force").as_text()
+    sent = re.findall(r"collective_permute.*-> tensor<\d+x\d+x(\w+)>", text)
+    assert set(sent) <= {"f32"}
+
+
 def rewritten(name, wide):
     pass_ = BY_NAME["overlap-product-scatter"](form="partial-sums", parts=4, wide=wide)
     return computed(name, "bfloat16", pass_)
