@@ -50,8 +50,8 @@ class ScatteredBlock:
 
     @property
     def between(self) -> tuple[Value, ...]:
-        """What `second` needs of `first`."""
-        results = [result for op in self.first for result in op.results]
+        """What `second` needs of the gathered array and of `first`."""
+        results = [result for op in (self.op, *self.first) for result in op.results]
         second = set(self.second)
         return tuple(
             value for value in results if any(use.owner.operation in second for use in value.uses)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from overlap_programs import BY_NAME, PROGRAMS, mesh
+from overlap_programs import BY_NAME, PROGRAMS, mesh, normal
 
 import shmap_compiler
 from shmap_compiler import shard_map
@@ -210,6 +210,24 @@ def test_a_gathered_operand_of_two_products_of_which_one_needs_the_other():
     assert chunked.count('= "stablehlo.all_gather"') == 4
     for ours, theirs in zip(results(program, args), results(f.lower(*args), args), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
+def test_the_last_product_of_a_block_may_read_the_gathered_array():
+    def body(x, w):
+        g = lax.all_gather(x, "i", axis=0, tiled=True)
+        y = jnp.tanh(g @ w) + jnp.sin(g @ (w * 2)) * g
+        return lax.psum_scatter(y, "i", scatter_dimension=0, tiled=True)
+
+    def lowered():
+        specs = {"in_specs": (P("i"), P()), "out_specs": P("i"), "check_vma": False}
+        return shard_map(body, mesh=mesh(i=4), **specs).lower(*args)
+
+    args = jnp.asarray(normal(0, 32, 16)), jnp.asarray(normal(1, 16, 16))
+    expected = lowered().compile()(*args)
+    with shmap_compiler.passes(BY_NAME["overlap-gather-scatter"](form="stages", parts=2)):
+        program = lowered()
+    assert program.as_text().count("optimization_barrier") > 0
+    np.testing.assert_allclose(program.compile()(*args), expected, rtol=0, atol=1e-5)
 
 
 def test_an_unrolled_loop_may_gather_an_array_without_elements():
