@@ -4,9 +4,11 @@ A traced program is used again only where nothing that the function reads can ha
 `jax.shard_map` traces a function at each call. Numbers and strings are compared by value,
 containers by their contents, and by identity what does not change: arrays, and what JAX and NumPy
 define. Functions are followed to the variables that they read, also those of other modules, and to
-what was passed to the library that made them; modules, classes and functions to the attributes that
-have a name which the function reads. Anything else may have changed from one call to the next, and
-nobody can tell: objects, context variables, random generators, settings, files, the time.
+what was passed to the library that made them; modules to the attributes that have a name which the
+function reads; classes and functions, which may be passed on, to those that have a name which any
+function in sight reads. Anything else may have changed from one call to the next, and nobody can
+tell: objects, modules that are passed on, context variables, random generators, settings, files,
+the time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 import types
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -86,6 +88,7 @@ _CONSTANT_OF_LIBRARIES = (
 _Jitted = type(jax.jit(lambda: None))
 _Cached = type(jax.process_count)
 _FUNCTIONS = frozenset({FunctionType, _Jitted})
+_METHODS = (FunctionType, property, staticmethod, classmethod)
 _FOLLOWED = _FUNCTIONS | {BuiltinFunctionType, ModuleType, type}
 _MOST_BYTES = 1024
 """Of an array of NumPy, whose elements may change."""
@@ -147,13 +150,13 @@ def variables_key(fun: FunctionType) -> Hashable:
 
 def values_key(fun: FunctionType, values: Sequence[Unchecked]) -> Hashable:
     """Values that are passed to `fun`, and what these read; None if they cannot be compared."""
-    names = _names(fun.__code__) or ()
-    return _key_of(lambda reader: tuple(reader.value(each, names) for each in values))
+    return _key_of(lambda reader: reader.passed(values, fun))
 
 
 def _key_of(read: Callable[[_Reader], Hashable]) -> Hashable:
+    reader = _Reader()
     try:
-        return read(_Reader())
+        return read(reader), reader.attributes()
     except (_CannotBeCompared, RecursionError):  # the latter of a container that holds itself
         return None
 
@@ -163,32 +166,64 @@ class _CannotBeCompared(Exception):
 
 
 class _Reader:
+    """
+    Attributes:
+      _entered: what has been followed, with a number.
+      _names: those that functions in sight read, of whatever it is.
+      _holders: the classes and functions in sight that have attributes.
+      _libraries: modules of libraries that are passed on.
+    """
+
     def __init__(self) -> None:
         self._entered: dict[Hashable, int] = {}
+        self._names: set[str] = set()
+        self._holders: list[type | FunctionType] = []
+        self._libraries: list[ModuleType] = []
 
     def function(self, fun: FunctionType) -> Hashable:
-        names = _names(fun.__code__)
-        if names is None or any(name in _READ_ANYTHING - fun.__globals__.keys() for name in names):
+        reads = _reads(fun.__code__)
+        if reads is None or not (_READ_ANYTHING - fun.__globals__.keys()).isdisjoint(reads.names):
             raise _CannotBeCompared
-        if not _GIVE_ALL.isdisjoint(names):
+        if not _GIVE_ALL.isdisjoint(reads.names):
             raise _CannotBeCompared
+        self._names |= reads.any_names
         cells = map(contents, fun.__closure__ or ())
         defaults = fun.__defaults__, fun.__kwdefaults__
-        variables = (*cells, *map(fun.__globals__.get, names))
-        passed = (
-            n
-            for n, each in zip((*fun.__code__.co_freevars, *names), variables, strict=True)
-            if _is_users_module(each)
-        )
-        if any(name in _passed_on(fun.__code__) for name in passed):
-            raise _CannotBeCompared
+        variables = (*cells, *map(fun.__globals__.get, reads.names))
+        for name, each in zip((*fun.__code__.co_freevars, *reads.names), variables, strict=True):
+            if isinstance(each, ModuleType):
+                self._refuse_unclear_module(each, reads.of_variables.get(name, frozenset()))
         read = (*variables, *defaults)
-        return Identity(fun.__code__), *(self.value(each, names) for each in read)
+        return Identity(fun.__code__), *(self.value(each, reads) for each in read)
 
-    def value(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
+    def passed(self, values: Sequence[Unchecked], fun: FunctionType) -> Hashable:
+        """Values that are passed to a function, which may pass them on."""
+        found = tuple(self._part(each) for each in values)
+        return found, self.function(fun) if self._holders or self._libraries else None
+
+    def attributes(self) -> Hashable:
+        """Those of the classes and functions in sight that may be read.
+
+        Code in sight may read what another function passes on. Numbers and strings count in any
+        case, for code that is not.
+        """
+        found: dict[Hashable, Hashable] = {}
+        before = None
+        while before != (now := (len(self._names), len(self._holders))):
+            before = now
+            for number, holder in enumerate(self._holders):
+                for name, each in list(vars(holder).items()):
+                    is_number = type(each) in _SCALARS and name[:2] != "__"
+                    if (name in self._names or is_number) and (number, name) not in found:
+                        found[number, name] = self._part(each)
+        for module in self._libraries:
+            _refuse_state(module, self._names)
+        return tuple(found.items())
+
+    def value(self, value: Unchecked, reads: _Reads) -> Hashable:
         """
         Args:
-          names: the attributes that may be read, if it is a module, a class or a function.
+          reads: what may be read of it, if it is a module.
         """
         if value is None:
             return None
@@ -196,10 +231,9 @@ class _Reader:
         if kind in _SCALARS:
             return kind, key(value)
         if kind in _CONTAINERS:
-            return kind, *(self._part(part, names) for part in _items(value))
+            return kind, *map(self._part, _items(value))
         if kind in _FOLLOWED:
-            own = self._own(value, names) if kind in _FUNCTIONS else ()
-            return _identity(value), self._followed(value, names), own
+            return _identity(value), self._followed(value, reads)
         if kind is np.ndarray and not value.dtype.hasobject and value.nbytes <= _MOST_BYTES:
             return key(value)
         if isinstance(value, jax.Array):
@@ -208,21 +242,33 @@ class _Reader:
             return kind, key(value)
         parts = _parts(value)
         if parts is not None:
-            return tuple(self._part(part, names) for part in (kind, *parts))
+            return tuple(map(self._part, (kind, *parts)))
         if isinstance(value, _IMMUTABLE):
             own = (kind, *_items(getattr(value, "__dict__", {})))
-            return _identity(value), *(self.value(part, names) for part in own)
-        return _identity(value), self._followed(value, names)
+            return _identity(value), *map(self._part, own)
+        return _identity(value), self._followed(value, reads)
 
-    def _part(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
-        """Like `value`, of what code that does not show may read by other names."""
-        if _is_users_module(value):
+    def _part(self, value: Unchecked) -> Hashable:
+        """Like `value`, of what code that does not show may read by any name."""
+        if isinstance(value, ModuleType):
+            self._refuse_unclear_module(value, None)
+        return self.value(value, _NOTHING)
+
+    def _refuse_unclear_module(self, module: ModuleType, read: frozenset[str] | None) -> None:
+        """Refuses a module of the user's of which it is not clear what is read.
+
+        Args:
+          read: the attributes that are read right where it is; None if it is also passed on.
+        """
+        if read is not None:
+            return
+        if not _is_library(module.__name__):
             raise _CannotBeCompared
-        return self.value(value, names)
+        self._libraries.append(module)
 
-    def _followed(self, value: Unchecked, names: tuple[str, ...]) -> Hashable:
+    def _followed(self, value: Unchecked, reads: _Reads) -> Hashable:
         """What is read through something that stays the same."""
-        read = names if isinstance(value, (ModuleType, type)) else ()
+        read = id(reads) if isinstance(value, ModuleType) else None
         number = self._entered.get((id(value), read))
         if number is not None:
             return number
@@ -231,6 +277,8 @@ class _Reader:
             raise _CannotBeCompared
         if type(value) is object or isinstance(value, _CONSTANT) or _is_of_a_library(value):
             return None
+        if type(value) in _FUNCTIONS and vars(value):
+            self._holders.append(value)
         if isinstance(value, FunctionType):
             module = value.__globals__.get("__name__")
             is_library = module in _PURE_CLASSES or _is_library(module)
@@ -240,59 +288,45 @@ class _Reader:
                 raise _CannotBeCompared
             return None
         if isinstance(value, ModuleType):
-            return self._module(value, names)
+            return self._module(value, reads)
         if isinstance(value, type):
-            return None if _is_library(value.__module__) else self._class(value, names)
+            return None if _is_library(value.__module__) else self._class(value)
         if _is_library(type(value).__module__):
-            return tuple(self._part(each, ()) for each in _held_by(value))
+            return tuple(map(self._part, _held_by(value)))
         raise _CannotBeCompared
 
     def _held(self, fun: FunctionType) -> Hashable:
         """What was passed to a library that made a function of it, such as that of `jax.vmap`."""
         held = (*map(contents, fun.__closure__ or ()), fun.__defaults__, fun.__kwdefaults__)
-        return tuple(self._part(each, ()) for each in held)
+        return tuple(map(self._part, held))
 
-    def _module(self, module: ModuleType, names: tuple[str, ...]) -> Hashable:
+    def _module(self, module: ModuleType, reads: _Reads) -> Hashable:
         if type(module) is not ModuleType:  # such as one whose attributes are computed
             raise _CannotBeCompared
+        names = reads.names
         if not _is_library(module.__name__):
-            return self._own(module, names)
-        if not _READ_STATE.get(module.__name__, set()).isdisjoint(names):
-            raise _CannotBeCompared
-        if "config" in names and any(name.startswith("jax_") or name == "read" for name in names):
-            raise _CannotBeCompared
+            attributes = vars(module)
+            found = [(name, attributes[name]) for name in names if name in attributes]
+            for name, each in found:
+                if isinstance(each, ModuleType):
+                    self._refuse_unclear_module(each, reads.of_attributes.get(name, frozenset()))
+            return tuple((name, self.value(each, reads)) for name, each in found)
+        _refuse_state(module, names)
         return None
 
-    def _class(self, cls: type, names: tuple[str, ...]) -> Hashable:
-        """The attributes that are read, and what its methods read, which nobody calls by name."""
+    def _class(self, cls: type) -> Hashable:
+        """What its methods read, which nobody calls by name. Its attributes follow later."""
         if cls in (operator.attrgetter, operator.methodcaller):
             raise _CannotBeCompared
         if cls.__module__ in _PURE_CLASSES:
             return None
         if _is_of_c(cls):
             raise _CannotBeCompared
+        self._holders.append(cls)
         own = [each for name, each in vars(cls).items() if name not in _NOT_CALLED]
-        methods = [each for each in own if isinstance(each, FunctionType)]
-        others = [each for each in own if isinstance(each, (property, staticmethod, classmethod))]
-        read = [names, *(_names(each.__code__) or () for each in methods)]
-        read_here = tuple(dict.fromkeys(name for each in read for name in each))
+        methods = [each for each in own if isinstance(each, _METHODS)]
         above = (each for each in (*cls.__bases__, type(cls)) if each not in (object, type))
-        followed = tuple(self.value(each, read_here) for each in (*methods, *others, *above))
-        return followed, self._own(cls, read_here)
-
-    def _own(
-        self, value: ModuleType | type | FunctionType, names: tuple[str, ...]
-    ) -> tuple[Hashable, ...]:
-        """The attributes of an object itself that are read.
-
-        Those of classes and functions are also read where these are passed to other functions, or
-        their instances are: numbers and strings count in any case.
-        """
-        attributes = vars(value)
-        found = [name for name in names if name in attributes] if attributes else []
-        if attributes and not isinstance(value, ModuleType):
-            found += [n for n, v in attributes.items() if type(v) in _SCALARS and n[:2] != "__"]
-        return tuple((name, self.value(attributes[name], names)) for name in found)
+        return tuple(map(self._part, (*methods, *above)))
 
 
 def _items(value: Unchecked) -> Iterable[Unchecked]:
@@ -328,8 +362,12 @@ def _is_library(module: str | None) -> bool:
     return not module.startswith("numpy.random")
 
 
-def _is_users_module(value: object) -> bool:
-    return isinstance(value, ModuleType) and not _is_library(value.__name__)
+def _refuse_state(module: ModuleType, names: Collection[str]) -> None:
+    """Refuses a module of a library if something is read of it that changes."""
+    if not _READ_STATE.get(module.__name__, set()).isdisjoint(names):
+        raise _CannotBeCompared
+    if "config" in names and any(name.startswith("jax_") or name == "read" for name in names):
+        raise _CannotBeCompared
 
 
 def _is_of_a_library(value: object) -> bool:
@@ -386,27 +424,66 @@ def _slots(cls: type) -> Iterable[str]:
     return [named] if isinstance(named, str) else [n for n in named if n[:2] != "__"]
 
 
+class _Reads(NamedTuple):
+    """What a function, or one written in it, looks up.
+
+    Attributes:
+      names: of variables and attributes.
+      any_names: these, and what it has as strings, as in `hasattr(cls, "scale")`.
+      of_variables: for each global variable and each of an enclosing function, the attributes that
+        are read of it; None if it is also passed on.
+      of_attributes: the same for attributes.
+    """
+
+    names: tuple[str, ...]
+    any_names: frozenset[str]
+    of_variables: dict[str, frozenset[str] | None]
+    of_attributes: dict[str, frozenset[str] | None]
+
+
+_NOTHING = _Reads((), frozenset(), {}, {})
+
+
 @functools.lru_cache(maxsize=4096)
-def _names(code: CodeType) -> tuple[str, ...] | None:
-    """What a function, or one written in it, looks up by name; None if it imports something."""
+def _reads(code: CodeType) -> _Reads | None:
+    """None if the function imports something."""
     inside = tuple(codes(code))
     if any(_IMPORT in each.co_code[::2] for each in inside):
         return None
-    return tuple(dict.fromkeys(name for each in inside for name in each.co_names))
+    names = tuple(dict.fromkeys(name for each in inside for name in each.co_names))
+    constants = {value for each in inside for value in _strings(each.co_consts)}
+    tables: tuple[dict[str, frozenset[str] | None], ...] = ({}, {})
+    for each in inside:
+        loads = [i for i in dis.get_instructions(each) if i.opname != "EXTENDED_ARG"]
+        for load, following in itertools.pairwise(loads):
+            if load.opname not in _LOADS | _LOADS_OF_ATTRIBUTES:
+                continue
+            table = tables[load.opname in _LOADS_OF_ATTRIBUTES]
+            read = table.get(load.argval, frozenset())
+            is_read = read is not None and following.opname in _LOADS_OF_ATTRIBUTES
+            table[load.argval] = read | {following.argval} if is_read else None
+    return _Reads(names, constants.union(names), *tables)
 
 
-@functools.lru_cache(maxsize=4096)
-def _passed_on(code: CodeType) -> frozenset[str]:
-    """The variables that a function, or one written in it, reads other than for an attribute."""
-    found: set[str] = set()
-    for inside in codes(code):
-        for each, following in itertools.pairwise(dis.get_instructions(inside)):
-            if each.opname in _LOADS and following.opname not in _LOADS_OF_ATTRIBUTES:
-                found.add(each.argval)
-    return frozenset(found)
+def _strings(constants: Iterable[object]) -> Iterable[str]:
+    """Constants that may be names of attributes, also those of patterns, which are in tuples."""
+    for each in constants:
+        if isinstance(each, str) and each.isidentifier():
+            yield each
+        elif isinstance(each, (tuple, frozenset)):
+            yield from _strings(each)
 
 
-_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+_LOADS = frozenset(
+    {
+        "LOAD_GLOBAL",
+        "LOAD_NAME",
+        "LOAD_DEREF",
+        "LOAD_CLASSDEREF",
+        "LOAD_FROM_DICT_OR_DEREF",
+        "LOAD_FROM_DICT_OR_GLOBALS",
+    }
+)
 _LOADS_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 

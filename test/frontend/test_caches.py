@@ -350,6 +350,7 @@ def read_in_place():
     yield from read_by_transformed_functions()
     yield from read_from_other_objects()
     yield from read_by_other_names()
+    yield from read_through_parameters()
 
 
 def read_indirectly():
@@ -497,6 +498,73 @@ def read_by_other_names():
     yield "property", lambda b: product_of(frozen) * b, lambda f: FACTOR.update(value=f)
 
 
+def read_through_parameters():
+    """Lists and tuples, whose names only code has that does not have their holder as a variable."""
+
+    def called(block):
+        return block
+
+    class Outer:
+        Inner = type("Inner", (), {})
+
+    module, other = ModuleType("of_the_user"), ModuleType("other")
+    module.inner, Outer.module = other, other
+    frozen, level, held = Frozen(1.0), Level.ONE, Frozen(Listed)
+    of_a_class, items = functools.partial(first_of, Listed), {"class": Listed}
+
+    def set_list(holder):
+        return lambda factor: setattr(holder, "factors", [factor])
+
+    def set_tuple(factor):
+        Outer.Inner.factors = (factor,)
+
+    def set_if_there(factor):
+        Optional.factors = [factor]
+        if factor == 1.0:
+            del Optional.factors
+
+    yield "list of a class", lambda b: first_of(Listed) * b, set_list(Listed)
+    yield "list of a base class", lambda b: first_of(OfListed) * b, set_list(Listed)
+    yield "list of a function", lambda b: first_of(called) * b, set_list(called)
+    yield "list of an enumeration", lambda b: first_of(level) * b, set_list(Level)
+    yield "tuple of a class in a class", lambda b: first_of_inner(Outer) * b, set_tuple
+    yield "class in a dict", lambda b: first_of(items["class"]) * b, set_list(Listed)
+    yield "class in a frozen instance", lambda b: first_of(held.own) * b, set_list(Listed)
+    yield "class of a frozen instance", lambda b: first_of(frozen) * b, set_list(Frozen)
+    yield "class in a partial", lambda b: of_a_class() * b, set_list(Listed)
+    yield "class method", lambda b: Listed.first() * b, set_list(Listed)
+    yield "property of a list", lambda b: frozen.first * b, set_list(Frozen)
+    yield "module of a module passed on", lambda b: first_of(module.inner) * b, set_list(other)
+    yield "module of a class", lambda b: first_of(Outer.module) * b, set_list(other)
+    yield (
+        "hasattr",
+        lambda b: first_of(Optional) * b if hasattr(Optional, "factors") else b,
+        set_if_there,
+    )
+
+
+def first_of(holder):
+    return holder.factors[0]
+
+
+def first_of_inner(holder):
+    return holder.Inner.factors[0]
+
+
+class Listed:
+    @classmethod
+    def first(cls):
+        return cls.factors[0]
+
+
+class OfListed(Listed):
+    pass
+
+
+class Optional:
+    pass
+
+
 def value_of(holder):
     return holder.value
 
@@ -561,6 +629,10 @@ class Own:
 class Frozen:
     shared: ClassVar[float] = 1.0
     own: float
+
+    @property
+    def first(self):
+        return self.factors[0]
 
     @property
     def product(self):
@@ -649,11 +721,16 @@ READ_WHAT_CHANGES = {
     "module of NumPy": lambda b: np_random.rand() * b,
     "function of NumPy": (lambda new: lambda b: new().uniform() * b)(np.random.default_rng),
     "file": (lambda load: lambda b: load("factor.npy") * b)(np.load),
+    "library passed on": lambda b: drawn_by(np) * b,
     "date": lambda b: datetime.datetime.now().microsecond * b,
     "time": lambda b: time.time() * b,
     "setting": lambda b: b if jax.config.jax_debug_nans else 2 * b,
     "settings": (lambda settings: lambda b: b if settings.jax_debug_nans else 2 * b)(jax.config),
 }
+
+
+def drawn_by(library):
+    return library.random.uniform()
 
 
 @pytest.mark.parametrize("what", READ_WHAT_CHANGES)
@@ -706,7 +783,13 @@ def ordinary_functions():
     yield "mesh and specs", lambda b: b * len(mesh.axis_names) + len(spec) + len(axes)
     yield "optimizer", lambda b: adam.update(b, adam.init(b))[0]
     yield "loop", lambda b: lax.scan(lambda c, x: (c + x, c), 0 * b[0], b)[1]
+    yield "class passed on", lambda b: b * shared_by(Frozen) + Scaled().static(b)
+    yield "module of a library passed on", lambda b: ones_of(jnp) + b
     yield "mapped function", lambda b: lax.psum(b, ()) if inner.check_vma else inner(b)
+
+
+def ones_of(library):
+    return library.ones(())
 
 
 def helper_of_rows(pair, row):
@@ -850,6 +933,22 @@ def test_what_functions_without_spec_read_is_that_of_the_call():
             np.testing.assert_array_equal(call(compiled, X, read), factor * X)
     factor = 2.0
     assert mapped.trace(X, by) is mapped.trace(X, by)
+
+
+@pytest.mark.parametrize("kind", ["class", "module", "function"])
+def test_what_is_read_of_arguments_without_spec_is_that_of_the_call(kind):
+    holders = {"class": Listed, "module": ModuleType("of_the_user"), "function": lambda: None}
+    mapped = shard_map(
+        lambda block, holder: first_of(holder) * block,
+        mesh=MESH,
+        in_specs=(P("i"), None),
+        out_specs=P("i"),
+    )
+    holder = holders[kind]
+    for factor in (2.0, 3.0):
+        holder.factors = [factor]
+        program = jax.jit(lambda x: mapped(x, holder))
+        np.testing.assert_array_equal(call(program, X), factor * X)
 
 
 def test_a_wrapper_does_not_pass_for_what_it_wraps():
