@@ -244,8 +244,7 @@ class _Reader:
         if parts is not None:
             return tuple(map(self._part, (kind, *parts)))
         if isinstance(value, _IMMUTABLE):
-            own = (kind, *_items(getattr(value, "__dict__", {})))
-            return _identity(value), *map(self._part, own)
+            return _identity(value), *map(self._part, (kind, *_attributes(value)))
         return _identity(value), self._followed(value, reads)
 
     def _part(self, value: Unchecked) -> Hashable:
@@ -260,11 +259,12 @@ class _Reader:
         Args:
           read: the attributes that are read right where it is; None if it is also passed on.
         """
-        if read is not None:
-            return
-        if not _is_library(module.__name__):
+        attributes = vars(module)
+        if _is_library(module.__name__):
+            if read is None:
+                self._libraries.append(module)
+        elif read is None or ("__getattr__" in attributes and not read <= attributes.keys()):
             raise _CannotBeCompared
-        self._libraries.append(module)
 
     def _followed(self, value: Unchecked, reads: _Reads) -> Hashable:
         """What is read through something that stays the same."""
@@ -335,24 +335,29 @@ def _items(value: Unchecked) -> Iterable[Unchecked]:
 
 def _parts(value: Unchecked) -> Sequence[Unchecked] | None:
     """What an object consists of besides its class, if that is known."""
-    attributes = getattr(value, "__dict__", {})
     if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords, *_items(attributes)
+        return value.func, value.args, value.keywords, *_attributes(value)
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if not cast("Any", type(value)).__dataclass_params__.frozen:
             return None
-        fields = (f.name for f in dataclasses.fields(value) if f.name not in attributes)
-        return *_items(attributes), *(getattr(value, name, None) for name in fields)
+        return _attributes(value)
     if isinstance(value, (staticmethod, classmethod)):
         return (value.__func__,)
     if isinstance(value, property):
         return (value.fget,)
     if isinstance(value, (tuple, list, dict)) and not isinstance(value, enum.Enum):
         factory = value.default_factory if isinstance(value, defaultdict) else None
-        return factory, *_items(value), *_items(attributes)
+        return factory, *_items(value), *_attributes(value)
     return None
+
+
+def _attributes(value: Unchecked) -> Sequence[Unchecked]:
+    """The names and values of an object's own attributes."""
+    names = (name for each in type(value).__mro__ for name in _slots(each))
+    slots = {name: getattr(value, name, None) for name in names}
+    return (*_items(getattr(value, "__dict__", {})), *_items(slots))
 
 
 def _is_library(module: str | None) -> bool:
@@ -420,8 +425,10 @@ def _is_of_c(cls: type) -> bool:
 
 
 def _slots(cls: type) -> Iterable[str]:
-    named = vars(cls).get("__slots__", ())
-    return [named] if isinstance(named, str) else [n for n in named if n[:2] != "__"]
+    """The names, as they are mangled, of the attributes that `__slots__` declares."""
+    if "__slots__" not in vars(cls):
+        return ()
+    return (n for n, each in vars(cls).items() if isinstance(each, types.MemberDescriptorType))
 
 
 class _Reads(NamedTuple):

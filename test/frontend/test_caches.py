@@ -451,6 +451,13 @@ def read_from_other_objects():
         object.__setattr__(frozen, "factor", factor)
 
     yield "more than fields", lambda b: frozen.factor * b, set_frozen
+    for kind in (list, dict, float, functools.partial):
+        more = WithSlots.of(kind)
+
+        def slotted(block, more=more):
+            return more.factor() * block
+
+        yield f"slots of a {kind.__name__}", slotted, more.set_factor
     for each in kept:
         kind = type(each).__base__.__name__
 
@@ -509,6 +516,8 @@ def read_through_parameters():
 
     module, other = ModuleType("of_the_user"), ModuleType("other")
     module.inner, Outer.module = other, other
+    lazy, computed = ModuleType("lazy"), []
+    lazy.__getattr__ = lambda name: computed[-1]
     frozen, level, held = Frozen(1.0), Level.ONE, Frozen(Listed)
     of_a_class, items = functools.partial(first_of, Listed), {"class": Listed}
 
@@ -535,6 +544,7 @@ def read_through_parameters():
     yield "class method", lambda b: Listed.first() * b, set_list(Listed)
     yield "property of a list", lambda b: frozen.first * b, set_list(Frozen)
     yield "module of a module passed on", lambda b: first_of(module.inner) * b, set_list(other)
+    yield "attribute that a module computes", lambda b: lazy.factor * b, computed.append
     yield "module of a class", lambda b: first_of(Outer.module) * b, set_list(other)
     yield (
         "hasattr",
@@ -585,6 +595,21 @@ class WithMore:
     @staticmethod
     def of(kind):
         return type("More", (kind,), {})()
+
+
+class WithSlots:
+    @staticmethod
+    def of(kind):
+        class More(kind):
+            __slots__ = ("__factor",)
+
+            def factor(self):
+                return self.__factor
+
+            def set_factor(self, factor):
+                self.__factor = factor
+
+        return More(*[abs] * (kind is functools.partial))
 
 
 class Level(enum.Enum):
@@ -750,6 +775,11 @@ class Size(enum.IntEnum):
         return 2 * self
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    own: float
+
+
 class Pair(NamedTuple):
     scale: float
     shift: float = 0.0
@@ -762,6 +792,7 @@ def ordinary_functions():
     of_rows = jax.vmap(functools.partial(helper_of_rows, pair))
     inner = shard_map(jnp.sin, mesh=MESH, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
     adam = optax.adam(1e-3)
+    slotted = Slotted(2.0)
     spec, mesh, limits = P("i"), MESH, np.finfo(np.float32)
     weights = {"w": [array, (1, 2.0)], "b": None}
 
@@ -785,6 +816,8 @@ def ordinary_functions():
     yield "loop", lambda b: lax.scan(lambda c, x: (c + x, c), 0 * b[0], b)[1]
     yield "class passed on", lambda b: b * shared_by(Frozen) + Scaled().static(b)
     yield "module of a library passed on", lambda b: ones_of(jnp) + b
+    yield "lazy module", lambda b: optax.apply_updates(b, b)
+    yield "slots", lambda b: b * slotted.own
     yield "mapped function", lambda b: lax.psum(b, ()) if inner.check_vma else inner(b)
 
 
