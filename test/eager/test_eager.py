@@ -890,6 +890,18 @@ def test_the_generator_setting_is_part_of_the_key():
     np.testing.assert_array_equal(results[0], results[2])
 
 
+@pytest.mark.skipif(not hasattr(jax.config, "jax_accurate_erf_inv"), reason="from JAX 0.12 on")
+def test_the_accuracy_of_erf_inv_is_part_of_the_key():
+    near_one = np.float32(1) - np.float32(2) ** -np.arange(1, 17, dtype=np.float32)
+    function = mapped(lax.erf_inv, P("i"), P("i"))
+    results = []
+    for accurate in (True, False, True):
+        with jax.config._value_holders["jax_accurate_erf_inv"](accurate):
+            results.append(np.asarray(function(near_one)))
+            np.testing.assert_array_equal(results[-1], lax.erf_inv(near_one))
+    assert not np.array_equal(results[0], results[1])
+
+
 def test_whether_hangs_are_checked_is_part_of_the_key():
     """What ran unchecked is checked when it is asked for."""
 

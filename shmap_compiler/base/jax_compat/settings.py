@@ -150,17 +150,29 @@ def _set_xla_log_level(level: str) -> None:
         logger.setLevel(before)
 
 
+_OF_LOWERINGS = tuple(
+    name
+    for name in (
+        "jax_accurate_erf_inv",  # from JAX 0.12 on
+        "jax_default_matmul_precision",
+        "jax_default_prng_impl",
+        "jax_enable_x64",
+        "jax_numpy_dtype_promotion",
+        "jax_ragged_dot_use_gpu_pallas_triton_lowering",  # up to JAX 0.10
+        "jax_ragged_dot_use_ragged_dot_instruction",
+        "jax_threefry_gpu_kernel_lowering",
+        "jax_threefry_partitionable",
+        "jax_use_hlo_logistic_lowering",  # from JAX 0.12 on
+        "jax_use_magma",
+        "jax_use_shardy_partitioner",
+    )
+    if hasattr(jax.config, name)
+)
+
+
 def lowering_config() -> tuple[Setting, ...]:
     """The settings of JAX, of this thread, on which the lowering of a primitive depends."""
-    names = (
-        "jax_enable_x64",
-        "jax_default_matmul_precision",
-        "jax_threefry_partitionable",
-        "jax_use_shardy_partitioner",
-        "jax_default_prng_impl",
-        "jax_numpy_dtype_promotion",
-    )
-    return (*map(setting, names), forbidden_axes())
+    return (*map(setting, _OF_LOWERINGS), forbidden_axes())
 
 
 _no_collectives: Any = getattr(jax.sharding, "no_collectives", None)  # from JAX 0.12 on
