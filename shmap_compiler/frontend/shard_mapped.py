@@ -33,6 +33,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
+from shmap_compiler.base.pickling import PickledByName
 from shmap_compiler.base.untyped import Function, Leaf, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import ref_arguments, trace_cache
 from shmap_compiler.frontend.arguments import reduces, refuse_types
@@ -65,7 +66,7 @@ _EXAMPLE = "shard_map(f, mesh=..., in_specs=..., out_specs=...)"
 
 
 @dataclass(eq=False, repr=False)
-class ShardMapped(MappedFunction, Generic[_P, _R]):
+class ShardMapped(PickledByName, MappedFunction, Generic[_P, _R]):
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
 
     Made by `shard_map`.

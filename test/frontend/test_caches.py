@@ -1017,6 +1017,38 @@ def test_functions_and_mapped_functions_can_be_copied_and_pickled():
     assert traces() == 2
 
 
+@shard_map(**LINES)
+def decorated_sine(block):
+    return jnp.sin(block)
+
+
+@pmap
+def decorated_rows(row):
+    return 2 * row
+
+
+@functools.partial(xmap, in_axes=["rows", ...], out_axes=["rows", ...])
+def decorated_names(row):
+    return 3 * row
+
+
+class OfAModel:
+    @shard_map(**LINES)
+    def decorated(block):
+        return block
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [decorated_sine, decorated_rows, decorated_names, OfAModel.decorated],
+    ids=["shard_map", "pmap", "xmap", "method"],
+)
+def test_decorated_functions_are_pickled_by_name(mapped):
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(mapped, protocol)) is mapped
+    assert copy.deepcopy(mapped) is mapped
+
+
 # -------------------------------------------------------------------------------- memory
 
 
