@@ -17,6 +17,7 @@ depth.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -24,10 +25,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
-from jax.sharding import AbstractMesh
 
 from shmap_compiler.base.jax_compat import close_jaxpr, open_jaxpr, replace_jaxpr
 from shmap_compiler.base.untyped import AnyValue, Atom, DType, Eqn, Function, Jaxpr, Parameter
+from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.building import is_dropped, where
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
@@ -38,35 +39,31 @@ from shmap_compiler.jaxprs.rewriting import (
     named,
     without_constants,
 )
+from shmap_compiler.transforms.branch_axes import BranchAxes
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
 from shmap_compiler.transforms.split import Split, save_everything, split
 
 _region_p = jex_core.Primitive("checkpoint_region")
-"""Stands for the `jax.checkpoint` equation that is its parameter `eqn`."""
+"""Stands for the `jax.checkpoint` equation that is its parameter `eqn`. Its parameter `marking`
+replaces the branches in the program of the region."""
 _region_p.multiple_results = True
-_region_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
+_region_p.def_effectful_abstract_eval(
+    lambda *_, eqn, marking: ([v.aval for v in eqn.outvars], eqn.effects)
+)
 
 
-def split_for_derivative(closed: Jaxpr, mesh: AbstractMesh, unknown_in: Sequence[bool]) -> Split:
+def split_for_derivative(graph: Graph, unknown_in: Sequence[bool]) -> Split:
     """Splits a program into one of values and one of tangents.
 
     Args:
-      mesh: as the program sees it.
       unknown_in: which inputs are tangents.
     """
-    with jax.sharding.use_abstract_mesh(mesh):  # this may be inside another body
-        return split_in_scope(closed, unknown_in)
-
-
-def split_in_scope(closed: Jaxpr, unknown_in: Sequence[bool]) -> Split:
-    """Like `split_for_derivative`, with the mesh that is in scope."""
-    return _split_marked(closed, unknown_in, unknown_in, save_everything)
+    return split_program(graph, unknown_in, unknown_in, save_everything)
 
 
 def split_program(
-    closed: Jaxpr,
-    mesh: AbstractMesh,
+    graph: Graph,
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     saveable: Function,
@@ -75,8 +72,20 @@ def split_program(
 
     See `split`.
     """
-    with jax.sharding.use_abstract_mesh(mesh):
-        return _split_marked(closed, unknown_in, instantiated_in, saveable)
+    axes = None
+    if names_any(graph.jaxpr, ("cond",)):
+        axes = BranchAxes(graph.region, graph.replication)
+    with jax.sharding.use_abstract_mesh(graph.body_mesh):  # this may be inside another body
+        return _split_marked(graph.jaxpr, unknown_in, instantiated_in, saveable, axes)
+
+
+def split_in_scope(closed: Jaxpr, unknown_in: Sequence[bool], axes: BranchAxes | None) -> Split:
+    """Like `split_for_derivative`, with the mesh that is in scope.
+
+    Args:
+      axes: of the branches of the program, if they are known.
+    """
+    return _split_marked(closed, unknown_in, unknown_in, save_everything, axes)
 
 
 def _split_marked(
@@ -84,10 +93,11 @@ def _split_marked(
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     saveable: Function,
+    axes: BranchAxes | None,
 ) -> Split:
     if not names_any(closed, ("cond", "scan", *REGIONS)):
         return split(closed, unknown_in, instantiated_in, saveable)
-    marking = _MARKING if saveable is save_everything else _MARKING_BRANCHES
+    marking = _Marking(axes) if saveable is save_everything else _MarkingBranches(axes)
     parts = split(marking.jaxpr(closed), unknown_in, instantiated_in, saveable)
     restore = _RESTORING.jaxpr
     return dataclasses.replace(parts, known=restore(parts.known), staged=restore(parts.staged))
@@ -101,7 +111,7 @@ def _split_region(
         return eqn, None, [False] * len(eqn.outvars), [False] * len(eqn.outvars), []
     region = eqn.params["eqn"]
     policy = region.params["policy"] or jax.checkpoint_policies.nothing_saveable
-    program = _MARKING_BRANCHES.jaxpr(close_jaxpr(region.params["jaxpr"]))
+    program = eqn.params["marking"].jaxpr(close_jaxpr(region.params["jaxpr"]))
     everywhere = [True] * len(eqn.invars)
     parts = split(program, unknown_in, everywhere, policy).with_unknown_outputs_only()
     unknown_out = parts.unknown_out
@@ -195,34 +205,55 @@ def _round(x: Atom, out: Atom, near: Eqn) -> Eqn:
 # --------------------------------------------------------------------------- regions, marked
 
 
-class _Marking(Rewriter):
-    """Replaces branches and, if `regions`, regions and loops by primitives with their own rules.
+class _MarkingBranches(Rewriter):
+    """Replaces branches by a primitive with its own rule.
 
     Only where JAX's rules are made from those of the held equations: the program of a while loop,
     for example, is evaluated instead.
+
+    Args:
+      axes: of the branches, if they are known.
     """
 
-    def __init__(self, regions: bool):
+    def __init__(self, axes: BranchAxes | None):
         super().__init__()
-        self._regions = regions
+        self._axes = axes
+
+    def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
+        if eqn.primitive.name == "cond":
+            branches = tuple(map(without_constants, eqn.params["branches"]))
+            params = {
+                "eqn": eqn.replace(params={**eqn.params, "branches": branches}),
+                "branches": tuple(map(self.jaxpr, branches)),
+                "axes_of_results": functools.partial(self._axes_of_results, eqn),
+            }
+            return [eqn.replace(primitive=cond_p, params=params)]
+        return super().equation(eqn, names) if eqn.primitive.name in RULE_FOLLOWING else [eqn]
+
+    def _axes_of_results(
+        self, cond: Eqn, branch: Jaxpr, taken: Sequence[bool]
+    ) -> list[tuple[int, ...]] | None:
+        if self._axes is None:
+            return None
+        return self._axes.of_results(cond, _RESTORING.jaxpr(branch), taken)
+
+
+class _Marking(_MarkingBranches):
+    """Replaces branches, regions and loops by primitives with their own rules."""
+
+    def __init__(self, axes: BranchAxes | None):
+        super().__init__(axes)
+        self._branches = _MarkingBranches(axes)
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name
-        if name == "cond":
-            branches = tuple(map(without_constants, eqn.params["branches"]))
-            whole = eqn.replace(params={**eqn.params, "branches": branches})
-            params = {"eqn": whole, "branches": tuple(map(self.jaxpr, branches))}
-            return [eqn.replace(primitive=cond_p, params=params)]
-        if name == "scan" and self._regions:
+        if name == "scan":
             params = {"eqn": eqn, "jaxpr": self.jaxpr(eqn.params["jaxpr"])}
             return [eqn.replace(primitive=scan_p, params=params)]
-        if name in REGIONS and self._regions:
-            return [eqn.replace(primitive=_region_p, params={"eqn": eqn})]
-        return super().equation(eqn, names) if name in RULE_FOLLOWING else [eqn]
-
-
-_MARKING = _Marking(regions=True)
-_MARKING_BRANCHES = _Marking(regions=False)
+        if name in REGIONS:
+            params = {"eqn": eqn, "marking": self._branches}
+            return [eqn.replace(primitive=_region_p, params=params)]
+        return super().equation(eqn, names)
 
 
 class _Restoring(Rewriter):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import weakref
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 import jax
 from jax.interpreters import ad
@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import (
     HIGH_PRIMITIVE,
+    jaxprs_in,
     open_jaxpr,
     replace_jaxpr,
     varies_along,
@@ -35,10 +36,12 @@ from shmap_compiler.graph.nested_graphs import nested_graphs
 from shmap_compiler.graph.primitive import bind, parameters, shmap_p
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations, names_any
-from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN
+from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, REGIONS
 from shmap_compiler.replication.collective_rules import jax_axes
+from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracing.trace import retrace
 from shmap_compiler.transforms import outer_types, rule_types
+from shmap_compiler.transforms.branch_axes import BranchAxes
 from shmap_compiler.transforms.checkpoint import split_for_derivative
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
 from shmap_compiler.transforms.derivatives_in_rules import refuse_in_derivative_rules
@@ -102,7 +105,7 @@ def _with_tangents(
     tangent_names = [f"the tangent of {name}" for name in where(nonzero_tangent, names)]
     check_derived("jvp", graph, both, [*names, *tangent_names])
     unknown_in = (False,) * (len(traced.constants) + count) + (True,) * sum(nonzero_tangent)
-    parts = split_for_derivative(both.jaxpr, both.body_mesh, unknown_in)
+    parts = split_for_derivative(both, unknown_in)
     results = len(graph.out_specs)
     depend = parts.unknown_out[results:]
     if all(depend):
@@ -131,7 +134,7 @@ def _partial_eval(trace, *tracers, graph: Graph, witness):
     if kept is not None and kept[0] == unknown_in:
         parts = kept[1]
     else:
-        parts = split_for_derivative(graph.jaxpr, graph.body_mesh, unknown_in)
+        parts = split_for_derivative(graph, unknown_in)
     nothing_now = all(parts.unknown_out) and not open_jaxpr(parts.known).eqns
     if not any(unknown_in) or nothing_now:
         return trace.default_process_primitive(shmap_p, tracers, parameters(graph))
@@ -165,6 +168,7 @@ def _transpose(cotangents, *args, graph: Graph, witness):
         cotangents = [outer_types.as_share(ct, graph, outside) for ct in cotangents]
 
     program, out_axes, in_axes = _cotangent_types(graph, linear)
+    branches = _branch_axes(graph, program)
 
     def backward(*blocks):
         known_blocks, cts = blocks[: len(known)], blocks[len(known) :]
@@ -172,7 +176,7 @@ def _transpose(cotangents, *args, graph: Graph, witness):
             _share(ct, axes - _whole_or_split(s, graph), graph)
             for ct, axes, s in zip(cts, out_axes, graph.out_specs, strict=True)
         ]
-        results = transpose(program, linear, known_blocks, shares)
+        results = transpose(program, linear, known_blocks, shares, branches)
         return [
             _sum(x, axes - _whole_or_split(s, graph), graph)
             for x, axes, s in zip(results, in_axes, linear_specs, strict=True)
@@ -189,7 +193,7 @@ def _transpose(cotangents, *args, graph: Graph, witness):
     names = [f"residual {k}" for k in range(len(known))]
     names += [f"the cotangent of result [{k}]" for k in range(len(cotangents))]
     check_derived("gradient", graph, traced.graph, names)
-    if graph.check_hangs and _branches(traced.graph):
+    if graph.check_hangs and _may_diverge(traced.graph):
         check_hangs(traced.graph, f"the gradient of `{graph.name}`", names)
     results = bind(traced.graph, *traced.constants, *known, *cotangents)
     if outside:
@@ -199,7 +203,21 @@ def _transpose(cotangents, *args, graph: Graph, witness):
     return [next(results) if is_linear else None for is_linear in linear]
 
 
-def _branches(graph: Graph) -> bool:
+def _branch_axes(graph: Graph, program: Jaxpr) -> BranchAxes | None:
+    """Those of a program with the inputs of a graph; None if no region of it has branches."""
+    if not any(names_any(region, ("cond",)) for region in _regions(program)):
+        return None
+    varying = [graph.replication.of(v) for v in open_jaxpr(graph.jaxpr).invars]
+    return BranchAxes(graph.region, infer_program(graph.region, program, varying))
+
+
+def _regions(program: Jaxpr) -> Iterator[Jaxpr]:
+    for eqn in equations(program):
+        if eqn.primitive.name in REGIONS:
+            yield from jaxprs_in(eqn.params)
+
+
+def _may_diverge(graph: Graph) -> bool:
     """Whether devices may diverge, so that rules of the user's may make collectives deadlock."""
     return names_any(graph.jaxpr, ("cond", "while"))
 

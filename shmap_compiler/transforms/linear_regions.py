@@ -21,44 +21,55 @@ from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
+from shmap_compiler.transforms.branch_axes import BranchAxes
 from shmap_compiler.transforms.checkpoint import split_in_scope
 
 
 def transpose(
-    jaxpr: Jaxpr, linear: Sequence[bool], known: Sequence[AnyValue], cotangents: Sequence[AnyValue]
+    jaxpr: Jaxpr,
+    linear: Sequence[bool],
+    known: Sequence[AnyValue],
+    cotangents: Sequence[AnyValue],
+    axes: BranchAxes | None,
 ) -> list[AnyValue]:
     """The cotangents of those inputs of a closed jaxpr in which it is linear.
 
     Args:
       known: values of the other inputs.
       cotangents: of the outputs.
+      axes: of the branches of the program, if they are known.
     """
-    return jax_compat.transpose(_WHOLE.jaxpr(jaxpr), linear, known, cotangents)
+    return jax_compat.transpose(_Whole(axes).jaxpr(jaxpr), linear, known, cotangents)
 
 
 _whole_p = jex_core.Primitive("linear_region")
-"""Stands for the equation `eqn`, a region or a `cond`."""
+"""Stands for the equation `eqn`, a region or a `cond`, in a program with branches of these axes."""
 _whole_p.multiple_results = True
-_whole_p.def_effectful_abstract_eval(lambda *_, eqn: ([v.aval for v in eqn.outvars], eqn.effects))
+_whole_p.def_effectful_abstract_eval(
+    lambda *_, eqn, axes: ([v.aval for v in eqn.outvars], eqn.effects)
+)
 
 
 class _Whole(Rewriter):
+    def __init__(self, axes: BranchAxes | None):
+        super().__init__()
+        self._axes = axes
+
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name
         if name == "cond" or name in REGIONS:
-            return [eqn.replace(primitive=_whole_p, params={"eqn": eqn})]
+            return [eqn.replace(primitive=_whole_p, params={"eqn": eqn, "axes": self._axes})]
         return super().equation(eqn, names) if name in RULE_FOLLOWING else [eqn]
 
 
-_WHOLE = _Whole()
-
-
-def _transpose(cotangents: Sequence[AnyValue], *args: AnyValue, eqn: Eqn) -> list[AnyValue]:
+def _transpose(
+    cotangents: Sequence[AnyValue], *args: AnyValue, eqn: Eqn, axes: BranchAxes | None
+) -> list[AnyValue]:
     linear = [ad.is_undefined_primal(a) for a in args]
     known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
     cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
     rule = _of_branches if eqn.primitive.name == "cond" else _of_region
-    results = iter(rule(eqn, linear, known, cotangents))
+    results = iter(rule(eqn, linear, known, cotangents, axes))
     return [next(results) if is_linear else None for is_linear in linear]
 
 
@@ -66,13 +77,17 @@ ad.primitive_transposes[_whole_p] = _transpose
 
 
 def _of_region(
-    eqn: Eqn, linear: Sequence[bool], known: Sequence[AnyValue], cotangents: Sequence[AnyValue]
+    eqn: Eqn,
+    linear: Sequence[bool],
+    known: Sequence[AnyValue],
+    cotangents: Sequence[AnyValue],
+    axes: BranchAxes | None,
 ) -> Sequence[AnyValue]:
     """A region that recomputes the values of a region and transposes it."""
     count = len(known)
 
     program = close_jaxpr(eqn.params["jaxpr"])
-    parts = split_in_scope(program, linear).with_unknown_outputs_only()
+    parts = split_in_scope(program, linear, axes).with_unknown_outputs_only()
     results = len(parts.unknown_out) - sum(parts.unknown_out)
     residuals = len(open_jaxpr(parts.known).outvars) - results
     cotangents = list(where(parts.unknown_out, cotangents))
@@ -80,7 +95,7 @@ def _of_region(
     def backward(*blocks):
         saved = jex_core.jaxpr_as_fun(parts.known)(*blocks[:count])[results:]
         of_staged = [False] * residuals + [True] * sum(linear)
-        return transpose(parts.staged, of_staged, saved, blocks[count:])
+        return transpose(parts.staged, of_staged, saved, blocks[count:], None)
 
     traced, constants = constants_to_inputs(jax.make_jaxpr(backward)(*known, *cotangents))
     barriers = eqn.params["prevent_cse"]
@@ -92,11 +107,15 @@ def _of_region(
 
 
 def _of_branches(
-    eqn: Eqn, linear: Sequence[bool], known: Sequence[AnyValue], cotangents: Sequence[AnyValue]
+    eqn: Eqn,
+    linear: Sequence[bool],
+    known: Sequence[AnyValue],
+    cotangents: Sequence[AnyValue],
+    axes: BranchAxes | None,
 ) -> Sequence[AnyValue]:
     index, *operands = known
 
     def transposed(branch: Jaxpr):
-        return lambda operands, cts: list(transpose(branch, linear[1:], operands, cts))
+        return lambda operands, cts: list(transpose(branch, linear[1:], operands, cts, axes))
 
     return lax.switch(index, list(map(transposed, eqn.params["branches"])), operands, cotangents)

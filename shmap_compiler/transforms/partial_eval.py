@@ -67,7 +67,7 @@ def without_dead_code(graph: Graph) -> Graph:
 def _partial_eval(saveable, unknown_in, instantiated_in, eqn):
     """Splits `eqn` into one that runs now and one that runs (again) in the backward pass."""
     graph: Graph = eqn.params["graph"]
-    parts = split_program(graph.jaxpr, graph.body_mesh, unknown_in, instantiated_in, saveable)
+    parts = split_program(graph, unknown_in, instantiated_in, saveable)
     known_in, known_out = [not u for u in unknown_in], [not u for u in parts.unknown_out]
     both = halves(
         graph,

@@ -177,7 +177,9 @@ def sine_forward(w, x):
 
 def sine_backward(kept, cts):
     w, x, sine = kept
-    return lax.psum((cts[0] * x).sum(0), "i") + jnp.cos(w) * cts[1] + 0 * sine, cts[0] * w
+    return lax.psum((cts[0] * x).reshape(-1, 6).sum(0), "i") + jnp.cos(w) * cts[1] + 0 * sine, cts[
+        0
+    ] * w
 
 
 with_sine_rule.defvjp(sine_forward, sine_backward)
@@ -207,6 +209,48 @@ def test_an_equal_residual_that_is_a_result(spec, inside, around):
 
     for ours, jaxs in zip(gradient(shard_map), gradient(jax.shard_map), strict=True):
         np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
+
+
+def in_branches(w, row):
+    def first(w, row):
+        return with_sine_rule(w, row)[0]
+
+    def second(w, row):
+        return jnp.sin(with_sine_rule(w, jnp.sin(row))[0])
+
+    return lax.cond(w.sum() > 0, first, second, w, row)
+
+
+def in_branches_of_a_loop(w, row):
+    def step(y, k):
+        return y + in_branches(w, k * row), None
+
+    return lax.scan(step, row, jnp.arange(1, 3, dtype=row.dtype))[0]
+
+
+def in_branches_that_are_moved_out_of_a_loop(w, row):
+    """JAX's rule of the loop computes both sines before it."""
+
+    def first(v, y):
+        return with_sine_rule(v, y)[0], v * jnp.sin(w)
+
+    def second(v, y):
+        return y * jnp.sin(row), v
+
+    def step(carry, _):
+        y, v = lax.cond(w.sum() > 0, first, second, *carry)
+        return (v, y), None
+
+    return lax.scan(step, (w, row), length=3)[0][1]
+
+
+IN_BRANCHES = [in_branches, in_branches_of_a_loop, in_branches_that_are_moved_out_of_a_loop]
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.checkpoint], ids=["plain", "checkpoint"])
+@pytest.mark.parametrize("places", IN_BRANCHES)
+def test_an_equal_residual_beside_a_varying_one_of_another_branch(places, around):
+    same_as_jax(lambda w, x: total(around(places)(w, x[0])))
 
 
 def test_shares_that_a_rule_returns_are_summed():

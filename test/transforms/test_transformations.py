@@ -573,6 +573,66 @@ def test_gradient_of_branches_of_which_one_is_constant(check_vma):
     assert_close(jax.jit(loss)(w, x), expected, 1e-5)
 
 
+def test_branches_share_what_they_save():
+    """Only one of them runs, so four save as much as two."""
+
+    def saved(count):
+        def body(w, x):
+            cases = [lambda x, k=k: jnp.sin(jnp.cos(w[:count].sum() * x) * k) for k in range(count)]
+            return lax.switch(w[0].astype(int), cases, x)
+
+        mapped = shard_map(body, mesh=MESH, in_specs=(P(), ROWS), out_specs=ROWS)
+        vjp = jax.eval_shape(lambda w, x: jax.tree.leaves(jax.vjp(mapped, w, x)[1]), W, X)
+        return sum(kept.size for kept in vjp)
+
+    assert saved(4) == saved(2)
+
+
+def loop_of(fun):
+    return lambda x, *rest: lax.scan(lambda y, k: (fun(k * y, *rest), None), x, jnp.arange(1.0, 3))[
+        0
+    ]
+
+
+PLACES_OF_SWITCHES = {
+    "plain": lambda f: f,
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "loop": loop_of,
+    "checkpoint in a loop": lambda f: loop_of(jax.checkpoint(f)),
+    "loop in a checkpoint": lambda f: jax.checkpoint(loop_of(f)),
+    "checkpoints": lambda f: jax.checkpoint(loop_of(jax.checkpoint(f))),
+}
+
+
+@pytest.mark.parametrize("around", PLACES_OF_SWITCHES.values(), ids=PLACES_OF_SWITCHES)
+def test_gradient_of_switches_in_branches(around):
+    """All devices switch alike in one branch, in which they communicate, and not in the other."""
+
+    def gathered(x):
+        everything = lax.all_gather(jnp.sin(x), "i", tiled=True)
+        return lax.psum_scatter(jnp.cos(everything), "i", tiled=True)
+
+    def alike(x, w):
+        return lax.switch((w[1] * 10).astype(int) % 2, [gathered, jnp.square], jnp.sin(x))
+
+    def differently(x, w):
+        return lax.switch(lax.axis_index("i") % 2, [jnp.square, jnp.cos], jnp.sin(x))
+
+    def body(x, w):
+        return around(lambda x, w: lax.cond(w[0] > 0, alike, differently, x, w))(x, w)
+
+    w = jnp.float32([0.5, 0.6])
+    found, wanted = (
+        jax.jit(jax.grad(lambda x, f=f: jnp.sum(f(x, w) ** 2)))(X)
+        for f in (
+            of(body, mesh=MESH, in_specs=(P("i"), P()), out_specs=P("i"))
+            for of in (shard_map, jax.shard_map)
+        )
+    )
+    assert_close(found, wanted, 1e-5)
+
+
 # -------------------------------------------------------------------------------- spmd_axis_name
 
 
