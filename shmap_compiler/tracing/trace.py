@@ -45,7 +45,7 @@ from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import without_futures
 from shmap_compiler.tracing.ref_discharge import discharge
 from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
-from shmap_compiler.tracing.vma_erasure import trace_with_types
+from shmap_compiler.tracing.vma_erasure import trace_forward_rules, trace_with_types
 from shmap_compiler.tracing.vma_typing import trace_by_need, trace_unreduced, varies_outside
 
 source_info_util.register_exclusion(str(Path(__file__).parents[1]))
@@ -156,13 +156,16 @@ def trace(
         keeps = bool(outer) and tracks_varying_types()
         return trace_with_types(traced, body_mesh, manual, types, keeps_results=keeps)
 
+    def forward_rules(jaxpr: Jaxpr) -> None:
+        trace_forward_rules(jaxpr, body_mesh, manual)
+
     try:
         if user_fun is None or not check_vma:
             jaxpr = untyped()
         elif has_reductions:
             jaxpr = trace_unreduced(typed, who)
         else:
-            jaxpr = trace_by_need(untyped, typed, user_fun, who)
+            jaxpr = trace_by_need(untyped, typed, user_fun, who, forward=forward_rules)
     except NotImplementedError as error:
         if not closes_over_explicit(error):
             raise

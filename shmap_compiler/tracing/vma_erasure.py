@@ -25,7 +25,9 @@ from shmap_compiler.base.jax_compat import (
     region_of_jax,
     replace_jaxpr,
     replace_jaxprs_in,
+    saved_operands,
     trace_with_axes,
+    tracks_varying_types,
     unchecked_backward_rules,
     varies_along,
     varying_type,
@@ -36,6 +38,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.jax_compat.name_stacks import outside_of_transpose
 from shmap_compiler.base.untyped import (
     AnyValue,
+    Atom,
     Aval,
     Eqn,
     Function,
@@ -44,6 +47,7 @@ from shmap_compiler.base.untyped import (
     Unchecked,
     Wrapped,
 )
+from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
 from shmap_compiler.replication.typed import type_parameters, typed_p
@@ -102,6 +106,27 @@ def erase(
         enclosing program, which was traced without types, has made them manual.
     """
     return _Erasing(mesh, axes, is_named, untracked).jaxpr(jaxpr)
+
+
+def trace_forward_rules(jaxpr: Jaxpr, mesh: AbstractMesh, axes: Sequence[str]) -> None:
+    """Traces the forward rules that a program holds, as a derivative of all operands does.
+
+    Args:
+      jaxpr: of `trace_with_types`.
+      mesh, axes: as for `trace_with_types`.
+
+    Raises:
+      REFUSALS: JAX's types reject a rule.
+    """
+    for eqn in equations(jaxpr):
+        if eqn.primitive.name == CUSTOM_VJP:
+            flags = [True] * (len(eqn.invars) - eqn.params["num_consts"])
+
+            def forward(rule: Wrapped = eqn.params["fwd_jaxpr_thunk"], flags=flags):
+                rule.call_wrapped(*flags)
+                return ()
+
+            trace_with_axes(forward, mesh, axes, [])
 
 
 def without_types(jaxpr: Jaxpr) -> Jaxpr:
@@ -186,9 +211,11 @@ class _Erasing(_Untyping):
     def parameters(self, eqn: Eqn) -> dict[str, Parameter]:
         params = dict(replace_jaxprs_in(eqn.params, self.jaxpr))
         logical = self.axes if self.is_named else None
+        saved = _Residuals(eqn)
         late = partial(_erase_late, logical=logical, untracked=self.untracked)
-        backward = _unchecked if self.is_named else _unchecked_with_types
-        rules = {"jvp_jaxpr_fun": late, "fwd_jaxpr_thunk": late, "bwd": backward}
+        forward = partial(late, note=saved.note)
+        backward = _unchecked if self.is_named else partial(_unchecked_with_types, saved=saved)
+        rules = {"jvp_jaxpr_fun": late, "fwd_jaxpr_thunk": forward, "bwd": backward}
         params.update((k, rule(params[k])) for k, rule in rules.items() if k in params)
         if eqn.primitive.name == CUSTOM_VJP:
             own = [_own_cotangent_axes(v.aval) - self.untracked for v in eqn.outvars]
@@ -261,16 +288,55 @@ def _with_types_of_results(
     )
 
 
-def _erase_late(rule: Wrapped, logical: Sequence[str] | None, untracked: frozenset[str]) -> Wrapped:
+class _Residuals:
+    """What JAX's types say about the residuals that a backward rule takes."""
+
+    def __init__(self, eqn: Eqn):
+        """Of the call of a function with such a rule, or of the rule itself."""
+        self.eqn = eqn
+        self.atoms: Sequence[Atom] = ()
+        if eqn.primitive.name == CUSTOM_LIN:
+            self.atoms = eqn.invars[: eqn.params["num_res"]]
+
+    def note(self, forward: Jaxpr) -> None:
+        """Finds them in the program of the forward rule, which has been traced with types."""
+        returned = iter(open_jaxpr(forward).outvars)
+        operands = self.eqn.invars
+        self.atoms = [
+            next(returned) if at is None else operands[at] for at in saved_operands(self.eqn)
+        ]
+
+    def cast(self, args: Sequence[AnyValue]) -> list[AnyValue]:
+        """Arguments of the rule, of which residuals have at least the types that JAX gives them.
+
+        A cast of the user's, which has been erased, is where a residual may have a smaller one.
+        """
+        cast = list(args)
+        for at, atom in enumerate(self.atoms):
+            missing = varies_along(atom.aval) - varies_along(jax.typeof(args[at]))
+            if missing:
+                cast[at] = lax.pcast(args[at], tuple(sorted(missing)), to="varying")
+        return cast
+
+
+def _erase_late(
+    rule: Wrapped,
+    logical: Sequence[str] | None,
+    untracked: frozenset[str],
+    note: Callable[[Jaxpr], None] | None = None,
+) -> Wrapped:
     """A rule that JAX traces with the types with which it traced the function.
 
     Args:
       logical: the axes of a named program.
+      note: is given the program of a forward rule, before types are erased from it.
     """
 
     def trace(*args):
         with varying_types():
             jaxpr, *rest = rule.call_wrapped(*args)
+        if note is not None:
+            note(jaxpr)
         # JAX evaluates the program, and its casts would bring the types back.
         mesh = jax.sharding.get_abstract_mesh()
         is_named, axes = logical is not None, logical or mesh.manual_axes
@@ -302,9 +368,14 @@ def _unchecked(rule: Wrapped) -> Wrapped:
     return linear_util.wrap_init(run, debug_info=rule.debug_info)
 
 
-def _unchecked_with_types(rule: Wrapped) -> Wrapped:
-    """The same, also if it casts varying values to unreduced ones."""
-    unchecked = _unchecked(rule)
+def _unchecked_with_types(rule: Wrapped, saved: _Residuals) -> Wrapped:
+    """The same, also if it casts varying values to unreduced ones, or is traced with types."""
+    erased = _unchecked(rule)
+
+    def run(*args):
+        return erased.call_wrapped(*(saved.cast(args) if tracks_varying_types() else args))
+
+    unchecked = linear_util.wrap_init(run, debug_info=rule.debug_info)
 
     def place(program: Jaxpr) -> Jaxpr:
         mesh = jax.sharding.get_abstract_mesh()

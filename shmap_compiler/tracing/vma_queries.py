@@ -44,7 +44,7 @@ _REVERSE = frozenset(
 """The functions of JAX that take reverse-mode derivatives, or whose results are transposed."""
 
 _GRADIENTS = _REVERSE - {"vjp", "linearize", "linear_transpose"}
-"""Those that transpose at once. A forward rule may call the others for its backward rule."""
+"""Those that transpose at once."""
 
 _RULED = frozenset({"custom_root", "defjvp", "defjvps"})
 """What makes a derivative rule of functions that it is given while the body runs."""
@@ -78,24 +78,29 @@ def casts(fun: Function) -> bool:
     return _reaches(fun, _CASTS, _reached_or_held)
 
 
-def rules_differentiate(fun: Function) -> bool:
+def rules_differentiate(fun: Function, *, at_once: bool) -> bool:
     """Whether derivative rules of functions that `fun` may reach take derivatives themselves.
 
     JAX traces them when a derivative of `fun` is taken. Only reverse mode, and `custom_vjp`
     functions in forward mode, depend on types.
+
+    Args:
+      at_once: whether a forward rule counts only if it names a function that returns a derivative,
+        not if it may leave the transposition to its backward rule, as one that calls `jax.vjp` may.
     """
+    reverse = _GRADIENTS if at_once else _REVERSE
     if _reaches(fun, _RULED, _reached_or_held) and (
         _holds_backward_rule([fun]) or _reaches(fun, _REVERSE, _reached_or_held)
     ):
         return True
-    if _any_reaches([fun], _RULED_BACKWARD) and _any_reaches([fun], _GRADIENTS):
+    if _any_reaches([fun], _RULED_BACKWARD) and _any_reaches([fun], reverse):
         return True
     for value in _values([fun], _reached_or_held):
         if isinstance(value, jax.custom_jvp) and (rule := getattr(value, "jvp", None)):
             given = [rule, *_reached_or_held(rule)]  # JAX makes a rule of those of `defjvps`
             if _holds_backward_rule(given) or _any_reaches(given, _REVERSE):
                 return True
-        if isinstance(value, jax.custom_vjp) and _any_reaches([value.fwd], _GRADIENTS):
+        if isinstance(value, jax.custom_vjp) and _any_reaches([value.fwd], reverse):
             return True
     return False
 
@@ -140,7 +145,8 @@ def _reaches(
         if isinstance(value, FunctionType):
             if _maker(value) in words:
                 return True
-            if not _is_silent(value) and not words.isdisjoint(_names(value.__code__)):
+            named = {value.__name__} if _is_silent(value) else _names(value.__code__)
+            if not words.isdisjoint(named):
                 return True
     return False
 

@@ -61,6 +61,7 @@ def trace_by_need(
     fun: Function,
     who: str,
     fix: str = IN_SHARD_MAP,
+    forward: Callable[[Jaxpr], None] | None = None,
 ) -> Jaxpr:
     """Traces a function with JAX's types if it needs them, and without them otherwise.
 
@@ -73,6 +74,8 @@ def trace_by_need(
       untyped, typed: trace the function without types and with them.
       fun: the user's function, whose code shows what it queries.
       fix: what to do if types reject a function that differentiates.
+      forward: traces the forward rules in a program that was traced with types. Without it, rules
+        that call `jax.vjp` for their backward rules are traced without types, if they may be.
     """
     refusal = None
     if asks(fun):
@@ -96,7 +99,7 @@ def trace_by_need(
         if not _takes_derivative(jaxpr):
             if copies_tangents(jaxpr):
                 jaxpr = untyped()
-            return jaxpr if refusal else _with_types_that_matter(jaxpr, typed, fun)
+            return jaxpr if refusal else _with_types_that_matter(jaxpr, typed, fun, forward)
     if refusal is None:
         try:
             return typed()
@@ -139,7 +142,12 @@ def _typed_or(untyped: Exception, typed: Callable[[], Jaxpr]) -> Jaxpr:
         raise untyped from error
 
 
-def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Function) -> Jaxpr:
+def _with_types_that_matter(
+    jaxpr: Jaxpr,
+    typed: Callable[[], Jaxpr],
+    fun: Function,
+    forward: Callable[[Jaxpr], None] | None,
+) -> Jaxpr:
     """Traces a function again, with types, if types matter to derivatives that are taken later.
 
     They matter if the function casts and has a backward rule, or is nested in one that is traced
@@ -150,14 +158,19 @@ def _with_types_that_matter(jaxpr: Jaxpr, typed: Callable[[], Jaxpr], fun: Funct
     numbers of steps. They matter to derivative rules that take derivatives themselves.
     """
     read_later = tracks_varying_types() or names_any(jaxpr, [CUSTOM_VJP, HIGH_PRIMITIVE])
-    rules = names_any(jaxpr, [CUSTOM_JVP, CUSTOM_VJP, HIGH_PRIMITIVE]) and rules_differentiate(fun)
+    rules = names_any(jaxpr, [CUSTOM_JVP, CUSTOM_VJP, HIGH_PRIMITIVE]) and rules_differentiate(
+        fun, at_once=forward is None
+    )
     communicates = transposes_operator_with(jaxpr, COLLECTIVE_NAMES)
     if (read_later and casts(fun)) or rules or communicates:
         try:
-            return typed()
+            found = typed()
+            if rules and forward is not None:
+                forward(found)
+            return found
         except SpecError:
             raise
-        except REFUSALS:  # JAX rejects the function, so its casts mean nothing
+        except REFUSALS:  # JAX rejects the function or its rules, so its casts mean nothing
             pass
     return jaxpr
 

@@ -44,6 +44,7 @@ from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.replication.typed_rule import TypedRule
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.vma_erasure import with_types_of
+from shmap_compiler.tracing.vma_typing import REFUSALS
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,20 @@ class BackwardRule:
         if self.has_types:
             return False
         program = equations(self._program)
-        return any(eqn.primitive in _TRANSPOSED_SUMS and _is_transposed(eqn) for eqn in program)
+        return any(eqn.primitive in _TRANSPOSED_SUMS and is_transposed(eqn) for eqn in program)
+
+    @cached_property
+    def fails_without_types(self) -> bool:
+        """Whether it cannot be traced without JAX's types.
+
+        If its forward rule was traced with types, it may have saved a function that `jax.vjp` or
+        `jax.linearize` returned, which takes values of these types only.
+        """
+        try:
+            _ = self._program
+        except REFUSALS:
+            return True
+        return False
 
     @cached_property
     def uses_derivatives(self) -> bool:
@@ -202,7 +216,7 @@ class BackwardRule:
             eqn
             for eqn in equations(self._program)
             if eqn.primitive is coll.psum_p
-            and not _is_transposed(eqn)
+            and not is_transposed(eqn)
             and self.depends_on_cotangents(eqn.invars[0])
         )
         return frozenset(axis for eqn in own for axis in eqn.params["axes"])
@@ -240,6 +254,6 @@ def _collectives(program: Jaxpr) -> list[Eqn]:
     return [eqn for eqn in equations(program) if eqn.primitive in coll.COLLECTIVES]
 
 
-def _is_transposed(eqn: Eqn) -> bool:
+def is_transposed(eqn: Eqn) -> bool:
     """Whether an equation of a rule was made by `jax.vjp`, not only by the call of the rule."""
     return transforms(eqn.source_info.name_stack, "transpose") > 1

@@ -29,7 +29,7 @@ def put_rule(program: Promoter, eqn: Eqn, operands: Sequence[Value]) -> None:
         cotangents that are whole.
     """
     rule = BackwardRule(program.axes.graph, eqn)
-    if rule.operands is not None and rule.uses_derivatives:
+    if rule.operands is not None and (rule.fails_without_types or rule.uses_derivatives):
         rule = _with_types(rule)
         eqn = rule.eqn
     count = eqn.params["num_res"]
@@ -63,6 +63,8 @@ def _with_types(rule: BackwardRule) -> BackwardRule:
     try:
         return rule.with_types()
     except REFUSALS as error:
+        if rule.fails_without_types:  # a mistake of the user's, with types and without
+            raise
         if rule.is_of_own_values:
             return rule
         where = shown_source(rule.eqn.source_info)

@@ -24,7 +24,7 @@ from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import Atom, Eqn
 from shmap_compiler.replication.frames import Replication
-from shmap_compiler.transforms.backward_rules import BackwardRule
+from shmap_compiler.transforms.backward_rules import BackwardRule, is_transposed
 
 _COMBINES = {r.primitive for r in coll.RECORDS if r.combines is not coll.Combines.NOTHING}
 """Collectives with which a rule may combine the values of several devices."""
@@ -52,6 +52,8 @@ def _problems(rule: BackwardRule, types: Replication) -> Iterator[Problem]:
     refused = _refused_by_types(rule, types)
     for eqn in rule.equations():
         if eqn.primitive not in _COMBINES or not rule.depends_on_cotangents(eqn.invars[0]):
+            continue
+        if rule.has_types and is_transposed(eqn):  # sums what a cast made each device's own
             continue
         whole = {a for a in eqn.params["axes"] if sizes[a] > 1} - types.of(eqn.invars[0])
         if not whole:

@@ -554,6 +554,107 @@ def _by_place_jvp(primals, tangents):
     return by_place(primals[0]), (tangents[0] * jnp.tanh(slope / 4)).sum()
 
 
+def saving(differentiate, backward):
+    """A product and a sum whose forward rules save what `jax.vjp` or `jax.linearize` returns."""
+
+    def ruled(fun):
+        wrapped = jax.custom_vjp(fun)
+        wrapped.defvjp(lambda w, x: differentiate(fun, w, x), backward)
+        return wrapped
+
+    return ruled(product), ruled(summed)
+
+
+def linearized(fun, w, x):
+    result, linear = jax.linearize(fun, w, x)
+    return result, (linear, w, x)
+
+
+def bounded(gw, gx):
+    return jnp.tanh(gw / 4), gx
+
+
+SAVING = {
+    "a vjp": saving(jax.vjp, lambda pull, ct: pull(ct)),
+    "a bounded vjp": saving(jax.vjp, lambda pull, ct: bounded(*pull(ct))),
+    "a linearization": saving(linearized, lambda kept, ct: tuple(jax.linear_transpose(*kept)(ct))),
+    "a bounded linearization": saving(
+        linearized, lambda kept, ct: bounded(*jax.linear_transpose(*kept)(ct))
+    ),
+}
+
+
+@pytest.mark.parametrize("functions", SAVING.values(), ids=SAVING)
+def test_a_rule_that_calls_what_its_forward_rule_saved(functions):
+    """With types or without, as the body is traced: what is saved takes values of these types."""
+    each, one = functions
+    slope = lambda w, x: jax.grad(lambda w: lax.pmean((w * x).sum(), "i"))(w)  # noqa: E731
+    bodies = [
+        lambda w, x: total(each(w, x)) + jnp.sin(one(w, x)),
+        lambda w, x: total(each(w - slope(w, x), x)) + jnp.sin(one(w - slope(w, x), x)),
+        lambda w, x: total(each(lax.pcast(w, "i", to="varying"), x)),
+        lambda w, x: total(jax.grad(lambda w: jnp.cos(each(w, x)).sum())(w)),
+        lambda w, x: total(lax.scan(lambda y, _: (each(w, jnp.sin(y)), None), x, length=2)[0]),
+    ]
+    for body in bodies:
+        same_as_jax(body)
+
+
+def test_a_saved_vjp_of_a_sum_of_casts():
+    """The psum of its transpose sums shares that are equal, because the body casts."""
+
+    def cast_sum(w, x):
+        return lax.psum(jnp.sin(lax.pcast(w, ("i", "j"), to="varying") * x).sum(), ("i", "j"))
+
+    fun = jax.custom_vjp(cast_sum)
+    fun.defvjp(lambda w, x: jax.vjp(cast_sum, w, x), lambda pull, ct: pull(ct))
+    same_as_jax(fun)
+
+
+def test_a_mistake_in_a_rule_is_raised_as_it_is():
+    def backward(pull, ct):
+        gw, gx = pull(ct)
+        return gw + jnp.ones(5), gx
+
+    fun = jax.custom_vjp(product)
+    fun.defvjp(lambda w, x: jax.vjp(product, w, x), backward)
+    with pytest.raises(TypeError, match="incompatible shapes for broadcasting"):
+        gradients(shard_map, lambda w, x: total(fun(w, x)))
+
+
+def test_a_forward_rule_that_types_reject_is_traced_without_them():
+    def rowwise_sum(w, x):
+        return lax.scan(lambda sums, row: (sums + w * row, None), jnp.zeros_like(w), x)[0]
+
+    fun = jax.custom_vjp(lambda w, x: (w * x).sum(0))
+    fun.defvjp(lambda w, x: jax.vjp(rowwise_sum, w, x), lambda pull, ct: pull(ct))
+    found = gradients(shard_map, lambda w, x: total(fun(w, x)))
+    same = gradients(jax.shard_map, lambda w, x: total((w * x).sum(0)))
+    for ours, expected in zip(found, same, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+def by_vjp(w, x):
+    result, pull = jax.vjp(lambda w: jnp.cos(w * x).sum(), w)
+    return pull(jnp.ones_like(result))[0]
+
+
+def by_transpose(w, x):
+    result, linear = jax.linearize(lambda w: jnp.cos(w * x).sum(), w)
+    return jax.linear_transpose(linear, w)(jnp.ones_like(result))[0]
+
+
+def weighed_by(slope):
+    fun = jax.custom_vjp(summed)
+    fun.defvjp(
+        lambda w, x: (summed(w, x), (slope(w, x), w, x)),
+        lambda kept, ct: (ct * jnp.tanh(kept[0] / 4), ct * kept[1] * jnp.ones_like(kept[2])),
+    )
+    return fun
+
+
+weighed_by_vjp, weighed_by_transpose = map(weighed_by, (by_vjp, by_transpose))
+
 DIFFERENTIATING = {
     "a function with a rule, in a jvp rule": lambda w, x: total(product_by_jvp(w, x)),
     "one with a whole result": lambda w, x: jnp.cos(summed_by_jvp(w, x)),
@@ -566,6 +667,8 @@ DIFFERENTIATING = {
     ),
     "in a jvp rule": lambda w, x: total(steered(w, x)),
     "in a forward rule": lambda w, x: jnp.cos(weighed(w, x)),
+    "in a forward rule, by vjp": lambda w, x: jnp.cos(weighed_by_vjp(w, x)),
+    "in a forward rule, by transposition": lambda w, x: jnp.cos(weighed_by_transpose(w, x)),
     "in a forward rule made in the body": made_forward,
     "of values that a rule makes": by_place_and_rule,
 }

@@ -194,6 +194,16 @@ def scan_counts(params: dict[str, Parameter]) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
+def saved_operands(call: Eqn) -> list[int | None]:
+    """For each residual of a call of a `custom_vjp` function, the operand that it is, or None.
+
+    This is known once JAX has traced the forward rule, which returns only the other residuals,
+    before its results.
+    """
+    _, _, operands = call.params["out_trees"]()
+    return list(operands)
+
+
 def equation_context(eqn: Eqn) -> Setting:
     """What an equation takes from the settings in force when it was traced; hashable."""
     return eqn.ctx
