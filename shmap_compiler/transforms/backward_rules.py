@@ -24,6 +24,7 @@ from jax.extend import linear_util
 
 from shmap_compiler import collectives as coll
 from shmap_compiler.base.jax_compat import (
+    defining_file,
     is_defined_in_jax,
     open_jaxpr,
     trace_with_axes,
@@ -45,6 +46,22 @@ from shmap_compiler.replication.typed_rule import TypedRule
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.vma_erasure import with_types_of
 from shmap_compiler.tracing.vma_typing import REFUSALS
+
+
+def of_one_position(backward: Function) -> Function:
+    """A backward rule that works on one position of named axes, which devices share out.
+
+    A derivative in it is that of this position, whatever varies along the axes of the mesh.
+    """
+
+    def rule(residuals, cotangents):
+        return backward(residuals, cotangents)
+
+    return rule
+
+
+_OF_ONE_POSITION = of_one_position.__code__.co_filename
+"""The file that defines such a rule."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +191,15 @@ class BackwardRule:
     def uses_derivatives(self) -> bool:
         """Whether it computes with what a derivative in it gives, rather than to return it.
 
-        Rules of JAX's own, such as that of `odeint`, are linear in what it gives.
+        Rules of JAX's own, such as that of `odeint`, are linear in what it gives. Derivatives in
+        those of named programs (`of_one_position`) need no types, unless they sum over positions.
         """
-        return not is_defined_in_jax(self.eqn.params["bwd"]) and uses_transposed(self._program)
+        bwd = self.eqn.params["bwd"]
+        if is_defined_in_jax(bwd):
+            return False
+        if defining_file(bwd) == _OF_ONE_POSITION and not self.sums_shares:
+            return False
+        return uses_transposed(self._program)
 
     @property
     def is_of_own_values(self) -> bool:

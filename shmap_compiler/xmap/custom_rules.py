@@ -8,7 +8,7 @@ find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from shmap_compiler.base.jax_compat.name_stacks import without_transpose
 from shmap_compiler.base.untyped import AnyValue, Aval, Eqn, Function, Jaxpr
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP
+from shmap_compiler.transforms.backward_rules import of_one_position
 from shmap_compiler.transforms.batching import leave_p
 
 Run = Callable[[AnyValue, Sequence[AnyValue]], Sequence[AnyValue]]
@@ -52,24 +53,38 @@ def rule_may_name_axes(eqn: Eqn) -> bool:
 
 
 def placed_call(
-    eqn: Eqn, who: str, sizes: Mapping[str, int], vmapped: AxisEnv, run: Run
+    eqn: Eqn,
+    who: str,
+    sizes: Mapping[str, int],
+    vmapped: AxisEnv,
+    manual: Collection[str],
+    run: Run,
 ) -> Callable[..., Sequence[AnyValue]]:
     """The function of the operands of `eqn`, placed by `run`.
 
     Args:
       sizes: of logical axes.
       vmapped: the vmapped axes, with their sizes.
+      manual: the mesh axes that xmaps have made manual.
     """
-    call = _Call(eqn, who, sizes, vmapped, run)
+    call = _Call(eqn, who, sizes, vmapped, manual, run)
     of_variables = call.with_jvp() if eqn.primitive.name == "custom_jvp_call" else call.with_vjp()
     positions = [eqn.invars.index(v) for v in call.variables]
     return lambda *operands: of_variables(*[operands[at] for at in positions])
 
 
 class _Call:
-    def __init__(self, eqn: Eqn, who: str, sizes: Mapping[str, int], vmapped: AxisEnv, run: Run):
+    def __init__(
+        self,
+        eqn: Eqn,
+        who: str,
+        sizes: Mapping[str, int],
+        vmapped: AxisEnv,
+        manual: Collection[str],
+        run: Run,
+    ):
         self.eqn, self.who, self.sizes, self.run_placed = eqn, who, sizes, run
-        self.vmapped = vmapped
+        self.vmapped, self.manual = vmapped, manual
         self.primal_program = jaxprs_in(eqn.params)[0]
         operands = [v for v in eqn.invars if not isinstance(v, jex_core.Literal)]
         self.variables = list(dict.fromkeys(operands))
@@ -191,7 +206,10 @@ class _Call:
             moving = self.moving([False] * len(self.variables))
             return tuple(next(found) if m else None for m in moving)
 
-        call.defvjp(forward, backward, symbolic_zeros=True)
+        # Along the axes of a shard_map around the xmap, JAX's types matter to derivatives in it.
+        outer = set(jax.sharding.get_abstract_mesh().manual_axes).difference(self.manual)
+        rule = backward if outer else of_one_position(backward)
+        call.defvjp(forward, rule, symbolic_zeros=True)
         return call
 
 

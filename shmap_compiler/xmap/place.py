@@ -174,7 +174,10 @@ class Placer(Rewriter):
             return [self._deferred(eqn, self.deferring.shard_map(eqn, self))]
         if name in RULED and rule_may_name_axes(eqn):
             return [
-                self._deferred(eqn, placed_call(eqn, self.who, self.sizes, self._vmaps, self.run))
+                self._deferred(
+                    eqn,
+                    placed_call(eqn, self.who, self.sizes, self._vmaps, self.manual, self.run),
+                )
             ]
         if _draws_batches(eqn):
             return [self._deferred(eqn, _one_key_at_a_time(eqn))] if self.vmapped else [eqn]

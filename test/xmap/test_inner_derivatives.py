@@ -236,6 +236,44 @@ def test_a_backward_rule_beside_a_derivative_inside(of_w, resources):
         )
 
 
+@jax.custom_vjp
+def wave(x, y):
+    return jnp.sin(x) * y
+
+
+def _wave_backward(kept, ct):
+    gx, gy = jax.grad(lambda x, y: (jnp.sin(x) * y * ct).sum(), (0, 1))(*kept)
+    return gx, jnp.tanh(gy)
+
+
+wave.defvjp(lambda x, y: (wave(x, y), (x, y)), _wave_backward)
+
+LOOPING = [{}, {"batch": "x"}, {"batch": ("x", "y")}, {"batch": ("x", SerialLoop(2))}]
+
+
+@pytest.mark.parametrize("resources", LOOPING)
+def test_a_backward_rule_that_computes_with_a_gradient_does_at_each_position(resources):
+    def fun(w, x):
+        rows = lax.scan(lambda x, scale: (wave(x, w) * scale, None), x, jnp.array([1.0, 2.0]))[0]
+        return rows + wave(w, x)
+
+    axes = ["batch", ...]
+    f = mapped_onto(fun, ([...], axes), axes, resources)
+    wanted = jax.vmap(fun, (None, 0))
+    found, by_position = (
+        jax.grad(lambda w, x, f=f: jnp.cos(f(w, x)).sum(), (0, 1))(W[:, 0], X) for f in (f, wanted)
+    )
+    assert_close(found, by_position)
+
+
+def test_a_backward_rule_that_computes_with_a_gradient_of_a_shard_map_around_is_refused():
+    axes = ["batch", ...]
+    named = xmap(wave, (axes, [...]), axes, axis_resources={"batch": "y"}, mesh=SQUARE)
+    f = shard_map(named, mesh=SQUARE, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"})
+    with pytest.raises(BodyError, match=r"a derivative taken in the backward rule of"):
+        jax.grad(lambda w: f(X, w).sum())(W[:, 0])
+
+
 def test_a_backward_rule_of_an_xmap_in_a_shard_map():
     """The types in an xmap do not tell along which axes of the shard_map around it values vary."""
 

@@ -90,10 +90,14 @@ def replace_jaxprs_in(
     return new if any(new[name] is not value for name, value in params.items()) else params
 
 
+def defining_file(function: Jaxpr | Wrapped) -> str:
+    """The file with a function that JAX traced or wrapped; empty if it is unknown."""
+    return open_jaxpr(function).debug_info.func_filename or ""
+
+
 def is_defined_in_jax(function: Jaxpr | Wrapped) -> bool:
     """Whether a function, traced or wrapped by JAX, is one of JAX's own."""
-    filename = open_jaxpr(function).debug_info.func_filename or ""
-    return filename.startswith(_FOLDER_OF_JAX)
+    return defining_file(function).startswith(_FOLDER_OF_JAX)
 
 
 _FOLDER_OF_JAX = os.path.join(os.path.dirname(jax.__file__), "")
