@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from shmap_compiler.base.jax_compat import (
     with_reductions,
 )
 from shmap_compiler.base.meshes import ManualRegion
-from shmap_compiler.base.untyped import AnyValue, Aval, PyTree
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, PyTree
 from shmap_compiler.base.values import is_hashable, type_of
 
 _LARGEST_ARRAY = 2**63 - 1
@@ -70,6 +71,12 @@ class Inputs:
 
     dynamic: tuple[Input, ...]
     static: tuple[tuple[int, str, AnyValue], ...]
+
+    def scanned(self, fun: Function) -> Function:
+        """What to scan for the code that a call of `fun` may reach: static arguments, too."""
+        if not self.static:
+            return fun
+        return functools.partial(fun, *[value for _, _, value in self.static])
 
     def rebuild(self, args: tuple[PyTree, ...], blocks: Sequence[AnyValue]) -> tuple[PyTree, ...]:
         """The user's arguments with each array replaced by its block."""

@@ -87,7 +87,7 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
         return run_body(eager_body, trace, region), writes
 
     with no_devices_in_scope():
-        values, writes = _run_by_rules(mapped, run)
+        values, writes = _run_by_rules(mapped, inputs.scanned(mapped.fun), run)
         out_specs = results.checked_specs([v.aval for v in values])
         if mapped.check_vma:
             _check_varying(
@@ -123,19 +123,22 @@ what they close over.
 """
 
 
-def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
+def _run_by_rules(mapped: MappedFunction, scanned: Function, run: Callable[[Rules], _T]) -> _T:
     """Runs a body without types in its values, unless it asks for them or differentiates.
 
     Whether it differentiates is known when it takes its first derivative; then it is run again.
     If types refuse a body that only asks, it is run again without. What called Python is not called
     again.
+
+    Args:
+      scanned: shows what the body asks for.
     """
     vma = mapped.check_vma
     typed = Rules(mapped.check_hangs, typed=True, watch=False, keeps_weak_types=vma)
     untyped = Rules(mapped.check_hangs, typed=False, watch=vma, keeps_weak_types=vma)
     code = _code(mapped.fun)
     refusal = None
-    if mapped.check_vma and (code in _DIFFERENTIATING or asks(mapped.fun)):
+    if mapped.check_vma and (code in _DIFFERENTIATING or asks(scanned)):
         try:
             return run(typed)
         except (TypeError, ValueError, AssertionError) as error:
@@ -145,7 +148,7 @@ def _run_by_rules(mapped: MappedFunction, run: Callable[[Rules], _T]) -> _T:
     except Differentiates:
         _DIFFERENTIATING.add(code)
     except (AttributeError, TypeError, ValueError) as error:
-        if refusal is not None or not mapped.check_vma or not may_need_types(error, mapped.fun):
+        if refusal is not None or not mapped.check_vma or not may_need_types(error, scanned):
             raise
     if refusal is None:
         try:

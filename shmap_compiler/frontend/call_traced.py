@@ -149,7 +149,7 @@ def _trace(
         in_types=[*map(jax.typeof, closed.values), *(i.type for i in inputs.dynamic)],
         check_vma=mapped.check_vma,
         check_hangs=mapped.check_hangs,
-        user_fun=mapped.fun if is_users else None,
+        user_fun=inputs.scanned(mapped.fun) if is_users else None,
         has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
     )
     first = len(traced.constants)

@@ -111,7 +111,8 @@ def trace(
       out_specs: the specs, or a function from the traced output types to them.
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
       check_vma, check_hangs: see `Graph`.
-      user_fun: the user's function that `fun` calls, unless `fun` is made from a Graph.
+      user_fun: the user's function that `fun` calls, with its static arguments, unless `fun` is
+        made from a Graph.
       finish: rewrites the traced jaxpr.
       has_reductions: whether specs have unreduced or reduced axes. What a program may do with such
         values is up to JAX's types.

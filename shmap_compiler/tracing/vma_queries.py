@@ -3,10 +3,10 @@
 `jax.typeof(x).manual_axis_type.varying` is right only with JAX's types of varying values
 (`varying_types`), as are casts to unreduced and reduced values. These types cost time and reject
 some correct programs, so only functions that query them are traced with them. Whether a function
-does is read from the code that it may reach: what it defines, closes over, or names in its module
-and in modules named there, through defaults, members of classes, attributes and containers, too.
-Code reached in another way, as an argument or by an import inside a call, is not scanned. A false
-positive only costs time.
+does is read from the code that it may reach: what it defines, closes over, is given as a static
+argument, or names in its module and in modules named there, through defaults, members of classes,
+attributes and containers, too. Code reached in another way, such as by an import inside a call, is
+not scanned. A false positive only costs time.
 
 `jax.lax.pcast` and `all_gather(..., to="invarying")` cast these types, which matters only to
 derivatives inside of a function, and to the backward rules of `custom_vjp` functions.

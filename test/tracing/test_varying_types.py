@@ -625,6 +625,13 @@ def test_a_derivative_of_a_cast_in_a_container(body):
     np.testing.assert_array_equal(mapped(np.ones(3, np.float32)), np.full(3, 4))
 
 
+def test_a_derivative_of_a_cast_in_a_static_argument():
+    of = shard_map(lambda fun, w: fun(w), mesh=MESH, in_specs=(None, P()), out_specs=P())
+    for run in (jax.jit, lambda fun: fun):
+        found = run(lambda w: of(cotangent_of_a_cast, w))(np.ones(3, np.float32))
+        np.testing.assert_array_equal(found, np.full(3, 4))
+
+
 def test_who_closes_over_what_does_not_exist_yet():
     def fun():
         return later

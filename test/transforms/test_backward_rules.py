@@ -679,6 +679,20 @@ def test_a_derivative_in_a_rule(body):
     same_as_jax(body)
 
 
+def test_a_derivative_in_a_rule_of_a_static_argument():
+    of = shard_map(
+        lambda fun, w, x: jnp.cos(fun(w, x)),
+        mesh=MESH,
+        in_specs=(None, P(), P("i")),
+        out_specs=P(),
+    )
+    jaxs = gradients(jax.shard_map, lambda w, x: jnp.cos(weighed(w, x)))
+    for run in (fast_jit, lambda fun: fun):
+        ours = run(jax.grad(lambda w, x: of(weighed, w, x), (0, 1)))(W, X)
+        for mine, other in zip(ours, jaxs, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+
+
 def test_a_derivative_in_a_jvp_rule_in_forward_mode():
     def tangent(mapped):
         of = mapped(steered, mesh=MESH, in_specs=(P(), P("i")), out_specs=P("i"))
