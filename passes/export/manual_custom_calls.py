@@ -23,6 +23,7 @@ from ..ir.body_form import MANUAL_AXES, OUTER_MANUAL_AXES, BodyForm
 from ..ir.boundary import Boundary, Dims, Unreduced
 from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
+from ..ir.ops import PARTITIONS
 from ..ir.sharding_text import full_sharding, region_sharding
 from ..ir.types import Value
 from .full_main import empty_constant, new_main, remove_attributes, replace_empty_arguments
@@ -34,6 +35,8 @@ def wrap_in_custom_calls(form: BodyForm, module: ModuleOp) -> None:
 
     XLA folds them to constants, and would give those outside the manual sharding of those inside.
     """
+    count = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), form.mesh.size)
+    module.operation.attributes[PARTITIONS] = count
     main = new_main(form)
     body = _private_body(form, module)
     with ir.InsertionPoint(main.entry_block) as at, main.location:

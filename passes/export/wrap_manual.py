@@ -23,7 +23,8 @@ After, partitioner=shardy:
          }
 Needs:   body form; legalized collectives (an axis index cannot be legalized after this); for GSPMD,
          no unreduced array that anything but a sum reduces.
-Leaves:  @main on full types, without `sdy.sharding` and `sdy.manual_axes`.
+Leaves:  @main on full types, without `sdy.sharding` and `sdy.manual_axes`; for GSPMD, the number of
+         devices in `mhlo.num_partitions` of the module, because shardings need not list them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ..ir.collective_ops import is_axis_index
 from ..ir.constants import CONSTANT, with_type
 from ..ir.inline_calls import functions_of, reaches
 from ..ir.mesh import Mesh
-from ..ir.ops import is_token, terminator, walk
+from ..ir.ops import PARTITIONS, REPLICAS, is_token, terminator, walk
 from ..ir.types import Value
 from .crossing import Crossing
 from .full_values import FullValues
@@ -25,8 +25,6 @@ from .outside_ops import has_effect, is_dead, is_hint, splat
 from .placement import Placement
 from .reshard import reshard
 from .splits import Splits
-
-_OF_EXECUTABLES = ("mhlo.num_partitions", "mhlo.num_replicas")
 
 
 def localize(
@@ -229,6 +227,6 @@ def finish(module: ModuleOp, main: func.FuncOp, mesh: Mesh, manual: Sequence[str
     axes = [ir.StringAttr.get(axis) for axis in mesh.names if axis in manual]
     main.attributes[MANUAL_AXES] = sdy.ManualAxesAttr.get(axes)
     main.attributes["sym_visibility"] = ir.StringAttr.get("public")
-    for name in _OF_EXECUTABLES:
+    for name in (PARTITIONS, REPLICAS):
         if name in module.operation.attributes:
             del module.operation.attributes[name]

@@ -13,6 +13,9 @@ from jaxlib.mlir import ir
 
 from .types import Value
 
+PARTITIONS, REPLICAS = "mhlo.num_partitions", "mhlo.num_replicas"
+"""Attributes of a module: on how many devices it runs."""
+
 
 def walk(root: ir.Operation) -> list[ir.Operation]:
     """`root` and every operation inside, outer before inner, as a list; they may be rewritten."""
@@ -82,12 +85,12 @@ def function_around(op: ir.Operation) -> ir.Operation:
 
 def partition_count(module: ir.Operation) -> int:
     """The number of devices on which a module says that it runs; 0 if it does not say."""
-    return _count(module, "mhlo.num_partitions")
+    return _count(module, PARTITIONS)
 
 
 def replica_count(module: ir.Operation) -> int:
     """The number of replicas that a module says it runs as; 0 if it does not say."""
-    return _count(module, "mhlo.num_replicas")
+    return _count(module, REPLICAS)
 
 
 def _count(module: ir.Operation, name: str) -> int:

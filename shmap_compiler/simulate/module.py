@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,16 @@ from shmap_passes.import_.body_of import name_entry
 from shmap_passes.import_.round_trip import restore_regions
 from shmap_passes.import_.sharding_calls import ENTERS, LEAVES
 from shmap_passes.ir.body_form import read_mesh
-from shmap_passes.ir.collective_ops import GROUPED, GROUPS, call_target
+from shmap_passes.ir.collective_ops import (
+    COLLECTIVES,
+    GROUPED,
+    GROUPS,
+    PAIRS,
+    PERMUTE,
+    call_target,
+    device_ids,
+    group_axes,
+)
 from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.mesh import Mesh
@@ -184,8 +194,19 @@ def _device_count(module: ModuleOp) -> int:
     count = partition_count(module.operation)
     if count:
         return count
-    tiles = (match[1].split(",") for match in _TILES.finditer(str(module)))
-    return max((prod(map(int, tile)) for tile in tiles), default=1)
+    text = str(module)
+    counts = [prod(map(int, match[1].split(","))) for match in _TILES.finditer(text)]
+    if ENTERS in text or LEAVES in text:
+        counts += [1 + device for device in _listed_devices(module)]
+    return max(counts, default=1)
+
+
+def _listed_devices(module: ModuleOp) -> Iterator[int]:
+    """The devices that the collectives of a module list."""
+    for op in find_ops(module.operation, sorted(COLLECTIVES)):
+        if op.name == PERMUTE or group_axes(op) is None:
+            rows = device_ids(op, PAIRS if op.name == PERMUTE else GROUPS)
+            yield from itertools.chain(*rows)
 
 
 def _name_lines(module: ir.Operation, name: str) -> None:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import shmap_passes
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from shmap_compiler import simulate_module
@@ -141,6 +143,60 @@ def summing(sharding, region, count="8 : i32"):
 def test_a_number_of_devices_that_is_none(count):
     tiles = "{devices=[1,1,8]<=[8] last_tile_dims={unreduced}}"  # 12 of four bits is -4
     np.testing.assert_array_equal(simulated(summing(tiles, "{manual}", count)), 8 * X)
+
+
+def replicated_around(body):
+    """Text of GSPMD's in which no sharding lists devices."""
+    block = "(tensor<8x2xf32>) -> tensor<8x2xf32>"
+    return f"""
+    func.func @main(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {{
+      %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{replicated}}"}} : {block}
+      %b = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}}
+          : {block}
+      %r = {body} : {block}
+      %1 = stablehlo.custom_call @Sharding(%r) {{mhlo.sharding = "{{manual}}"}} : {block}
+      %2 = stablehlo.custom_call @SPMDShardToFullShape(%1) {{mhlo.sharding = "{{replicated}}"}}
+          : {block}
+      return %2 : tensor<8x2xf32>
+    }}"""
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        """"stablehlo.all_reduce"(%b) <{
+          replica_groups = dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>}> ({
+        ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+          %s = stablehlo.add %p, %q : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+      })""",
+        """"stablehlo.collective_permute"(%b) <{
+          source_target_pairs = dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>}>""",
+    ],
+)
+def test_devices_that_only_collectives_list(collective):
+    simulation = simulate_module(replicated_around(collective), [X])
+    assert dict(simulation.axes) == {"devices": 4}
+    np.testing.assert_array_equal(simulation.results[0], X * (2 if "reduce" in collective else 1))
+
+
+def test_the_export_for_gspmd_names_the_number_of_devices():
+    """Here nothing else does."""
+    body = """
+    sdy.mesh @mesh = <["x"=2, "y"=4]>
+    func.func public @main(%x: tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})
+        -> (tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>})
+        attributes {sdy.manual_axes = #sdy<manual_axes{"x", "y"}>} {
+      %0 = stablehlo.negate %x : tensor<8x2xf32>
+      return %0 : tensor<8x2xf32>
+    }"""
+    with shmap_passes.make_context():
+        module = ir.Module.parse(body)
+        shmap_passes.run(module, shmap_passes.pipeline("gspmd", "ids"))
+        exported = str(module)
+    simulation = simulate_module(exported, [X])
+    assert dict(simulation.axes) == {"devices": 8}
+    np.testing.assert_array_equal(simulation.results[0], -X)
 
 
 MANUAL_ALONG_4 = "{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}"

@@ -1,8 +1,8 @@
 // RUN: shmap-opt %s --shmap-wrap-manual --split-input-file | FileCheck %s --check-prefix=GSPMD
 // RUN: shmap-opt %s --shmap-wrap-manual=partitioner=shardy --split-input-file | FileCheck %s --check-prefix=SHARDY
 
-// GSPMD-LABEL: module @all_axes_are_manual
-// SHARDY-LABEL: module @all_axes_are_manual
+// GSPMD-LABEL: module @all_axes_are_manual attributes {mhlo.num_partitions = 8 : i32} {
+// SHARDY-LABEL: module @all_axes_are_manual {
 module @all_axes_are_manual {
   sdy.mesh @mesh = <["i"=4, "j"=2]>
   // GSPMD: func.func public @main(%arg0: tensor<8x16xf32>, %arg1: tensor<16x32xf32>) -> tensor<8x64xf32> {
