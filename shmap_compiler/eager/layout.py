@@ -158,7 +158,7 @@ class Layout(ABC):
 
     def local_blocks(self, rows: jax.Array) -> Iterator[tuple[int, jax.Array]]:
         """(position, block) for each block of this process, in order of position."""
-        if rows.is_fully_addressable:
+        if getattr(rows, "is_fully_addressable", True):  # tangents of integers are not on devices
             rows = jax.device_put(rows, jax.local_devices()[0])
             yield from enumerate(rows)
             return

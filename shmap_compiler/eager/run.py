@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import Mesh, PartitionSpec
 
+from shmap_compiler.base import specs
 from shmap_compiler.base.errors import ShmapError
 from shmap_compiler.base.jax_compat import (
     explicit_axes,
@@ -85,7 +87,13 @@ def run_body(
 
 
 def array_of(value: Blocks, layout: Layout, spec: PartitionSpec) -> jax.Array:
-    """The full array of a result, as weakly typed as its blocks."""
+    """The full array of a result, as weakly typed as its blocks.
+
+    Tangents of integers are an array of NumPy without values, as they are of `jax.jvp`.
+    """
+    if value.aval.dtype == jax.dtypes.float0:
+        shape = specs.global_shape(value.aval.shape, spec, layout.mesh)
+        return np.zeros(shape, jax.dtypes.float0)  # pyright: ignore[reportReturnType]
     array = layout.leave(value.rows, spec)
     if not value.aval.weak_type:
         return array

@@ -902,6 +902,32 @@ def test_the_accuracy_of_erf_inv_is_part_of_the_key():
     assert not np.array_equal(results[0], results[1])
 
 
+FLOAT0 = jax.dtypes.float0
+TANGENTS_OF_INTEGERS = {
+    "argument": (lambda t: t, P("i")),
+    "replicated": (lambda t: np.zeros(3, FLOAT0), P()),
+    "another shape": (lambda t: t.reshape(1, -1), P(None, "i")),
+    "beside others": (lambda t: (t, jnp.ones(2)), (P("i"), P("i"))),
+    "derivative": (lambda t: jax.jvp(lambda x: x, (jnp.arange(2),), (t,)), (P(), P("i"))),
+}
+
+
+@pytest.mark.parametrize("what", TANGENTS_OF_INTEGERS)
+@pytest.mark.parametrize("axes", [{"i", "j"}, {"i"}], ids=["all axes", "an axis"])
+def test_tangents_of_integers(layout, axes, what):
+    body, out_specs = TANGENTS_OF_INTEGERS[what]
+    function = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=out_specs, axis_names=axes)
+    t = np.zeros(8, FLOAT0)
+    found, expected = jax.tree.leaves(function(t)), jax.tree.leaves(jax.jit(function)(t))
+    assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in expected]
+
+
+def test_a_tangent_of_integers_that_varies_is_refused_where_specs_do_not_say_so(layout):
+    function = shard_map(lambda t: t, mesh=MESH, in_specs=P("i"), out_specs=P())
+    with pytest.raises(ReplicationError, match="that varies along axis 'i'"):
+        function(np.zeros(8, FLOAT0))
+
+
 def test_whether_hangs_are_checked_is_part_of_the_key():
     """What ran unchecked is checked when it is asked for."""
 

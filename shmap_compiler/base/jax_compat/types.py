@@ -203,8 +203,11 @@ def type_on_mesh(
 
 
 def bits_of(dtype: DType) -> int:
-    """How many bits an element has; a boolean counts as a byte."""
-    if jnp.issubdtype(dtype, jnp.bool_):
+    """How many bits an element has.
+
+    A boolean counts as a byte; so does the tangent of an integer, which JAX lowers to a boolean.
+    """
+    if jnp.issubdtype(dtype, jnp.bool_) or dtype == jax.dtypes.float0:
         return 8
     return (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits
 
