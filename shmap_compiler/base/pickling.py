@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import SupportsIndex
 
 
 class PickledByName:
     """An object that stands in its module for the function that it was made of."""
 
-    def __reduce_ex__(self, protocol: int) -> str | tuple[object, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         return _name_in_module(self) or super().__reduce_ex__(protocol)
 
 

@@ -86,14 +86,14 @@ def run_body(
         trace.invalidate()
 
 
-def array_of(value: Blocks, layout: Layout, spec: PartitionSpec) -> jax.Array:
+def array_of(value: Blocks, layout: Layout, spec: PartitionSpec) -> AnyValue:
     """The full array of a result, as weakly typed as its blocks.
 
     Tangents of integers are an array of NumPy without values, as they are of `jax.jvp`.
     """
     if value.aval.dtype == jax.dtypes.float0:
         shape = specs.global_shape(value.aval.shape, spec, layout.mesh)
-        return np.zeros(shape, jax.dtypes.float0)  # pyright: ignore[reportReturnType]
+        return np.zeros(shape, jax.dtypes.float0)
     array = layout.leave(value.rows, spec)
     if not value.aval.weak_type:
         return array

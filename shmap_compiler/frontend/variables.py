@@ -177,7 +177,7 @@ class _Reader:
     def __init__(self) -> None:
         self._entered: dict[Hashable, int] = {}
         self._names: set[str] = set()
-        self._holders: list[type | FunctionType] = []
+        self._holders: list[Function] = []
         self._libraries: list[ModuleType] = []
 
     def function(self, fun: FunctionType) -> Hashable:
@@ -277,7 +277,7 @@ class _Reader:
             raise _CannotBeCompared
         if type(value) is object or isinstance(value, _CONSTANT) or _is_of_a_library(value):
             return None
-        if type(value) in _FUNCTIONS and vars(value):
+        if isinstance(value, (FunctionType, _Jitted)) and vars(value):
             self._holders.append(value)
         if isinstance(value, FunctionType):
             module = value.__globals__.get("__name__")
@@ -458,7 +458,7 @@ def _reads(code: CodeType) -> _Reads | None:
     if any(_IMPORT in each.co_code[::2] for each in inside):
         return None
     names = tuple(dict.fromkeys(name for each in inside for name in each.co_names))
-    constants = {value for each in inside for value in _strings(each.co_consts)}
+    strings = frozenset(value for each in inside for value in _strings(each.co_consts))
     tables: tuple[dict[str, frozenset[str] | None], ...] = ({}, {})
     for each in inside:
         loads = [i for i in dis.get_instructions(each) if i.opname != "EXTENDED_ARG"]
@@ -467,9 +467,11 @@ def _reads(code: CodeType) -> _Reads | None:
                 continue
             table = tables[load.opname in _LOADS_OF_ATTRIBUTES]
             read = table.get(load.argval, frozenset())
-            is_read = read is not None and following.opname in _LOADS_OF_ATTRIBUTES
-            table[load.argval] = read | {following.argval} if is_read else None
-    return _Reads(names, constants.union(names), *tables)
+            if read is not None:
+                is_read = following.opname in _LOADS_OF_ATTRIBUTES
+                read = read | {following.argval} if is_read else None
+            table[load.argval] = read
+    return _Reads(names, strings.union(names), *tables)
 
 
 def _strings(constants: Iterable[object]) -> Iterable[str]:
