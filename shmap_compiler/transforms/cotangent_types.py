@@ -8,13 +8,17 @@ shares. Constants of a loop are promoted before the loop, so that the psum runs 
 backward loop, if that sends no more and changes the type of no result. A psum ends its axes; over
 an axis along which its operand is invariant it is a multiplication.
 
+The cotangent of a gathered array is a share of each device's own as well, and all_gather transposes
+to psum_scatter. If no computation on varying values uses the array, its cotangent may instead be
+whole, and the transpose is a slice, which sends nothing. What sends less is chosen.
+
 Operands of a branch are promoted before the branch: a psum inside it might be reached by some
 devices only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,10 +26,16 @@ import jax
 from jax.extend import core as jex_core
 
 from shmap_compiler import collectives as coll
-from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr, replace_jaxpr, scan_counts
+from shmap_compiler.base.jax_compat import (
+    jaxprs_in,
+    open_jaxpr,
+    replace_jaxpr,
+    scan_counts,
+    type_split,
+)
 from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
 from shmap_compiler.collectives.to_reduced import to_reduced_p
-from shmap_compiler.collectives.varying import psum_invariant_p
+from shmap_compiler.collectives.varying import all_gather_invariant_p, psum_invariant_p
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, JITS, LINEAR_CALL, called_program
@@ -58,9 +68,25 @@ def with_cotangent_types(graph: Graph, linear: Sequence[bool]) -> tuple[Jaxpr, l
     # To an enclosing shard_map, shares along its axes are each device's own.
     outside = frozenset(graph.outer_manual_axes)
     wanted = [axes.own(spec) | outside for spec in graph.out_specs]
+
+    def solve(axes: GraphAxes) -> _Typed:
+        return _typed(axes, frame, inputs, {}, NONE, graph.jaxpr, wanted)
+
     with jax.sharding.use_abstract_mesh(graph.body_mesh):
-        typed = _typed(axes, frame, inputs, {}, NONE, graph.jaxpr, wanted)
-    return typed.jaxpr, [v.axes for v in typed.outputs]
+        best = solve(axes)
+        gathered = frozenset(axes.gathered)
+        whole: Set[Atom] = frozenset()
+        for each in [gathered, *map(frozenset, zip(list(axes.gathered)[:_MOST_TRIED]))]:
+            if each <= whole:
+                continue
+            found = solve(GraphAxes(graph, whole | each))
+            if found.comm_cost != best.comm_cost and found.comm_cost.is_at_most(best.comm_cost):
+                best, whole = found, whole | each
+    return best.jaxpr, [v.axes for v in best.outputs]
+
+
+_MOST_TRIED = 4
+"""For so many all_gathers it is tried one by one whether whole cotangents send less."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +157,7 @@ class _Typing(Promoter):
     ):
         super().__init__(axes, frame, inputs, control, early)
         self._typed = typed
+        self._gathered: dict[Atom, frozenset[Atom]] = {}
 
     def run(self, jaxpr: Jaxpr, wanted: Sequence[Axes | None]) -> _Typed:
         """Types the program.
@@ -151,6 +178,8 @@ class _Typing(Promoter):
             rows = zip(eqn.invars, operands, strict=True)
             sources = [self.source_inputs[v] for v, value in rows if value.has_tangent]
             self.source_inputs.update(dict.fromkeys(eqn.outvars, frozenset[int]().union(*sources)))
+            if self._gathered:
+                self.follow_gathered(position, eqn)
             self.equation(position, eqn, operands)
         last = inner.eqns[-1] if inner.eqns else None
         outvars = [
@@ -233,9 +262,44 @@ class _Typing(Promoter):
             self.define([out], [Value(True, axes - over)])
 
     def collective(self, eqn: Eqn, operands: list[Value]) -> None:
-        """Along the axes of the collective, the cotangent of its result is each device's own."""
-        axes = NONE.union(*(v.axes for v in operands))
-        self.join_types(eqn, axes | self.axes.over(eqn))
+        """Along the axes of the collective, the cotangent of its result is each device's own.
+
+        Except that of a gathered array, if it is whole.
+        """
+        axes, over = NONE.union(*(v.axes for v in operands)), self.axes.over(eqn)
+        if _may_be_whole(eqn):
+            (x,), (out,) = eqn.invars, eqn.outvars
+            if out in self.axes.whole:
+                params = {k: eqn.params[k] for k in ("axes", "dimension", "size")}
+                x = self.promoted(x, axes | over, eqn)
+                self.put(eqn.replace(primitive=all_gather_invariant_p, params=params, invars=[x]))
+                self.define([out], [Value(True, axes - over)])
+                return
+            self.axes.gathered[out] = over
+            self._gathered[out] = frozenset([out])
+            self.comm_cost += self.axes.scatter_cost(out, over)
+        self.join_types(eqn, axes | over)
+
+    def follow_gathered(self, position: int, eqn: Eqn) -> None:
+        """Rules gathered arrays out that are combined with varying values before they get smaller.
+
+        If their cotangents were whole, a psum there would send no less.
+        """
+        varying = [self.axes.names(self.frame.mask(v)) for v in eqn.invars]
+        together = NONE if position in self.frame.nested else NONE.union(*varying)
+        made_of: set[Atom] = set()
+        for atom in eqn.invars:
+            for array in () if isinstance(atom, jex_core.Literal) else self._gathered.get(atom, ()):
+                over = self.axes.gathered.get(array, NONE)
+                if not over & together:
+                    made_of.add(array)
+                elif (
+                    self.axes.comm_cost(atom, over).bytes
+                    >= self.axes.scatter_cost(array, over).bytes
+                ):
+                    self.axes.gathered.pop(array, None)
+        if made_of:
+            self._gathered.update(dict.fromkeys(eqn.outvars, frozenset(made_of)))
 
     def call(self, position: int, eqn: Eqn, operands: list[Value], parameter: str) -> None:
         _, (frame,) = self.frame.nested[position]
@@ -341,6 +405,14 @@ class _Typing(Promoter):
             if typed.outputs == plain.outputs and cost.is_at_most(plain.comm_cost * steps):
                 return typed
         return plain
+
+
+def _may_be_whole(eqn: Eqn) -> bool:
+    """Whether an equation gathers, on every device, all of an array that is not split otherwise."""
+    if eqn.primitive is not coll.all_gather_p or eqn.params["groups"] is not None:
+        return False
+    (out,) = eqn.outvars
+    return out.aval.size > 0 and not any(type_split(out.aval))
 
 
 def _joined(rows: Sequence[Sequence[Value]]) -> list[Value]:

@@ -7,7 +7,7 @@ The type of a cotangent is the set of mesh axes along which it is a share of eac
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +44,23 @@ NO_TANGENT = Value(False, NONE)
 
 @dataclass(frozen=True)
 class CommCost:
-    """What the transposes of promotions send: the number of psums, and their bytes."""
+    """What the transposes of promotions and of all_gathers send.
 
-    psums: int = 0
+    Attributes:
+      calls: the number of collectives.
+    """
+
+    calls: int = 0
     bytes: float = 0
 
     def __add__(self, other: CommCost) -> CommCost:
-        return CommCost(self.psums + other.psums, self.bytes + other.bytes)
+        return CommCost(self.calls + other.calls, self.bytes + other.bytes)
 
     def __mul__(self, steps: int) -> CommCost:
-        return CommCost(self.psums * steps, self.bytes * steps)
+        return CommCost(self.calls * steps, self.bytes * steps)
 
     def is_at_most(self, other: CommCost) -> bool:
-        return self.psums <= other.psums and self.bytes <= other.bytes
+        return self.calls <= other.calls and self.bytes <= other.bytes
 
 
 def _bytes(atom: Atom) -> int:
@@ -64,10 +68,18 @@ def _bytes(atom: Atom) -> int:
 
 
 class GraphAxes:
-    """The mesh axes of a Graph as the types of its cotangents need them."""
+    """The mesh axes of a Graph as the types of its cotangents need them.
 
-    def __init__(self, graph: Graph):
+    Attributes:
+      whole: results of all_gathers whose cotangents are whole.
+      gathered: results of other all_gathers, added as they are found, whose cotangents could be,
+        and the axes over which they are gathered.
+    """
+
+    def __init__(self, graph: Graph, whole: Set[Atom] = frozenset()):
         self.graph = graph
+        self.whole = whole
+        self.gathered: dict[Atom, Axes] = {}
         self.order = graph.mesh.axis_names
         self.sizes = dict(graph.mesh.shape)
 
@@ -96,6 +108,10 @@ class GraphAxes:
         """The cost of a psum of a value over `axes`, in units of twice the bytes of the value."""
         return CommCost(1, _bytes(atom) * (1 - 1 / self.product(axes)))
 
+    def scatter_cost(self, atom: Atom, axes: Axes) -> CommCost:
+        """The cost of a psum_scatter of a value over `axes`, which is half a psum."""
+        return CommCost(1, self.comm_cost(atom, axes).bytes / 2)
+
 
 class Promoter:
     """Builds a program in which values are promoted where they meet larger types.
@@ -111,7 +127,7 @@ class Promoter:
       source_inputs: the inputs, by their positions, from which a value is computed.
       promoted_inputs: for each input, the axes that promotions add to its type, or to that of a
         value computed from it.
-      comm_cost: what the transposes of the promotions send in one run of the program.
+      comm_cost: what the transposes of promotions and all_gathers send in one run of the program.
       made_of: for a value, the one that alone among the operands of its equation has a tangent.
       smaller: the axes along which earlier and smaller values could be promoted instead.
     """

@@ -4,6 +4,8 @@ Each body's gradient is that of a function that shares nothing with it: a sum ov
 as a loop over their positions.
 """
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -314,3 +316,51 @@ def test_a_call_that_spreads_two_numbers_sums_once():
         return lax.psum(inner(v[0], v[1], x), ("i", "j")) + jnp.sum(w)
 
     assert sizes_summed(backward_of(body)) == [100]
+
+
+# --------------------------------------------------------------------- gathered arrays, and slices
+
+
+def gathered(x, **options):
+    return lax.all_gather(x, "i", tiled=True, **options)
+
+
+def combined_again(x, w):
+    """Only the first array is needed whole by no device."""
+    return jnp.sum(jnp.sin(gathered(x))), gathered(w)[:2] * x
+
+
+GATHERING = {
+    "result": (lambda x, w: jnp.sin(gathered(x)), P("i"), P(), 0),
+    "two axes": (lambda x, w: lax.all_gather(x, ("j", "i"), tiled=True), P(("j", "i")), P(), 0),
+    "columns": (lambda x, w: lax.all_gather(x, "i", axis=1), P("i"), P(), 0),
+    "call": (lambda x, w: jax.jit(gathered)(x) * 2, P("i"), P(), 0),
+    "loop": (lambda x, w: lax.map(lambda k: gathered(k * x), jnp.arange(3.0)), P("i"), P(), 0),
+    "checkpoint": (lambda x, w: jax.checkpoint(gathered)(jnp.sin(x)), P("i"), P(), 0),
+    "sum": (lambda x, w: lax.psum(gathered(x), "i"), P("i"), P(), 0),
+    "beside a scattered one": (combined_again, P("i"), (P(), P("i")), 1),
+    "used by each device": (lambda x, w: gathered(x)[:2] * w, P("i"), P("i"), 1),
+}
+
+
+@pytest.mark.parametrize(("body", "spec", "out_specs", "sums"), GATHERING.values(), ids=GATHERING)
+def test_the_gradient_of_a_gathered_array_is_summed_only_for_devices_that_use_it(
+    body, spec, out_specs, sums
+):
+    def loss(of, x, w):
+        return sum(jnp.sum(jnp.cos(y) * y) for y in jax.tree.leaves(of(x, w)))
+
+    def gradient(of):
+        return jax.grad(lambda x, w: loss(of, x, w), (0, 1))
+
+    of = shard_map(body, mesh=MESH, in_specs=(spec, spec), out_specs=out_specs)
+    unchecked = jax.shard_map(
+        body, mesh=MESH, in_specs=(spec, spec), out_specs=out_specs, check_vma=False
+    )
+    args = np.float32(np.split(np.sin(np.arange(48)).reshape(16, 3), 2))
+    text = jax.jit(gradient(of)).lower(*args).as_text()
+    scattered = re.findall("stablehlo.(reduce_scatter|all_reduce|all_to_all)", text)
+    assert len(scattered) == sums, scattered
+    expected = fast_jit(gradient(unchecked))(*args)
+    for ours, jaxs in zip(fast_jit(gradient(of))(*args), expected, strict=True):
+        np.testing.assert_allclose(ours, jaxs, rtol=1e-4, atol=1e-5)

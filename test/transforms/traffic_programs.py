@@ -534,6 +534,10 @@ def gather_columns(x):
     return lax.all_gather(x, "t", axis=1, tiled=True)
 
 
+def gather_equal_columns(x):
+    return lax.all_gather(x, "t", axis=1, tiled=True, to="invarying")
+
+
 def scatter_rows(x):
     return lax.psum_scatter(x, "t", tiled=True)
 
@@ -731,6 +735,14 @@ PROGRAMS = [
         BATCH,
         P(),
         *both(gathered_result, gather_columns),
+    ),
+    Program(
+        'all_gather(to="invarying") of the result',
+        T,
+        {"a": ((16, 16), P(None, "t"))},
+        BATCH,
+        P(),
+        *both(gathered_result, gather_equal_columns),
     ),
     Program(
         "all_gather, then a mean",
