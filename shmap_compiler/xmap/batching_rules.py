@@ -75,10 +75,10 @@ class PlacedRule:
         return jax.tree.unflatten(out_tree, results), are_batched
 
     def _check(self, named: Jaxpr, over: AxisName) -> None:
-        axis = next((name for name, p in self.placements.items() if p.vmapped == over), None)
-        for eqn in _naming(named) if axis else ():
-            if axis in named_axes(eqn.params):
-                raise BodyError(self.who, [_named_by_its_rule(eqn, axis)])
+        for axis in (name for name, p in self.placements.items() if p.vmapped == over):
+            for eqn in naming(named):
+                if axis in named_axes(eqn.params):
+                    raise BodyError(self.who, [_named_by_its_rule(eqn, axis)])
 
 
 def _named_by_its_rule(eqn: Eqn, axis: str) -> Problem:
@@ -92,7 +92,7 @@ def _named_by_its_rule(eqn: Eqn, axis: str) -> Problem:
 
 def _batch(ordinary, axis, args, dims, *, call, rule, **params):
     if isinstance(rule, PlacedRule):
-        if any(axis.name in named_axes(eqn.params) for eqn in _naming(call)):
+        if names_axis(call, axis.name):
             return _vmapped(call, axis, args, dims)
         if any(d is not None for d in dims):
             rule = functools.partial(rule, over=axis.name)
@@ -110,7 +110,13 @@ def _vmapped(program: Jaxpr, axis, args, dims):
     return vmapped(*args), [0 if m else None for m in mapped]
 
 
-def _naming(program: Jaxpr) -> Iterator[Eqn]:
+def names_axis(program: Jaxpr, axis: AxisName) -> bool:
+    """Whether a program, or one nested in it, contains a collective over an axis."""
+    return any(axis in named_axes(eqn.params) for eqn in naming(program))
+
+
+def naming(program: Jaxpr) -> Iterator[Eqn]:
+    """The equations of a program, and of those nested in it, that name axes or dimensions."""
     return (e for e in all_equations(program) if "axes" in e.params or "axis_name" in e.params)
 
 

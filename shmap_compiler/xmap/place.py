@@ -2,12 +2,13 @@
 
 A collective over a logical axis becomes one over the axes that stand for it: its mesh axes, then
 the vmapped axis of the rest. The rules of `collectives/vmapped_axes.py` divide it in a part on the
-device and a collective over mesh axes. This walk only renames, with ten exceptions: a psum of a
+device and a collective over mesh axes. This walk only renames, with eleven exceptions: a psum of a
 product becomes a contraction; pmax and pmin over mesh axes propagate NaN; callbacks with effects
 run on one of the devices that compute the same; generators that draw batches from one key draw for
 each key; marks of types name mesh axes only; small jitted functions are inlined; derivative rules
 of the user's that name logical axes, which JAX traces only when it differentiates, are placed then;
-and so are rules for vmap when it vmaps, xmaps inside this one, and shard_maps.
+and so are rules for vmap when it vmaps, transposes when it transposes, xmaps inside this one, and
+shard_maps.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.graph.primitive import named_axes as graph_axes
 from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import names_any
-from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP, JITS
+from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP, JITS, LINEAR_CALL
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
 from shmap_compiler.replication.typed import typed_p
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
@@ -54,6 +55,7 @@ from shmap_compiler.xmap.contraction import contract_p
 from shmap_compiler.xmap.custom_rules import RULED, placed_call, rule_may_name_axes
 from shmap_compiler.xmap.inlining import inlined
 from shmap_compiler.xmap.placement import Placement
+from shmap_compiler.xmap.transposes import placed_linear_call
 
 Deferred = Callable[..., Sequence[AnyValue]]
 """A function that computes an equation in the scope in which the program is evaluated."""
@@ -189,6 +191,9 @@ class Placer(Rewriter):
         if name == CUSTOM_VMAP:
             rule = PlacedRule(eqn.params["rule"], self.who, self.placements, self.run)
             return [placed.replace(params={**placed.params, "rule": rule})]
+        if name == LINEAR_CALL:
+            sizes = tuple(self.sizes.items())
+            return [placed_linear_call(placed, self.who, sizes, self._vmaps, self.run)]
         return inlined(placed) if name in JITS else [placed]
 
     def _mesh_axes(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -208,7 +213,7 @@ class Placer(Rewriter):
             return True
         return any(
             (eqn.primitive.name in RULED and rule_may_name_axes(eqn))
-            or eqn.primitive.name == CUSTOM_VMAP
+            or eqn.primitive.name in (CUSTOM_VMAP, LINEAR_CALL)
             or (_has_axes(eqn) and not self.moved.keys().isdisjoint(named_axes(eqn.params)))
             for eqn in all_equations(graph.jaxpr)
         )

@@ -404,6 +404,66 @@ def test_rules_for_vmap_that_name_the_vmapped_axis_are_rejected(resources):
         f(X[0, 0])
 
 
+LINEAR = {
+    # By residuals: the function, its transpose, and whether residuals and operands have the axis.
+    "elementwise": (lambda r, v: r * v, lambda r, ct: r * ct, True, True),
+    "sum, of whole cotangents": (
+        lambda r, v: lax.psum(r * v, "i"),
+        lambda r, ct: r * ct,
+        True,
+        True,
+    ),
+    "sum, of shares": (
+        lambda r, v: lax.psum(r * v, "i"),
+        lambda r, ct: lax.psum(r * ct, "i"),
+        False,
+        True,
+    ),
+    "sum of what is equal": (
+        lambda r, v: lax.psum(r * v, "i"),
+        lambda r, ct: lax.psum(r * ct, "i"),
+        True,
+        False,
+    ),
+    "shares of what is equal": (
+        lambda r, v: r * v,
+        lambda r, ct: r * lax.psum(ct, "i"),
+        False,
+        False,
+    ),
+}
+
+
+@of_batches
+@pytest.mark.parametrize("case", LINEAR)
+def test_linear_calls(case, resources):
+    """JAX has no rule to vmap them, and traces their transposes when it transposes."""
+    function, transpose, residual_has_axis, operand_has_axis = LINEAR[case]
+
+    def fun(linear):
+        def values(x):
+            everywhere = lax.pmean(x, "i")
+            residual = lax.stop_gradient(jnp.cos(x if residual_has_axis else everywhere))
+            return linear(residual, jnp.sin(x if operand_has_axis else everywhere)) + x
+
+        return values
+
+    def linear(residual, operand):
+        return jax.custom_derivatives.linear_call(function, transpose, residual, operand)
+
+    f = xmap(fun(linear), ["i", "j"], ["i", "j"], axis_resources=resources, mesh=SMALL)
+    wanted = jax.vmap(jax.vmap(fun(function), axis_name="j"), axis_name="i")
+
+    def transformed(f):
+        def all_of_them(x):
+            return f(x), jax.grad(lambda x: (f(x) ** 2).sum())(x), jax.jvp(f, (x,), (x,))[1]
+
+        return jax.jit(all_of_them)(X[:4, 0, :4])
+
+    for found, right in zip(transformed(f), transformed(wanted), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
+
+
 def test_only_small_functions_are_inlined():
     @jax.jit
     def large(x):
