@@ -23,7 +23,6 @@ from ..ir.collective_ops import (
 )
 
 _MOST_NAMED = 8
-_DEPENDS_ON_GROUP_SIZE = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 
 
 def axis_index_diagnostics(op: ir.Operation, form: BodyForm) -> Iterator[str]:
@@ -57,10 +56,9 @@ def collective_diagnostics(
         if complaints:
             return
         good_groups.add(groups)
-    if name in _DEPENDS_ON_GROUP_SIZE:
-        axes = group_axes(op)
-        size = form.mesh.product(axes) if axes is not None else len(device_ids(op, GROUPS)[0])
-        yield from _size_complaints(op, name, size)
+    axes = group_axes(op)
+    size = form.mesh.product(axes) if axes is not None else len(device_ids(op, GROUPS)[0])
+    yield from size_diagnostics(op, size)
 
 
 def _group_complaints(op: ir.Operation, name: str, form: BodyForm) -> Iterator[str]:
@@ -134,7 +132,9 @@ def _crossing(what: str, devices: Sequence[int], form: BodyForm) -> Iterator[str
             )
 
 
-def _size_complaints(op: ir.Operation, name: str, group_size: int) -> Iterator[str]:
+def size_diagnostics(op: ir.Operation, group_size: int) -> Iterator[str]:
+    """What is wrong with a collective, because its groups have this number of devices."""
+    name = op.name.removeprefix("stablehlo.")
     if name == "all_to_all":
         count = ir.IntegerAttr(op.attributes["split_count"]).value
         if count != group_size:
@@ -142,7 +142,7 @@ def _size_complaints(op: ir.Operation, name: str, group_size: int) -> Iterator[s
                 f"all_to_all splits into {count} parts for a group of {group_size} devices; "
                 f"split_count must be {group_size}"
             )
-    else:
+    elif name in ("all_gather", "reduce_scatter"):
         for operand, result in zip(op.operands, op.results, strict=True):
             yield from _gather_or_scatter_complaint(op, name, operand.type, result.type, group_size)
 

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
+from shmap_passes.checks.collective_diagnostics import size_diagnostics
 from shmap_passes.ir.collective_ops import (
     GROUPS,
     RAGGED_ALL_TO_ALL,
@@ -46,6 +47,11 @@ def collective_step(op: ir.Operation, module: ReadModule, numbering: Numbering) 
         return Unsupported(place, *numbers, f"groups over {error}", fix)
     except _UnknownDevices as error:
         return not_on_mesh(op, str(error), numbering)
+    sizes = {len(group) for group in groups if group}
+    if wrong := [each for size in sizes for each in size_diagnostics(op, size)]:
+        needed = "a result of the size that its groups make"
+        fix = "shmap-opt --shmap-verify checks a whole module"
+        return Unsupported(place, *numbers, wrong[0], fix, needed)
     if any(value not in list(op.operands) for value in free_values([op])):
         found = "a reduction with a value from outside of its region, which XLA does not take"
         fix = "compute the value in the region"

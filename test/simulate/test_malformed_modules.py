@@ -132,6 +132,36 @@ def test_devices_and_axes_that_are_not_there(op, found):
     refused(text.replace("TYPE", "tensor<8x2xf32>"), found)
 
 
+BY_I = BY_AXIS.replace('"k"', '"i"')
+
+
+@pytest.mark.parametrize(
+    ("op", "result", "found"),
+    [
+        (
+            f'"stablehlo.all_to_all"(%x) <{{{ROWS.replace("2", "4")}{BY_I}}}>',
+            "8x2",
+            "all_to_all splits into 4 parts for a group of 2 devices",
+        ),
+        (
+            f'"stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64, {BY_I}}}>',
+            "32x2",
+            "8 per device makes 8 x 2 = 16, the result has 32",
+        ),
+    ],
+)
+def test_results_of_other_sizes_than_the_groups_make(op, result, found):
+    text = f"""
+    sdy.mesh @mesh = <["i"=2]>
+    func.func @main(%x: tensor<8x2xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}})
+        -> (tensor<{result}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}})
+        attributes {{sdy.manual_axes = #sdy<manual_axes{{"i"}}>}} {{
+      %0 = {op} : (tensor<8x2xf32>) -> tensor<{result}xf32>
+      return %0 : tensor<{result}xf32>
+    }}"""
+    refused(text, found)
+
+
 def test_groups_on_a_mesh_of_other_devices():
     groups = BY_AXIS.replace("@mesh", "@other")
     text = f"""
