@@ -43,8 +43,17 @@ from shmap_compiler.simulate.steps import (
 _TOKENS = frozenset({"stablehlo.after_all", "stablehlo.create_token"})
 _CONTROL = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
 _POSITIONS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
+_OUTSIDE = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "recv", "send"))
 _RANDOM = "stablehlo.rng_bit_generator"
-_ALWAYS_PLAYED = {*COMPUTED, *COLLECTIVES, *_TOKENS, *_POSITIONS, _RANDOM, "stablehlo.custom_call"}
+_ALWAYS_PLAYED = {
+    *COMPUTED,
+    *COLLECTIVES,
+    *_TOKENS,
+    *_POSITIONS,
+    *_OUTSIDE,
+    _RANDOM,
+    "stablehlo.custom_call",
+}
 
 
 @dataclass(frozen=True)
@@ -203,6 +212,10 @@ class _Compiler:
             is_partition = op.name == "stablehlo.partition_id"
             devices = [device if is_partition else 0 for device in range(self.module.mesh.size)]
             return [Position(place, *numbers, scalars(op, devices))]
+        if op.name in _OUTSIDE:
+            found = f"{op.name}, which has a value of type !stablehlo.token"
+            fix = "remove it, or run the program on devices: nothing outside of it is simulated"
+            return [Unsupported(place, *numbers, found, fix)]
         if op.name in _TOKENS:
             return [Computed(place, (), numbers[1], lambda: [np.empty(0)])]
         if op.name in CALLS:

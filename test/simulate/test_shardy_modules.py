@@ -281,3 +281,13 @@ def test_tokens_cannot_be_simulated():
         %r = stablehlo.negate %b : tensor<2xf32>"""
     with pytest.raises(SimulationError, match=r"a value of type !stablehlo\.token"):
         simulated(on_four_devices(sent), np.arange(8, dtype=np.float32))
+
+
+def test_what_a_program_feeds_out_cannot_be_simulated():
+    """Even if nothing waits for it."""
+    fed = """%t = stablehlo.create_token : !stablehlo.token
+        %u = "stablehlo.outfeed"(%b, %t) <{outfeed_config = ""}>
+            : (tensor<2xf32>, !stablehlo.token) -> !stablehlo.token
+        %r = stablehlo.negate %b : tensor<2xf32>"""
+    with pytest.raises(SimulationError, match=r"stablehlo\.outfeed at [^@]*run the program on dev"):
+        simulated(on_four_devices(fed), np.arange(8, dtype=np.float32))
