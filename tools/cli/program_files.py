@@ -180,6 +180,9 @@ def _import_module(name: str, text: str, needed: str) -> ModuleType:
         fix = "check the name" if name else "write the file before the colon"
         if os.path.exists(f"{name}.py"):
             fix = f"write {name}.py"
+        if text.endswith(".mlir"):
+            fix = "shmap simulate, compile and explain take modules"
+            raise _mistake(text, "a module of MLIR", fix, needed)
         raise _mistake(text, f"no module named {name!r}", fix, needed)
     return guarded(lambda: importlib.import_module(name), f"importing {name}", spec.origin)
 
