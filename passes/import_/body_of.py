@@ -12,14 +12,23 @@ from ..base import PassRefused, Violation
 from ..ir.body_form import MANUAL_AXES
 from ..ir.find_ops import find_ops
 from ..ir.inline_calls import callee, functions_of
+from ..ir.ops import replica_count
 
 
 def main_of(module: ModuleOp, what: str) -> func.FuncOp:
     """The entry of a module that is not in body form yet, which is @main from now on.
 
     Raises:
-      PassRefused: the module has no @main with one block, or it is in body form.
+      PassRefused: the module has no @main with one block, it is in body form, or it runs as more
+        than one replica.
     """
+    replicas = replica_count(module.operation)
+    if replicas > 1:
+        text = (
+            f"the module runs as {replicas} replicas, and body form describes the devices of one: "
+            "lower the program for partitions, with mhlo.num_replicas = 1"
+        )
+        raise PassRefused([Violation(module.operation.location, text)])
     name_entry(module)
     functions = functions_of(module)
     if "main" not in functions:

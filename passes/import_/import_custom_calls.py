@@ -22,8 +22,8 @@ numbered row-major in it. Hints in the region about automatic axes become those 
 positions, and what @main does with full arrays are as in
 shmap-import-manual-computation, and so is a module without @main.
 
-Needs:   @SPMDFullToShardShape or @SPMDShardToFullShape; the sharding of each full array, in V1 or
-         V2 form; blocks that divide the arrays; equal manual axes in all regions.
+Needs:   @SPMDFullToShardShape or @SPMDShardToFullShape; one replica; the sharding of each full
+         array, in V1 or V2 form; blocks that divide the arrays; equal manual axes in all regions.
 Leaves:  body form. Regions inside the region stay as they are. Lost are the names of axes and axes
          of size one, if the module does not hold them. What shmap-legalize-collectives makes of an
          all_to_all where some axes are automatic stays.

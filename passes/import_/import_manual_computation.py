@@ -25,8 +25,8 @@ in functions that @main calls are inlined. If there is no @main, the only public
 that make no axis manual and named computations are inlined, and what Shardy notes for itself is
 erased. Of a module that was exported from body form, the import is that body form.
 
-Needs:   a region at least; one mesh, without device ids, and equal manual axes for all regions; no
-         summands of an array where its sums are wanted; no effects outside of regions.
+Needs:   a region at least; one replica; one mesh, without device ids, and equal manual axes for all
+         regions; no summands of an array where its sums are wanted; no effects outside of regions.
 Leaves:  body form. Regions inside the region stay as they are. Lost are the names of meshes, and
          how the arrays of the caller were split if the regions want it otherwise.
 """

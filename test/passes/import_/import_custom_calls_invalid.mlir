@@ -95,3 +95,14 @@ module @blocks_among_full_arrays {
     return %2 : tensor<4xf32>
   }
 }
+
+// -----
+
+// expected-error @+1 {{the module runs as 2 replicas, and body form describes the devices of one}}
+module @replicas attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 2 : i32} {
+  func.func public @main(%x: tensor<8xf32>) -> tensor<2xf32> {
+    %0 = stablehlo.custom_call @Sharding(%x) {mhlo.sharding = "{devices=[4]<=[4]}"} : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : (tensor<8xf32>) -> tensor<2xf32>
+    return %1 : tensor<2xf32>
+  }
+}

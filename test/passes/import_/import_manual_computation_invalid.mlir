@@ -427,3 +427,15 @@ module @a_result_that_is_a_tuple_of_constants {
     return %0, %t : tensor<8xf32>, tuple<tensor<f32>>
   }
 }
+
+// -----
+
+// expected-error @+1 {{the module runs as 2 replicas, and body form describes the devices of one}}
+module @replicas attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 2 : i32} {
+  func.func public @main(%x: tensor<8xf32>) -> tensor<2xf32> {
+    %0 = sdy.manual_computation(%x) in_shardings=[<mesh<["i"=4]>, [{"i"}]>] out_shardings=[<mesh<["i"=4]>, [{}]>] manual_axes={"i"} (%b: tensor<2xf32>) {
+      sdy.return %b : tensor<2xf32>
+    } : (tensor<8xf32>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
