@@ -28,10 +28,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
+from ..analysis.per_device_constants import evaluate
 from ..analysis.provenance import described, origin
 from ..analysis.replication import Varying, infer
 from ..base import Pass, PassRefused, Violation
@@ -47,6 +49,7 @@ from ..ir.collective_ops import (
     short_name,
 )
 from ..ir.inline_calls import callee, functions_of
+from ..ir.mesh import MOST_LISTED
 from ..ir.ops import terminator
 from ..ir.types import Value
 from ..ir.unverified import manual_axes
@@ -134,10 +137,25 @@ class _Checker:
             decides = op.operands[0]
         else:
             return around
-        axes = tuple(axis for axis in self.varying.of(decides) if axis in around.region)
+        axes = tuple(axis for axis in self._axes_of(decides) if axis in around.region)
         if not axes:
             return around
         return replace(around, controls=(*around.controls, _Control(op, decides, axes)))
+
+    def _axes_of(self, decides: Value) -> tuple[str, ...]:
+        """The axes along which a value may vary: exactly, if it is known on every device.
+
+        In regions inside of regions, positions are arithmetic on `partition_id`.
+        """
+        axes, mesh = self.varying.of(decides), self.form.mesh
+        if not axes or mesh.size > MOST_LISTED:
+            return axes
+        known = evaluate(decides, mesh, {})
+        if known is None:
+            return axes
+        return tuple(
+            axis for k, axis in enumerate(mesh.names) if np.any(known != np.take(known, [0], k))
+        )
 
     def _collective(self, op: ir.Operation, around: _Around) -> Iterator[Violation]:
         synchronized = self._synchronized(op, around) if around.controls else ()

@@ -196,3 +196,33 @@ module @an_axis_that_is_manual_around_a_nested_region {
     return %0 : tensor<2xf32>
   }
 }
+
+// -----
+
+module @position_along_the_axis {
+  sdy.mesh @mesh = <["i"=2, "k"=2]>
+  func.func public @main(%x: tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) -> (tensor<2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{}]>] out_shardings=[<@mesh, [{}]>] manual_axes={"k"} (%y: tensor<2xf32>) {
+      %two = stablehlo.constant dense<2> : tensor<ui32>
+      %zero = stablehlo.constant dense<0> : tensor<ui32>
+      // expected-note @+1 {{the predicate varies along "k" since this partition_id}}
+      %p = stablehlo.partition_id : tensor<ui32>
+      %q = stablehlo.remainder %p, %two : tensor<ui32>
+      %c = stablehlo.compare GT, %q, %zero : (tensor<ui32>, tensor<ui32>) -> tensor<i1>
+      // expected-note @+1 {{the if is here}}
+      %1 = "stablehlo.if"(%c) ({
+        // expected-error @+1 {{all_reduce over "k" is inside of an if whose predicate varies along "k"}}
+        %2 = "stablehlo.all_reduce"(%y) <{replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+        }) : (tensor<2xf32>) -> tensor<2xf32>
+        stablehlo.return %2 : tensor<2xf32>
+      }, {
+        stablehlo.return %y : tensor<2xf32>
+      }) : (tensor<i1>) -> tensor<2xf32>
+      sdy.return %1 : tensor<2xf32>
+    } : (tensor<2xf32>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
