@@ -55,9 +55,12 @@ def memoized(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, 
         if found is None or kwargs:
             return function(*args, **kwargs)
         memory, key = found[1], (function, args)
-        if key not in memory:
-            memory[key] = function(*args, **kwargs)
-        return memory[key]
+        try:  # hashes the key once
+            return memory[key]
+        except KeyError:
+            pass
+        result = memory[key] = function(*args, **kwargs)
+        return result
 
     return read
 

@@ -94,9 +94,16 @@ class Form:
 
 def write(op: ir.Operation, form: Form) -> None:
     """Writes the form on an operation, in place of one that it had."""
-    with op.context:
+    attribute = _attribute(form, op.context)
+    op.attributes[FORM] = attribute
+    remember(_form, (attribute,), form)
+
+
+@memoized  # a program has few forms
+def _attribute(form: Form, context: ir.Context) -> ir.DictAttr:
+    with context:
         shared = {"shared": ir.BoolAttr.get(True)} if form.shared else {}
-        attribute = ir.DictAttr.get(
+        return ir.DictAttr.get(
             {
                 **shared,
                 "name": ir.StringAttr.get(form.name),
@@ -111,8 +118,6 @@ def write(op: ir.Operation, form: Form) -> None:
                 "ordered": ir.BoolAttr.get(form.ordered),
             }
         )
-    op.attributes[FORM] = attribute
-    remember(_form, (attribute,), form)
 
 
 def read(op: ir.Operation, names: Collection[FormName] = get_args(FormName)) -> Form | None:

@@ -95,12 +95,16 @@ def _of_collectives(
         choice.site: choice for family in families(loops) for choice in decide.together(family)
     }
     # What is in a site that is rewritten as a whole stays as it is.
+    rewritten = [site for site, choice in chosen.items() if choice.form is not None]
     for site in sorted(sites, key=_is_part):
-        reason = _part_of([s for s, choice in chosen.items() if choice.form is not None], site)
+        reason = _part_of(rewritten, site) if rewritten else ""
         if reason:
+            rewritten = [each for each in rewritten if each != site]
             chosen[site] = Choice(site, None, Plan(None, reason=reason))
         elif site not in chosen and site.pattern not in WHOLES:
             chosen[site] = decide.alone(site)
+            if chosen[site].form is not None and site.pattern in _WITH_PARTS:
+                rewritten.append(site)
     flows = dataflows(module)
     lives = Lives(flows)
     if not is_forced:
@@ -204,14 +208,17 @@ def _kind(choice: Choice) -> Hashable:
     return (choice.form, site.pattern, site.shapes, site.axes, site.element, site.location.attr)
 
 
+_WITH_PARTS = ("gathering-loop", "gather-scatter", "exchange-block")
+"""Patterns of sites that may hold others."""
+
+
 def _is_part(site: Site) -> int:
     """Orders sites: loops, blocks, and what can be in them."""
-    wholes = ["gathering-loop", "gather-scatter", "exchange-block", site.pattern]
-    return wholes.index(site.pattern)
+    return [*_WITH_PARTS, site.pattern].index(site.pattern)
 
 
 def _part_of(rewritten: Sequence[Site], site: Site) -> str:
-    """Why a site stays as it is, if it is in one that is rewritten."""
+    """Why a site stays as it is, if it is in one of some that are rewritten as a whole."""
     loops = [other for other in rewritten if other.pattern == "gathering-loop"]
     around = {*_around(site.op)} if site.pattern == "gathering-loop" else set[ir.Operation]()
     if any(site.op in other.collectives or other.op in around for other in loops):

@@ -241,6 +241,7 @@ def _form(site: Site, plan: Plan, machine: Machine | None) -> Form | None:
     )
 
 
+@memoized  # several rules ask for it
 def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
     return Work(
         pattern=site.pattern,

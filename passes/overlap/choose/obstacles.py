@@ -5,19 +5,16 @@ The passes that rewrite ask the same, and leave what has an obstacle as it is.
 
 from __future__ import annotations
 
-from jaxlib.mlir import ir
-
 from ...ir.body_form import BodyForm
-from ...ir.collective_ops import REDUCE_SCATTER
 from ...ir.types import shape_of
-from ..find.gathers import gathers
-from ..find.scatters import scattered_products, summed_products
+from ..find.gathers import Gather
+from ..find.scatters import ScatteredProducts, SummedProducts
 from ..form import Form
 from ..rewrite.rings import can_go_round, is_small_enough
 from ..rewrite.scatter_chunks import can_sum_in_chunks
 from ..rewrite.scatter_ring import can_scatter_by_ring
 from .gather_sites import columns_of
-from .site import SUMS, Site
+from .site import Site
 
 _ROUND = ("ring", "partial-sums", "row-chunks")
 _OF_CUT = ("rows", "chunks", "stages", "summed-chunks")
@@ -41,23 +38,10 @@ def _is_cut(site: Site, form: Form, body: BodyForm) -> bool:
     """Whether there are as many equal pieces as a form has."""
     if form.name in _OF_CUT:
         return form.chunks(site.cut) > 0
-    if site.pattern == "gather-contraction":
-        return all(
-            (dimension := columns_of(each)) is not None
-            and form.chunks(shape_of(each.op.operands[0])[dimension]) > 0
-            for each in gathers([site.op], body)
-        )
-    if site.pattern in SUMS:
-        return _can_be_summed(site.op, form, body)
-    return True
-
-
-def _can_be_summed(op: ir.Operation, form: Form, body: BodyForm) -> bool:
-    if op.name != REDUCE_SCATTER:
-        return all(can_sum_in_chunks(each, form) for each in summed_products([op], body))
-    return all(
-        can_scatter_by_ring(each, body, form)
-        if form.name == "partial-sums"
-        else can_sum_in_chunks(each, form)
-        for each in scattered_products([op], body)
-    )
+    found = site.found
+    if isinstance(found, Gather) and site.pattern == "gather-contraction":
+        dimension = columns_of(found)
+        return dimension is not None and form.chunks(shape_of(found.op.operands[0])[dimension]) > 0
+    if isinstance(found, ScatteredProducts) and form.name == "partial-sums":
+        return can_scatter_by_ring(found, body, form)
+    return not isinstance(found, SummedProducts) or can_sum_in_chunks(found, form)

@@ -10,7 +10,9 @@ from jaxlib.mlir import ir
 from ...cost.work import ProductShape, Stages
 from ...ir.instructions import has_instructions
 from ...ir.ops import walk
+from ..find.gathers import Gather
 from ..find.row_sources import Source
+from ..find.scatters import SummedProducts
 
 Pattern = Literal[
     "gather-product",
@@ -65,6 +67,7 @@ class Site:
       collectives: those of a loop that run beside other steps if it is unrolled; those of a block.
       readers: the loops that read what the steps of a loop store for them.
       segments, stages, added, heads, queries, masks: see `Work`.
+      found: of a gather, or of a sum, what the passes rewrite.
     """
 
     pattern: Pattern
@@ -93,6 +96,7 @@ class Site:
     heads: int = 0
     queries: int = 0
     masks: int = 0
+    found: Gather | SummedProducts | None = None
 
     @property
     def has_instructions(self) -> bool:

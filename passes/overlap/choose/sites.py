@@ -26,12 +26,12 @@ from ...ir.types import element_bytes, shape_of
 from ..find.blocks import scattered_blocks
 from ..find.exchange_blocks import exchange_blocks_of
 from ..find.exchanges import ALL_TO_ALL, exchanges_of
-from ..find.gathers import gathers
+from ..find.gathers import Gather, gathers
 from ..find.loops import WHILE, copied_bytes, gathering_loops, readers, stacks
 from ..find.row_blocks import row_blocks_of
 from ..find.row_sources import Source, source_of_all
 from ..find.row_sums import REDUCE
-from ..find.scatters import scattered_products, summed_products
+from ..find.scatters import SummedProducts, scattered_products, summed_products
 from ..find.sequence_blocks import sequence_blocks_of
 from ..rewrite.row_rounds import Round, rounds_of
 from ..rewrite.scatter_chunks import free_dimensions, whole_operands
@@ -287,5 +287,6 @@ def _site(
         source=source,
         segments=segments,
         stages=stages,
+        found=found if isinstance(found, Gather | SummedProducts) else None,
         **sizes,
     )

@@ -143,11 +143,10 @@ class _Site:
     values: dict[Value, int] = field(default_factory=dict)
 
     def operation(self, op: ir.Operation) -> Hashable:
-        attributes = op.attributes
         return (
             op.name,
             *map(self._operand, op.operands),
-            *((name, attributes[name]) for name in attributes),
+            *op.attributes.items(),
             *(self._new(result) for result in op.results),
             *(self._block(block) for region in op.regions for block in region),
             op.location.attr,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -42,11 +42,13 @@ class Plan:
           name: of a function, if equal sites share one.
           build: builds, in a form, what takes the place of `outs`.
         """
-        values = shared(name, (self.gather, *self.ops), self.outs, form, build)
+        ops = (self.gather, *self.ops)
+        values = shared(name, ops, self.outs, form, build)
+        inside = {*ops}
         for old, new in zip(self.outs, values, strict=True):
-            old.replace_all_uses_except(new, _users_in(old, {self.gather, *self.ops}))
-        for op in (*reversed(self.ops), self.gather):
-            if not any(use for result in op.results for use in result.uses):
+            old.replace_all_uses_except(new, [*users_of(old) & inside])
+        for op in reversed(ops):
+            if not any(next(iter(result.uses), None) for result in op.results):
                 op.erase()
 
 
@@ -59,7 +61,8 @@ def plan(gather: Gather, operands: Sequence[GatheredOperand], cut: Cut) -> Plan 
       operands: the products that are computed in pieces.
       cut: that of the gather's result.
     """
-    operands = _together(gather, operands, cut)
+    if len(operands) > 1:
+        operands = _together(gather, operands, cut)
     for count in range(len(operands), 0, -1):
         for with_consumers in (True, False):
             found = plan_of_all(gather, operands[:count], cut, with_consumers)
@@ -99,9 +102,11 @@ def plan_of_all(
     outs = tuple(value for value in values if users[value])
     block = gather.op.block
     before = _first({_in_block(user, block) for value in outs for user in users[value]})
-    if before is None or not all(_is_there(op, inside, before) for op in ops):
+    if before is None or not all(_is_there(op, cuts, before) for op in ops):
         return None
-    return Plan(gather.op, tuple(_in_order(ops)), cuts, outs, before)
+    if len(operands) > 1:
+        ops = _in_order(ops)
+    return Plan(gather.op, tuple(ops), cuts, outs, before)
 
 
 def _together(
@@ -192,12 +197,12 @@ def _agree(op: ir.Operation, cuts: dict[Value, Cut]) -> bool:
     )
 
 
-def _is_there(op: ir.Operation, inside: set[ir.Operation], before: ir.Operation) -> bool:
+def _is_there(op: ir.Operation, inside: Container[Value], before: ir.Operation) -> bool:
     """Whether the operands of `op` from outside are computed before `before`."""
-    sources = [source for operand in op.operands if (source := defining_op(operand)) is not None]
+    outside = [operand for operand in op.operands if operand not in inside]
+    sources = [source for operand in outside if (source := defining_op(operand)) is not None]
     return all(
-        source in inside or source.block != before.block or source.is_before_in_block(before)
-        for source in sources
+        source.block != before.block or source.is_before_in_block(before) for source in sources
     )
 
 
@@ -218,7 +223,3 @@ def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation:
     while op.block != block:
         op = op.block.owner.operation
     return op
-
-
-def _users_in(value: Value, ops: set[ir.Operation]) -> list[ir.Operation]:
-    return [use.owner.operation for use in value.uses if use.owner.operation in ops]
