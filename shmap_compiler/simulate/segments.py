@@ -9,10 +9,11 @@ from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
-from shmap_passes.ir.ops import defining_op, replace_operands, walk
+from shmap_passes.ir.ops import replace_operands, walk
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.untyped import AnyValue, Unchecked
+from shmap_compiler.simulate.as_xla import compute_as_xla
 from shmap_compiler.simulate.element_types import (
     ElementType,
     UnknownElementType,
@@ -72,8 +73,7 @@ def _finished(
 ) -> Segment:
     """The segment of a module, which computes what XLA does where the interpreter does not."""
     _protect_operands(module)
-    _compare_bits(module)
-    _define_division(module)
+    compute_as_xla(module)
     return Segment(next(_numbers), _bytecode(module), inputs, outputs)
 
 
@@ -87,75 +87,6 @@ def _protect_operands(module: ir.Module) -> None:
             with ir.InsertionPoint(op), op.location:
                 copy = stablehlo.slice(operand, [0] * len(shape), shape, [1] * len(shape))
             op.operands[number] = copy
-
-
-def _compare_bits(module: ir.Module) -> None:
-    """Orders floats totally, NaNs included, where a comparison asks for it.
-
-    The interpreter compares them as IEEE 754 numbers. The bits of a float, those of a negative one
-    but for the sign reversed, are ordered as signed integers (IEEE 754-2019, 5.10).
-    """
-    for op in [each for each in walk(module.operation) if each.name == "stablehlo.compare"]:
-        attribute = op.attributes.get("compare_type")
-        if attribute is None or "TOTALORDER" not in str(attribute):
-            continue
-        with ir.InsertionPoint(op), op.location:
-            ordered = [_ordered_bits(value) for value in op.operands]
-        for number, value in enumerate(ordered):
-            op.operands[number] = value
-        op.attributes["compare_type"] = stablehlo.ComparisonTypeAttr.get("SIGNED")
-
-
-def _define_division(module: ir.Module) -> None:
-    """Has integers divided as XLA does where StableHLO leaves it open, and the interpreter dies.
-
-    A quotient by zero has all bits set, and the remainder is the dividend. The smallest integer
-    divided by -1 is itself, and the remainder is zero.
-    """
-    for op in [each for each in walk(module.operation) if each.name in _DIVISIONS]:
-        dividend, divisor = op.operands
-        tensor = ir.RankedTensorType(dividend.type)
-        if not isinstance(tensor.element_type, ir.IntegerType):
-            continue
-        integer = tensor.element_type
-        with ir.InsertionPoint(op), op.location:
-            by_zero = undefined = _is_equal(divisor, _splat(tensor, 0))
-            if not integer.is_unsigned:
-                smallest = _is_equal(dividend, _splat(tensor, -(1 << integer.width - 1)))
-                by_minus_one = _is_equal(divisor, _splat(tensor, -1))
-                undefined = stablehlo.or_(by_zero, stablehlo.and_(smallest, by_minus_one))
-            op.operands[1] = stablehlo.select(undefined, _splat(tensor, 1), divisor)
-            largest = (1 << integer.width) - 1 if integer.is_unsigned else -1
-            instead = _splat(tensor, largest) if op.name == _DIVISIONS[0] else dividend
-        with ir.InsertionPoint.after(op), op.location:
-            result = stablehlo.select(by_zero, instead, op.results[0])
-        op.results[0].replace_all_uses_except(result, [defining_op(result)])
-
-
-_DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
-
-
-def _is_equal(left: Value, right: Value) -> Value:
-    return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get("EQ"))
-
-
-def _ordered_bits(value: Value) -> Value:
-    """Signed integers in the order of floats."""
-    tensor = ir.RankedTensorType(value.type)
-    width = ir.FloatType(tensor.element_type).width
-    type_ = ir.RankedTensorType.get(tensor.shape, ir.IntegerType.get_signless(width))
-    bits = stablehlo.bitcast_convert(type_, value)
-    sign = _splat(type_, width - 1)
-    all_but_sign = _splat(type_, (1 << width - 1) - 1)
-    flipped = stablehlo.and_(stablehlo.shift_right_arithmetic(bits, sign), all_but_sign)
-    return stablehlo.xor(bits, flipped)
-
-
-def _splat(type_: ir.RankedTensorType, value: int) -> Value:
-    # IntegerAttr takes 64 signed bits: a larger number is passed as the negative one of its bits.
-    bits = value if value < 1 << 63 else value - (1 << 64)
-    attribute = ir.IntegerAttr.get(type_.element_type, bits)
-    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
 
 
 def elementwise(op: ir.Operation, type_: ir.Type, functions: Mapping[str, func.FuncOp]) -> Segment:

@@ -380,6 +380,21 @@ def test_integers_are_divided_as_xla_divides_them(dtype):
             np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
+def test_complex_numbers_to_the_power_of_zero_are_one():
+    bases = np.array([0, 2j, np.inf, complex(np.nan, 1)], np.complex64)
+    lowered = jax.jit(lax.pow).lower(bases, np.zeros_like(bases))
+    found = simulate_module(with_lines(lowered), [bases, np.zeros_like(bases)]).results[0]
+    np.testing.assert_array_equal(found, np.ones(4))
+
+
+@pytest.mark.parametrize("mantissa", [0, 3])
+def test_nan_is_not_rounded_to_infinity(mantissa):
+    values = np.array([np.nan, 1.5, -np.inf], np.float32)
+    lowered = jax.jit(lambda x: lax.reduce_precision(x, 5, mantissa)).lower(values)
+    found = simulate_module(with_lines(lowered), [values]).results[0]
+    np.testing.assert_array_equal(found, [np.nan, 1.5 if mantissa else 2, -np.inf])
+
+
 def test_transforms_of_empty_dimensions_are_empty():
     transform = on_mesh(lambda b: jnp.fft.fft(b, axis=1), in_specs=P("i"), out_specs=P("i"))
     assert transform.lower(x[:, :0]).simulate(x[:, :0]).results.shape == (8, 0)
