@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy, stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 from shmap_passes.files.parse import parse
@@ -27,12 +27,12 @@ from shmap_passes.ir.collective_ops import (
     device_ids,
     group_axes,
 )
-from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.ops import partition_count, walk
 from shmap_passes.ir.shardy_notes import erase_shardy_notes
 
+from shmap_compiler.simulate.chlo import write_in_stablehlo
 from shmap_compiler.simulate.segments import CALLS, callee_name
 from shmap_compiler.simulate.shardy_sums import resolve_shardy_collectives
 
@@ -92,9 +92,7 @@ def read_module(
     with context, ir.Location.unknown():
         parsed = parse(text, context)
         _name_lines(parsed.operation, name)
-        register_mlir_passes()
-        legalize = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
-        passmanager.PassManager.parse(legalize).run(parsed.operation)
+        write_in_stablehlo(parsed)
         module = parsed.operation.opview
         assert isinstance(module, ModuleOp), "Module.parse returns modules only"
         name_entry(module)

@@ -395,6 +395,15 @@ def test_nan_is_not_rounded_to_infinity(mantissa):
     np.testing.assert_array_equal(found, [np.nan, 1.5 if mantissa else 2, -np.inf])
 
 
+@pytest.mark.parametrize("function", [lax.erf, lax.erf_inv])
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+def test_special_functions_of_float8(function, dtype):
+    values = jnp.array([0.5, -0.25, 0.75, 0], dtype)
+    lowered = jax.jit(function).lower(values)
+    found = simulate_module(with_lines(lowered), [values]).results[0]
+    np.testing.assert_array_equal(found, np.asarray(lowered.compile()(values)))
+
+
 def test_transforms_of_empty_dimensions_are_empty():
     transform = on_mesh(lambda b: jnp.fft.fft(b, axis=1), in_specs=P("i"), out_specs=P("i"))
     assert transform.lower(x[:, :0]).simulate(x[:, :0]).results.shape == (8, 0)
