@@ -228,6 +228,8 @@ class _Reader:
         if value is None:
             return None
         kind = type(value)
+        if kind is str:
+            self._names.add(value)  # `hasattr` may look for it
         if kind in _SCALARS:
             return kind, key(value)
         if kind in _CONTAINERS:

@@ -551,6 +551,21 @@ def read_through_parameters():
         lambda b: first_of(Optional) * b if hasattr(Optional, "factors") else b,
         set_if_there,
     )
+    names, flags = ("has_two", "has_three", "has_five"), type("Flags", (), {})
+
+    def set_flag(factor):
+        for name, number in zip(names, (2.0, 3.0, 5.0), strict=True):
+            if factor == number:
+                setattr(flags, name, ())
+            elif name in vars(flags):
+                delattr(flags, name)
+
+    def by_flags(block):
+        return (
+            block * ([2.0, 3.0, 5.0, 1.0][[*(hasattr(flags, n) for n in names), True].index(True)])
+        )
+
+    yield "hasattr of names in a tuple", by_flags, set_flag
 
 
 def first_of(holder):
