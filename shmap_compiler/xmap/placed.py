@@ -41,7 +41,6 @@ def placed(program: NamedJaxpr, outer: Placer | None = None) -> Flat:
             axis_names=new,
             in_specs=flat_specs[0],
             out_specs=flat_specs[1],
-            check_vma=outer is None,
         )
     return on_parts(fun, program, held) if held else fun
 

@@ -133,6 +133,35 @@ def test_in_another_xmap_whose_values_it_closes_over(outer):
     assert_close(second, np.broadcast_to(4 * y.sum(0), x.shape))
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ({}, {}),
+        ({}, {"k": "y"}),
+        ({}, {"k": ("y", "x")}),
+        ({"i": "x"}, {}),
+        ({"i": "x"}, {"k": "y"}),
+    ],
+)
+def test_backward_rules_in_another_xmap_take_whole_cotangents(outer, inner):
+    """As in one that is not nested: the result of a psum has the same cotangent everywhere."""
+
+    @jax.custom_vjp
+    def total(x):
+        return lax.psum(2 * x, ("i", "k"))
+
+    total.defvjp(lambda x: (total(x), None), lambda _, ct: (2 * ct,))
+
+    def fun(x):
+        f = xmap(lambda w, x: total(w * x), (["k"], []), [], axis_resources=inner, mesh=SQUARE)
+        return f(jnp.arange(8.0), x)
+
+    f = xmap(fun, ["i"], ["i"], axis_resources=outer, mesh=SQUARE)
+    gradient = jax.jit(jax.grad(lambda x: (f(x) ** 2).sum()))(X[:, 0])
+    wanted = jax.grad(lambda x: 16 * (56 * x.sum()) ** 2)(X[:, 0])
+    assert_close(gradient, wanted)
+
+
 def test_shadowed_names_and_derivatives_of_inner_mesh_axes_are_rejected():
     def same(x):
         return xmap(lambda y: y, ["i", ...], ["i", ...])(x)
