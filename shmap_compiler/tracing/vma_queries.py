@@ -210,8 +210,16 @@ def _reached_or_held(value: object) -> Iterator[Unchecked]:
         yield from itertools.islice(value.values(), _MOST_HELD)
     elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         yield from itertools.islice(value, _MOST_HELD)
-    elif not isinstance(value, (type, ModuleType)):
+    elif not (isinstance(value, (type, ModuleType)) or _is_ours(value)):
         yield from itertools.islice(getattr(value, "__dict__", {}).values(), _MOST_HELD)
+
+
+def _is_ours(value: object) -> bool:
+    """Whether a value is of a class of this package, whose `__wrapped__` is all that may run.
+
+    A function that was mapped has what was made of it in such an attribute.
+    """
+    return type(value).__module__.partition(".")[0] == "shmap_compiler"
 
 
 def _reached_at_once(value: object) -> Iterator[Unchecked]:

@@ -632,6 +632,19 @@ def test_a_derivative_of_a_cast_in_a_static_argument():
         np.testing.assert_array_equal(found, np.full(3, 4))
 
 
+def test_what_was_made_of_a_function_does_not_ask():
+    """It is kept as an attribute of the function."""
+
+    def total(x):
+        return lax.psum(x, "i")
+
+    mapped = shard_map(total, mesh=MESH, in_specs=P("i"), out_specs=P())
+    text = mapped.lower(X).as_text()
+    assert not asks(total)
+    jax.clear_caches()
+    assert mapped.lower(X).as_text() == text
+
+
 def test_who_closes_over_what_does_not_exist_yet():
     def fun():
         return later
