@@ -47,6 +47,7 @@ from shmap_compiler.base.untyped import (
     Unchecked,
     Wrapped,
 )
+from shmap_compiler.jaxprs.building import is_dropped
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter, named
@@ -197,7 +198,20 @@ class _Erasing(_Untyping):
             return [
                 call.replace(invars=invars, outvars=[self.variable(v, names) for v in call.outvars])
             ]
-        return super().equation(eqn, names)
+        equations = super().equation(eqn, names)
+        if eqn.primitive.name == _GATHER_TO_EQUAL and not is_dropped(eqn.outvars[0]):
+            return [*equations, self.marked(eqn, names)]
+        return equations
+
+    def marked(self, eqn: Eqn, names: Names) -> Eqn:
+        """A mark of the type of a result, of which the equation without types does not show it."""
+        (out,) = eqn.outvars
+        made = named(out, names)
+        names[out] = jex_core.Var(made.aval)
+        types = type_parameters(_own_cotangent_axes(out.aval), {*self.axes} - self.untracked)
+        return jex_core.new_jaxpr_eqn(
+            [made], [names[out]], typed_p, types, set(), eqn.source_info, eqn.ctx
+        )
 
     def fields(self, eqn: Eqn) -> dict[str, Parameter]:
         if eqn.primitive.name == "shard_map" and "graph" not in eqn.params:
@@ -260,6 +274,9 @@ class _Erasing(_Untyping):
 
 _CAST = "pvary"
 """JAX's primitive that casts a value to a varying type."""
+
+_GATHER_TO_EQUAL = "all_gather_invariant"
+"""That of an all_gather whose result is of a type that does not vary."""
 
 
 def _own_cotangent_axes(aval: Aval) -> frozenset[str]:

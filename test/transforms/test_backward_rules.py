@@ -262,6 +262,16 @@ def test_shares_that_a_rule_returns_are_summed():
         np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
 
 
+def test_an_operand_that_is_gathered_to_equal_values():
+    """Its type says that it is equal on all devices, and so the rule sums."""
+
+    def body(w, x):
+        gathered = lax.all_gather(jnp.sin(x), "i", to="invarying").sum((0, 1))
+        return total(product_rule(jnp.tanh(gathered) + w, x))
+
+    same_as_jax(body)
+
+
 def test_an_operand_that_is_equal_for_another_reason_than_its_type():
     """`all_gather` gives equal values, which JAX's types take for each device's own."""
 
