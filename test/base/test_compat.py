@@ -175,6 +175,26 @@ def test_is_defined_in_jax():
     assert not jax_compat.is_defined_in_jax(jax.make_jaxpr(lambda x: x)(1.0))
 
 
+def test_defining_file():
+    assert jax_compat.defining_file(jax.make_jaxpr(lambda x: x)(1.0)) == __file__
+
+
+def test_saved_operands():
+    @jax.custom_vjp
+    def product(x, y):
+        return x * y
+
+    product.defvjp(lambda x, y: (x * y, (y, jnp.sin(x))), lambda kept, ct: (ct, ct))
+    (call,) = jax.make_jaxpr(product)(1.0, 2.0).eqns
+
+    def forward():
+        call.params["fwd_jaxpr_thunk"].call_wrapped(True, True)
+        return ()
+
+    jax.make_jaxpr(forward)()
+    assert jax_compat.saved_operands(call) == [1, None]
+
+
 def test_is_closed():
     assert jax_compat.is_closed(SIN)
     (call,) = jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns
