@@ -19,7 +19,17 @@ from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
 from shmap_compiler.base.jax_compat import close_jaxpr, in_memory_space, open_jaxpr, replace_jaxpr
-from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Function, Jaxpr
+from shmap_compiler.base.untyped import (
+    AnyValue,
+    Atom,
+    Aval,
+    Eqn,
+    Function,
+    Jaxpr,
+    Parameter,
+    Trace,
+    Unchecked,
+)
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.rewriting import Names, copy_equations, named
 from shmap_compiler.transforms.split import Split, save_everything, split
@@ -105,7 +115,7 @@ def _split_cond(
     return known_eqn, staged_eqn, unknown_out, staged_out, [*missing([True, *reads]), *residuals]
 
 
-def _hoist(trace: Any, *tracers: Any, **params: Any) -> list[AnyValue]:
+def _hoist(trace: Trace, *tracers: Unchecked, **params: Parameter) -> list[AnyValue]:
     """Splits a `cond` for JAX's rule of a loop, which computes before it what no step changes.
 
     If the rest is split again, as in a loop around the loop, its branches share nothing.
@@ -135,7 +145,7 @@ def _hoist(trace: Any, *tracers: Any, **params: Any) -> list[AnyValue]:
 
 
 def _dce(
-    used_out: Sequence[bool], *version_dependent_and_eqn: Any
+    used_out: Sequence[bool], *version_dependent_and_eqn: Unchecked
 ) -> tuple[list[bool], Eqn | None]:
     *version_dependent, eqn = version_dependent_and_eqn
     whole = _with_branches(eqn.params["eqn"], eqn.params["branches"], eqn.invars, eqn.outvars)
