@@ -13,8 +13,15 @@ IS_OF_THIS_RELEASE = any(f"Measured with {RELEASE};" in line for line in PAGE)
 FREE = 256
 
 
+# With `check_vma=False`, JAX 0.10 gets a wrong gradient of it, and JAX 0.12 another traffic.
+OTHER_IN_JAX = ('all_gather(to="invarying") of the result',)
+
+
 def bytes_sent_only(line):
-    return re.sub(r"\d+ \+ \d+, (\d+ B), \d+ x, \d+ B", r"\1", line)
+    line = re.sub(r"\d+ \+ \d+, (\d+ B), \d+ x, \d+ B", r"\1", line)
+    if line.startswith(tuple(f"| {name} |" for name in OTHER_IN_JAX)):
+        line = line.rpartition(" | ")[0]
+    return line
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
