@@ -206,12 +206,10 @@ class _Erasing(_Untyping):
     def marked(self, eqn: Eqn, names: Names) -> Eqn:
         """A mark of the type of a result, of which the equation without types does not show it."""
         (out,) = eqn.outvars
-        made = named(out, names)
-        names[out] = jex_core.Var(made.aval)
-        types = type_parameters(_own_cotangent_axes(out.aval), {*self.axes} - self.untracked)
-        return jex_core.new_jaxpr_eqn(
-            [made], [names[out]], typed_p, types, set(), eqn.source_info, eqn.ctx
-        )
+        tracked = {*self.axes} - self.untracked
+        mark = _mark(named(out, names), _own_cotangent_axes(out.aval), tracked)
+        (names[out],) = mark.outvars
+        return mark.replace(source_info=eqn.source_info, ctx=eqn.ctx)
 
     def fields(self, eqn: Eqn) -> dict[str, Parameter]:
         if eqn.primitive.name == "shard_map" and "graph" not in eqn.params:
@@ -295,14 +293,17 @@ def _with_types_of_results(
     """
     inner = open_jaxpr(jaxpr)
     marks = [
-        jex_core.new_jaxpr_eqn(
-            [atom], [jex_core.Var(atom.aval)], typed_p, type_parameters(varying, tracked), set()
-        )
-        for atom, varying in zip(inner.outvars, axes, strict=True)
+        _mark(atom, varying, tracked) for atom, varying in zip(inner.outvars, axes, strict=True)
     ]
     return replace_jaxpr(
         jaxpr, eqns=[*inner.eqns, *marks], outvars=[mark.outvars[0] for mark in marks]
     )
+
+
+def _mark(atom: Atom, axes: Iterable[str], tracked: Iterable[str]) -> Eqn:
+    """The equation that gives a value a type."""
+    types = type_parameters(axes, tracked)
+    return jex_core.new_jaxpr_eqn([atom], [jex_core.Var(atom.aval)], typed_p, types, set())
 
 
 class _Residuals:

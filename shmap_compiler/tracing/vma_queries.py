@@ -198,8 +198,11 @@ def _may_run(member: object) -> bool:
 
 
 _DESCRIPTORS = (
-    *(staticmethod, classmethod, property),
-    *(functools.cached_property, functools.partialmethod),
+    staticmethod,
+    classmethod,
+    property,
+    functools.cached_property,
+    functools.partialmethod,
 )
 
 

@@ -1,9 +1,9 @@
 """Rejects derivatives in rules of the user's that were traced without JAX's types.
 
 The gradient of a value that is equal on all devices is the sum over devices, which only JAX's types
-show (`tracing/vma_typing.py`). A rule for a derivative, or for vmap, may be traced when the types
-of its function are no longer known. If it differentiates, it is right only where all values that it
-is given vary along the same axes.
+show (`tracing/vma_typing.py`). A rule for a derivative, or for vmap, may be traced when these types
+are no longer known. One that differentiates is then right only if all its operands vary along the
+same axes and it does not communicate.
 """
 
 from __future__ import annotations

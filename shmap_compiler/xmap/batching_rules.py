@@ -9,12 +9,11 @@ if it had no rule.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.custom_batching  # registers the rule that is wrapped below
-from jax.extend import core as jex_core
 from jax.interpreters import batching
 
 from shmap_compiler.base.errors import BodyError, Problem
@@ -25,11 +24,7 @@ from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP
-from shmap_compiler.transforms.batching import leave_p
-from shmap_compiler.xmap.placement import Placement
-
-Run = Callable[[AnyValue, Sequence[AnyValue]], Sequence[AnyValue]]
-"""Evaluates a closed named program where mesh axes and vmaps are in scope."""
+from shmap_compiler.xmap.late_rules import RuleScope, Vmapped
 
 
 class PlacedRule:
@@ -38,15 +33,12 @@ class PlacedRule:
     Attributes:
       rule: JAX's, from the size of a batch, which arguments are batched, and the arguments, to the
         results and which of them are batched.
-      placements: of all logical axes in scope.
-      run: places a named program.
+      scope: where it is traced, and how it is placed.
     """
 
-    def __init__(
-        self, rule: Function, who: str, placements: Mapping[str, Placement], run: Run
-    ) -> None:
+    def __init__(self, rule: Function, scope: RuleScope) -> None:
         functools.update_wrapper(self, rule, updated=())
-        self.rule, self.who, self.placements, self.run = rule, who, placements, run
+        self.rule, self.scope = rule, scope
 
     def __call__(
         self, size: int, is_batched: AnyValue, *args: AnyValue, over: AxisName | None = None
@@ -64,21 +56,20 @@ class PlacedRule:
             found[:] = [out_tree, are_batched]
             return flat
 
-        with vmapped_axes.body(self.who):
-            sizes = tuple((name, p.size) for name, p in self.placements.items())
-            traced = trace_in_scope(fun, sizes, [jax.typeof(x) for x in leaves])
+        with vmapped_axes.body(self.scope.who):
+            traced = trace_in_scope(fun, self.scope.logical, [jax.typeof(x) for x in leaves])
             named, constants = constants_to_inputs(traced)
             if over is not None:
                 self._check(named, over)
-            results = self.run(named, [*constants, *leaves])
+            results = self.scope.run(named, [*constants, *leaves])
         out_tree, are_batched = found
         return jax.tree.unflatten(out_tree, results), are_batched
 
     def _check(self, named: Jaxpr, over: AxisName) -> None:
-        for axis in (name for name, p in self.placements.items() if p.vmapped == over):
+        for axis in (name for name, p in self.scope.placements.items() if p.vmapped == over):
             for eqn in naming(named):
                 if axis in named_axes(eqn.params):
-                    raise BodyError(self.who, [_named_by_its_rule(eqn, axis)])
+                    raise BodyError(self.scope.who, [_named_by_its_rule(eqn, axis)])
 
 
 def _named_by_its_rule(eqn: Eqn, axis: str) -> Problem:
@@ -93,21 +84,11 @@ def _named_by_its_rule(eqn: Eqn, axis: str) -> Problem:
 def _batch(ordinary, axis, args, dims, *, call, rule, **params):
     if isinstance(rule, PlacedRule):
         if names_axis(call, axis.name):
-            return _vmapped(call, axis, args, dims)
+            vmapped = Vmapped(call, axis, dims)
+            return vmapped(*args), vmapped.dims
         if any(d is not None for d in dims):
             rule = functools.partial(rule, over=axis.name)
     return ordinary(axis, args, dims, call=call, rule=rule, **params)
-
-
-def _vmapped(program: Jaxpr, axis, args, dims):
-    """The program as JAX vmaps it."""
-    run, mapped = jex_core.jaxpr_as_fun(program), []
-
-    def leaving(*args):
-        return [leave_p.bind(x, mapped=mapped) for x in run(*args)]
-
-    vmapped = jax.vmap(leaving, tuple(dims), None, axis_name=axis.name, axis_size=axis.size)
-    return vmapped(*args), [0 if m else None for m in mapped]
 
 
 def names_axis(program: Jaxpr, axis: AxisName) -> bool:

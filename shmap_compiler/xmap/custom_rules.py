@@ -8,7 +8,7 @@ find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,12 +31,7 @@ from shmap_compiler.base.untyped import AnyValue, Aval, Eqn, Function, Jaxpr
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP
 from shmap_compiler.transforms.backward_rules import of_one_position
-from shmap_compiler.transforms.batching import leave_p
-
-Run = Callable[[AnyValue, Sequence[AnyValue]], Sequence[AnyValue]]
-"""Evaluates a closed named program where mesh axes and vmaps are in scope."""
-
-AxisEnv = tuple[tuple[str, int], ...]
+from shmap_compiler.xmap.late_rules import AxisEnv, RuleScope, Vmapped
 
 RULED = (CUSTOM_JVP, CUSTOM_VJP)
 """Names of JAX's primitives for functions with derivative rules of the user's."""
@@ -52,39 +47,17 @@ def rule_may_name_axes(eqn: Eqn) -> bool:
     return not is_of_jax or any(axis_of_effect(e) is not None for e in eqn.effects)
 
 
-def placed_call(
-    eqn: Eqn,
-    who: str,
-    sizes: Mapping[str, int],
-    vmapped: AxisEnv,
-    manual: Collection[str],
-    run: Run,
-) -> Callable[..., Sequence[AnyValue]]:
-    """The function of the operands of `eqn`, placed by `run`.
-
-    Args:
-      sizes: of logical axes.
-      vmapped: the vmapped axes, with their sizes.
-      manual: the mesh axes that xmaps have made manual.
-    """
-    call = _Call(eqn, who, sizes, vmapped, manual, run)
+def placed_call(eqn: Eqn, scope: RuleScope) -> Callable[..., Sequence[AnyValue]]:
+    """The placed function of the operands of `eqn`."""
+    call = _Call(eqn, scope)
     of_variables = call.with_jvp() if eqn.primitive.name == "custom_jvp_call" else call.with_vjp()
     positions = [eqn.invars.index(v) for v in call.variables]
     return lambda *operands: of_variables(*[operands[at] for at in positions])
 
 
 class _Call:
-    def __init__(
-        self,
-        eqn: Eqn,
-        who: str,
-        sizes: Mapping[str, int],
-        vmapped: AxisEnv,
-        manual: Collection[str],
-        run: Run,
-    ):
-        self.eqn, self.who, self.sizes, self.run_placed = eqn, who, sizes, run
-        self.vmapped, self.manual = vmapped, manual
+    def __init__(self, eqn: Eqn, scope: RuleScope):
+        self.eqn, self.scope = eqn, scope
         self.primal_program = jaxprs_in(eqn.params)[0]
         operands = [v for v in eqn.invars if not isinstance(v, jex_core.Literal)]
         self.variables = list(dict.fromkeys(operands))
@@ -101,9 +74,9 @@ class _Call:
     def primal(self, *args: AnyValue) -> Sequence[AnyValue]:
         env = dict(zip(self.variables, args, strict=True))
         operands = [v.val if isinstance(v, jex_core.Literal) else env[v] for v in self.eqn.invars]
-        with vmapped_axes.body(self.who):
-            results = self.run_placed(self.primal_program, operands)
-        return [_front(x, tuple(name for name, _ in self.vmapped)) for x in results]
+        with vmapped_axes.body(self.scope.who):
+            results = self.scope.run(self.primal_program, operands)
+        return [_front(x, tuple(name for name, _ in self.scope.vmapped)) for x in results]
 
     def of_moving(
         self, args: Sequence[AnyValue], moving: Sequence[bool]
@@ -132,23 +105,23 @@ class _Call:
         JAX may trace a rule where the vmaps have still to be applied. So what is placed is held
         together until they are (`_rule_p`).
         """
-        with vmapped_axes.body(self.who):
+        with vmapped_axes.body(self.scope.who):
             # That the rule is called by a transposition does not make it one: what it is given
             # depends on that (`transforms/backward_rules.py`).
             jaxpr, constants = constants_to_inputs(
                 without_transpose(
-                    trace_in_scope(fun, tuple(self.sizes.items()), [jax.typeof(x) for x in args])
+                    trace_in_scope(fun, self.scope.logical, [jax.typeof(x) for x in args])
                 )
             )
             operands = [*constants, *args]
             rule, more = constants_to_inputs(
                 trace_in_scope(
-                    lambda *operands: self.run_placed(jaxpr, operands),
-                    self.vmapped,
+                    lambda *operands: self.scope.run(jaxpr, operands),
+                    self.scope.vmapped,
                     [jax.typeof(x) for x in operands],
                 )
             )
-            return _bind_rule([*more, *operands], rule, self.vmapped, self.who)
+            return _bind_rule([*more, *operands], rule, self.scope.vmapped, self.scope.who)
 
     def with_jvp(self) -> Callable[..., Sequence[AnyValue]]:
         call = jax.custom_jvp(self.primal)
@@ -207,7 +180,7 @@ class _Call:
             return tuple(next(found) if m else None for m in moving)
 
         # Along the axes of a shard_map around the xmap, JAX's types matter to derivatives in it.
-        outer = set(jax.sharding.get_abstract_mesh().manual_axes).difference(self.manual)
+        outer = set(jax.sharding.get_abstract_mesh().manual_axes).difference(self.scope.manual)
         rule = backward if outer else of_one_position(backward)
         call.defvjp(forward, rule, symbolic_zeros=True)
         return call
@@ -231,14 +204,7 @@ def _rule_type(*types, jaxpr, vmapped, who):
 
 
 def _batch_rule(axis, args, dims, *, jaxpr, vmapped, who):
-    run, mapped = jex_core.jaxpr_as_fun(jaxpr), []
-
-    def leaving(*args):
-        mapped.clear()
-        return [leave_p.bind(x, mapped=mapped) for x in run(*args)]
-
-    # What the function returns unmapped, its rule must, too.
-    batched = jax.vmap(leaving, tuple(dims), None, axis_name=axis.name, axis_size=axis.size)
+    batched = Vmapped(jaxpr, axis, dims)  # what the function returns unmapped, its rule must, too
     rest = tuple((name, size) for name, size in vmapped if name != axis.name)
     with vmapped_axes.body(who):
         if not rest:
@@ -247,7 +213,7 @@ def _batch_rule(axis, args, dims, *, jaxpr, vmapped, who):
             traced = trace_in_scope(batched, rest, [jax.typeof(x) for x in args])
             program, constants = constants_to_inputs(traced)
             results = _bind_rule([*constants, *args], program, rest, who)
-    return results, [0 if m else None for m in mapped]
+    return results, batched.dims
 
 
 _front_p = jex_core.Primitive("vmapped_dimensions_first")

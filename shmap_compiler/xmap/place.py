@@ -54,6 +54,7 @@ from shmap_compiler.xmap.batching_rules import PlacedRule
 from shmap_compiler.xmap.contraction import contract_p
 from shmap_compiler.xmap.custom_rules import RULED, placed_call, rule_may_name_axes
 from shmap_compiler.xmap.inlining import inlined
+from shmap_compiler.xmap.late_rules import RuleScope
 from shmap_compiler.xmap.placement import Placement
 from shmap_compiler.xmap.transposes import placed_linear_call
 
@@ -102,18 +103,14 @@ class Placer(Rewriter):
         self._dropped: dict[int, Eqn] = {}
 
     @property
-    def sizes(self) -> dict[str, int]:
-        return {name: p.size for name, p in self.placements.items()}
+    def _rule_scope(self) -> RuleScope:
+        return RuleScope(self.who, self.placements, self.manual, self.run)
 
     @property
     def _repeating(self) -> tuple[str, ...]:
         """The manual axes of no logical axis, along which devices compute the same."""
         used = {a for p in self.placements.values() for a in p.mesh_axes}
         return tuple(sorted(self.manual - used))
-
-    @property
-    def _vmaps(self) -> tuple[tuple[str, int], ...]:
-        return tuple((p.vmapped, p.local) for p in self.placements.values() if p.vmapped)
 
     def run(self, jaxpr: Jaxpr, args: Sequence[AnyValue]) -> Sequence[AnyValue]:
         """The results of a closed named program, in the scope of mesh and vmaps."""
@@ -175,12 +172,7 @@ class Placer(Rewriter):
                 return [eqn]
             return [self._deferred(eqn, self.deferring.shard_map(eqn, self))]
         if name in RULED and rule_may_name_axes(eqn):
-            return [
-                self._deferred(
-                    eqn,
-                    placed_call(eqn, self.who, self.sizes, self._vmaps, self.manual, self.run),
-                )
-            ]
+            return [self._deferred(eqn, placed_call(eqn, self._rule_scope))]
         if _draws_batches(eqn):
             return [self._deferred(eqn, _one_key_at_a_time(eqn))] if self.vmapped else [eqn]
         if name in _WITH_EFFECTS and self._repeating:
@@ -189,11 +181,10 @@ class Placer(Rewriter):
             self._refuse_unknown(eqn)
         (placed,) = super().equation(eqn, names)
         if name == CUSTOM_VMAP:
-            rule = PlacedRule(eqn.params["rule"], self.who, self.placements, self.run)
+            rule = PlacedRule(eqn.params["rule"], self._rule_scope)
             return [placed.replace(params={**placed.params, "rule": rule})]
         if name == LINEAR_CALL:
-            sizes = tuple(self.sizes.items())
-            return [placed_linear_call(placed, self.who, sizes, self._vmaps, self.run)]
+            return [placed_linear_call(placed, self._rule_scope)]
         return inlined(placed) if name in JITS else [placed]
 
     def _mesh_axes(self, names: Sequence[str]) -> tuple[str, ...]:

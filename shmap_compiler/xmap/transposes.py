@@ -24,10 +24,8 @@ from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.inference import infer_program
-from shmap_compiler.transforms.batching import leave_p
-from shmap_compiler.xmap.batching_rules import Run, names_axis, naming
-
-AxisEnv = tuple[tuple[str, int], ...]
+from shmap_compiler.xmap.batching_rules import names_axis, naming
+from shmap_compiler.xmap.late_rules import AxisEnv, RuleScope, Vmapped, stacked
 
 Dims = Sequence[int | None]
 """Where an axis is in values; None in those that are not vmapped over it."""
@@ -80,13 +78,8 @@ _SUMS = ("psum", "psum_invariant", "reduce_scatter")
 """Names of JAX's collectives that add what positions have."""
 
 
-def placed_linear_call(eqn: Eqn, who: str, sizes: AxisEnv, vmapped: AxisEnv, run: Run) -> Eqn:
-    """A linear call whose function is placed, with the transpose placed by `run`.
-
-    Args:
-      sizes: of logical axes.
-      vmapped: the vmapped axes, with their sizes.
-    """
+def placed_linear_call(eqn: Eqn, scope: RuleScope) -> Eqn:
+    """A linear call whose function is placed, with the transpose placed, too."""
     _make_vmappable(eqn.primitive)
 
     def trace() -> Traced:
@@ -96,15 +89,14 @@ def placed_linear_call(eqn: Eqn, who: str, sizes: AxisEnv, vmapped: AxisEnv, run
             named.append(eqn.params["transpose_thunk"]())
             return ()
 
-        with vmapped_axes.body(who):
-            trace_in_scope(in_scope, sizes, [])
+        with vmapped_axes.body(scope.who):
+            trace_in_scope(in_scope, scope.logical, [])
             ((program, values),) = named
             types = [shaped_array(t.shape, t.dtype, t.weak_type) for t in program.in_avals]
-            return _traced(lambda *args: run(program, args), vmapped, types, values)
+            return _traced(lambda *args: scope.run(program, args), scope.vmapped, types, values)
 
-    return eqn.replace(
-        params={**eqn.params, "transpose_thunk": PlacedTranspose(trace, vmapped, who)}
-    )
+    transpose = PlacedTranspose(trace, scope.vmapped, scope.who)
+    return eqn.replace(params={**eqn.params, "transpose_thunk": transpose})
 
 
 def _traced(
@@ -123,16 +115,16 @@ def _batch(primitive, axis, args, dims, *, callee, transpose_thunk, **params):
     rest = tuple((name, size) for name, size in transpose_thunk.vmapped if name != axis.name)
     constants, residuals = params["num_callee_consts"], params["num_res"]
     fixed = constants + residuals
-    vmapped = _Vmapped(callee, axis, dims)
+    vmapped = Vmapped(callee, axis, dims)
     function = _traced(vmapped, rest, [jax.typeof(x) for x in args], args)
-    out = [0 if m else None for m in vmapped.mapped]
+    out = vmapped.dims
     if transpose_thunk.sums_whole(axis.name, dims[constants:fixed], out):
         if names_axis(callee, axis.name):  # each position has an operand and a result of its own
-            args = [*args[:fixed], *map(partial(_stacked, axis), args[fixed:], dims[fixed:])]
+            args = [*args[:fixed], *map(partial(stacked, axis), args[fixed:], dims[fixed:])]
             dims = [*dims[:fixed], *[0] * (len(args) - fixed)]
-        vmapped = _Vmapped(callee, axis, dims, out=0)
+        vmapped = Vmapped(callee, axis, dims, stacks_all=True)
         function = _traced(vmapped, rest, [jax.typeof(x) for x in args], args)
-        out = [0] * len(out)
+        out = vmapped.dims
 
     def trace() -> Traced:
         program, values = transpose_thunk()
@@ -140,7 +132,7 @@ def _batch(primitive, axis, args, dims, *, callee, transpose_thunk, **params):
         types = [
             _with_dimension(t, d, axis.size) for t, d in zip(program.in_avals, at, strict=True)
         ]
-        transpose = _Vmapped(program, axis, at)
+        transpose = Vmapped(program, axis, at)
 
         def of_operands(*args):
             results = zip(transpose(*args), transpose.mapped, dims[fixed:], strict=True)
@@ -155,42 +147,11 @@ def _batch(primitive, axis, args, dims, *, callee, transpose_thunk, **params):
     return primitive.bind(*given, callee=callee, transpose_thunk=transpose, **params), out
 
 
-class _Vmapped:
-    """A program as JAX vmaps it, whose vmapped results are stacked; or all of them.
-
-    Attributes:
-      mapped: which results are, after a call.
-    """
-
-    def __init__(self, program: Jaxpr, axis, dims, *, out: int | None = None):
-        self.axis, self.out, self.mapped = axis, out, list[bool]()
-        run = jex_core.jaxpr_as_fun(program)
-
-        def leaving(*args):
-            self.mapped.clear()
-            return [leave_p.bind(x, mapped=self.mapped) for x in run(*args)]
-
-        self.run = jax.vmap(leaving, tuple(dims), None, axis_name=axis.name, axis_size=axis.size)
-
-    def __call__(self, *args):
-        results = self.run(*args)
-        if self.out is None:
-            return results
-        return [
-            x if mapped else _stacked(self.axis, x, None)
-            for x, mapped in zip(results, self.mapped, strict=True)
-        ]
-
-
 def _cotangent(axis, x, mapped: bool, d: int | None):
     """The cotangent of an operand that is vmapped at `d`: the sum, if it is not."""
     if d is None:
         return x.sum(0) if mapped else x
-    return jnp.moveaxis(_stacked(axis, x, 0 if mapped else None), 0, d)
-
-
-def _stacked(axis, x, d):
-    return jnp.broadcast_to(x, (axis.size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+    return jnp.moveaxis(stacked(axis, x, 0 if mapped else None), 0, d)
 
 
 def _with_dimension(t: Aval, d: int | None, size: int) -> Aval:
