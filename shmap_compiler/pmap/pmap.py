@@ -14,7 +14,6 @@ from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import ShmapError, errors_of, spec_error
-from shmap_compiler.base.pickling import PickledByName
 from shmap_compiler.base.untyped import Device, Function, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.graph.graph import Graph
@@ -94,7 +93,7 @@ def pmap(
 
 
 @dataclass(eq=False, repr=False)
-class Pmapped(PickledByName, Generic[_P, _R]):
+class Pmapped(Generic[_P, _R]):
     """A function mapped over the rows of its arguments: a callable with the stages of `jax.jit`.
 
     Made by `pmap`.
