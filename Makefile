@@ -34,8 +34,9 @@ demo: $(VENV)/.with-demo
 	@echo; echo "== A model on handwritten digits, partitioned in three ways"
 	$(BIN)/python examples/digits.py
 
+# The slowest test takes a minute at most: one that does not end is stopped, and named.
 test: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long and not tpu"
+	$(BIN)/python -m pytest -n auto --dist worksteal --timeout 300 -m "not long and not tpu"
 	PATH="$(BIN):$$PATH" $(BIN)/lit -v test --filter-out /tpu/
 
 # Loading libtpu takes longer than most tests do.

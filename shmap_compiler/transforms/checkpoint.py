@@ -39,7 +39,7 @@ from shmap_compiler.jaxprs.rewriting import (
     named,
     without_constants,
 )
-from shmap_compiler.transforms.branch_axes import BranchAxes
+from shmap_compiler.transforms.branch_axes import UNKNOWN_AXES, AxesOfProgram, BranchAxes
 from shmap_compiler.transforms.branches import cond_p
 from shmap_compiler.transforms.loops import carried_p, scan_p
 from shmap_compiler.transforms.split import Split, save_everything, split
@@ -72,18 +72,18 @@ def split_program(
 
     See `split`.
     """
-    axes = None
+    axes = UNKNOWN_AXES
     if names_any(graph.jaxpr, ("cond",)):
-        axes = BranchAxes(graph.region, graph.replication)
+        axes = AxesOfProgram(graph.region, graph.replication)
     with jax.sharding.use_abstract_mesh(graph.body_mesh):  # this may be inside another body
         return _split_marked(graph.jaxpr, unknown_in, instantiated_in, saveable, axes)
 
 
-def split_in_scope(closed: Jaxpr, unknown_in: Sequence[bool], axes: BranchAxes | None) -> Split:
+def split_in_scope(closed: Jaxpr, unknown_in: Sequence[bool], axes: BranchAxes) -> Split:
     """Like `split_for_derivative`, with the mesh that is in scope.
 
     Args:
-      axes: of the branches of the program, if they are known.
+      axes: of the branches of the program.
     """
     return _split_marked(closed, unknown_in, unknown_in, save_everything, axes)
 
@@ -93,11 +93,11 @@ def _split_marked(
     unknown_in: Sequence[bool],
     instantiated_in: Sequence[bool],
     saveable: Function,
-    axes: BranchAxes | None,
+    axes: BranchAxes,
 ) -> Split:
     if not names_any(closed, ("cond", "scan", *REGIONS)):
         return split(closed, unknown_in, instantiated_in, saveable)
-    marking = _Marking(axes) if saveable is save_everything else _MarkingBranches(axes)
+    marking = axes.rewriter(_Marking if saveable is save_everything else _MarkingBranches)
     parts = split(marking.jaxpr(closed), unknown_in, instantiated_in, saveable)
     restore = _RESTORING.jaxpr
     return dataclasses.replace(parts, known=restore(parts.known), staged=restore(parts.staged))
@@ -212,10 +212,10 @@ class _MarkingBranches(Rewriter):
     for example, is evaluated instead.
 
     Args:
-      axes: of the branches, if they are known.
+      axes: of the branches.
     """
 
-    def __init__(self, axes: BranchAxes | None):
+    def __init__(self, axes: BranchAxes):
         super().__init__()
         self._axes = axes
 
@@ -233,17 +233,15 @@ class _MarkingBranches(Rewriter):
     def _axes_of_results(
         self, cond: Eqn, branch: Jaxpr, taken: Sequence[bool]
     ) -> list[tuple[int, ...]] | None:
-        if self._axes is None:
-            return None
         return self._axes.of_results(cond, _RESTORING.jaxpr(branch), taken)
 
 
 class _Marking(_MarkingBranches):
     """Replaces branches, regions and loops by primitives with their own rules."""
 
-    def __init__(self, axes: BranchAxes | None):
+    def __init__(self, axes: BranchAxes):
         super().__init__(axes)
-        self._branches = _MarkingBranches(axes)
+        self._branches = axes.rewriter(_MarkingBranches)
 
     def equation(self, eqn: Eqn, names: Names) -> list[Eqn]:
         name = eqn.primitive.name

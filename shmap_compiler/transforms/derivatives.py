@@ -41,7 +41,7 @@ from shmap_compiler.replication.collective_rules import jax_axes
 from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.tracing.trace import retrace
 from shmap_compiler.transforms import outer_types, rule_types
-from shmap_compiler.transforms.branch_axes import BranchAxes
+from shmap_compiler.transforms.branch_axes import UNKNOWN_AXES, AxesOfProgram, BranchAxes
 from shmap_compiler.transforms.checkpoint import split_for_derivative
 from shmap_compiler.transforms.cotangent_types import with_cotangent_types
 from shmap_compiler.transforms.derivatives_in_rules import refuse_in_derivative_rules
@@ -203,12 +203,12 @@ def _transpose(cotangents, *args, graph: Graph, witness):
     return [next(results) if is_linear else None for is_linear in linear]
 
 
-def _branch_axes(graph: Graph, program: Jaxpr) -> BranchAxes | None:
-    """Those of a program with the inputs of a graph; None if no region of it has branches."""
+def _branch_axes(graph: Graph, program: Jaxpr) -> BranchAxes:
+    """Those of a program with the inputs of a graph; unknown if no region of it has branches."""
     if not any(names_any(region, ("cond",)) for region in _regions(program)):
-        return None
+        return UNKNOWN_AXES
     varying = [graph.replication.of(v) for v in open_jaxpr(graph.jaxpr).invars]
-    return BranchAxes(graph.region, infer_program(graph.region, program, varying))
+    return AxesOfProgram(graph.region, infer_program(graph.region, program, varying))
 
 
 def _regions(program: Jaxpr) -> Iterator[Jaxpr]:

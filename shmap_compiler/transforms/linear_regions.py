@@ -21,7 +21,7 @@ from shmap_compiler.base.untyped import AnyValue, Eqn, Jaxpr
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.held_programs import REGIONS, RULE_FOLLOWING
 from shmap_compiler.jaxprs.rewriting import Names, Rewriter
-from shmap_compiler.transforms.branch_axes import BranchAxes
+from shmap_compiler.transforms.branch_axes import UNKNOWN_AXES, BranchAxes
 from shmap_compiler.transforms.checkpoint import split_in_scope
 
 
@@ -30,16 +30,16 @@ def transpose(
     linear: Sequence[bool],
     known: Sequence[AnyValue],
     cotangents: Sequence[AnyValue],
-    axes: BranchAxes | None,
+    axes: BranchAxes,
 ) -> list[AnyValue]:
     """The cotangents of those inputs of a closed jaxpr in which it is linear.
 
     Args:
       known: values of the other inputs.
       cotangents: of the outputs.
-      axes: of the branches of the program, if they are known.
+      axes: of the branches of the program.
     """
-    return jax_compat.transpose(_Whole(axes).jaxpr(jaxpr), linear, known, cotangents)
+    return jax_compat.transpose(axes.rewriter(_Whole).jaxpr(jaxpr), linear, known, cotangents)
 
 
 _whole_p = jex_core.Primitive("linear_region")
@@ -51,7 +51,7 @@ _whole_p.def_effectful_abstract_eval(
 
 
 class _Whole(Rewriter):
-    def __init__(self, axes: BranchAxes | None):
+    def __init__(self, axes: BranchAxes):
         super().__init__()
         self._axes = axes
 
@@ -63,7 +63,7 @@ class _Whole(Rewriter):
 
 
 def _transpose(
-    cotangents: Sequence[AnyValue], *args: AnyValue, eqn: Eqn, axes: BranchAxes | None
+    cotangents: Sequence[AnyValue], *args: AnyValue, eqn: Eqn, axes: BranchAxes
 ) -> list[AnyValue]:
     linear = [ad.is_undefined_primal(a) for a in args]
     known = [a for a, is_linear in zip(args, linear, strict=True) if not is_linear]
@@ -81,7 +81,7 @@ def _of_region(
     linear: Sequence[bool],
     known: Sequence[AnyValue],
     cotangents: Sequence[AnyValue],
-    axes: BranchAxes | None,
+    axes: BranchAxes,
 ) -> Sequence[AnyValue]:
     """A region that recomputes the values of a region and transposes it."""
     count = len(known)
@@ -95,7 +95,7 @@ def _of_region(
     def backward(*blocks):
         saved = jex_core.jaxpr_as_fun(parts.known)(*blocks[:count])[results:]
         of_staged = [False] * residuals + [True] * sum(linear)
-        return transpose(parts.staged, of_staged, saved, blocks[count:], None)
+        return transpose(parts.staged, of_staged, saved, blocks[count:], UNKNOWN_AXES)
 
     traced, constants = constants_to_inputs(jax.make_jaxpr(backward)(*known, *cotangents))
     barriers = eqn.params["prevent_cse"]
@@ -111,7 +111,7 @@ def _of_branches(
     linear: Sequence[bool],
     known: Sequence[AnyValue],
     cotangents: Sequence[AnyValue],
-    axes: BranchAxes | None,
+    axes: BranchAxes,
 ) -> Sequence[AnyValue]:
     index, *operands = known
 

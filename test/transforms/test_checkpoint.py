@@ -139,8 +139,14 @@ def in_both_branches(below):
     return lambda x: lax.cond(lax.psum(x.sum(), "i") > 0, below, lambda x: below(2 * x), x)
 
 
-@pytest.mark.parametrize("around", [twice, in_both_branches])
-def test_gradients_of_functions_that_share_functions(around):
+def in_a_region_of_a_branch(below):
+    return lambda x: lax.cond(lax.psum(x.sum(), "i") > 0, twice(below), jnp.sin, x)
+
+
+@pytest.mark.parametrize(
+    ("around", "depth"), [(twice, 20), (in_both_branches, 20), (in_a_region_of_a_branch, 12)]
+)
+def test_gradients_of_functions_that_share_functions(around, depth):
     """The number of calls grows exponentially with the depth, the gradient's program does not."""
     mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
     x = np.linspace(-1, 1, 8, dtype=np.float32)
@@ -154,7 +160,7 @@ def test_gradients_of_functions_that_share_functions(around):
 
     expected = gradient_of(3, jax.shard_map)(x)
     np.testing.assert_allclose(gradient_of(3, shard_map)(x), expected, rtol=1e-5)
-    assert gradient_of(20, shard_map).lower(x).as_text().count("all_reduce") < 1000
+    assert gradient_of(depth, shard_map).lower(x).as_text().count("all_reduce") < 1000
 
 
 def examples(count):
