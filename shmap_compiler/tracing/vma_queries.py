@@ -68,6 +68,19 @@ def asks(fun: Function) -> bool:
     return _reaches(fun, _REVERSE, _reached_at_once) and casts(fun)
 
 
+def seems_to_differentiate(fun: Function) -> bool:
+    """Whether `fun`, or what it names or closes over, names a reverse-mode derivative.
+
+    It may not take it, and others further away may.
+    """
+    return _reaches(fun, _REVERSE, _reached, levels=_NEAR)
+
+
+_NEAR = 3
+"""Levels of values: of a method of an object with members, the method, its function, and those that
+this names."""
+
+
 def casts_to_reduced(fun: Function) -> bool:
     """Whether code that `fun` may reach casts to unreduced or reduced."""
     return _reaches(fun, _REDUCTIONS, _reached)
@@ -114,23 +127,29 @@ def _any_reaches(funs: Sequence[Unchecked], words: frozenset[str]) -> bool:
 
 
 def _values(
-    funs: Sequence[Unchecked], reached: Callable[[Unchecked], Iterator[Unchecked]]
+    funs: Sequence[Unchecked],
+    reached: Callable[[Unchecked], Iterator[Unchecked]],
+    levels: int | None = None,
 ) -> Iterator[Unchecked]:
-    """All values that functions may reach.
+    """All values that functions may reach, the nearest first.
 
     Args:
       reached: the values that come after a value; none do after code that is not scanned.
+      levels: how far from the functions the values may be; 1 for the functions alone.
     """
     seen: dict[int, Any] = {}
-    waiting = list(funs)
-    while waiting:
-        value = waiting.pop()
-        if type(value) in _PLAIN or id(value) in seen:
-            continue
-        seen[id(value)] = value  # keeps it, and so its id
-        yield value
-        if not (isinstance(value, (FunctionType, type)) and _is_silent(value)):
-            waiting += reached(value)
+    level = list(funs)
+    while level and levels != 0:
+        following: list[Unchecked] = []
+        for value in level:
+            if type(value) in _PLAIN or id(value) in seen:
+                continue
+            seen[id(value)] = value  # keeps it, and so its id
+            yield value
+            if not (isinstance(value, (FunctionType, type)) and _is_silent(value)):
+                following += reached(value)
+        level = following
+        levels = None if levels is None else levels - 1
 
 
 _PLAIN = frozenset({str, bytes, bool, int, float, complex, type(None), np.ndarray, ModuleType})
@@ -138,10 +157,13 @@ _PLAIN = frozenset({str, bytes, bool, int, float, complex, type(None), np.ndarra
 
 
 def _reaches(
-    fun: Function, words: frozenset[str], reached: Callable[[Unchecked], Iterator[Unchecked]]
+    fun: Function,
+    words: frozenset[str],
+    reached: Callable[[Unchecked], Iterator[Unchecked]],
+    levels: int | None = None,
 ) -> bool:
     """Whether code that `fun` may reach contains one of the words."""
-    for value in _values([fun], reached):
+    for value in _values([fun], reached, levels):
         if isinstance(value, FunctionType):
             if _maker(value) in words:
                 return True

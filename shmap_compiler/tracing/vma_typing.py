@@ -5,8 +5,9 @@ In JAX with check_vma, the type of a value says along which manual axes it varie
 equal on all devices along an axis has one gradient, the sum of the devices' contributions, where
 without types each device would get its own contribution. But these types reject some correct
 programs, and tracing with them takes longer. So functions are traced without them, unless their
-code queries types, or turns out to differentiate or to transpose collectives. Either way the Graph
-is on types that say nothing about varying (`vma_erasure`).
+code queries types, or turns out to differentiate or to transpose collectives. One that names a
+derivative is traced with them at once, so as not to be traced twice. Either way the Graph is on
+types that say nothing about varying (`vma_erasure`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ from shmap_compiler.jaxprs.transposed import (
 )
 from shmap_compiler.tracing import identity_transposes
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
-from shmap_compiler.tracing.vma_queries import asks, casts, rules_differentiate
+from shmap_compiler.tracing.vma_queries import (
+    asks,
+    casts,
+    rules_differentiate,
+    seems_to_differentiate,
+)
 
 
 def varies_outside(full: Aval, outer: Sequence[str]) -> list[str]:
@@ -68,7 +74,7 @@ def trace_by_need(
     A function that only queries types, or only casts, is traced without them if they reject it. One
     that closes over values of an enclosing shard_mapped function needs them, because only
     operations on typed values can use such values. So may one that calls `jax.shard_map`, whose
-    results are typed.
+    results are typed. A program shows whether it differentiates, traced with types or without.
 
     Args:
       untyped, typed: trace the function without types and with them.
@@ -85,6 +91,8 @@ def trace_by_need(
             raise  # not about types, without which queries would get wrong answers
         except Exception as error:  # a mistake of the user's is raised again without types
             refusal = error
+    elif seems_to_differentiate(fun) and (found := _if_it_differentiates(typed)):
+        return found
     try:
         with identity_transposes.shown():
             jaxpr = untyped()
@@ -108,6 +116,15 @@ def trace_by_need(
                 raise
             refusal = error
     raise BodyError(who, [refused_by_types(refusal, fix)]) from refusal
+
+
+def _if_it_differentiates(typed: Callable[[], Jaxpr]) -> Jaxpr | None:
+    """A function traced with types; None if that fails, or shows no derivative."""
+    try:
+        jaxpr = typed()
+    except Exception:  # is raised again, with what to do about it
+        return None
+    return jaxpr if _takes_derivative(jaxpr) else None
 
 
 def _takes_derivative(jaxpr: Jaxpr) -> bool:

@@ -176,12 +176,26 @@ def solved_with_a_sum(solver):
     return lambda w, x: x * solver(lambda v: v + lax.psum(w * v, "i"), w, maxiter=2)[0]
 
 
+def gradient(x):
+    return jax.grad(lambda x: (x * x).sum())(x)
+
+
+HELD = {"of squares": gradient}
+
+
 TRACES = {
     "does not ask": (lambda w, x: w * x, 1),
     "asks": (lambda w, x: w * as_varying(w, x), 1),
     "would be refused": (carry_too_small, 1),
     "asks and is refused": (carry_too_small_and_asks, 2),
-    "differentiates": (lambda w, x: jax.grad(lambda x: (w * x).sum())(x), 2),
+    "differentiates": (lambda w, x: jax.grad(lambda x: (w * x).sum())(x), 1),
+    "calls what differentiates": (lambda w, x: w * gradient(x), 1),
+    "holds what differentiates": (lambda w, x: w * HELD["of squares"](x), 2),
+    "could differentiate": (lambda w, x: w * (gradient(x) if x.ndim > 2 else x), 2),
+    "could differentiate and would be refused": (
+        lambda w, x: carry_too_small(w, x) * (gradient(x) if x.ndim > 2 else 1),
+        2,
+    ),
     "solves": (lambda w, x: x * jnp.linalg.solve(jnp.diag(w), w), 1),
     "solves with a sum": (solved_with_a_sum(jax.scipy.sparse.linalg.bicgstab), 2),
     "solves a symmetric system with a sum": (solved_with_a_sum(jax.scipy.sparse.linalg.cg), 1),
@@ -192,7 +206,7 @@ TRACES = {
                 jax.grad(lambda v: v @ v), w, lambda _, b: b / 2, symmetric=True
             )
         ),
-        2,
+        1,
     ),
     "asks and differentiates": (lambda w, x: jax.grad(lambda x: as_varying(w, x).sum())(x), 1),
 }
