@@ -21,6 +21,7 @@ import jax
 from jax.extend import core as jex_core
 from jax.sharding import NamedSharding
 
+from shmap_compiler.base import objects
 from shmap_compiler.base.closures import assigned_globals, contents, named_globals
 from shmap_compiler.base.jax_compat import (
     explicit_axes,
@@ -186,6 +187,8 @@ class _Copies:
         return self._scopes.setdefault(id(module), (module, {**module}))[1]
 
     def _copy(self, value: Unchecked) -> Unchecked:
+        if not objects.is_readable(value):
+            return value
         if isinstance(value, jax.Array):
             return self._replaced(value)
         if isinstance(value, FunctionType):
@@ -269,7 +272,7 @@ def _fill(cell: CellType, held: dict[Hashable, Unchecked]) -> None:
 
 
 def _attributes(value: Unchecked) -> dict[str, Unchecked] | None:
-    found = None if isinstance(value, jax.Array) else getattr(value, "__dict__", None)
+    found = None if isinstance(value, jax.Array) else objects.attribute(value, "__dict__")
     return found if isinstance(found, dict) else None
 
 

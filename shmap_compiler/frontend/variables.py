@@ -26,13 +26,14 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast, runtime_checkable
 
 import jax
 import numpy as np
 from jax.core import ShapedArray
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
+from shmap_compiler.base import objects
 from shmap_compiler.base.closures import codes, contents
 from shmap_compiler.base.jax_compat import is_jaxpr
 from shmap_compiler.base.untyped import Function, Setting, Unchecked
@@ -191,7 +192,7 @@ class _Reader:
         defaults = fun.__defaults__, fun.__kwdefaults__
         variables = (*cells, *map(fun.__globals__.get, reads.names))
         for name, each in zip((*fun.__code__.co_freevars, *reads.names), variables, strict=True):
-            if isinstance(each, ModuleType):
+            if _is_module(each):
                 self._refuse_unclear_module(each, reads.of_variables.get(name, frozenset()))
         read = (*variables, *defaults)
         return Identity(fun.__code__), *(self.value(each, reads) for each in read)
@@ -227,6 +228,8 @@ class _Reader:
         """
         if value is None:
             return None
+        if not objects.is_readable(value):
+            raise _CannotBeCompared
         kind = type(value)
         if kind is str:
             self._names.add(value)  # `hasattr` may look for it
@@ -251,7 +254,7 @@ class _Reader:
 
     def _part(self, value: Unchecked) -> Hashable:
         """Like `value`, of what code that does not show may read by any name."""
-        if isinstance(value, ModuleType):
+        if _is_module(value):
             self._refuse_unclear_module(value, None)
         return self.value(value, _NOTHING)
 
@@ -310,7 +313,7 @@ class _Reader:
             attributes = vars(module)
             found = [(name, attributes[name]) for name in names if name in attributes]
             for name, each in found:
-                if isinstance(each, ModuleType):
+                if _is_module(each):
                     self._refuse_unclear_module(each, reads.of_attributes.get(name, frozenset()))
             return tuple((name, self.value(each, reads)) for name, each in found)
         _refuse_state(module, names)
@@ -331,8 +334,15 @@ class _Reader:
         return tuple(map(self._part, (*methods, *above)))
 
 
+def _is_module(value: object) -> TypeGuard[ModuleType]:
+    """By its type: what is not readable has no class."""
+    return issubclass(type(value), ModuleType)
+
+
 def _items(value: Unchecked) -> Iterable[Unchecked]:
-    return (part for item in value.items() for part in item) if isinstance(value, dict) else value
+    if issubclass(type(value), dict):
+        return (part for item in dict.items(value) for part in item)
+    return objects.elements(value)
 
 
 def _parts(value: Unchecked) -> Sequence[Unchecked] | None:
@@ -358,8 +368,8 @@ def _parts(value: Unchecked) -> Sequence[Unchecked] | None:
 def _attributes(value: Unchecked) -> Sequence[Unchecked]:
     """The names and values of an object's own attributes."""
     names = (name for each in type(value).__mro__ for name in _slots(each))
-    slots = {name: getattr(value, name, None) for name in names}
-    return (*_items(getattr(value, "__dict__", {})), *_items(slots))
+    slots = {name: objects.attribute(value, name) for name in names}
+    return (*_items({**objects.attributes(value)}), *_items(slots))
 
 
 def _is_library(module: str | None) -> bool:
@@ -414,11 +424,11 @@ def _held_by(value: Unchecked) -> Iterable[Unchecked]:
     if any(map(_is_of_c, kind.__mro__[:-1])):  # it consists of more than its attributes
         raise _CannotBeCompared
     slots = [name for each in kind.__mro__ for name in _slots(each)]
-    if not slots and not hasattr(value, "__dict__"):
+    if not slots and objects.attribute(value, "__dict__") is None:
         raise _CannotBeCompared
-    held = [getattr(value, name, None) for name in slots]
-    attributes = getattr(value, "__dict__", {}).items()
-    return *held, *(each for name, each in attributes if name == "__wrapped__" or name[:2] != "__")
+    held = [objects.attribute(value, name) for name in slots]
+    own = objects.attributes(value).items()
+    return *held, *(each for name, each in own if name == "__wrapped__" or name[:2] != "__")
 
 
 def _is_of_c(cls: type) -> bool:

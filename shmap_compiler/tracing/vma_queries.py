@@ -14,17 +14,17 @@ derivatives inside of a function, and to the backward rules of `custom_vjp` func
 
 from __future__ import annotations
 
-import collections
 import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
+from shmap_compiler.base import objects
 from shmap_compiler.base.closures import contents
 from shmap_compiler.base.untyped import Function, Unchecked
 
@@ -142,7 +142,7 @@ def _values(
     while level and levels != 0:
         following: list[Unchecked] = []
         for value in level:
-            if type(value) in _PLAIN or id(value) in seen:
+            if type(value) in _PLAIN or id(value) in seen or not objects.is_readable(value):
                 continue
             seen[id(value)] = value  # keeps it, and so its id
             yield value
@@ -193,7 +193,7 @@ def _names(code: CodeType) -> frozenset[str]:
 
 def _reached(value: object) -> Iterator[Unchecked]:
     """The values whose code may run when `value` is used."""
-    yield getattr(value, "__dict__", {}).get("__wrapped__")
+    yield objects.attributes(value).get("__wrapped__")
     if isinstance(value, FunctionType):
         for cell in value.__closure__ or ():
             yield contents(cell)
@@ -216,7 +216,7 @@ def _reached(value: object) -> Iterator[Unchecked]:
 
 def _may_run(member: object) -> bool:
     """Whether the member of a class is code, or a description of how it is called."""
-    return callable(member) or isinstance(member, _DESCRIPTORS)
+    return callable(member) or issubclass(type(member), _DESCRIPTORS)
 
 
 _DESCRIPTORS = (
@@ -231,12 +231,9 @@ _DESCRIPTORS = (
 def _reached_or_held(value: object) -> Iterator[Unchecked]:
     """Like `_reached`, and the first values that a container or an object holds."""
     yield from _reached(value)
-    if isinstance(value, (dict, MappingProxyType)):
-        yield from itertools.islice(value.values(), _MOST_HELD)
-    elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        yield from itertools.islice(value, _MOST_HELD)
-    elif not (isinstance(value, (type, ModuleType)) or _is_ours(value)):
-        yield from itertools.islice(getattr(value, "__dict__", {}).values(), _MOST_HELD)
+    yield from itertools.islice(objects.elements(value), _MOST_HELD)
+    if not (isinstance(value, (type, ModuleType)) or _is_ours(value)):
+        yield from itertools.islice(objects.attributes(value).values(), _MOST_HELD)
 
 
 def _is_ours(value: object) -> bool:
@@ -259,12 +256,12 @@ def _named(fun: FunctionType) -> Iterator[Unchecked]:
     """The globals that a function names, and what it may look up in modules that it names."""
     names = _names(fun.__code__)
     closed_over = map(contents, fun.__closure__ or ())
-    modules = (m for m in closed_over if isinstance(m, ModuleType) and not _is_silent(m))
+    modules = (m for m in closed_over if issubclass(type(m), ModuleType) and not _is_silent(m))
     scopes = [fun.__globals__, *map(vars, modules)]
     for scope in scopes:
         for name in names.intersection(scope):
             value = scope[name]
-            if not isinstance(value, ModuleType):
+            if not issubclass(type(value), ModuleType):
                 yield value
             elif not _is_silent(value) and not any(s is vars(value) for s in scopes):
                 scopes.append(vars(value))
