@@ -11,18 +11,19 @@ from functools import cached_property
 class AxisSet:
     """Encodes sets of the axes of one mesh as bit masks, and decodes them.
 
-    An axis of size one has no bit: nothing can differ along it (R2 of docs/replication.md).
-
     Attributes:
       axes: name and size of each axis, in mesh order.
+      has_ones: whether axes of size one have bits. Nothing can differ along them (R2 of
+        docs/replication.md), but JAX's types name them.
     """
 
     axes: tuple[tuple[str, int], ...]
+    has_ones: bool = False
 
     @staticmethod
-    def of(sizes: Mapping[str, int]) -> AxisSet:
+    def of(sizes: Mapping[str, int], *, has_ones: bool = False) -> AxisSet:
         """The encoding for a mesh of these axes."""
-        return AxisSet(tuple(sizes.items()))
+        return AxisSet(tuple(sizes.items()), has_ones)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -31,7 +32,7 @@ class AxisSet:
 
     @cached_property
     def _bits(self) -> dict[str, int]:
-        return {name: (size > 1) << k for k, (name, size) in enumerate(self.axes)}
+        return {name: (size > 1 or self.has_ones) << k for k, (name, size) in enumerate(self.axes)}
 
     @cached_property
     def everything(self) -> int:

@@ -26,8 +26,7 @@ from shmap_compiler.collectives import COLLECTIVES
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.host_memory import moves_to_host
 from shmap_compiler.graph.nested_graphs import all_equations
-from shmap_compiler.replication.collective_rules import mask_of_type
-from shmap_compiler.replication.inference import infer_program
+from shmap_compiler.replication.inference import infer_types
 
 shmap_p = Primitive("shard_map")  # the name in profiles and in error messages of JAX
 shmap_p.multiple_results = True
@@ -55,7 +54,7 @@ def results_outside(graph: Graph, inputs: Sequence[frozenset[str]]) -> list[froz
       inputs: those along which the full input arrays vary.
     """
     outside = frozenset(graph.outer_manual_axes)
-    found = infer_program(graph.region, graph.jaxpr, inputs, mask_of_type)
+    found = infer_types(graph.region, graph.jaxpr, inputs)
     return [axes & outside for axes in found.outputs]
 
 

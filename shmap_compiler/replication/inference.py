@@ -16,7 +16,7 @@ from shmap_compiler.base.jax_compat import axis_of_effect, is_ref, is_ref_effect
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
 from shmap_compiler.jaxprs.contents import holders
-from shmap_compiler.replication.collective_rules import is_collective, result_mask
+from shmap_compiler.replication.collective_rules import is_collective, mask_of_type, result_mask
 from shmap_compiler.replication.frames import Frame, Replication, union
 from shmap_compiler.replication.region_dataflow import (
     HOLDERS,
@@ -66,7 +66,30 @@ def infer_program(
       region: the mesh, and all axes that are manual where the program runs.
       of_collective: along which axes the result of a collective varies (`is_collective`).
     """
-    axes = AxisSet.of(region.mesh.shape)
+    return _solved(AxisSet.of(region.mesh.shape), region, program, varying, of_collective)
+
+
+def infer_types(
+    region: ManualRegion, program: Jaxpr, varying: Sequence[Iterable[str]]
+) -> Replication:
+    """Solves a program by the rules of JAX's types of varying values.
+
+    A type may name axes of size one, too.
+
+    Args:
+      region, varying: as for `infer_program`.
+    """
+    axes = AxisSet.of(region.mesh.shape, has_ones=True)
+    return _solved(axes, region, program, varying, mask_of_type)
+
+
+def _solved(
+    axes: AxisSet,
+    region: ManualRegion,
+    program: Jaxpr,
+    varying: Sequence[Iterable[str]],
+    of_collective: CollectiveRule,
+) -> Replication:
     inputs = [axes.mask(v) for v in varying]
     jaxpr = open_jaxpr(program)
     refs = _new_refs(jaxpr.invars, inputs)

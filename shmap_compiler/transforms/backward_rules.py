@@ -39,9 +39,8 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.jaxprs.transposed import uses_transposed
-from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.frames import Replication
-from shmap_compiler.replication.inference import infer_program
+from shmap_compiler.replication.inference import infer_program, infer_types
 from shmap_compiler.replication.typed_rule import TypedRule
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.vma_erasure import with_types_of
@@ -148,18 +147,23 @@ class BackwardRule:
         if typed is None:
             return None
         in_zeros = self.eqn.params["in_zeros"]
-        return [axes for axes, zero in zip(typed.operands, in_zeros, strict=True) if not zero]
+        rows = zip(typed.operands, in_zeros, strict=True)
+        return [self._of_several(axes) for axes, zero in rows if not zero]
 
     @property
     def results(self) -> list[Axes] | None:
         """The axes along which each result varies; None if they are unknown."""
-        return None if self._typed is None else list(self._typed.results)
+        return None if self._typed is None else [*map(self._of_several, self._typed.results)]
 
     @property
     def residuals(self) -> list[Axes]:
         """The axes along which the residuals vary by their types, which must be known."""
         assert self._typed is not None
-        return list(self._typed.residuals)
+        return [*map(self._of_several, self._typed.residuals)]
+
+    def _of_several(self, axes: Axes) -> Axes:
+        """Those axes of a type along which there are several devices: nothing else can differ."""
+        return frozenset(a for a in axes if self.graph.mesh.shape[a] > 1)
 
     @property
     def _typed(self) -> TypedRule | None:
@@ -210,9 +214,8 @@ class BackwardRule:
         count = self.eqn.params["num_res"]
         kept = zip(self.eqn.invars[:count], typed.residuals, strict=True)
         residuals = [axes for v, axes in kept if has_tangent(v.aval)]
-        sizes = self.graph.mesh.shape
         rows = [*typed.operands, *typed.results, *residuals]
-        return len({frozenset(a for a in axes if sizes[a] > 1) for axes in rows}) <= 1
+        return len({*map(self._of_several, rows)}) <= 1
 
     def with_types(self) -> BackwardRule:
         """The rule, traced with JAX's types of varying values.
@@ -256,7 +259,7 @@ class BackwardRule:
     def types(self, cotangents: Sequence[Axes]) -> Replication:
         """The types of all values in it, by JAX's rules."""
         inputs = [*self.residuals, *cotangents]
-        return infer_program(self.graph.region, self._program, inputs, mask_of_type)
+        return infer_types(self.graph.region, self._program, inputs)
 
     def depends_on_cotangents(self, atom: Atom) -> bool:
         return bool(self._marked.of(atom))

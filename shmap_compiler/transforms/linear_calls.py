@@ -17,8 +17,7 @@ from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.replication.collective_rules import mask_of_type
-from shmap_compiler.replication.inference import infer_program
+from shmap_compiler.replication.inference import infer_program, infer_types
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.transforms.promotion import NONE, Promoter, Value
 
@@ -74,7 +73,7 @@ def _combined_whole(
     graph: Graph, transpose: Jaxpr, residuals: Sequence[Axes], results: Sequence[Axes]
 ) -> Axes:
     """The axes over which a transpose combines cotangents that are equal on all devices."""
-    types = infer_program(graph.region, transpose, [*residuals, *results], mask_of_type)
+    types = infer_types(graph.region, transpose, [*residuals, *results])
     everywhere = frozenset(graph.all_manual_axes)
     marks = [*[NONE] * len(residuals), *[everywhere] * len(results)]
     marked = infer_program(graph.region, transpose, marks, lambda eqn, mask, axes: mask)

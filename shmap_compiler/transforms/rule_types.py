@@ -24,9 +24,8 @@ from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import holds_graph, nested_graphs
 from shmap_compiler.jaxprs.contents import names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_LIN, CUSTOM_VJP
-from shmap_compiler.replication.collective_rules import mask_of_type
 from shmap_compiler.replication.frames import Frame, Replication
-from shmap_compiler.replication.inference import infer_program
+from shmap_compiler.replication.inference import infer_types
 from shmap_compiler.replication.region_dataflow import Wiring
 from shmap_compiler.replication.typed_rule import TypedRule
 
@@ -98,7 +97,7 @@ def _noted_program(
     inputs = [
         specs.own_cotangent_axes(s) | axes for s, axes in zip(graph.in_specs, outside, strict=True)
     ]
-    types = infer_program(graph.region, graph.jaxpr, inputs, mask_of_type)
+    types = infer_types(graph.region, graph.jaxpr, inputs)
     return _Noter(primitive, note, types, graph.check_vma).program(graph.jaxpr, types.frame)
 
 

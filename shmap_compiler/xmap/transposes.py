@@ -22,8 +22,7 @@ from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.untyped import AnyValue, Aval, AxisName, Eqn, Function, Jaxpr
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.collectives.jax_params import named_axes
-from shmap_compiler.replication.collective_rules import mask_of_type
-from shmap_compiler.replication.inference import infer_program
+from shmap_compiler.replication.inference import infer_program, infer_types
 from shmap_compiler.xmap.batching_rules import names_axis, naming
 from shmap_compiler.xmap.late_rules import AxisEnv, RuleScope, Vmapped, stacked
 
@@ -62,7 +61,7 @@ class PlacedTranspose:
             return False
         region = ManualRegion(AbstractMesh((2,) * len(names), names), names)
         vmapped = [() if d is None else (axis,) for d in (*residuals, *cotangents)]
-        extents = infer_program(region, program, [*[()] * len(values), *vmapped], mask_of_type)
+        extents = infer_types(region, program, [*[()] * len(values), *vmapped])
         marks = [*[()] * (len(values) + len(residuals)), *[(axis,)] * len(cotangents)]
         marked = infer_program(region, program, marks, lambda eqn, mask, axes: mask)
         return any(

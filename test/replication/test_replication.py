@@ -20,8 +20,8 @@ from shmap_passes.ir.axis_set import AxisSet
 from shmap_compiler import assume_replicated, shard_map
 from shmap_compiler.base.jax_compat import open_jaxpr
 from shmap_compiler.jaxprs.contents import equations
-from shmap_compiler.replication.collective_rules import _varying, mask_of_type, result_mask
-from shmap_compiler.replication.inference import infer_program
+from shmap_compiler.replication.collective_rules import _varying, result_mask
+from shmap_compiler.replication.inference import infer_program, infer_types
 from shmap_compiler.tracing.trace import trace
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -451,8 +451,14 @@ def test_types_of_groups_vary_along_their_axis():
     """As in JAX: the result of a sum over groups varies, that of a sum over all does not."""
     for fun, expected in ((group_of_two, ON_I), (lambda x: lax.psum(x, "i"), NONE)):
         graph = traced(fun, P("i"))
-        types = infer_program(graph.region, graph.jaxpr, [{"i"}], mask_of_type)
+        types = infer_types(graph.region, graph.jaxpr, [{"i"}])
         assert types.outputs == (expected,)
+
+
+def test_types_name_axes_of_size_one():
+    mesh = jax.sharding.AbstractMesh((1, 2), ("i", "j"))
+    graph = traced(lambda x: x + lax.axis_index("i"), P("j"), mesh=mesh)
+    assert infer_types(graph.region, graph.jaxpr, [{"j"}]).outputs == (ON_IJ,)
 
 
 def test_R13_nested_shard_map():

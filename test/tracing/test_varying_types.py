@@ -477,6 +477,21 @@ def test_a_gradient_inside_through_a_nested_shard_map():
     np.testing.assert_allclose(found, (np.cos(W * X) * X).sum(0), rtol=1e-5)
 
 
+def test_results_of_a_nested_shard_map_vary_along_axes_of_size_one_around_it():
+    mesh = jax.make_mesh(
+        (1, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:2]
+    )
+
+    def body(x):
+        sine = shard_map(jnp.sin, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
+        steps = lambda x: lax.scan(lambda y, _: (sine(y), None), x, length=2)[0]  # noqa: E731
+        return jax.grad(lambda x: steps(x).sum())(x)
+
+    specs = {"in_specs": P("i"), "out_specs": P("i"), "axis_names": {"i"}}
+    found = jax.jit(shard_map(body, mesh=mesh, **specs))(X)
+    np.testing.assert_allclose(found, np.cos(np.sin(X)) * np.cos(X), rtol=1e-5)
+
+
 def total(w, x):
     return lax.psum(lax.psum(jnp.sin(w * x).sum(), "j"), "i")
 

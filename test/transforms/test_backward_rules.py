@@ -610,6 +610,25 @@ def test_a_rule_that_calls_what_its_forward_rule_saved(functions):
         same_as_jax(body)
 
 
+@pytest.mark.parametrize("kind", ["a vjp", "a linearization"])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (2, 1)])
+def test_what_a_forward_rule_saved_has_types_along_axes_of_size_one(sizes, kind):
+    devices = jax.devices()[: np.prod(sizes)]
+    mesh = jax.make_mesh(sizes, ("i", "j"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+    each, one = SAVING[kind]
+
+    def body(w, x):
+        y, _ = lax.scan(lambda y, _: (each(w, jnp.sin(y)), None), x, length=2)
+        return lax.psum(total(y) + jnp.sin(one(w, x)), "j")
+
+    def gradients(shard_map):
+        of = shard_map(body, mesh=mesh, in_specs=(P(), P(("i", "j"))), out_specs=P())
+        return fast_jit(jax.grad(of, argnums=(0, 1)))(W, X)
+
+    for ours, jaxs in zip(gradients(shard_map), gradients(jax.shard_map), strict=True):
+        np.testing.assert_allclose(ours, jaxs, rtol=1e-5, atol=1e-5)
+
+
 def test_a_saved_vjp_of_a_sum_of_casts():
     """The psum of its transpose sums shares that are equal, because the body casts."""
 
