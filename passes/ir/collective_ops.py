@@ -16,6 +16,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 from .analyses import analysis
 from .find_ops import find_ops
 from .memoize import memoized
+from .mesh import Mesh
 from .types import element_of
 from .unverified import strings
 
@@ -125,17 +126,37 @@ def group_mesh(op: ir.Operation) -> ir.Attribute:
 def split_group_axes(op: ir.Operation) -> tuple[str, ...]:
     """Those of `group_axes` that are split, as StableHLO allows: the groups use a part of each."""
     refs = _group_axis_refs(op.attributes[GROUPS]) or ()
-    return tuple(name for name, is_part in refs if is_part)
+    return tuple(name for name, part in refs if part)
+
+
+def group_parts(op: ir.Operation, mesh: Mesh) -> tuple[tuple[str, int, int], ...]:
+    """The axes of `mesh` that name the op's groups, and where the part they use begins and ends.
+
+    Of an axis of size 8, split into 2, 2 and 2, the second part is from 2 to 4.
+    """
+    refs = _group_axis_refs(op.attributes[GROUPS]) or ()
+    parts = ((name, part or (1, mesh.sizes[name])) for name, part in refs)
+    return tuple((name, begin, end) for name, (begin, end) in parts)
 
 
 @memoized
-def _group_axis_refs(groups: ir.Attribute) -> tuple[tuple[str, bool], ...] | None:
-    """Each mesh axis of named groups, and whether they take only a part of it."""
+def _group_axis_refs(
+    groups: ir.Attribute,
+) -> tuple[tuple[str, tuple[int, int] | None], ...] | None:
+    """Each mesh axis of named groups, and the part of it if they take only a part."""
     if not stablehlo.ReplicaGroupMeshAxesAttr.isinstance(groups):
         return None
     axes = stablehlo.ReplicaGroupMeshAxesAttr(groups).axes
     refs = (stablehlo.AxisRefAttr(axis) for axis in ir.ArrayAttr(axes))
-    return tuple((ref.name, ref.sub_axis_info is not None) for ref in refs)
+    return tuple((ref.name, _part(ref)) for ref in refs)
+
+
+def _part(ref: stablehlo.AxisRefAttr) -> tuple[int, int] | None:
+    info = ref.sub_axis_info
+    if not isinstance(info, ir.Attribute):
+        return None
+    part = stablehlo.SubAxisInfoAttr(info)
+    return part.pre_size, part.pre_size * part.size
 
 
 def device_ids(op: ir.Operation, attribute: str) -> list[list[int]]:

@@ -10,12 +10,26 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from shmap_compiler.base.device_groups import Groups, Pairs
 from shmap_compiler.explain.hlo import Instruction
+
+
+@dataclass(frozen=True)
+class AlongAxes:
+    """How groups are named by axes of a mesh.
+
+    Attributes:
+      mesh: the name and the size of each of its axes.
+      parts: the axes that the groups are along, first one major, each with where the part of it
+        that they take begins and ends: the part of size 4 after one of size 2 is from 2 to 8.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    parts: tuple[tuple[str, int, int], ...]
 
 
 def read_pairs(instruction: Instruction) -> Pairs:
@@ -50,14 +64,29 @@ def groups_of_text(text: str, device_count: int) -> Groups:
         ids = np.arange(math.prod(sizes)).reshape(sizes).transpose(tuple(order))
         return _rows(ids.reshape(shape))
     if match := _BY_AXES.match(text):
-        sizes = {name: int(size) for name, size in re.findall(r"'(.+?)'=(\d+)(?:,|$)", match[1])}
-        ids = _device_ids(match[2]) if match[2] else np.arange(math.prod(sizes.values()))
-        return _along(ids.reshape(tuple(sizes.values())), sizes, match[3])
+        named = _named(match)
+        count = math.prod(size for _, size in named.mesh)
+        return _listed(named, _device_ids(match[2]) if match[2] else np.arange(count))
     raise ValueError(f"groups in a form that is not known: {text[:60]}")
+
+
+def along_axes(text: str) -> AlongAxes | None:
+    """How the groups that a text begins with are named by axes; None if they are not."""
+    match = _BY_AXES.match(text)
+    return None if match is None else _named(match)
 
 
 _BY_AXES = re.compile(r"mesh\[(.*?)\](?:, device_ids=\(([^ ]+)\))? \{(.*?)\}(?=[,\s]|$)")
 """A mesh and some of its axes, whose names may hold any characters."""
+
+
+def _named(match: re.Match[str]) -> AlongAxes:
+    sizes = {name: int(size) for name, size in re.findall(r"'(.+?)'=(\d+)(?:,|$)", match[1])}
+    parts = []
+    for name, before, length in re.findall(r"'(.+?)'(?::\((\d+)\)(\d+))?(?:, ?|$)", match[3]):
+        low = int(before or 1)
+        parts.append((name, low, low * int(length) if length else sizes[name]))
+    return AlongAxes(tuple(sizes.items()), tuple(parts))
 
 
 def _device_ids(text: str) -> np.ndarray:
@@ -79,24 +108,21 @@ def _rows(ids: np.ndarray) -> Groups:
     return tuple(tuple(row) for row in ids.reshape(-1, ids.shape[-1]).tolist())
 
 
-def _along(ids: np.ndarray, sizes: Mapping[str, int], axes: str) -> Groups:
-    """Groups along axes, or parts of axes: `'i':(2)4` is the part of size 4 after one of size 2."""
+def _listed(named: AlongAxes, ids: np.ndarray) -> Groups:
+    """The devices of groups along axes of a mesh that has these devices, row major."""
     split: list[int] = []
     where: dict[tuple[str, int], int] = {}
-    parts = re.findall(r"'(.+?)'(?::\((\d+)\)(\d+))?(?:, ?|$)", axes)
-    for name, size in sizes.items():
+    for name, size in named.mesh:
         edges = {1, size}
-        for part, before, length in parts:
-            if part == name and length:
-                edges |= {int(before), int(before) * int(length)}
+        for part, low, high in named.parts:
+            if part == name:
+                edges |= {low, high}
         for low, high in itertools.pairwise(sorted(edges)):
             where[name, low] = len(split)
             split.append(high // low)
     grouped: list[int] = []
-    for name, before, length in parts:
-        low = int(before or 1)
-        high = low * int(length) if length else sizes[name]
-        grouped += [d for (n, edge), d in where.items() if n == name and low <= edge < high]
+    for part, low, high in named.parts:
+        grouped += [d for (name, edge), d in where.items() if name == part and low <= edge < high]
     rest = [d for d in range(len(split)) if d not in grouped]
     size = math.prod(split[d] for d in grouped)
     return _rows(ids.reshape(split).transpose(*rest, *grouped).reshape(-1, size))

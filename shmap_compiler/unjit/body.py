@@ -12,13 +12,15 @@ from shmap_passes import make_context
 from shmap_passes.import_.name_groups import sdy_mesh, to_body_form
 from shmap_passes.import_.name_positions import PARTITION_ID, name_positions
 from shmap_passes.import_.placement import Placement
-from shmap_passes.ir.body_form import MANUAL_AXES
+from shmap_passes.ir.body_form import MANUAL_AXES, read_mesh
 from shmap_passes.ir.collective_ops import (
     CHANNEL_HANDLE,
     COLLECTIVES,
     GROUPED,
     GROUPS,
     group_axes,
+    group_mesh,
+    group_parts,
 )
 from shmap_passes.ir.dialects import register_mlir_passes
 from shmap_passes.ir.find_ops import find_ops
@@ -27,7 +29,7 @@ from shmap_passes.ir.mesh import Mesh
 from shmap_passes.ir.ops import walk
 
 from shmap_compiler.base.untyped import Unchecked
-from shmap_compiler.explain.replica_groups import Groups
+from shmap_compiler.explain.replica_groups import AlongAxes, Groups
 from shmap_compiler.unjit.plainer_operations import write_plainly
 
 _CLEAN = (
@@ -45,7 +47,7 @@ class NotConvertible(Exception):
 
 def body_form(
     code: bytes,
-    groups: Mapping[int, Groups],
+    groups: Mapping[tuple[int, AlongAxes], Groups],
     mesh: Mesh,
     inputs: Sequence[Placement],
     outputs: Sequence[Placement],
@@ -54,7 +56,7 @@ def body_form(
 
     Args:
       code: the partitioned program as StableHLO.
-      groups: those of its collectives, by channel.
+      groups: those that are named by axes, by the channel of a collective and the names.
       mesh: its mesh.
       inputs: how each argument of `@main` is split.
       outputs: how each result is.
@@ -90,22 +92,24 @@ def body_form(
         return str(module.operation.get_asm(enable_debug_info=True))
 
 
-def _list_groups(module: ir.Module, groups: Mapping[int, Groups]) -> None:
+def _list_groups(module: ir.Module, groups: Mapping[tuple[int, AlongAxes], Groups]) -> None:
     """Lists the devices of groups that HLO names by axes of meshes of its own.
 
     The conversion to StableHLO loses in which order such a mesh has its devices.
     """
+    ops = [op for op in module.body.operations if isinstance(op, sdy.MeshOp)]
+    meshes = {mesh.symbol: mesh for mesh in map(read_mesh, ops)}
     for op in find_ops(module.operation, sorted(GROUPED)):
         if group_axes(op) is None:
             continue
-        channel = _channel(op)
-        if channel not in groups:
-            raise NotConvertible(f"{op.name} on a channel that its HLO does not have")
-        ids = np.array(groups[channel], np.int64)
+        mesh = meshes[ir.FlatSymbolRefAttr(group_mesh(op)).value]
+        key = _channel(op), AlongAxes(mesh.axes, group_parts(op, mesh))
+        if key not in groups:
+            raise NotConvertible(f"{op.name} with groups that its HLO does not have")
+        ids = np.array(groups[key], np.int64)
         op.attributes[GROUPS] = ir.DenseElementsAttr.get(ids.data)
-    for op in list(module.body.operations):
-        if isinstance(op, sdy.MeshOp):
-            op.operation.erase()
+    for op in ops:
+        op.operation.erase()
 
 
 def _channel(op: ir.Operation) -> int:

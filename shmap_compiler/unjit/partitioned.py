@@ -14,7 +14,7 @@ import jax
 from jax import lax
 
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree, Setting
-from shmap_compiler.explain.replica_groups import Groups, groups_of_text
+from shmap_compiler.explain.replica_groups import AlongAxes, Groups, along_axes, groups_of_text
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
@@ -39,15 +39,25 @@ class Partitioned:
     text: str
     kept: tuple[int, ...]
 
-    def groups(self, device_count: int) -> Mapping[int, Groups]:
-        """The groups of each collective, by its channel.
+    def groups(self, device_count: int) -> Mapping[tuple[int, AlongAxes], Groups]:
+        """The devices of groups that are named by axes, by the collective's channel and the names.
+
+        Neither alone tells them: the collectives of a manual region share one channel, and meshes
+        with axes of the same names may have their devices in different orders.
 
         Raises:
-          ValueError: some are written in a way that is not known.
+          ValueError: both are the same for different groups.
         """
-        found: dict[int, Groups] = {}
-        for channel, groups in _COLLECTIVE.findall(self.text):
-            found[int(channel)] = groups_of_text(groups, device_count)
+        found: dict[tuple[int, AlongAxes], Groups] = {}
+        for channel, text in _COLLECTIVE.findall(self.text):
+            named = along_axes(text)
+            if named is None:
+                continue
+            groups = groups_of_text(text, device_count)
+            if found.setdefault((int(channel), named), groups) != groups:
+                raise ValueError(
+                    f"collectives of one channel on two orders of the devices of {dict(named.mesh)}"
+                )
         return found
 
 

@@ -26,6 +26,7 @@ from shmap_compiler import TargetError, UnjitError, search_shardings, shard_map,
 from shmap_compiler.simulate.agreement import compare, default_tolerance
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.unjit.layout import call
+from shmap_compiler.unjit.partitioned import Partitioned
 from shmap_compiler.unjit.refusals import missing_call, refuse_processes
 from shmap_compiler.unjit.rounding import with_rounding
 from shmap_compiler.unjit.same_results import order_of_arguments
@@ -614,6 +615,34 @@ def doubled_onto_another_mesh(shape, spec):
 def test_axes_of_another_mesh_are_those_of_the_same_devices(spec):
     program = doubled_onto_another_mesh((2, 2), spec)
     np.testing.assert_array_equal(unjit(program, X).shard_map()(X), program(X))
+
+
+def test_collectives_of_a_manual_region_have_their_own_groups():
+    # They share one channel. Averages of equal numbers are the same over all axes.
+    program = jax.shard_map(
+        lambda x, w: (lax.pmean(x, "i"), lax.pmean(w, "j")),
+        mesh=mesh(),
+        in_specs=(P("i"), P(None, "j")),
+        out_specs=(P(), P()),
+    )
+    arrays = ((jnp.ones((8, 4)), P("i")), (jnp.ones((8, 4)), P(None, "j")))
+    args = [jax.device_put(x, NamedSharding(mesh(), spec)) for x, spec in arrays]
+    text = unjit(jax.jit(program), *args).as_python()
+    assert 'lax.psum(x, "i")' in text
+    assert 'lax.psum(w, "j")' in text
+
+
+@pytest.mark.parametrize("axes", ["'i'", "'j':(2)2,'i'"])
+def test_groups_are_told_apart_by_channels_and_axes(axes):
+    plain, turned = (
+        f"replica_groups=mesh['i'=2,'j'=4]{devices} {{{axes}}}, dimensions={{0}}\n"
+        for devices in ("", ", device_ids=([4,2]T(1,0))")
+    )
+    both = Partitioned(b"", f"channel_id=1, {plain}channel_id=2, {turned}", ()).groups(8)
+    assert [channel for channel, _ in both] == [1, 2]
+    assert len(set(both.values())) == 2
+    with pytest.raises(ValueError, match="one channel on two orders of the devices"):
+        Partitioned(b"", f"channel_id=1, {plain}channel_id=1, {turned}", ()).groups(8)
 
 
 def test_parts_of_axes_are_refused():
