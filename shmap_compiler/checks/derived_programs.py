@@ -48,7 +48,7 @@ def check_derived(kind: str, before: Graph, after: Graph, in_names: Sequence[str
     if not _holds(before, ruled):
         return
     who = f"the {kind} of `{before.name}`"
-    if after.check_hangs and kind != "gradient":  # backward rules have a check of their own
+    if kind != "gradient":  # backward rules have a check of their own
         check_hangs(after, who, in_names)
     # A program that holds backward rules will be transposed, and its own results are not used.
     if not after.check_vma or _holds(after, (CUSTOM_LIN,)):

@@ -23,23 +23,28 @@ from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, provenance
 from shmap_compiler.collectives import ppermute_p
-from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.graph import Graph, HangCheck
 from shmap_compiler.graph.nested_graphs import holds_graph, nested_graphs
 from shmap_compiler.jaxprs.contents import equations, holders, once_per_jaxpr
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.frames import Frame, Replication
+from shmap_compiler.replication.inference import infer_program
 from shmap_compiler.replication.region_dataflow import HeldProgram, Out
 
 
 def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
     """Raises HangError for every collective that only some of its devices would reach.
 
+    The graph says which of them it is checked for.
+
     Args:
       who: the user's function.
       in_paths: the last inputs of the graph, as the user names them.
     """
+    if graph.hang_check is HangCheck.NONE:
+        return
     names = ["an array closed over"] * (len(graph.in_specs) - len(in_paths)) + list(in_paths)
-    replication = graph.replication
+    replication = _replication(graph)
     everywhere = replication.axes.mask(graph.all_manual_axes)
     suspects = _suspects(replication.frame, (), (), (), replication.axes, everywhere, set())
     found = {
@@ -53,13 +58,20 @@ def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
         raise HangError(who, list(problems.values()))
 
 
+def _replication(graph: Graph) -> Replication:
+    if graph.hang_check is HangCheck.ALL:
+        return graph.replication
+    return infer_program(graph.region, graph.jaxpr, [()] * len(graph.in_specs))
+
+
 def _checked_axes(graph: Graph, around: Sequence[Eqn]) -> list[str]:
     """The axes along which an equation may not deadlock: those of the graphs that hold it.
 
-    Axes further out are checked with the graph that makes them manual.
+    Axes further out are checked with the graph that makes them manual, and those of a graph whose
+    inputs count as equal with that graph alone: this one splits them.
     """
     nested = [eqn.params["graph"] for eqn in around if holds_graph(eqn)]
-    checked = [graph, *(each for each in nested if each.check_hangs)]
+    checked = [graph, *(each for each in nested if each.hang_check is HangCheck.ALL)]
     return [axis for each in checked for axis in each.manual_axes]
 
 

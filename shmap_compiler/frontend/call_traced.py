@@ -148,7 +148,7 @@ def _trace(
         out_specs=out_specs,
         in_types=[*map(jax.typeof, closed.values), *(i.type for i in inputs.dynamic)],
         check_vma=mapped.check_vma,
-        check_hangs=mapped.check_hangs,
+        hang_check=mapped.hang_check,
         user_fun=inputs.scanned(mapped.fun) if is_users else None,
         has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
     )
@@ -196,8 +196,7 @@ def _check_program(
     program = lowerable(graph)
     if program is not graph.jaxpr:
         graph = dataclasses.replace(graph, jaxpr=program)
-    if mapped.check_hangs:
-        check_hangs(graph, who, in_paths)
+    check_hangs(graph, who, in_paths)
     if mapped.check_vma:
         before = len(graph.in_specs) - len(in_paths)
         after = [

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.jax_compat import AnyMesh
 from shmap_compiler.base.untyped import Function, PyTree, Setting
+from shmap_compiler.graph.graph import HangCheck
 from shmap_compiler.records.traced_call import TracedCall
 
 
@@ -28,6 +29,11 @@ class MappedFunction:
     check_vma: bool = True
     check_hangs: bool = True
     calls: Cache[TracedCall] = field(default_factory=lambda: Cache(maxsize=64), init=False)
+
+    @property
+    def hang_check(self) -> HangCheck:
+        """Which of the collectives that could deadlock are rejected."""
+        return HangCheck.ALL if self.check_hangs else HangCheck.NONE
 
     @property
     def options(self) -> dict[str, Setting]:

@@ -6,6 +6,7 @@ of one device's blocks; every collective in it belongs to `shmap_compiler.collec
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,15 @@ class GraphError(Exception):
     """A Graph that breaks a rule of its own form: a defect of this package, not of user code."""
 
 
+class HangCheck(enum.Enum):
+    """Which of the collectives that could deadlock are rejected."""
+
+    NONE = enum.auto()
+    EQUAL_INPUTS = enum.auto()
+    """Those that some devices would not reach even if each input was equal on all devices."""
+    ALL = enum.auto()
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """The typechecked program of one device.
@@ -57,7 +67,7 @@ class Graph:
       out_specs: One spec per output.
       check_vma: Whether results that a spec replicates are known to be equal (`replication`). If
         not, each device's copy has a cotangent of its own.
-      check_hangs: Whether collectives that could deadlock are rejected.
+      hang_check: Which of the collectives that could deadlock are rejected.
 
     Examples:
       >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
@@ -76,7 +86,7 @@ class Graph:
     in_specs: tuple[PartitionSpec, ...]
     out_specs: tuple[PartitionSpec, ...]
     check_vma: bool = True
-    check_hangs: bool = True
+    hang_check: HangCheck = HangCheck.ALL
 
     def __post_init__(self) -> None:
         _check(self)

@@ -19,11 +19,24 @@ from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree, Unchec
 from shmap_compiler.frontend.call_eagerly import call_eagerly
 from shmap_compiler.frontend.call_traced import apply_call, trace_call
 from shmap_compiler.frontend.mapped import MappedFunction
+from shmap_compiler.graph.graph import HangCheck
 from shmap_compiler.pmap.arguments import Rows, split_static
 from shmap_compiler.pmap.results import UNNAMED, Stacked, axis_spec
 from shmap_compiler.records.traced_call import TracedCall
 
 _T = TypeVar("_T")
+
+
+class _MappedRows(MappedFunction):
+    """A function of blocks of one row.
+
+    Code for pmap stacks what is equal on all devices, such as the number of a step: that rows are
+    rows does not say that they differ.
+    """
+
+    @property
+    def hang_check(self) -> HangCheck:
+        return HangCheck.EQUAL_INPUTS if self.check_hangs else HangCheck.NONE
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ class RowCall:
       axis: the mesh axis along which devices have different rows.
       rows: how the arguments are divided.
       static: the positions of static arguments.
+      check_hangs: as given to `pmap`.
       args: all positional arguments.
     """
 
@@ -45,6 +59,7 @@ class RowCall:
     rows: Rows
     static: tuple[int, ...]
     out_axes: PyTree
+    check_hangs: bool
     args: tuple[PyTree, ...]
     kwargs: dict[str, PyTree]
 
@@ -85,13 +100,14 @@ class RowCall:
     def _mapped(self, stacked: Stacked, in_specs: PyTree) -> MappedFunction:
         # Derivatives that the function takes have the meaning they have in jax.pmap: as there,
         # nothing is known about values that are equal on all devices.
-        return MappedFunction(
+        return _MappedRows(
             self._on_blocks(stacked.with_row),
             self.mesh,
             in_specs,
             stacked.out_specs(self.axis),
             frozenset({self.axis}),
             check_vma=False,
+            check_hangs=self.check_hangs,
         )
 
     def _on_blocks(self, with_row: Callable[[Leaf], Leaf]) -> Function:

@@ -41,6 +41,7 @@ def pmap(
     backend: str | None = None,
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
+    check_hangs: bool = True,
 ) -> Pmapped[_P, _R]:
     """Maps a function over the rows of its arguments: one row on each device, compiled.
 
@@ -62,6 +63,9 @@ def pmap(
       backend: The platform whose devices are used, e.g. "cpu".
       axis_size: The number of rows, on all processes together. Needed if no argument is mapped.
       donate_argnums: The positions of arguments whose memory results may reuse.
+      check_hangs: Whether to reject collectives that could deadlock because some devices do not
+        reach them. Rows of an argument count as equal here, as those of stacked state are: devices
+        differ by `axis_index`, for example.
 
     Returns:
       A `Pmapped`, a function that may be called in `jax.jit`, under other transformations, and in
@@ -88,6 +92,7 @@ def pmap(
         "backend": backend,
         "axis_size": int(axis_size) if isinstance(axis_size, Integral) else axis_size,
         "donate_argnums": _positions(donate_argnums),
+        "check_hangs": check_hangs,
     }
     return trace_cache.find(Pmapped, fun, options) or Pmapped(fun, **options)
 
@@ -108,6 +113,7 @@ class Pmapped(Generic[_P, _R]):
       backend: As given to `pmap`.
       axis_size: As given to `pmap`.
       donate_argnums: As given to `pmap`, as a tuple.
+      check_hangs: As given to `pmap`.
 
     Examples:
       >>> f = pmap(jnp.sin, axis_name="i")
@@ -124,6 +130,7 @@ class Pmapped(Generic[_P, _R]):
     backend: str | None
     axis_size: int | None
     donate_argnums: tuple[int, ...]
+    check_hangs: bool
     _program: Program = field(init=False)
 
     def __post_init__(self) -> None:

@@ -47,11 +47,12 @@ class Program:
         backend: str | None,
         axis_size: int | None,
         donate_argnums: tuple[int, ...],
+        check_hangs: bool,
         on_traced: Callable[[], None],
     ):
         """The arguments are those of `pmap`; `on_traced` is called when a call has been traced."""
         self.fun, self.in_axes, self.out_axes = fun, in_axes, out_axes
-        self.axis_size = axis_size
+        self.axis_size, self.check_hangs = axis_size, check_hangs
         self.meshes: dict[Hashable, Mesh] = {}
         self._axis_name, self._static = axis_name, static_broadcasted_argnums
         self._devices, self._backend = devices, backend
@@ -93,9 +94,8 @@ class Program:
             rows = self.rows(args, kwargs)
 
             def on(mesh: Mesh | None, axis: str) -> _T:
-                static = self.static(args)
-                out_axes = self.out_axes
-                return use(RowCall(self.fun, mesh, axis, rows, static, out_axes, args, kwargs))
+                options = self.static(args), self.out_axes, self.check_hangs
+                return use(RowCall(self.fun, mesh, axis, rows, *options, args, kwargs))
 
             if nesting.is_inside_manual():
                 who, has_devices = describe(self.fun), self._devices is not None

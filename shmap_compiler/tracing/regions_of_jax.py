@@ -23,7 +23,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Eqn, Jaxpr
-from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.graph import Graph, HangCheck
 from shmap_compiler.graph.nested_graphs import holds_graph
 from shmap_compiler.graph.primitive import bind
 from shmap_compiler.jaxprs.contents import names_any
@@ -40,7 +40,7 @@ def with_graphs_of_regions(
     Args:
       mesh, axes: the mesh, and its axes that are manual in the program.
       who: the user's function.
-      check_hangs: as for `Graph`.
+      check_hangs: as for `shard_map`.
 
     Raises:
       BodyError: a region is split over an axis that is manual around it.
@@ -101,7 +101,7 @@ class _Regions(Rewriter):
             in_specs=region.in_specs,
             out_specs=region.out_specs,
             check_vma=region.check_vma,
-            check_hangs=self.check_hangs,
+            hang_check=HangCheck.ALL if self.check_hangs else HangCheck.NONE,
         )
 
 

@@ -40,7 +40,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
 from shmap_compiler.collectives import collective_errors, vmapped_axes, weak_types
-from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.graph import Graph, HangCheck
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import without_futures
 from shmap_compiler.tracing.ref_discharge import discharge
@@ -98,7 +98,7 @@ def trace(
     in_types: Sequence[Aval],
     outer_manual_axes: Sequence[str] | None = None,
     check_vma: bool = True,
-    check_hangs: bool = True,
+    hang_check: HangCheck = HangCheck.ALL,
     user_fun: Function | None = None,
     finish: Callable[[Jaxpr], Jaxpr] | None = None,
     has_reductions: bool = False,
@@ -110,7 +110,7 @@ def trace(
       in_types: types of the full input arrays.
       out_specs: the specs, or a function from the traced output types to them.
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
-      check_vma, check_hangs: see `Graph`.
+      check_vma, hang_check: see `Graph`.
       user_fun: the user's function that `fun` calls, with its static arguments, unless `fun` is
         made from a Graph.
       finish: rewrites the traced jaxpr.
@@ -177,7 +177,8 @@ def trace(
         raise BodyError(who, [_CLOSED_OVER]) from error
     if finish is not None:
         jaxpr = finish(jaxpr)
-    jaxpr = with_graphs_of_regions(jaxpr, mesh, (*manual, *outer), who, check_hangs=check_hangs)
+    checks = hang_check is not HangCheck.NONE
+    jaxpr = with_graphs_of_regions(jaxpr, mesh, (*manual, *outer), who, check_hangs=checks)
     jaxpr, constants = constants_to_inputs(normalize(jaxpr, body_mesh, (*manual, *outer), who))
     jaxpr, written = discharge(jaxpr, body_mesh, who)
     results = jaxpr.out_avals[: len(jaxpr.out_avals) - len(written)]
@@ -193,7 +194,7 @@ def trace(
             *[PartitionSpec()] * len(written),
         ),
         check_vma=check_vma,
-        check_hangs=check_hangs,
+        hang_check=hang_check,
     )
     return Traced(graph, constants, tuple(written))
 
@@ -240,7 +241,7 @@ def retrace(
         in_types=in_types,
         outer_manual_axes=graph.outer_manual_axes,
         check_vma=graph.check_vma,
-        check_hangs=graph.check_hangs,
+        hang_check=graph.hang_check,
         finish=finish,
     )
     if traced.written:

@@ -65,7 +65,7 @@ def _batch(axis_data, args, dims, *, graph: Graph, witness):
     refuse_in_batching_rules(graph, traced.graph.jaxpr)
     names = [f"args[{k}]" for k in range(len(args))]
     check_derived("vmap", graph, traced.graph, names)
-    if mesh_axes and graph.check_hangs:
+    if mesh_axes:
         check_hangs(traced.graph, f"the vmap of `{graph.name}`", names)
     return bind(traced.graph, *traced.constants, *args), [0 if m else None for m in mapped_out]
 

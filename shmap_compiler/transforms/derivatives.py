@@ -193,7 +193,7 @@ def _transpose(cotangents, *args, graph: Graph, witness):
     names = [f"residual {k}" for k in range(len(known))]
     names += [f"the cotangent of result [{k}]" for k in range(len(cotangents))]
     check_derived("gradient", graph, traced.graph, names)
-    if graph.check_hangs and _may_diverge(traced.graph):
+    if _may_diverge(traced.graph):
         check_hangs(traced.graph, f"the gradient of `{graph.name}`", names)
     results = bind(traced.graph, *traced.constants, *known, *cotangents)
     if outside:

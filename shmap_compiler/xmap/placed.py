@@ -14,7 +14,7 @@ from shmap_compiler.base.jax_compat import AnyMesh
 from shmap_compiler.base.untyped import AnyValue, Eqn, PyTree, TreeDef
 from shmap_compiler.collectives import vmapped_axes
 from shmap_compiler.frontend.shard_map import ShardMapped, shard_map
-from shmap_compiler.graph.graph import Graph
+from shmap_compiler.graph.graph import Graph, HangCheck
 from shmap_compiler.xmap.axes import AxisMapping
 from shmap_compiler.xmap.contraction import leave
 from shmap_compiler.xmap.held_axes import Flat, on_parts
@@ -220,7 +220,7 @@ def _shard_map(eqn: Eqn, placer: Placer) -> Deferred:
         in_specs=graph.in_specs,
         out_specs=list(graph.out_specs),
         check_vma=graph.check_vma,
-        check_hangs=graph.check_hangs,
+        check_hangs=graph.hang_check is not HangCheck.NONE,
     )
 
 

@@ -422,5 +422,6 @@ def test_what_it_tells_about_itself():
         "backend": None,
         "axis_size": None,
         "donate_argnums": (),
+        "check_hangs": True,
     }
     assert shmap_compiler.pmap is pmap

@@ -38,7 +38,7 @@ def split_in_two(x):
 
 
 def branches(x):
-    return lax.cond(x[0] > 3, lambda x: lax.psum(x, "i"), lambda x: x, x)
+    return lax.cond(lax.axis_index("i") > 3, lambda x: lax.psum(x, "i"), lambda x: x, x)
 
 
 # name: (call, error, where, found, needed, fix), each a part of what the message says
@@ -365,12 +365,12 @@ REJECTED = {
         "use jax.vmap",
     ),
     "a collective that some rows do not reach": (
-        lambda: pmap(branches, "i")(X),
+        lambda: pmap(branches, "i").lower(X),
         HangError,
         "psum",
-        "",
-        "",
-        "",
+        "whose predicate varies",
+        "all devices along 'i'",
+        "check_hangs=False allows it",
     ),
     "a permutation that is none": (
         lambda: pmap(lambda x: lax.pshuffle(x, "i", [1, *range(1, 8)]), "i")(X),
