@@ -1,5 +1,6 @@
 """Source of jitted programs: it computes the same, with the same collectives and derivatives."""
 
+import dataclasses
 import functools
 import re
 import subprocess
@@ -28,7 +29,7 @@ from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.unjit.layout import call
 from shmap_compiler.unjit.partitioned import Partitioned
 from shmap_compiler.unjit.refusals import missing_call, refuse_processes
-from shmap_compiler.unjit.rounding import with_rounding
+from shmap_compiler.unjit.rounding import is_explained, with_rounding
 from shmap_compiler.unjit.same_results import order_of_arguments
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 
@@ -196,6 +197,42 @@ def test_enlarged_rounding_is_no_excuse_for_mistakes():
     assert not with_rounding(found, lambda x: [exact[0] * x], one, exact, 64)[0].holds
     worst = with_rounding(found, lambda x: [exact[0] * 9], one, exact, 64)
     assert not worst[0].holds, "half of the digits differ"
+
+
+def signs_of_rounding(x, w):
+    gradient = jnp.sum(jax.nn.softmax(x @ w), axis=1) - 1
+    return gradient / (jnp.abs(gradient) + 1e-12)
+
+
+def narrow_products(x, w):
+    x, w = x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)
+    return (x + jax.nn.silu(x @ w) @ w.T).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("fun", [signs_of_rounding, narrow_products])
+def test_what_rounding_changes_a_lot_is_shown_if_the_source_is_bitwise_equal(fun):
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal((n, 64)), jnp.float32) for n in (32, 64)]
+    program = Jitted(fun, tuple(args), (ROWS, P(None, "j")), P("i"))
+    validation = unjit(program.jitted(), *program.args).validate()
+    assert validation.source == 0
+    assert validation.rounding == "result[0]"
+    assert f"{validation.simulation:.1e} apart, first in result[0], about as far" in str(validation)
+
+
+def test_what_rounding_does_not_explain_is_a_difference():
+    x, exact = np.ones(4, np.float32), [np.ones(4, np.float32)]
+    found = compare([np.float32([1, 1, 1, 1.1])], exact)
+
+    def explained(run_source, run=lambda x: [x**9], body="tensor<4xbf16>", found=found):
+        return is_explained(found, run, run_source, [x], exact, body)
+
+    assert explained(lambda x: [x**9])
+    assert not explained(lambda x: [x[::-1] ** 9]), "equal numbers hide it"
+    assert not explained(lambda x: [x**9], body="tensor<4xf32>")
+    assert not explained(lambda x: [x], lambda x: [x])
+    other = [dataclasses.replace(found[0], problem="of type float16")]
+    assert not explained(lambda x: [x**9], found=other)
 
 
 def test_a_call_is_shown_only_if_it_computes_the_same():
