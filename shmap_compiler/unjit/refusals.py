@@ -11,6 +11,7 @@ import jax
 from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.errors import Problem, UnjitError
 from shmap_compiler.base.untyped import PyTree, Unchecked
+from shmap_compiler.stages.lowered import Lowered
 
 _CALLBACK = re.compile(r'custom_call_target="([^"]*callback[^"]*)"')
 _MISSING_CALL = re.compile(
@@ -34,16 +35,21 @@ def refuse_symbolic_shapes(who: str, args: Sequence[PyTree]) -> None:
 
 
 def refuse_unless_jitted(who: str, jitted: object, lowered: object) -> None:
-    """Raises UnjitError for what `shard_map` or `xmap` returned, which lowers in its own way."""
-    if not isinstance(lowered, jax.stages.Lowered):
-        problem = Problem(
-            "the function",
-            f"{show_type_of(jitted)}: its collectives are those you wrote",
-            "a function of jax.jit with shardings",
+    """Raises UnjitError for what lowers in its own way: from `shard_map`, `xmap` or a library."""
+    if isinstance(lowered, jax.stages.Lowered):
+        return
+    found, needed = show_type_of(jitted), "a function of jax.jit with shardings"
+    fix = (
+        "jit a function of arrays with jax.jit: one that takes the arrays of its models, as of "
+        "flax.nnx.split or equinox.partition, and puts the models together inside"
+    )
+    if isinstance(lowered, Lowered):
+        found = f"{found}: its collectives are those you wrote"
+        fix = (
             "pass the jitted function; lower(*args).as_text('stablehlo') shows the collectives of "
-            "this one",
+            "this one"
         )
-        raise UnjitError(who, [problem])
+    raise UnjitError(who, [Problem("the function", found, needed, fix)])
 
 
 def refuse_static_arguments(who: str, args: Sequence[PyTree], lowered: jax.stages.Lowered) -> None:

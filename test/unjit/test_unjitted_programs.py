@@ -467,6 +467,14 @@ def test_what_is_mapped_already_is_refused():
             unjit(mapped, jnp.ones(8))
 
 
+def test_what_a_library_jitted_in_its_own_way_is_refused():
+    class JitWrapped:
+        lower = staticmethod(lambda x: SimpleNamespace(lowered=jax.jit(jnp.sin).lower(x)))
+
+    with pytest.raises(UnjitError, match=r"found: +a JitWrapped\n(.*\n)+.*flax\.nnx\.split"):
+        unjit(JitWrapped(), jnp.ones(8))
+
+
 def test_calls_that_only_another_platform_has_are_named():
     # As a program that libtpu partitioned has one for `jnp.linalg.eigh`.
     said = "NOT_FOUND: No registered implementation for untyped custom call to EighTpu for Host"
