@@ -484,8 +484,11 @@ def test_results_of_a_nested_shard_map_vary_along_axes_of_size_one_around_it():
 
     def body(x):
         sine = shard_map(jnp.sin, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
-        steps = lambda x: lax.scan(lambda y, _: (sine(y), None), x, length=2)[0]  # noqa: E731
-        return jax.grad(lambda x: steps(x).sum())(x)
+
+        def twice(x):
+            return lax.scan(lambda y, _: (sine(y), None), x, length=2)[0]
+
+        return jax.grad(lambda x: twice(x).sum())(x)
 
     specs = {"in_specs": P("i"), "out_specs": P("i"), "axis_names": {"i"}}
     found = jax.jit(shard_map(body, mesh=mesh, **specs))(X)
