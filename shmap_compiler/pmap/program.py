@@ -94,8 +94,18 @@ class Program:
             rows = self.rows(args, kwargs)
 
             def on(mesh: Mesh | None, axis: str) -> _T:
-                options = self.static(args), self.out_axes, self.check_hangs
-                return use(RowCall(self.fun, mesh, axis, rows, *options, args, kwargs))
+                call = RowCall(
+                    fun=self.fun,
+                    mesh=mesh,
+                    axis=axis,
+                    rows=rows,
+                    static=self.static(args),
+                    out_axes=self.out_axes,
+                    check_hangs=self.check_hangs,
+                    args=args,
+                    kwargs=kwargs,
+                )
+                return use(call)
 
             if nesting.is_inside_manual():
                 who, has_devices = describe(self.fun), self._devices is not None
