@@ -58,11 +58,13 @@ def trace_named(
     types: Sequence[Aval],
     mappings: Sequence[AxisMapping],
     scope: Scope,
+    check_vma: bool,
 ) -> tuple[Jaxpr, tuple[AnyValue, ...]]:
     """(closed jaxpr of `flat_fun`, the values of its leading inputs).
 
     Args:
       types: of the full arguments.
+      check_vma: whether derivatives that it takes have the meaning that JAX's types give them.
 
     Raises:
       BodyError: the function uses a collective in an invalid way.
@@ -101,12 +103,15 @@ def trace_named(
         # It closes over values of an enclosing xmap, in which fewer mesh axes are manual.
         return retyped(untyped_on(around), around, scope.mesh)
 
-    def typed():
-        """The same on a mesh of the logical axes, whose types give inner derivatives a meaning."""
+    def logical() -> AbstractMesh:
+        """A mesh of the logical axes, all manual."""
         if math.prod(known.values()) >= 2**31:
             raise BodyError(who, [_too_many_positions(known)])
-        logical = AbstractMesh(tuple(known.values()), tuple(known))
-        body = with_manual_axes(logical, known)
+        return with_manual_axes(AbstractMesh(tuple(known.values()), tuple(known)), known)
+
+    def typed():
+        """The same on logical axes, whose types give inner derivatives a meaning."""
+        body = logical()
         types = [
             varying_type(type_, body, mapping.names)
             for type_, mapping in zip(inner_types(body), mappings, strict=True)
@@ -116,8 +121,17 @@ def trace_named(
         )
         return retyped(jaxpr, body, scope.mesh)
 
+    def cast():
+        """On axes without a mesh, JAX takes no casts."""
+        if check_vma:
+            return typed()
+        body = logical()
+        return retyped(untyped_on(body), body, scope.mesh)
+
     try:
-        traced_program = trace_by_need(untyped, typed, user_fun, who, _IN_XMAP)
+        traced_program = (
+            trace_by_need(untyped, typed, user_fun, who, _IN_XMAP) if check_vma else untyped()
+        )
     except NotImplementedError as error:
         if not closes_over_explicit(error):
             raise
@@ -125,18 +139,20 @@ def trace_named(
     except BodyError:
         if not casts(user_fun):
             raise
-        # Axes without a mesh have no types, and so JAX takes no casts.
-        traced_program = _with_casts(typed, who)
+        traced_program = _with_casts(cast, who)
     jaxpr, constants = constants_to_inputs(traced_program)
     return jaxpr, tuple(constants)
 
 
-_IN_XMAP = "take the gradient outside xmap, or mark the value with jax.lax.pcast"
+_IN_XMAP = (
+    "take the gradient outside xmap; or mark the value with jax.lax.pcast; or pass "
+    "check_vma=False, with which each position gets its own share of a gradient, and sum it"
+)
 
 
-def _with_casts(typed: Callable[[], Jaxpr], who: str) -> Jaxpr:
+def _with_casts(cast: Callable[[], Jaxpr], who: str) -> Jaxpr:
     try:
-        return typed()
+        return cast()
     except ShmapError:
         raise
     except REFUSALS as error:

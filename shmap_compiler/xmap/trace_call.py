@@ -45,6 +45,7 @@ class NamedFunction:
     axis_resources: dict[str, tuple[AnyValue, ...]]
     donate_argnums: tuple[int, ...]
     mesh: AnyMesh | None
+    check_vma: bool
 
     @property
     def who(self) -> str:
@@ -128,6 +129,7 @@ def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
             types=in_types,
             mappings=mappings,
             scope=Scope(outer, _body_mesh(found, manual)),
+            check_vma=function.check_vma,
         )
 
     jaxpr, constants = traced(used)

@@ -52,6 +52,7 @@ def xmap(
     donate_argnums: int | Sequence[int] = (),
     backend: str | None = None,
     mesh: AnyMesh | None = None,
+    check_vma: bool = True,
 ) -> XMapped[_P, _R]:
     """Maps a function over named axes.
 
@@ -74,6 +75,9 @@ def xmap(
       donate_argnums: The positions of arguments whose memory calls may reuse.
       backend: Must be None: the mesh determines the devices.
       mesh: The mesh. By default that of `shmap_compiler.mesh` or `jax.set_mesh`, when it is called.
+      check_vma: Whether a gradient that `fun` takes is summed over the axes that its operand lacks,
+        as JAX's types of varying values say. If not, each position gets its own, and the transpose
+        of `psum` is `psum`, as under `jax.vmap` and in JAX's former `xmap`.
 
     Returns:
       An `XMapped`, a function of full arrays, which is compiled as by `jax.jit`.
@@ -96,6 +100,7 @@ def xmap(
         "axis_resources": axis_resources,
         "donate_argnums": donate_argnums,
         "mesh": mesh,
+        "check_vma": check_vma,
     }
     made = trace_cache.find(XMapped, fun, options) if backend is None else None
     if made is not None:
@@ -117,7 +122,7 @@ def xmap(
         problems.append(has_backend(backend))
     if problems:
         raise spec_error(who, problems)
-    function = NamedFunction(fun, ins, outs, sizes, resources, donated, mesh)
+    function = NamedFunction(fun, ins, outs, sizes, resources, donated, mesh, check_vma)
     return XMapped(function, options)
 
 
@@ -132,6 +137,7 @@ class XMapped(PickledByName, Generic[_P, _R]):
       axis_resources: As given to `xmap`, each a tuple.
       donate_argnums: As given to `xmap`, a tuple.
       mesh: As given to `xmap`.
+      check_vma: As given to `xmap`.
 
     Examples:
       >>> f = xmap(lambda x: x * 2, in_axes=["rows", ...], out_axes=["rows", ...])
@@ -147,6 +153,7 @@ class XMapped(PickledByName, Generic[_P, _R]):
         self.fun: Callable[_P, _R] = fun
         self.axis_sizes, self.axis_resources = function.axis_sizes, function.axis_resources
         self.donate_argnums, self.mesh = function.donate_argnums, function.mesh
+        self.check_vma = function.check_vma
 
         def call(*args: PyTree) -> AnyValue:
             result = self._traced(*args)

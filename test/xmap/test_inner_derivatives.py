@@ -61,6 +61,17 @@ def test_an_operand_that_varies_has_a_cotangent_at_each_position(resources):
         mapped(pull_each, [...], resources)(W, X, GY)
 
 
+@everywhere
+def test_without_types_casts_do_nothing(resources):
+    def pull_each(w, x, gy):
+        return pull(*lax.pcast((w, x, gy), "batch", to="varying"))
+
+    axes = ([...], ["batch", ...], ["batch", ...]), (["batch", ...], ["batch", ...])
+    mesh = SQUARE if resources else None
+    f = xmap(pull_each, *axes, axis_resources=resources, mesh=mesh, check_vma=False)
+    assert_close(f(W, X, GY), jax.vmap(pull, (None, 0, 0))(W, X, GY))
+
+
 def gradient_of_steps(w, x):
     def loss(w):
         return lax.scan(lambda c, _: (jnp.sin(c * w), None), x, length=2)[0]
@@ -127,7 +138,62 @@ def test_a_rule_whose_cotangent_has_a_wrong_type():
     with pytest.raises(BodyError, match="manual axis types do not match") as raised:
         xmap(gradient, axes, axes)(W, X)
     (problem,) = raised.value.problems
-    assert problem.fix == "take the gradient outside xmap, or mark the value with jax.lax.pcast"
+    assert problem.fix == (
+        "take the gradient outside xmap; or mark the value with jax.lax.pcast; or pass "
+        "check_vma=False, with which each position gets its own share of a gradient, and sum it"
+    )
+
+
+@everywhere
+@pytest.mark.parametrize("backward", ["sum", "identity"])
+def test_without_types_a_gradient_is_that_of_nested_vmaps(resources, backward):
+    """As code for the former xmap has it; Megatron's g has the identity as its backward rule."""
+    rule = psum_with_rule(
+        lambda name, _, ct: (ct if backward == "identity" else lax.psum(ct, name),)
+    )
+
+    def step(w, x):
+        loss, gradient = jax.value_and_grad(lambda w: rule(layer(w, x).sum(), "batch"))(w)
+        return loss, gradient, lax.psum(gradient, "batch")
+
+    mesh = SQUARE if resources else None
+    f = xmap(
+        step,
+        ([...], ["batch", ...]),
+        ([], ["batch", ...], [...]),
+        axis_resources=resources,
+        mesh=mesh,
+        check_vma=False,
+    )
+    wanted = jax.vmap(step, (None, 0), (None, 0, None), axis_name="batch")(W, X)
+    assert_close(f(W, X), wanted)
+
+
+@everywhere
+def test_without_types_an_xmap_inside_may_differentiate(resources):
+    def on_rows(w, x):
+        return jax.grad(lambda w: lax.psum(w * x, "row"))(w)
+
+    def through_rows(w, x):
+        def total(w):
+            return lax.psum(over_rows(lambda w, x: lax.psum(w * x, "row"), [])(w, x), "batch")
+
+        return over_rows(on_rows, ["row"])(w, x), jax.grad(total)(w)
+
+    def over_rows(fun, out_axes):
+        return xmap(fun, ([], ["row"]), out_axes, check_vma=False)
+
+    def by_vmap(w, x):
+        def total(w):
+            each = jax.vmap(lambda w, x: lax.psum(w * x, "row"), (None, 0), None, axis_name="row")
+            return lax.psum(each(w, x), "batch")
+
+        return jax.vmap(on_rows, (None, 0), axis_name="row")(w, x), jax.grad(total)(w)
+
+    w, mesh = X[:, 0], SQUARE if resources else None
+    axes = (["batch"], ["batch", ...]), (["batch", ...], ["batch"])
+    f = xmap(through_rows, *axes, axis_resources=resources, mesh=mesh, check_vma=False)
+    assert_close(f(w, X), jax.vmap(by_vmap, axis_name="batch")(w, X))
 
 
 def test_casts_without_a_derivative():
