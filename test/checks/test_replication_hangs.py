@@ -209,6 +209,9 @@ SAFE = {
     "position inside a branch": lambda x: lax.cond(
         lax.axis_index("i") == 0, lambda: x + lax.axis_index("i"), lambda: x
     ),
+    "each device sends to itself": lambda x: lax.cond(
+        lax.axis_index("i") == 0, lambda: lax.ppermute(x, "j", [(0, 0), (1, 1)]), lambda: x
+    ),
     "collective before the branches": lambda x: jnp.where(
         lax.axis_index("i") == 0, lax.psum(x, "i"), x
     ),
