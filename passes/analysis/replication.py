@@ -52,10 +52,19 @@ class Varying:
         return self.bits.names(self.masks.get(value, 0))
 
 
-def infer(form: BodyForm, module: ModuleOp) -> Varying:
-    """Solves @main, the functions that it calls, and functions without callers."""
+def infer(form: BodyForm, module: ModuleOp, *, trusts_arguments: bool = True) -> Varying:
+    """Solves @main, the functions that it calls, and functions without callers.
+
+    Args:
+      trusts_arguments: whether arguments of @main are equal along axes that do not split them. A
+        caller may break that: what a program with `check_vma=False` returns may differ.
+    """
     solver = _Solver(form, module)
-    solver.function("main", tuple(_of_argument(each, form, solver.bits) for each in form.inputs), 0)
+    inputs = [
+        _of_argument(each, form, solver.bits) if trusts_arguments else solver.bits.everything
+        for each in form.inputs
+    ]
+    solver.function("main", tuple(inputs), 0)
     called = {name for name, _, _ in solver.solved}
     for name, function in solver.functions.items():
         if name not in called:

@@ -1,11 +1,11 @@
 """Replaces reductions of replicated values by local arithmetic.
 
 The sum of n equal blocks is n times the block; their maximum or minimum is the block. Library code
-often reduces values that are replicated already: the norm of replicated gradients, the psum of the
-result of a psum.
+often reduces values that are replicated already: the norm of gradients that were summed, the psum
+of the result of a psum.
 
 Before:  %1 = "stablehlo.all_reduce"(%0) <{... axes = ["i", "j"]}> ({ add })
-         // %0 does not vary along "i", which has size 4
+         // %0 is computed so that it does not vary along "i", which has size 4
 After:   %1 = "stablehlo.all_reduce"(%0) <{... axes = ["j"]}> ({ add })
          %2 = stablehlo.multiply %1, dense<4.0>
 Needs:   what shmap-verify accepts.
@@ -17,8 +17,9 @@ n*x then rounds like 2^a*x + 2^b*x, where both products are exact. For other n, 
 element type cannot represent, n*x may differ from the sum in every order, and the reduction is
 kept. Sums of complex values are kept as well, since a complex n*x contains products with zero.
 
-Replication is inferred (passes/analysis/replication.py), starting from the shardings of @main: an
-argument whose sharding does not mention an axis is replicated along it.
+Replication is inferred (passes/analysis/replication.py) from what @main computes. Its arguments may
+differ whatever their shardings say: a program with `check_vma=False` returns arrays whose copies
+differ, and a reduction is how the next one makes them equal.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ElideInvariantReductions(Pass):
         plainly = _PlainlyVarying(form)
         if all(plainly.along(axes, op.operands[0]) for op, axes in reductions):
             return False
-        varying = infer(form, module)
+        varying = infer(form, module, trusts_arguments=False)
         found = [(op, axes, _equal_axes(op, axes, form.mesh, varying)) for op, axes in reductions]
         work = [(op, axes, equal) for op, axes, equal in found if equal]
         for op, axes, equal in work:
@@ -95,9 +96,10 @@ class _PlainlyVarying:
         return not missing
 
     def _of_argument(self, value: Value) -> set[str]:
-        if isinstance(value, ir.BlockArgument) and value.owner == self._form.main.entry_block:
-            return {*self._form.inputs[value.arg_number].varying}
-        return set()
+        is_argument = (
+            isinstance(value, ir.BlockArgument) and value.owner == self._form.main.entry_block
+        )
+        return {*self._form.mesh.sizes} if is_argument else set()
 
     def _operands(self, value: Value) -> list[Value]:
         if isinstance(value, ir.BlockArgument):

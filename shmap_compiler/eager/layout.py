@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import is_on_host, shaped_array
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue, Aval, Device
 from shmap_compiler.eager.placing import place
@@ -120,8 +121,14 @@ class Layout(ABC):
         """The rows of a full array."""
 
     @abstractmethod
-    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
-        """The full array that `rows` make up; the inverse of `enter`."""
+    def leave(self, rows: jax.Array, spec: PartitionSpec, varying: Axes) -> jax.Array:
+        """The full array that `rows` make up; the inverse of `enter`.
+
+        Args:
+          varying: the axes along which rows may differ. With `check_vma=False`, there may be such
+            that the spec does not mention; then each device keeps its own row, as in a compiled
+            call.
+        """
 
     @abstractmethod
     def compile(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:

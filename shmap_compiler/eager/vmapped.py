@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeGuard
 
 import jax
@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
+from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import AnyValue, Eqn
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
@@ -48,12 +49,13 @@ class Vmapped(Layout):
         array = jax.device_put(array, self.rows_sharding())
         return _cut(array, spec, self.mesh, self.axes)
 
-    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
+    def leave(self, rows: jax.Array, spec: PartitionSpec, varying: Axes) -> jax.Array:
         sharding = NamedSharding(self.mesh, spec)
         if self.axes != self.mesh.axis_names or is_key_type(rows) or not rows.size:
             return jax.device_put(_join(rows, spec, self.mesh, self.axes), sharding)
         devices = list(self.mesh.devices.flat)
-        blocks = jax.device_put(_blocks(rows, self._equal_to(spec)), devices)
+        firsts = self._firsts({*specs.mentioned(spec), *varying})
+        blocks = jax.device_put(_blocks(rows, firsts), devices)
         shape = specs.global_shape(rows.shape[1:], spec, self.mesh)
         return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
@@ -67,12 +69,11 @@ class Vmapped(Layout):
             and not is_key_type(array)
         )
 
-    def _equal_to(self, spec: PartitionSpec) -> tuple[int, ...]:
-        """For each device the first one that has the same block, by a spec."""
-        mentioned = specs.mentioned(spec)
+    def _firsts(self, varying: Collection[str]) -> tuple[int, ...]:
+        """For each device the first one that has the same block, which varies along these axes."""
         positions = np.arange(self.count).reshape(self.sizes)
         for dimension, axis in enumerate(self.axes):
-            if axis not in mentioned:
+            if axis not in varying:
                 positions = np.broadcast_to(positions.take([0], dimension), self.sizes)
         return tuple(map(int, positions.flat))
 

@@ -98,7 +98,8 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
             )
         outs = [array_of(v, layout, s) for v, s in zip(values, out_specs, strict=True)]
         for w in writes:
-            w.ref[...] = jax.device_put(layout.leave(w.value.rows, w.spec), w.ref.sharding)
+            written = layout.leave(w.value.rows, w.spec, w.value.varying)
+            w.ref[...] = jax.device_put(written, w.ref.sharding)
     return jax.tree.unflatten(results.tree, outs)
 
 

@@ -7,10 +7,12 @@ module @the_sum_of_an_equal_value_is_a_multiple {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
-    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %[[E]], %[[N]]
     // CHECK-NEXT: return %[[R]]
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -28,8 +30,10 @@ module @the_maximum_of_an_equal_value_is_the_value {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
-    // CHECK-NEXT: return %arg0
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
+    // CHECK-NEXT: return %[[E]]
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.maximum %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -47,8 +51,10 @@ module @the_minimum_of_an_equal_value_is_the_value {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
-    // CHECK-NEXT: return %arg0
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
+    // CHECK-NEXT: return %[[E]]
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.minimum %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -66,12 +72,14 @@ module @a_reduction_over_other_axes_remains {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
-    // CHECK-NEXT: %[[SUM:.*]] = "stablehlo.all_reduce"(%arg0)
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
+    // CHECK-NEXT: %[[SUM:.*]] = "stablehlo.all_reduce"(%[[E]])
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "i">]
     // CHECK: %[[N:.*]] = stablehlo.constant dense<2.000000e+00>
     // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %[[SUM]], %[[N]]
     // CHECK-NEXT: return %[[R]]
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">, #stablehlo.axis_ref<name = "i">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">, #stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -138,10 +146,12 @@ module @integers_wrap_around_alike {
   func.func public @main(%x: tensor<4xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xi32>) -> tensor<4xi32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<7> : tensor<4xi32>
-    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %[[E]], %[[N]]
     // CHECK-NEXT: return %[[R]]
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<i32>, %b: tensor<i32>):
       %s = stablehlo.add %a, %b : tensor<i32>
       stablehlo.return %s : tensor<i32>
@@ -159,11 +169,13 @@ module @sums_of_booleans_are_no_multiples {
   func.func public @main(%x: tensor<4xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xi1> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xi1>) -> tensor<4xi1>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
     // CHECK-NOT: stablehlo.constant
     // CHECK: return
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<i1>, %b: tensor<i1>):
       %s = stablehlo.add %a, %b : tensor<i1>
       stablehlo.return %s : tensor<i1>
@@ -181,10 +193,12 @@ module @a_count_of_two_bits_rounds_once {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<6.000000e+00> : tensor<4xf32>
-    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %[[E]], %[[N]]
     // CHECK-NEXT: return %[[R]]
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -202,11 +216,13 @@ module @a_count_of_three_bits_rounds_otherwise {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
     // CHECK-NOT: stablehlo.constant
     // CHECK: return
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -224,11 +240,13 @@ module @a_count_that_the_type_cannot_hold {
   func.func public @main(%x: tensor<4xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xbf16>) -> tensor<4xbf16>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
     // CHECK-NOT: stablehlo.constant
     // CHECK: return
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<bf16>, %b: tensor<bf16>):
       %s = stablehlo.add %a, %b : tensor<bf16>
       stablehlo.return %s : tensor<bf16>
@@ -246,11 +264,13 @@ module @complex_values_are_not_scaled {
   func.func public @main(%x: tensor<4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xcomplex<f32>>) -> tensor<4xcomplex<f32>>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
     // CHECK-NOT: stablehlo.constant
     // CHECK: return
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<complex<f32>>, %b: tensor<complex<f32>>):
       %s = stablehlo.add %a, %b : tensor<complex<f32>>
       stablehlo.return %s : tensor<complex<f32>>
@@ -268,11 +288,13 @@ module @a_product_is_a_power {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
     // CHECK-NOT: stablehlo.constant
     // CHECK: return
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.multiply %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -310,11 +332,13 @@ module @an_axis_of_size_one_is_left_to_another_pass {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
     // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
     // CHECK-NOT: stablehlo.constant
     // CHECK: return
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -325,20 +349,43 @@ module @an_axis_of_size_one_is_left_to_another_pass {
 
 // -----
 
-// CHECK-LABEL: module @values_of_an_enclosing_region_may_vary
-module @values_of_an_enclosing_region_may_vary {
+// With check_vma=False, programs return arrays whose copies differ, which others then reduce.
+// CHECK-LABEL: module @copies_of_an_argument_may_differ
+module @copies_of_an_argument_may_differ {
   sdy.mesh @mesh = <["i"=4, "j"=2]>
   // CHECK: func.func public @main
-  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"j"}]>})
-      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"j"}]>})
-      attributes {sdy.manual_axes = #sdy<manual_axes{"j"}>, shmap.outer_manual_axes = ["i"]} {
-    // CHECK-NEXT: {{.*}} = "stablehlo.all_reduce"
-    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "i">]
-    // CHECK-NOT: stablehlo.constant
-    // CHECK: return
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    // CHECK-NEXT: %[[SUM:.*]] = "stablehlo.all_reduce"(%arg0)
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "j">]
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK: return %[[SUM]]
+    return %0 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: module @copies_of_an_argument_of_another_function_may_differ
+module @copies_of_an_argument_of_another_function_may_differ {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %0 = func.call @largest(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  // CHECK: func.func private @largest(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+  // CHECK-NEXT: "stablehlo.all_reduce"(%arg0)
+  func.func private @largest(%z: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = "stablehlo.all_reduce"(%z) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
     }) : (tensor<4xf32>) -> tensor<4xf32>
     return %0 : tensor<4xf32>
@@ -354,10 +401,12 @@ module @with_automatic_axes {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
     // CHECK-NEXT: %[[N:.*]] = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
-    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %arg0, %[[N]]
+    // CHECK-NEXT: %[[R:.*]] = stablehlo.multiply %[[E]], %[[N]]
     // CHECK-NEXT: return %[[R]]
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -375,18 +424,19 @@ module @only_some_devices_come_to_a_branch {
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> : (tensor<4xf32>) -> tensor<4xf32>
     %i = stablehlo.custom_call @shmap.axis_index() {api_version = 4 : i32, backend_config = {axes = ["j"]}} : () -> tensor<i32>
     // CHECK: "stablehlo.case"
     // CHECK-NEXT: "stablehlo.all_reduce"
     %0 = "stablehlo.case"(%i) ({
-      %1 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
+      %1 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "j">]>}> ({
       ^bb0(%a: tensor<f32>, %b: tensor<f32>):
         %s = stablehlo.add %a, %b : tensor<f32>
         stablehlo.return %s : tensor<f32>
       }) : (tensor<4xf32>) -> tensor<4xf32>
       stablehlo.return %1 : tensor<4xf32>
     }, {
-      stablehlo.return %x : tensor<4xf32>
+      stablehlo.return %e : tensor<4xf32>
     }) : (tensor<i32>) -> tensor<4xf32>
     return %0 : tensor<4xf32>
   }
@@ -420,7 +470,8 @@ module @arguments_of_other_functions_are_not_those_of_main {
       -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>},
           tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>})
       attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>} {
-    %0 = func.call @largest(%y) : (tensor<4xf32>) -> tensor<4xf32>
+    %e = "stablehlo.collective_broadcast"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    %0 = func.call @largest(%e) : (tensor<4xf32>) -> tensor<4xf32>
     return %x, %0 : tensor<4xf32>, tensor<4xf32>
   }
   // CHECK: func.func private @largest(%arg0: tensor<4xf32>) -> tensor<4xf32> {
@@ -461,10 +512,12 @@ module @the_id_of_the_device_in_another_dialect {
 // CHECK-LABEL: module @arithmetic_in_another_dialect
 module @arithmetic_in_another_dialect {
   sdy.mesh @mesh = <["i"=4]>
-  // CHECK: %[[TWICE:.*]] = mhlo.add %arg0, %arg0
+  // CHECK: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
+  // CHECK: %[[TWICE:.*]] = mhlo.add %[[E]], %[[E]]
   // CHECK-NEXT: return %[[TWICE]]
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
-    %q = mhlo.add %x, %x : tensor<4xf32>
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    %q = mhlo.add %e, %e : tensor<4xf32>
     %0 = "stablehlo.all_reduce"(%q) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.maximum %a, %b : tensor<f32>
@@ -483,7 +536,8 @@ module @a_sum_in_an_old_form {
   // CHECK: %[[SUM:.*]] = "stablehlo.cross-replica-sum"
   // CHECK-NEXT: "stablehlo.all_reduce"(%[[SUM]])
   func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
-    %q = "stablehlo.cross-replica-sum"(%x) {replica_groups = dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4xf32>) -> tensor<4xf32>
+    %q = "stablehlo.cross-replica-sum"(%e) {replica_groups = dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>} : (tensor<4xf32>) -> tensor<4xf32>
     %0 = "stablehlo.all_reduce"(%q) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.maximum %a, %b : tensor<f32>
@@ -498,9 +552,11 @@ module @a_sum_in_an_old_form {
 // CHECK-LABEL: module @a_sum_that_promotes_its_elements_stays
 module @a_sum_that_promotes_its_elements_stays {
   sdy.mesh @mesh = <["i"=4]>
-  // CHECK: "stablehlo.all_reduce"(%arg0)
+  // CHECK: %[[E:.*]] = "stablehlo.collective_broadcast"(%arg0)
+  // CHECK: "stablehlo.all_reduce"(%[[E]])
   func.func public @main(%x: tensor<4xbf16> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
-    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    %e = "stablehlo.collective_broadcast"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<4xbf16>) -> tensor<4xbf16>
+    %0 = "stablehlo.all_reduce"(%e) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %s = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %s : tensor<f32>
