@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
 from shmap_compiler.base.meshes import Axes
-from shmap_compiler.base.untyped import AnyValue, Eqn
+from shmap_compiler.base.untyped import AnyValue, Device, Eqn
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
@@ -44,18 +44,18 @@ class Vmapped(Layout):
     def enter(self, array: ArrayLike, spec: PartitionSpec) -> jax.Array:
         if self._has_blocks(array, spec):
             shards = {s.device: s.data for s in array.addressable_shards}
-            blocks = [shards[d] for d in self.mesh.devices.flat]
+            blocks = [shards[d] for d in self._first_devices()]
             return _stacked(*jax.device_put(blocks, self.rows_sharding()))
         array = jax.device_put(array, self.rows_sharding())
         return _cut(array, spec, self.mesh, self.axes)
 
     def leave(self, rows: jax.Array, spec: PartitionSpec, varying: Axes) -> jax.Array:
         sharding = NamedSharding(self.mesh, spec)
-        if self.axes != self.mesh.axis_names or is_key_type(rows) or not rows.size:
+        if is_key_type(rows) or not rows.size:
             return jax.device_put(_join(rows, spec, self.mesh, self.axes), sharding)
         devices = list(self.mesh.devices.flat)
-        firsts = self._firsts({*specs.mentioned(spec), *varying})
-        blocks = jax.device_put(_blocks(rows, firsts), devices)
+        positions = self._positions({*specs.mentioned(spec), *varying})
+        blocks = jax.device_put(_blocks(rows, positions), devices)
         shape = specs.global_shape(rows.shape[1:], spec, self.mesh)
         return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
@@ -63,19 +63,31 @@ class Vmapped(Layout):
         """Whether each device has its block of an array already: the host needs no copy of it."""
         return (
             isinstance(array, jax.Array)
-            and self.axes == self.mesh.axis_names
             and array.sharding.is_equivalent_to(NamedSharding(self.mesh, spec), array.ndim)
             and bool(array.size)
             and not is_key_type(array)
         )
 
-    def _firsts(self, varying: Collection[str]) -> tuple[int, ...]:
-        """For each device the first one that has the same block, which varies along these axes."""
-        positions = np.arange(self.count).reshape(self.sizes)
-        for dimension, axis in enumerate(self.axes):
+    def _positions(self, varying: Collection[str]) -> tuple[int, ...]:
+        """For each device of the mesh the first row that is equal to its own.
+
+        Args:
+          varying: the axes along which rows differ.
+        """
+        names, shape = self.mesh.axis_names, self.mesh.devices.shape
+        rows = np.arange(self.count).reshape(
+            [self.mesh.shape[a] ** (a in self.axes) for a in names]
+        )
+        for dimension, axis in enumerate(names):
             if axis not in varying:
-                positions = np.broadcast_to(positions.take([0], dimension), self.sizes)
-        return tuple(map(int, positions.flat))
+                rows = rows.take([0], dimension)
+        return tuple(map(int, np.broadcast_to(rows, shape).flat))
+
+    def _first_devices(self) -> list[Device]:
+        """For each row the first device that has it."""
+        names = self.mesh.axis_names
+        manual = tuple(slice(None) if a in self.axes else 0 for a in names)
+        return list(self.mesh.devices[manual].flat)
 
     def compile(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:
         anywhere = [PartitionSpec()] * len(operands)

@@ -102,3 +102,12 @@ def test_the_gradient_of_a_sum_that_is_put_off(check_vma):
 
     np.testing.assert_allclose(jax.jit(loss)(W), reference(W), rtol=1e-4)
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(W), jax.grad(reference)(W), rtol=1e-4)
+
+
+@called
+def test_a_sum_that_is_put_off_beside_automatic_axes(call):
+    options = {"mesh": MESH, "out_specs": P(), "axis_names": {"model"}, "check_vma": False}
+    product = shard_map(jnp.dot, in_specs=(P(None, "model"), P("model")), **options)
+    total = shard_map(lambda y: lax.psum(y, "model"), in_specs=P(), **options)
+    found = call(lambda x, w: total(product(x, w)))(X, W)
+    np.testing.assert_allclose(found, X @ W, rtol=1e-5, atol=1e-5)
