@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shmap_compiler.base.untyped import AnyValue
+from shmap_compiler.simulate.device import Arrays
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import Enter, Leave, Step
 
@@ -24,7 +24,7 @@ class Node:
     """
 
     step: Step
-    results: dict[int, Sequence[AnyValue]] = field(default_factory=dict)
+    results: dict[int, Arrays] = field(default_factory=dict)
     sources: list[Node] = field(default_factory=list)
 
     @property
@@ -57,9 +57,17 @@ class DataFlow:
         self._makers: dict[tuple[int, int], Node] = {}
 
     def see(
-        self, device: int, step: Step, operands: Sequence[AnyValue], results: Sequence[AnyValue]
+        self,
+        devices: Sequence[int],
+        step: Step,
+        operands: Sequence[Arrays],
+        results: Sequence[Arrays],
     ) -> None:
-        """Notes one step of one device."""
+        """Notes one step."""
+        for device, read, made in zip(devices, operands, results, strict=True):
+            self._note(device, step, read, made)
+
+    def _note(self, device: int, step: Step, operands: Arrays, results: Arrays) -> None:
         if isinstance(step, Leave):
             if device == 0:
                 self._left = list(operands)

@@ -30,8 +30,9 @@ from shmap_compiler.simulate.steps import (
 
 _KEPT_BYTES = 2**26
 Environment = dict[int, AnyValue]
-Observer = Callable[[int, Step, Sequence[AnyValue], Sequence[AnyValue]], None]
-"""Called with device, step, operands and results."""
+Arrays = Sequence[AnyValue]
+Observer = Callable[[Sequence[int], Step, Sequence[Arrays], Sequence[Arrays]], None]
+"""Called with the devices that take a step together, the step, and operands and results of each."""
 
 
 class CannotSimulate(Exception):
@@ -130,7 +131,7 @@ class Device:
                 except CannotSimulate as error:
                     raise error.within(self.path) from None
                 if self.observer is not None:
-                    self.observer(self.number, step, operands, results)
+                    self.observer((self.number,), step, (operands,), (results,))
             environment.update(zip(step.results, results, strict=True))
         return [environment[number] for number in block.results]
 

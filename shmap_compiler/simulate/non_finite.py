@@ -1,4 +1,4 @@
-"""Finds the operation that made the first NaN or infinity of finite numbers."""
+"""Finds the operation that made the first NaN of numbers, or infinity of finite numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shmap_compiler.base.untyped import AnyValue, Function
+from shmap_compiler.base.untyped import Function
+from shmap_compiler.simulate.device import Arrays
 from shmap_compiler.simulate.report import NonFinite
 from shmap_compiler.simulate.steps import Step
 
 
-def has_non_finite(array: object) -> bool:
+def has_non_finite(array: np.ndarray) -> bool:
     """Whether an array contains a NaN or an infinity."""
-    return _has(array, np.isnan) or _has(array, np.isinf)
+    return _has_nan(array) or _has_infinity(array)
 
 
 class FirstNonFinite:
@@ -22,19 +23,38 @@ class FirstNonFinite:
     found: NonFinite | None = None
 
     def see(
-        self, device: int, step: Step, operands: Sequence[AnyValue], results: Sequence[AnyValue]
+        self,
+        devices: Sequence[int],
+        step: Step,
+        operands: Sequence[Arrays],
+        results: Sequence[Arrays],
     ) -> None:
-        """Looks at one step of one device."""
+        """Looks at one step."""
+        # What a device receives may be what another one of the group sent.
+        read = [array for own in operands for array in own]
         # Constants are what the user wrote, and buffers without contents are NaN here.
-        if self.found is not None or not operands:
+        if self.found is not None or not read:
             return
-        for kind, test in (("NaN", np.isnan), ("infinity", np.isinf)):
-            if any(_has(x, test) for x in results) and not any(map(has_non_finite, operands)):
-                self.found = NonFinite(kind, step.place, device)
+        # Infinities make NaNs, as in the softmax of a row that is masked completely.
+        for kind, is_made, was_there in (
+            ("NaN", _has_nan, _has_nan),
+            ("infinity", _has_infinity, has_non_finite),
+        ):
+            makers = [d for d, own in zip(devices, results, strict=True) if any(map(is_made, own))]
+            if makers and not any(map(was_there, read)):
+                self.found = NonFinite(kind, step.place, makers[0])
                 return
 
 
-def _has(array: AnyValue, test: Function) -> bool:
+def _has_nan(array: np.ndarray) -> bool:
+    return _has(array, np.isnan)
+
+
+def _has_infinity(array: np.ndarray) -> bool:
+    return _has(array, np.isinf)
+
+
+def _has(array: np.ndarray, test: Function) -> bool:
     if array.dtype.kind in "biu" or not array.size:
         return False
     return bool(np.any(test(array)))

@@ -47,7 +47,7 @@ def play(program: Playable, inputs: Sequence[AnyValue], observer: Observer | Non
 
     Args:
       inputs: one array for each argument of `@main`; anything for a token.
-      observer: sees each step, a collective once for each device.
+      observer: sees each step, a collective once for each group.
 
     Raises:
       CannotSimulate: a device comes to an op that cannot be played.
@@ -117,9 +117,9 @@ class _Players:
             except CannotSimulate as error:
                 raise error.within(arrived[0].path) from None
             self.exchanges.append(_exchange(step, group, arrived))
-        for device, sent, received in zip(group, operands, results, strict=True):
-            if self.observer is not None:
-                self.observer(device, step, sent, received)
+        if self.observer is not None:
+            self.observer(group, step, operands, results)
+        for device, received in zip(group, results, strict=True):
             self._resume(device, received)
 
     # --------------------------------------------------------------------------------- borders

@@ -113,7 +113,7 @@ class UnequalCopies:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """The first operation that made a NaN or an infinity of finite numbers.
+    """The first operation that made a NaN of numbers, or an infinity of finite numbers.
 
     Attributes:
       kind: "NaN" or "infinity".

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.agreement import distances, has_same_bits
+from shmap_compiler.simulate.device import Arrays
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.steps import Step
@@ -28,17 +28,22 @@ class ValueTrace:
         self.places: dict[Any, SourcePlace] = {}
 
     def see(
-        self, device: int, step: Step, operands: Sequence[AnyValue], results: Sequence[AnyValue]
+        self,
+        devices: Sequence[int],
+        step: Step,
+        operands: Sequence[Arrays],
+        results: Sequence[Arrays],
     ) -> None:
-        """Notes the results of one step of one device."""
+        """Notes the results of one step."""
         if not step.place.line:
             return
-        for result in results:
-            kind = (device, step.place.line, step.place.op, result.shape, result.dtype.name)
-            key = (*kind, self._counts[kind])
-            self._counts[kind] += 1
-            self.values[key] = result
-            self.places[key] = step.place
+        for device, own in zip(devices, results, strict=True):
+            for result in own:
+                kind = (device, step.place.line, step.place.op, result.shape, result.dtype.name)
+                key = (*kind, self._counts[kind])
+                self._counts[kind] += 1
+                self.values[key] = result
+                self.places[key] = step.place
 
 
 def first_difference(

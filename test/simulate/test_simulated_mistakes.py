@@ -121,6 +121,38 @@ def test_the_first_nan_and_the_first_infinity():
     assert simulate_jax(lambda b: jnp.where(b > 1000, b, -jnp.inf)).non_finite is None
 
 
+def test_the_first_nan_that_infinities_make():
+    def masked(b):
+        scores = jnp.where(lax.axis_index("i") != 2, b, -jnp.inf)
+        return jax.nn.softmax(scores)
+
+    line = masked.__code__.co_firstlineno + 2
+    ours = shard_map(masked, **split).lower(x).simulate(x)
+    for found in (simulate_jax(masked).non_finite, ours.non_finite):
+        assert (found.kind, found.place.op, found.device) == ("NaN", "stablehlo.subtract", 4)
+        assert found.place.line.endswith(f"test_simulated_mistakes.py:{line}")
+
+
+@pytest.mark.parametrize(
+    ("given", "f", "made"),
+    [
+        ({5: np.inf}, lambda b: b - b, ("NaN", "stablehlo.subtract", 4)),
+        ({1: np.inf, 5: -np.inf}, lambda b: lax.psum(b, "i"), ("NaN", "stablehlo.all_reduce", 0)),
+        ({5: np.inf}, lambda b: lax.psum(b, "i"), None),
+        ({5: np.nan}, lambda b: lax.pmax(b, "i"), None),
+        ({5: -np.inf}, lambda b: lax.pmax(b, "i") * jnp.log(b - 90), ("NaN", "stablehlo.log", 0)),
+    ],
+    ids=["subtracted", "summed", "infinity passed on", "NaN passed on", "another NaN"],
+)
+def test_operations_that_pass_on_what_is_not_finite_are_not_blamed(given, f, made):
+    """Nor is a collective, on a device that receives it."""
+    full = np.array(x)
+    for row, value in given.items():
+        full[row, 0] = value
+    found = simulate_module(of_jax(f).lower(full).as_text(debug_info=True), [full]).non_finite
+    assert (found and (found.kind, found.place.op, found.device)) == made
+
+
 def test_buffers_without_contents_are_noticed_where_they_are_read():
     module = """
     func.func public @main(%arg0: tensor<2xf32>) -> (tensor<4xf32>, tensor<4xi32>) {
