@@ -29,7 +29,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
-from shmap_compiler.base.untyped import AnyValue, Aval, Function, Parameter
+from shmap_compiler.base.untyped import AnyValue, Aval, Function, Parameter, SourceInfo
 from shmap_compiler.collectives import weak_types
 from shmap_compiler.eager.callbacks import run_on_each_device
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
@@ -88,12 +88,31 @@ class OperationTrace(Trace):
         self._placed: dict[int, tuple[Any, jax.Array]] = {}
         # JAX turns these off where it evaluates a jaxpr.
         self.checks = [check for check, name in _CHECKS_OF_VALUES.items() if setting(name)]
+        self._caller: SourceInfo | None = None
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
         """A context in which JAX works as it does around the call."""
         with eval_context(), jax.disable_jit(False), no_mesh(), varying_types(False):
             yield
+
+    @contextlib.contextmanager
+    def called_here(self) -> Iterator[None]:
+        """A context for the operations of a function that is called in the current line.
+
+        Those of a jitted function of JAX's have no line of the user's, as it is traced once for
+        all calls.
+        """
+        around, self._caller = self._caller, self._source()
+        try:
+            yield
+        finally:
+            self._caller = around
+
+    def _source(self) -> SourceInfo:
+        """Of the current operation, or of the nearest call around it that has a user's line."""
+        here = source_info_util.current()
+        return here if self._caller is None or shown_source(here) else self._caller
 
     def by_program(self, primitive, operands, params) -> list[Blocks]:
         """Applies a primitive to all blocks, by a program that is cached."""
@@ -132,7 +151,7 @@ class OperationTrace(Trace):
             special = special_value(error)
             if special is None:
                 raise
-            where = f"{primitive} at {shown_source(source_info_util.current())}"
+            where = f"{primitive} at {shown_source(self._source())}"
             raise FloatingPointError(f"invalid value ({special}) encountered in {where}") from None
         return [
             Blocks(self, *each)
@@ -172,7 +191,7 @@ class OperationTrace(Trace):
 
         When the operation is traced, its equations get the user's line.
         """
-        users_line = source_info_util.current()
+        users_line = self._source()
 
         def apply(*blocks):
             keeps = self.rules.keeps_weak_types

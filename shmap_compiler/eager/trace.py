@@ -108,7 +108,7 @@ class EagerTrace(OperationTrace):
         if self.rules.watch and (_transposes_here() or transposes_in(params)):
             raise Differentiates
         if self.checks and primitive.name in JITS:  # to find the operation inside of it
-            with jex_core.set_current_trace(self):
+            with self.called_here(), jex_core.set_current_trace(self):
                 return jex_core.jaxpr_as_fun(params["jaxpr"])(*operands)
         inner = primitives_in(params)
         of_mesh = primitive.name in _OF_THE_MESH or any(p.name in _OF_THE_MESH for p in inner)

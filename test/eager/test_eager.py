@@ -632,10 +632,13 @@ def test_closures_of_one_code_do_not_depend_on_each_other():
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jitted"])
-def test_debug_nans_points_at_the_users_line(wrap):
+@pytest.mark.parametrize("log", [lax.log, jnp.log, jax.jit(jnp.log)], ids=["lax", "jnp", "jit"])
+def test_debug_nans_points_at_the_users_line(log, wrap):
+    """Also if JAX jits the function that is called: its own operations have no such line."""
+
     def body(x):
         y = x - 100
-        return lax.log(y)
+        return log(y)
 
     place = rf"log at test/eager/test_eager.py:{body.__code__.co_firstlineno + 2} "
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match=place):
