@@ -97,7 +97,7 @@ class Schedule:
       host_bytes: what moves between the memories of the device and of the host.
       host_usage: seconds for which such copies run, by direction; none if the figure is not known.
       host_exposed: seconds that the device waits for them.
-      unknown_loops: the lines of loops of which the number of trips is not known; they count once.
+      unknown_loops: the lines of loops whose number of trips is not known: one trip is counted.
     """
 
     occurrences: list[Occurrence] = field(default_factory=list)
@@ -285,15 +285,13 @@ class _Runner:
         if found.count is not None and not condition.occurrences:
             yield body, found.count
             return
+        if found.count is None:
+            schedule.unknown_loops.append(self.module.source(loop))
         trip, nothing = Schedule(), Liveness({}, (0,))
         _append(trip, condition, 1, nothing, 0)
         _append(trip, body, 1, nothing, 0)
-        if found.count is None:
-            schedule.unknown_loops.append(self.module.source(loop))
-            yield trip, 1
-        else:
-            yield trip, found.count
-            yield condition, 1
+        yield trip, 1 if found.count is None else found.count
+        yield condition, 1
 
 
 def _any_of(branches: Sequence[Schedule]) -> Schedule:
