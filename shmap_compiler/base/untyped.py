@@ -55,6 +55,9 @@ Parameter: TypeAlias = Any
 Effect: TypeAlias = Any
 """An effect of an equation or a jaxpr, or a set of them."""
 
+CheckError: TypeAlias = Any
+"""A `checkify.Error`, or the exception in it. What they contain has no public names."""
+
 Trace: TypeAlias = Any
 """An interpreter of primitives, as a subclass of JAX's class of traces."""
 

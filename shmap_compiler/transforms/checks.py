@@ -1,7 +1,7 @@
 """checkify of a shard_mapped program: the Graph of the checked body.
 
 Each device checks its own blocks. Its error leaves the program with a dimension for the devices,
-and is reduced outside to one error for all: that of the first device that found one.
+which is split over them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 from jax.sharding import PartitionSpec
 
-from shmap_compiler.base.jax_compat import checkify_rules
+from shmap_compiler.base.jax_compat import add_device_errors, checkify_rules
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.primitive import bind, shmap_p
@@ -32,13 +32,13 @@ def _check(
     found, outs = _checked(graph, kinds, args)
     if not jax.tree.leaves(found):
         return error, outs
-    found = jax.tree.map(lambda x: jnp.flip(x, 0), found)  # check_error takes the last
-    one, _ = checkify.checkify(lambda: checkify.check_error(found), errors=kinds)()
-    leaves, tree = jax.tree.flatten(one)
-    rules = checkify_rules()
-    add = next(rule for primitive, rule in rules.items() if primitive.name == "check")
-    error, _ = add(*carried, error, kinds, *leaves, err_tree=tree, debug=False)
-    return error, outs
+
+    def add(error, new):
+        leaves, tree = jax.tree.flatten(new)
+        return rule(*carried, error, kinds, *leaves, err_tree=tree, debug=False)[0]
+
+    rule = next(f for primitive, f in checkify_rules().items() if primitive.name == "check")
+    return add_device_errors(error, found, add), outs
 
 
 def _checked(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.core import Trace
+from jax.experimental import checkify
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 from jax.extend.core import Primitive
@@ -844,6 +845,32 @@ def test_checkify_rules():
     rules = jax_compat.checkify_rules()
     assert {"check", "cond", "scan", "while"} <= {p.name for p in rules}
     assert shmap_p in rules
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_add_device_errors(again):
+    """To an error without any of their kinds, whose arrays are kept; and to one that has them."""
+
+    def check(x):
+        checkify.check(x < 2, "{}", x)
+
+    def checked(error, x):
+        found = jax.vmap(checkify.checkify(check))(x)[0]
+        return jax_compat.add_device_errors(error, found, add)
+
+    def add(error, new):
+        fields = ("_pred", "_code", "_metadata", "_payload")
+        return checkify.Error(*({**getattr(error, f), **getattr(new, f)} for f in fields))
+
+    x = jnp.arange(4.0)
+    error = jax.jit(checked)(checkify.init_error, x)
+    error = jax.jit(checked)(error, x + 1) if again else error
+    shapes = [leaf.shape for leaf in jax.tree.leaves(error)]
+    assert (() in shapes) == again
+    lines = [f"at mapped index {i}: {i + again}.0 (`check` failed)" for i in range(2 - again, 4)]
+    assert error.get() == "\n".join(lines)
+    with pytest.raises(checkify.JaxRuntimeError, match="at mapped index 3"):
+        error.throw()
 
 
 def test_print_equations_as():

@@ -20,6 +20,7 @@ CHECKS = [
     "eager_if",
     "eager_if_of_what_varies",
     "eager_print",
+    "checks",
     "stages",
     "saved_programs",
     "pmap_of_own_rows",

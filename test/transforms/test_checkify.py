@@ -1,5 +1,7 @@
 """checkify around, inside and along with shard_mapped functions."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from shmap_compiler import shard_map
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+LINE = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
 GOOD = np.array([1, 2, 3, 4, 2, 1, 1, 2], np.float32)
 BAD = np.array([1, 2, 3, -4, 0, 1, 1, -2], np.float32)
 
@@ -73,10 +76,128 @@ def test_checks_around(kind, order):
         error.throw()
 
 
-def test_the_error_is_that_of_the_first_device():
-    x = np.array([1, 1, -1, 1, 1, 1, 1, -7], np.float32)
-    error, _ = checkify.checkify(mapped(positive))(x)
-    assert "found -1.0" in str(error.get())
+def at(*places, text="found -{}.0, which is not positive (`check` failed)"):
+    """The message of devices with an error: their indices, and what each found."""
+    lines = ((", ".join(map(str, np.atleast_1d(i))), text.format(v)) for i, v in places)
+    return "\n".join(f"at mapped index {index}: {line}" for index, line in lines)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("axes", ["d", ("i", "j"), ("j", "i"), "i", None])
+@pytest.mark.parametrize("place", [lambda f: f, jax.jit, jax.checkpoint])
+def test_each_device_reports_as_in_jax(axes, check_vma, place):
+    """And sends nothing for it."""
+    mesh = LINE if axes == "d" else MESH
+    texts = []
+    for implementation in (shard_map, jax.shard_map):
+        options = {"in_specs": P(axes), "out_specs": P(axes), "check_vma": check_vma}
+        f = implementation(positive, mesh=mesh, **options)
+        compiled = jax.jit(checkify.checkify(place(f))).lower(BAD).compile()
+        assert "all-" not in compiled.as_text()
+        texts.append(compiled(BAD)[0].get())
+    assert texts[0] == texts[1]
+    assert texts[0].count("at mapped index") == {"i": 6, None: 8}.get(axes, 3)
+
+
+@pytest.mark.parametrize("kind", ["nan", "div", "all"])
+def test_errors_of_any_kind_are_those_of_jax(kind):
+    fun, errors, _ = KINDS[kind]
+    if kind == "all":
+
+        def fun(v):
+            checkify.check(jnp.all(v > -3), "a {}", v.min())
+            checkify.check(jnp.all(v < 3), "large")
+            return jnp.log(v) + 1 / v
+
+    options = {"mesh": MESH, "in_specs": P("i"), "out_specs": P("i")}
+    ours, jaxs = (
+        jax.jit(checkify.checkify(implementation(fun, **options), errors=errors))(BAD)[0].get()
+        for implementation in (shard_map, jax.shard_map)
+    )
+    assert ours == jaxs
+    assert ours.count("at mapped index") == {"nan": 4, "div": 2, "all": 6}[kind]
+
+
+def test_indices_out_of_bounds_of_each_device():
+    """JAX raises an error of its own."""
+    error, _ = checkify.checkify(mapped(indexed), errors=checkify.index_checks)(BAD)
+    found = [text.split(": ")[0] for text in error.get().splitlines()]
+    assert found == [f"at mapped index {i}" for i in (2, 3, 6, 7)]
+
+
+def test_axes_that_are_not_manual_have_no_index():
+    f = shard_map(positive, mesh=MESH, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
+    checked = jax.jit(checkify.checkify(f))
+    assert checked(GOOD)[0].get() is None
+    assert checked(BAD)[0].get() == at((0, 4), (1, 2))
+    inner = shard_map(positive, in_specs=P("j"), out_specs=P("j"), axis_names={"j"})
+    for fun in (inner, in_a_branch(inner)):
+        nested = jax.jit(checkify.checkify(mapped(fun, axis_names={"i"})))
+        assert nested(GOOD)[0].get() is None
+        assert nested(np.where(BAD == 0, 1, BAD))[0].get() == at(((1, 1), 4), ((3, 1), 2))
+
+
+def repeated(f, x):
+    return lax.scan(lambda c, _: (f(c) / 3, None), x, None, length=3)[0]
+
+
+def while_positive(f, x):
+    return lax.while_loop(lambda c: f(c).max() > 8, lambda c: f(c) / 3, x)
+
+
+def checked_again(f, x):
+    error, y = checkify.checkify(f)(x)
+    checkify.check_error(error)
+    return y
+
+
+AROUND = {
+    "scan": repeated,
+    "while": while_positive,
+    "branch": lambda f, x: lax.cond(x.sum() < 100, f, lambda x: x, x),
+    "twice": lambda f, x: f(f(x) / 3),
+    "loop and calls": lambda f, x: f(repeated(f, f(x) / 3)),
+    "gradient": lambda f, x: jax.grad(lambda x: f(f(x) / 3).sum())(x),
+    "check_error": checked_again,
+    "check_error in a loop": lambda f, x: repeated(lambda x: checked_again(f, x), x),
+}
+
+
+# JAX 0.12 cannot check while loops over Explicit axes, with a shard_map or without.
+@pytest.mark.parametrize(
+    ("around", "explicit"),
+    [*((around, False) for around in AROUND), *((a, True) for a in AROUND if a != "while")],
+)
+def test_each_device_reports_what_it_finds_first(around, explicit):
+    """JAX raises errors of its own for most of these."""
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,)) if explicit else LINE
+    f = shard_map(positive, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    with jax.set_mesh(mesh) if explicit else contextlib.nullcontext():
+        x = jax.device_put(np.float32([5, 6, -7, 9, 8, 7, -4, 5]), jax.NamedSharding(mesh, P("d")))
+        fun = lambda x: AROUND[around](f, x)  # noqa: E731
+        checked = jax.jit(checkify.checkify(fun, errors=checkify.all_checks))
+        error, _ = checked(x)
+        assert error.get() == at((2, 7), (6, 4))
+        with pytest.raises(checkify.JaxRuntimeError, match=r"index 2: found -7(.|\n)*index 6"):
+            error.throw()
+        assert checked(abs(x))[0].get() is None
+
+
+def test_batches_of_errors():
+    """Those of vmap outside of checkify have an index more; inside, a device has one of a batch."""
+    x = np.stack([abs(BAD) + 1, BAD - 0.5 * (BAD == 0)])
+    f = shard_map(positive, mesh=LINE, in_specs=P("d"), out_specs=P("d"))
+    error, _ = jax.jit(jax.vmap(checkify.checkify(f)))(x)
+    texts = [text.split(" (")[0] for text in error.get().splitlines()]
+    numbers = {3: "-4.0", 4: "-0.5", 7: "-2.0"}
+    told = [f"{d}: found {n}, which is not positive" for d, n in numbers.items()]
+    assert texts == [f"at mapped index 1, {text}" for text in told]
+    reduced = lambda x: checkify.check_error(jax.vmap(checkify.checkify(f))(x)[0])  # noqa: E731
+    inside = checkify.checkify(jax.vmap(f))
+    for checked in (jax.jit(checkify.checkify(reduced)), inside):
+        error = checked(x)[0]
+        texts = [text.split(" (")[0] for text in error.get().splitlines()]
+        assert texts == [f"at mapped index {text}" for text in told]
 
 
 def test_errors_that_are_not_asked_for_are_not_looked_for():

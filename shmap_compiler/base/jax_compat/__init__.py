@@ -6,6 +6,7 @@ A new JAX release should break this folder and `test/base/test_compat.py`, and n
 file is a chapter; this is their table.
 """
 
+from shmap_compiler.base.jax_compat.device_errors import add_device_errors
 from shmap_compiler.base.jax_compat.high_primitives import (
     HIGH_PRIMITIVE,
     has_backward_rule,
@@ -151,6 +152,7 @@ __all__ = [
     "Reductions",
     "RegionOfJax",
     "abstract_mesh",
+    "add_device_errors",
     "ahead_of_time",
     "axis_of_effect",
     "axis_types",

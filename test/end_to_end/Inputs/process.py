@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental import multihost_utils
+from jax.experimental import checkify, multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -123,6 +123,22 @@ def eager_print(capture=[]):  # noqa: B006
     (text,) = capture
     assert text.count("i=") == 3, text  # of the mesh, and of two devices
     assert f"i={RANK}, j=1" in text
+
+
+def checks():
+    """Every process reads the errors of all devices."""
+
+    def body(x):
+        checkify.check(x.sum() > 30, "{}", x.sum())
+        return x
+
+    for f in (mapped(body), lambda x: mapped(body)(mapped(body)(x))):
+        error, _ = jax.jit(checkify.checkify(f))(XS)
+        sums = X.reshape(COUNT, 2, 2, 2).sum((1, 3)).ravel()
+        found = [
+            f"at mapped index {i}: {n} (`check` failed)" for i, n in enumerate(sums) if n <= 30
+        ]
+        assert error.get() == "\n".join(found)
 
 
 def stages():
@@ -249,6 +265,7 @@ CHECKS = [
     eager_if,
     eager_if_of_what_varies,
     eager_print,
+    checks,
     stages,
     saved_programs,
     pmap_of_own_rows,
