@@ -1,6 +1,7 @@
 """Puts values in the place of futures, which collectives that a body starts return until they end.
 
-XLA makes the same of a collective and of what starts it: its scheduler decides when it ends.
+XLA's scheduler decides when a collective starts and ends, also if the program says so. What else
+XLA does to the two forms differs: docs/overlap.md, "Collectives that a program starts".
 """
 
 from __future__ import annotations

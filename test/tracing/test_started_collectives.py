@@ -1,13 +1,16 @@
 """Collectives that a body starts, and whose results it takes later (from JAX 0.12 on)."""
 
 import importlib
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import needs_tpu_compiler
 from jax import lax
-from jax.sharding import AxisType
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
@@ -121,3 +124,25 @@ def test_without_types_a_sum_that_is_started_is_refused_as_by_jax():
     for call in (jax.jit(ours), ours):
         with pytest.raises(AttributeError, match="no attribute done"):
             call(X)
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("make", [gather, permute], ids=["gather", "permute"])
+def test_libtpu_runs_it_beside_the_same_products_as_in_jaxs_form(make):
+    """Beside both, although the body ends it before the second."""
+
+    def body(b):
+        future = make(True)(b)
+        first = jnp.tanh(b @ b)
+        ended = future.done()[:256]
+        return (first + jnp.tanh(b.T @ b))[:256] + ended
+
+    devices = topologies.get_topology_desc("v5e:2x2", platform="tpu").devices
+    mesh = Mesh(devices, ("i",), axis_types=(AxisType.Auto,))
+    x = jax.ShapeDtypeStruct((8192, 2048), jnp.bfloat16, sharding=NamedSharding(mesh, P("i")))
+    schedules = []
+    for library in (shard_map, jax.shard_map):
+        mapped = library(body, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        hlo = jax.jit(mapped).lower(x).compile().as_text()
+        schedules.append(re.findall(r" ([\w-]+)\(", hlo.partition("\nENTRY ")[2]))
+    assert schedules[0] == schedules[1]
