@@ -21,7 +21,6 @@ from jax.typing import ArrayLike
 
 from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import is_on_host, shaped_array
-from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue, Aval, Device
 from shmap_compiler.eager.placing import place
@@ -121,13 +120,11 @@ class Layout(ABC):
         """The rows of a full array."""
 
     @abstractmethod
-    def leave(self, rows: jax.Array, spec: PartitionSpec, varying: Axes) -> jax.Array:
+    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
         """The full array that `rows` make up; the inverse of `enter`.
 
-        Args:
-          varying: the axes along which rows may differ. With `check_vma=False`, there may be such
-            that the spec does not mention; then each device keeps its own row, as in a compiled
-            call.
+        Each device keeps its own row, as in a compiled call. Those that the spec says are equal may
+        differ: with `check_vma=False`, or where the copies of an argument do.
         """
 
     @abstractmethod

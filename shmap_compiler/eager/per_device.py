@@ -15,7 +15,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import ahead_of_time, is_key_type
-from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import Aval
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation, stacked_type
 from shmap_compiler.eager.placing import place
@@ -34,7 +33,7 @@ class PerDevice(Layout):
         array = place(array, NamedSharding(self.mesh, spec))
         return _relabelled(self, array.aval, spec, self._rows_spec, _add_row)(array)
 
-    def leave(self, rows: jax.Array, spec: PartitionSpec, varying: Axes) -> jax.Array:
+    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
         return _relabelled(self, rows.aval, self._rows_spec, spec, _drop_row)(rows)
 
     def compile(self, operation: Operation, operands: Sequence[Operand]) -> EagerProgram:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, Sharding
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import is_key_type
@@ -17,6 +20,7 @@ def place(value: ArrayLike, sharding: Sharding) -> jax.Array:
       value: a global array, or one that is equal in all processes: each puts its parts on its own
         devices, and nothing is sent.
     """
+    value = resharded(value, sharding)
     is_global = isinstance(value, jax.Array) and not value.is_fully_addressable
     if is_global or sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
@@ -26,3 +30,26 @@ def place(value: ArrayLike, sharding: Sharding) -> jax.Array:
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
     host = np.asarray(value, aval.dtype)
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def resharded(value: ArrayLike, sharding: Sharding) -> ArrayLike:
+    """`value` with this sharding, if it is on the same devices; else `value`.
+
+    Each device makes its part of its own copy, as in a compiled call: copies may differ.
+    """
+    if not isinstance(value, jax.Array):
+        return value
+    here = value.sharding
+    if not (isinstance(here, NamedSharding) and isinstance(sharding, NamedSharding)):
+        return value
+    if here.is_equivalent_to(sharding, value.ndim) or not value.size:
+        return value
+    if list(here.mesh.devices.flat) != list(sharding.mesh.devices.flat):
+        return value
+    with jax.disable_jit(False):
+        return _identity(sharding)(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _identity(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda x: x, out_shardings=sharding)

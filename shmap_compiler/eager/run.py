@@ -94,7 +94,7 @@ def array_of(value: Blocks, layout: Layout, spec: PartitionSpec) -> AnyValue:
     if value.aval.dtype == jax.dtypes.float0:
         shape = specs.global_shape(value.aval.shape, spec, layout.mesh)
         return np.zeros(shape, jax.dtypes.float0)
-    array = layout.leave(value.rows, spec, value.varying)
+    array = layout.leave(value.rows, spec)
     if not value.aval.weak_type:
         return array
     return lax.convert_element_type_p.bind(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TypeGuard
 
 import jax
@@ -21,12 +21,12 @@ from jax.typing import ArrayLike
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key_type, no_mesh
-from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import AnyValue, Device, Eqn
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.per_device import PerDevice
+from shmap_compiler.eager.placing import resharded
 from shmap_compiler.eager.vmapped_collectives import RULES
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.graph import Graph
@@ -42,6 +42,10 @@ class Vmapped(Layout):
         return self.rows_sharding()
 
     def enter(self, array: ArrayLike, spec: PartitionSpec) -> jax.Array:
+        if is_key_type(array):
+            rows = self.enter(jax.random.key_data(array), spec)
+            return jax.random.wrap_key_data(rows, impl=jax.random.key_impl(array))
+        array = resharded(array, NamedSharding(self.mesh, spec))
         if self._has_blocks(array, spec):
             shards = {s.device: s.data for s in array.addressable_shards}
             blocks = [shards[d] for d in self._first_devices()]
@@ -49,14 +53,15 @@ class Vmapped(Layout):
         array = jax.device_put(array, self.rows_sharding())
         return _cut(array, spec, self.mesh, self.axes)
 
-    def leave(self, rows: jax.Array, spec: PartitionSpec, varying: Axes) -> jax.Array:
+    def leave(self, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
+        if is_key_type(rows):
+            data = self.leave(jax.random.key_data(rows), spec)
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(rows))
         sharding = NamedSharding(self.mesh, spec)
-        if is_key_type(rows) or not rows.size:
-            return jax.device_put(_join(rows, spec, self.mesh, self.axes), sharding)
-        devices = list(self.mesh.devices.flat)
-        positions = self._positions({*specs.mentioned(spec), *varying})
-        blocks = jax.device_put(_blocks(rows, positions), devices)
         shape = specs.global_shape(rows.shape[1:], spec, self.mesh)
+        if not rows.size:
+            return jax.device_put(rows.reshape(shape), sharding)
+        blocks = jax.device_put(_blocks(rows, self._positions()), list(self.mesh.devices.flat))
         return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
     def _has_blocks(self, array: ArrayLike, spec: PartitionSpec) -> TypeGuard[jax.Array]:
@@ -65,23 +70,13 @@ class Vmapped(Layout):
             isinstance(array, jax.Array)
             and array.sharding.is_equivalent_to(NamedSharding(self.mesh, spec), array.ndim)
             and bool(array.size)
-            and not is_key_type(array)
         )
 
-    def _positions(self, varying: Collection[str]) -> tuple[int, ...]:
-        """For each device of the mesh the first row that is equal to its own.
-
-        Args:
-          varying: the axes along which rows differ.
-        """
-        names, shape = self.mesh.axis_names, self.mesh.devices.shape
-        rows = np.arange(self.count).reshape(
-            [self.mesh.shape[a] ** (a in self.axes) for a in names]
-        )
-        for dimension, axis in enumerate(names):
-            if axis not in varying:
-                rows = rows.take([0], dimension)
-        return tuple(map(int, np.broadcast_to(rows, shape).flat))
+    def _positions(self) -> tuple[int, ...]:
+        """For each device of the mesh the row that it has."""
+        sizes = [self.mesh.shape[a] ** (a in self.axes) for a in self.mesh.axis_names]
+        rows = np.arange(self.count).reshape(sizes)
+        return tuple(map(int, np.broadcast_to(rows, self.mesh.devices.shape).flat))
 
     def _first_devices(self) -> list[Device]:
         """For each row the first device that has it."""
@@ -196,18 +191,6 @@ def _cut(array: AnyValue, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]
     rows = array.reshape(split).transpose(order).reshape(*front, *block)
     sizes = [mesh.shape[a] for a in axes]
     return jnp.broadcast_to(rows, (*sizes, *block)).reshape(math.prod(sizes), *block)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _join(rows: AnyValue, spec: PartitionSpec, mesh: Mesh, axes: tuple[str, ...]) -> AnyValue:
-    """The array of which `rows` are the blocks. Rows that hold the same block count as equal."""
-    block = rows.shape[1:]
-    _, order = _split_dimensions(block, spec, mesh, axes)
-    mentioned = specs.mentioned(spec)
-    by_axis = rows.reshape(*[mesh.shape[a] for a in axes], *block)
-    parts = by_axis[tuple(slice(None) if a in mentioned else 0 for a in axes)]
-    inverse = sorted(range(len(order)), key=order.__getitem__)
-    return parts.transpose(inverse).reshape(specs.global_shape(block, spec, mesh))
 
 
 def _split_dimensions(

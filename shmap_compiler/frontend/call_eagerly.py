@@ -98,8 +98,7 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
             )
         outs = [array_of(v, layout, s) for v, s in zip(values, out_specs, strict=True)]
         for w in writes:
-            written = layout.leave(w.value.rows, w.spec, w.value.varying)
-            w.ref[...] = jax.device_put(written, w.ref.sharding)
+            w.ref[...] = jax.device_put(layout.leave(w.value.rows, w.spec), w.ref.sharding)
     return jax.tree.unflatten(results.tree, outs)
 
 

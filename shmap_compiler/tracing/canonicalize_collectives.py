@@ -33,7 +33,7 @@ from shmap_compiler.base.jax_compat import (
     trace_with_axes,
 )
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.base.untyped import Aval, Effect, Eqn, Function, Jaxpr, Parameter
+from shmap_compiler.base.untyped import AnyValue, Aval, Effect, Eqn, Function, Jaxpr, Parameter
 from shmap_compiler.collectives.collective_errors import forbidden, let_through
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.to_reduced import to_reduced, to_reduced_p
@@ -131,7 +131,8 @@ class _Canonicalizer(Rewriter):
         """The equations that stand for `eqn`, computing the same variables from the same."""
         params = tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
         avals = tuple(v.aval for v in eqn.invars)
-        template = open_jaxpr(_template(eqn.primitive.name, params, avals, self.mesh))
+        weak = tuple(bool(getattr(v.aval, "weak_type", False)) for v in eqn.outvars)
+        template = open_jaxpr(_template(eqn.primitive.name, params, avals, weak, self.mesh))
         names: Names = dict(zip(template.invars, eqn.invars, strict=True))
         if not template.eqns:
             source = named(template.outvars[0], names)
@@ -163,8 +164,24 @@ def _refused_high_primitive(eqn: Eqn) -> list[Problem]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _template(name: str, params: Parameter, avals: Aval, mesh: AbstractMesh) -> Jaxpr:
-    return jax.make_jaxpr(expansion(name, dict(params), mesh))(*avals)
+def _template(
+    name: str, params: Parameter, avals: Aval, weak: tuple[bool, ...], mesh: AbstractMesh
+) -> Jaxpr:
+    """What a collective is expanded to; `weak`: which of its results are weakly typed."""
+    fun = expansion(name, dict(params), mesh)
+
+    def typed(*args):
+        results, structure = jax.tree.flatten(fun(*args))
+        return structure.unflatten(map(_as_weak, results, weak))
+
+    return jax.make_jaxpr(typed)(*avals)
+
+
+def _as_weak(x: AnyValue, weak: bool) -> AnyValue:
+    """Ours are as weakly typed as operands, JAX's not always (`collectives/weak_types.py`)."""
+    if weak == jax.typeof(x).weak_type:
+        return x
+    return lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=weak, sharding=None)
 
 
 def expansion(name: str, params: dict[str, Parameter], mesh: AnyMesh) -> Function:

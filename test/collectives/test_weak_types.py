@@ -41,6 +41,18 @@ def test_a_reduction_of_a_number_times_an_array(reduction, how, check_vma):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_result_is_as_weakly_typed_under_vmap(check_vma):
+    def chosen(x):
+        return lax.pmax(jnp.where(x[0] > 0, 1, 2), "i")[None]
+
+    found, expected = (
+        jax.jit(jax.vmap(mapped(chosen, each, check_vma=check_vma)))(X[None])
+        for each in (shard_map, jax.shard_map)
+    )
+    assert found.aval.weak_type == expected.aval.weak_type
+
+
 def test_a_loop_may_multiply_by_a_reduction_of_a_number():
     def loop(x):
         scale = lax.psum(jnp.where(lax.axis_index("i") == 3, 1.0, 0.0), "i")

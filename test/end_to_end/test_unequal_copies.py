@@ -111,3 +111,37 @@ def test_a_sum_that_is_put_off_beside_automatic_axes(call):
     total = shard_map(lambda y: lax.psum(y, "model"), in_specs=P(), **options)
     found = call(lambda x, w: total(product(x, w)))(X, W)
     np.testing.assert_allclose(found, X @ W, rtol=1e-5, atol=1e-5)
+
+
+def own_weights(mapper):
+    """Weights of each device along "data", of which their sharding says that they are equal."""
+    specs = {"mesh": MESH, "in_specs": P(), "out_specs": P(), "check_vma": False}
+    return mapper(lambda w: w + lax.axis_index("data"), **specs)(jnp.ones(8))
+
+
+@called
+@pytest.mark.parametrize("spec", [P(), P("model"), P("data")], ids=str)
+@pytest.mark.parametrize("halved", [lambda w: w / 2, lambda w: w / lax.psum(w, "model")])
+def test_what_is_computed_of_copies_differs(call, spec, halved):
+    """Also if each device takes a part of its own copy."""
+
+    def computed(mapper):
+        specs = {"mesh": MESH, "in_specs": spec, "out_specs": spec, "check_vma": False}
+        return copies(call(mapper(halved, **specs))(own_weights(mapper)))
+
+    np.testing.assert_allclose(computed(shard_map), computed(jax.shard_map), rtol=1e-6)
+
+
+@called
+def test_a_random_key_of_each_device(call):
+    def drawn(mapper):
+        specs = {"mesh": MESH, "in_specs": P(), "check_vma": False}
+        folded = mapper(
+            lambda key: jax.random.fold_in(key, lax.axis_index("data")), out_specs=P(), **specs
+        )
+        draw = mapper(lambda key: jax.random.normal(key, (1,)), out_specs=P("data"), **specs)
+        return call(draw)(call(folded)(jax.random.key(0)))
+
+    found = drawn(shard_map)
+    np.testing.assert_array_equal(found, drawn(jax.shard_map))
+    assert found[0] != found[1]
