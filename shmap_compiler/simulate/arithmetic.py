@@ -12,6 +12,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -70,22 +71,38 @@ def _product(
         if dim not in batch[side] and dim not in contracted[side]
     ]
     out = "".join([*(names[0][dim] for dim in batch[0]), *free])
-    wide = _wide(dtype)
+    wider = wide(dtype)
 
     def run(a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
             found = np.einsum(
-                f"{left},{right}->{out}", a.astype(wide), b.astype(wide), optimize=True
+                f"{left},{right}->{out}", a.astype(wider), b.astype(wider), optimize=True
             )
-            return [np.asarray(found).astype(dtype)]
+            return [rounded(np.asarray(found), dtype)]
 
     return run
 
 
-def _wide(dtype: np.dtype) -> DType:
+def wide(dtype: np.dtype) -> DType:
+    """The type in which numbers of a type are added up."""
     if dtype.kind == "c":
         return np.complex128
     return dtype if dtype.kind in "biu" else np.float64
+
+
+def rounded(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """An array in another type, rounded once; `astype` makes doubles singles before bfloat16."""
+    if array.dtype != np.float64 or dtype != ml_dtypes.bfloat16:
+        return array.astype(dtype)
+    with np.errstate(all="ignore"):
+        single = array.astype(np.float32)
+        # Halfway between two bfloat16, a single is moved to the side on which the double is.
+        halfway = (single.view(np.uint32) & 0xFFFF) == 0x8000
+        middle = single[halfway]
+        off = array[halfway] - middle
+        moved = np.nextafter(middle, np.copysign(np.inf, off).astype(np.float32))
+        single[halfway] = np.where(off == 0, middle, moved)
+        return single.astype(dtype)
 
 
 def fft(op: ir.Operation) -> Function:
@@ -114,10 +131,10 @@ def cholesky(op: ir.Operation) -> Function:
     """The triangular factor; NaN where the matrix is not positive definite."""
     lower = bool(ir.BoolAttr(op.attributes["lower"]).value) if "lower" in op.attributes else False
     dtype = result_dtype(op)
-    wide = _wide(dtype)
+    wider = wide(dtype)
 
     def run(x: np.ndarray) -> list[np.ndarray]:
-        full = x.astype(wide)
+        full = x.astype(wider)
         triangle = np.tril(full) if lower else np.triu(full)
         other = np.conj(np.swapaxes(triangle, -1, -2))
         diagonal = np.eye(full.shape[-1], dtype=bool)
@@ -142,19 +159,29 @@ def poisoned(op: ir.Operation) -> Function:
     return lambda: [buffer]
 
 
-COMPUTED: dict[str, Callable[[ir.Operation], Function]] = {
-    "stablehlo.dot_general": dot_general,
-    "stablehlo.dot": dot,
-    "stablehlo.fft": fft,
-    "stablehlo.cholesky": cholesky,
-}
-"""How to make the function of an op, by the name of the op."""
+def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The larger numbers; of zeros of both signs the positive one, where NumPy takes either."""
+    return _with_signs(np.maximum(a, b), a, b, np.bitwise_and)
+
+
+def minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The smaller numbers; of zeros of both signs the negative one."""
+    return _with_signs(np.minimum(a, b), a, b, np.bitwise_or)
+
+
+def _with_signs(found: np.ndarray, a: np.ndarray, b: np.ndarray, combine: np.ufunc) -> np.ndarray:
+    if found.dtype.kind in "biuc":
+        return found
+    bits = f"u{found.dtype.itemsize}"
+    signed = combine(a.view(bits), b.view(bits)).view(found.dtype)  # of equal bits the same bits
+    return np.where(a == b, signed, found)
+
 
 _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "stablehlo.add": np.add,
     "stablehlo.multiply": np.multiply,
-    "stablehlo.maximum": np.maximum,
-    "stablehlo.minimum": np.minimum,
+    "stablehlo.maximum": maximum,
+    "stablehlo.minimum": minimum,
     "stablehlo.and": np.bitwise_and,
     "stablehlo.or": np.bitwise_or,
     "stablehlo.xor": np.bitwise_xor,

@@ -13,7 +13,7 @@ from shmap_passes.ir.collective_ops import COLLECTIVES
 from shmap_passes.ir.ops import free_values, is_token, terminator, walk
 from shmap_passes.ir.types import Value
 
-from shmap_compiler.simulate.arithmetic import COMPUTED
+from shmap_compiler.simulate.by_numpy import COMPUTED, function_of
 from shmap_compiler.simulate.collective_steps import collective_step
 from shmap_compiler.simulate.crossings import around_body, around_region
 from shmap_compiler.simulate.custom_calls import custom_call_step, scalars
@@ -23,7 +23,6 @@ from shmap_compiler.simulate.element_types import (
     known_element_type,
 )
 from shmap_compiler.simulate.module import ReadModule
-from shmap_compiler.simulate.moves import move_of
 from shmap_compiler.simulate.numbering import Numbering
 from shmap_compiler.simulate.places import SourcePlace, place_of
 from shmap_compiler.simulate.random_bits import bits_of
@@ -158,7 +157,7 @@ class _Compiler:
                 self._holds_played[op] = self.every_op or played
             return self._holds_played[op]
         is_foreign = not op.name.startswith("stablehlo.")
-        return is_foreign or op.name in _ALWAYS_PLAYED or move_of(op) is not None
+        return is_foreign or op.name in _ALWAYS_PLAYED or function_of(op) is not None
 
     def _calls_played(self, op: ir.Operation) -> bool:
         name = callee_name(op)
@@ -202,10 +201,8 @@ class _Compiler:
         if op.name == "stablehlo.custom_call":
             return [custom_call_step(op, self.module, self._numbering)]
         place, numbers = place_of(op), self._numbering.around(op)
-        if op.name in COMPUTED:
-            return [Computed(place, *numbers, COMPUTED[op.name](op))]
-        if (move := move_of(op)) is not None:
-            return [Computed(place, *numbers, move)]
+        if (function := function_of(op)) is not None:
+            return [Computed(place, *numbers, function)]
         if op.name == _RANDOM:
             return [_random_step(op, place, numbers)]
         if op.name in _POSITIONS:

@@ -114,7 +114,7 @@ class Device:
         self, block: Block, environment: Environment
     ) -> Generator[Waiting, list[AnyValue], list[AnyValue]]:
         """Plays a block whose arguments are in the environment; returns its results."""
-        for step in block.steps:
+        for step, dropped in zip(block.steps, block.dropped, strict=True):
             operands = [environment[number] for number in step.operands]
             if isinstance(step, Meeting):
                 results = yield Waiting(step, self.path, tuple(self.rounds), operands)
@@ -133,6 +133,8 @@ class Device:
                 if self.observer is not None:
                     self.observer((self.number,), step, (operands,), (results,))
             environment.update(zip(step.results, results, strict=True))
+            for number in dropped:
+                del environment[number]
         return [environment[number] for number in block.results]
 
     def _loop(

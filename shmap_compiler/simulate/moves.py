@@ -6,7 +6,6 @@ The interpreter visits elements one by one, and those of bfloat16 twice more, to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,9 @@ from jaxlib.mlir import ir
 
 from shmap_compiler.simulate.arithmetic import Function
 
-LARGE = 2**12
-"""From so many elements on, the interpreter takes longer than it takes to ask it."""
 
-
-def move_of(op: ir.Operation) -> Function | None:
-    """What an op does with its operands; None for other ops, and for small arrays."""
-    maker = _MOVES.get(op.name)
-    if maker is None:
-        return None
-    tensors = [ir.RankedTensorType(value.type) for value in (*op.operands, *op.results)]
-    if not all(tensor.has_static_shape for tensor in tensors):
-        return None
-    return maker(op) if max(prod(tensor.shape) for tensor in tensors) >= LARGE else None
-
-
-def _integers(op: ir.Operation, name: str) -> list[int]:
+def integers(op: ir.Operation, name: str) -> list[int]:
+    """An attribute of an op that is an array of integers."""
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
@@ -48,7 +34,7 @@ def _window(starts: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
 
 
 def _dynamic_slice(op: ir.Operation) -> Function:
-    sizes = _integers(op, "slice_sizes")
+    sizes = integers(op, "slice_sizes")
 
     def run(whole: np.ndarray, *given: np.ndarray) -> list[np.ndarray]:
         return [whole[_window(_starts(whole, sizes, given), sizes)]]
@@ -67,7 +53,7 @@ def _dynamic_update_slice(op: ir.Operation) -> Function:
 
 def _slice(op: ir.Operation) -> Function:
     names = ("start_indices", "limit_indices", "strides")
-    window = tuple(map(slice, *(_integers(op, name) for name in names)))
+    window = tuple(map(slice, *(integers(op, name) for name in names)))
     return lambda x: [x[window]]
 
 
@@ -82,12 +68,12 @@ def _reshape(op: ir.Operation) -> Function:
 
 
 def _transpose(op: ir.Operation) -> Function:
-    order = _integers(op, "permutation")
+    order = integers(op, "permutation")
     return lambda x: [np.ascontiguousarray(x.transpose(order))]
 
 
 def _broadcast(op: ir.Operation) -> Function:
-    shape, dims = _shape(op), _integers(op, "broadcast_dimensions")
+    shape, dims = _shape(op), integers(op, "broadcast_dimensions")
 
     def run(x: np.ndarray) -> list[np.ndarray]:
         spread: Any = np.ones(len(shape), int)
@@ -98,7 +84,40 @@ def _broadcast(op: ir.Operation) -> Function:
     return run
 
 
-_MOVES: dict[str, Callable[[ir.Operation], Function]] = {
+def _reverse(op: ir.Operation) -> Function:
+    dims = integers(op, "dimensions")
+    return lambda x: [np.ascontiguousarray(np.flip(x, tuple(dims)))]
+
+
+def _pad(op: ir.Operation) -> Function:
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    low, high, interior = (integers(op, name) for name in names)
+    return lambda x, value: [padded(x, value, low, high, interior)]
+
+
+def padded(
+    x: np.ndarray,
+    value: np.ndarray,
+    low: Sequence[int],
+    high: Sequence[int],
+    interior: Sequence[int],
+) -> np.ndarray:
+    """An array with elements between and around its own; negative padding cuts."""
+    sides = list(zip(x.shape, low, high, interior, strict=True))
+    shape = [max(n - 1, 0) * gap + n + before + after for n, before, after, gap in sides]
+    result = np.full(shape, value, x.dtype)
+    taken, put = [], []
+    for (n, before, _, gap), size in zip(sides, shape, strict=True):
+        step = gap + 1
+        first = max(0, -(before // step))
+        stop = max(first, min(n, -((before - size) // step)))
+        taken.append(slice(first, stop))
+        put.append(slice(before + first * step, max(before + stop * step - gap, 0), step))
+    result[tuple(put)] = x[tuple(taken)]
+    return result
+
+
+MOVES: dict[str, Callable[[ir.Operation], Function]] = {
     "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "stablehlo.slice": _slice,
@@ -106,4 +125,7 @@ _MOVES: dict[str, Callable[[ir.Operation], Function]] = {
     "stablehlo.reshape": _reshape,
     "stablehlo.transpose": _transpose,
     "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.reverse": _reverse,
+    "stablehlo.pad": _pad,
 }
+"""How to make the function of an op, by the name of the op."""

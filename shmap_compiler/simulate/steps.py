@@ -32,14 +32,36 @@ class Step:
     operands: tuple[int, ...]
     results: tuple[int, ...]
 
+    def reads(self) -> set[int]:
+        """The values that it reads, also in its blocks."""
+        return set(self.operands)
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A region or function: steps from the values `arguments` to the values `results`."""
+    """A region or function: steps from the values `arguments` to the values `results`.
+
+    Attributes:
+      dropped: for each step, the values of the block that are not needed after it.
+    """
 
     arguments: tuple[int, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
+    dropped: tuple[tuple[int, ...], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = {*self.arguments, *(number for step in self.steps for number in step.results)}
+        needed, dropped = set(self.results), []
+        for step in reversed(self.steps):
+            read = set(step.reads())
+            dropped.append(tuple((read | set(step.results)) & own - needed))
+            needed |= read
+        object.__setattr__(self, "dropped", tuple(reversed(dropped)))
+
+    def reads(self) -> set[int]:
+        """The values that it reads, of other blocks as well."""
+        return {*self.results, *(number for step in self.steps for number in step.reads())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +131,18 @@ class Loop(Step):
     condition: Block
     body: Block
 
+    def reads(self) -> set[int]:
+        return {*self.operands, *self.condition.reads(), *self.body.reads()}
+
 
 @dataclass(frozen=True, eq=False)
 class Branch(Step):
     """A `stablehlo.if` or `stablehlo.case` that cannot be left to the interpreter."""
 
     branches: tuple[Block, ...]
+
+    def reads(self) -> set[int]:
+        return set(self.operands).union(*(branch.reads() for branch in self.branches))
 
 
 @dataclass(frozen=True, eq=False)

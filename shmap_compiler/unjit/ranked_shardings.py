@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -112,8 +112,17 @@ class ShardingSearch:
         shardings = tree.unflatten([NamedSharding(mesh, spec) for spec in chosen.specs])
         return jax.jit(self._fun, in_shardings=shardings)
 
-    def unjit(self, choice: ShardingChoice | None = None) -> Unjitted:
+    def unjit(
+        self,
+        choice: ShardingChoice | None = None,
+        *,
+        progress: Callable[[str], None] | None = None,
+    ) -> Unjitted:
         """Returns what the partitioner makes of a choice, by default the best; see `unjit`.
+
+        Args:
+          choice: One of `choices`.
+          progress: Called with the name of each phase as it begins.
 
         Examples:
           >>> search = search_shardings(jnp.sin, x, target="cpu:8", mesh={"x": 8})
@@ -121,7 +130,7 @@ class ShardingSearch:
           True
         """
         target = None if self.target.is_here else self.target
-        return unjit(self.jitted(choice), *self._args, target=target)
+        return unjit(self.jitted(choice), *self._args, target=target, progress=progress)
 
     def __str__(self) -> str:
         compiled = len(self.choices)

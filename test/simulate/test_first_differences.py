@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler import shard_map
-from shmap_compiler.simulate import arithmetic
+from shmap_compiler.simulate import by_numpy
 from shmap_compiler.simulate.inner_values import returning, stacked_devices, values_behind
 from shmap_compiler.simulate.layouts import Layout, layout_of
 from shmap_compiler.simulate.simulate_module import simulate_module
@@ -141,7 +141,7 @@ def test_parts_on_the_way_around_a_ring_are_values_of_the_reference():
 
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 def test_the_first_line_that_xla_computes_otherwise(monkeypatch, partitioner):
-    right = arithmetic.COMPUTED["stablehlo.dot_general"]
+    right = by_numpy.COMPUTED["stablehlo.dot_general"]
     products = []
 
     def wrong(op):
@@ -149,7 +149,7 @@ def test_the_first_line_that_xla_computes_otherwise(monkeypatch, partitioner):
         run = right(op)
         return lambda a, b: [run(a, b)[0] * np.float32(1.01 if b.shape == (16, 8) else 1)]
 
-    monkeypatch.setitem(arithmetic.COMPUTED, "stablehlo.dot_general", wrong)
+    monkeypatch.setitem(by_numpy.COMPUTED, "stablehlo.dot_general", wrong)
     difference = first_difference("XLA", None, partitioner=partitioner)
     assert (difference.place.op, difference.device) == ("stablehlo.dot_general", 0)
     assert difference.place.line.endswith(f":{block.__code__.co_firstlineno + 3}")

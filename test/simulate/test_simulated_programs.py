@@ -530,7 +530,7 @@ def test_what_jax_writes_beside_automatic_axes_for_gspmd():
 
 
 def test_large_arrays_are_moved_as_the_interpreter_moves_small_ones(monkeypatch):
-    from shmap_compiler.simulate import moves
+    from shmap_compiler.simulate import by_numpy
 
     def f(x, at):
         y = lax.dynamic_slice(x, (at, at - 5, 0), (3, 2, 2))
@@ -552,7 +552,7 @@ def test_large_arrays_are_moved_as_the_interpreter_moves_small_ones(monkeypatch)
     x = jnp.arange(5 * 4 * 3).reshape(5, 4, 3).astype(jnp.bfloat16)
     lowered = jax.jit(f).lower(x, 3)
     small = simulate_module(with_lines(lowered), [x, 3]).arrays
-    monkeypatch.setattr(moves, "LARGE", 1)
+    monkeypatch.setattr(by_numpy, "LARGE", 1)
     large = simulate_module(with_lines(lowered), [x, 3]).arrays
     for ours, theirs, xla in zip(large, small, lowered.compile()(x, 3), strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -47,7 +47,9 @@ def test_all_choices_are_compiled_if_they_are_few():
     text = str(search)
     assert "on cpu:8: 4 of 4 choices compiled" in text
     assert "args[0]" in text.splitlines()[1]
-    made = search.unjit()
+    phases = []
+    made = search.unjit(progress=phases.append)
+    assert phases == ["compiling", "converting", "comparing"]
     assert made.validate().holds
     assert made.as_python().count(str(search.best.specs[0]).replace("PartitionSpec", "P")[:3]) > 0
 

@@ -98,8 +98,8 @@ def execute(options: argparse.Namespace) -> int:
             function.file,
         )
     print(search)
-    with Progress(f"unjit {function.name}"):
-        text = search.unjit().as_python()
+    with Progress(f"unjit {function.name}") as progress:
+        text = search.unjit(progress=progress.phase).as_python()
     if options.output is None:
         print(f"\nThe first one as source:\n\n{text}", end="")
     else:
