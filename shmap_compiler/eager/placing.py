@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, Sharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.typing import ArrayLike
 
 from shmap_compiler.base.jax_compat import is_key_type
+from shmap_compiler.base.untyped import Device
 
 
 def place(value: ArrayLike, sharding: Sharding) -> jax.Array:
@@ -37,19 +38,21 @@ def resharded(value: ArrayLike, sharding: Sharding) -> ArrayLike:
 
     Each device makes its part of its own copy, as in a compiled call: copies may differ.
     """
-    if not isinstance(value, jax.Array):
+    if not isinstance(value, jax.Array) or not value.size:
         return value
-    here = value.sharding
-    if not (isinstance(here, NamedSharding) and isinstance(sharding, NamedSharding)):
-        return value
-    if here.is_equivalent_to(sharding, value.ndim) or not value.size:
-        return value
-    if list(here.mesh.devices.flat) != list(sharding.mesh.devices.flat):
+    here, there = _devices(value.sharding), _devices(sharding)
+    if not here or here != there or value.sharding.is_equivalent_to(sharding, value.ndim):
         return value
     with jax.disable_jit(False):
         return _identity(sharding)(value)
 
 
+def _devices(sharding: Sharding) -> list[Device]:
+    """Those of its mesh, in order; none if it has no mesh of devices."""
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    return list(mesh.devices.flat) if isinstance(mesh, Mesh) else []
+
+
 @functools.lru_cache(maxsize=1024)
-def _identity(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+def _identity(sharding: Sharding) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda x: x, out_shardings=sharding)

@@ -42,7 +42,7 @@ class Vmapped(Layout):
         return self.rows_sharding()
 
     def enter(self, array: ArrayLike, spec: PartitionSpec) -> jax.Array:
-        if is_key_type(array):
+        if is_key_type(jax.typeof(array)):
             rows = self.enter(jax.random.key_data(array), spec)
             return jax.random.wrap_key_data(rows, impl=jax.random.key_impl(array))
         array = resharded(array, NamedSharding(self.mesh, spec))
