@@ -56,13 +56,16 @@ def infer(form: BodyForm, module: ModuleOp, *, trusts_arguments: bool = True) ->
     """Solves @main, the functions that it calls, and functions without callers.
 
     Args:
-      trusts_arguments: whether arguments of @main are equal along axes that do not split them. A
-        caller may break that: what a program with `check_vma=False` returns may differ.
+      trusts_arguments: whether all arguments of @main are equal along axes that do not split them.
+        A caller may break that: what a program with `check_vma=False` returns may differ. Those
+        that `shmap.equal_arguments` lists are equal in any case.
     """
     solver = _Solver(form, module)
     inputs = [
-        _of_argument(each, form, solver.bits) if trusts_arguments else solver.bits.everything
-        for each in form.inputs
+        _of_argument(each, form, solver.bits)
+        if trusts_arguments or k in form.equal
+        else solver.bits.everything
+        for k, each in enumerate(form.inputs)
     ]
     solver.function("main", tuple(inputs), 0)
     called = {name for name, _, _ in solver.solved}

@@ -9,7 +9,8 @@
 Types are per device; the attributes describe how the blocks are placed in the full arrays. Axes
 that are not in `sdy.manual_axes` are automatic, except those in the optional
 `shmap.outer_manual_axes`, which an enclosing region has made manual already. Tokens carry no
-sharding.
+sharding. The optional `shmap.equal_arguments`, as in `array<i64: 0>`, lists arguments whose copies
+along the other axes are equal for sure; those of the caller's arrays may differ.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from .analyses import analysis
 from .boundary import Boundary, read_boundaries
 from .memoize import memoized
 from .mesh import Mesh
-from .unverified import manual_axes, strings
+from .unverified import manual_axes, positions, strings
 
 MANUAL_AXES = "sdy.manual_axes"
 OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
+EQUAL_ARGUMENTS = "shmap.equal_arguments"
 
 _ORIGIN = (
     "body form is what `shmap lower --stage body` prints and what this pass needs; "
@@ -42,12 +44,17 @@ _ORIGIN = (
 
 @dataclass(frozen=True)
 class BodyForm:
-    """The entry function of a module in body form, and the contents of its attributes."""
+    """The entry function of a module in body form, and the contents of its attributes.
+
+    Attributes:
+      equal: the positions of arguments whose copies are equal whatever the caller passes.
+    """
 
     main: func.FuncOp
     mesh: Mesh
     manual: tuple[str, ...]
     outer: tuple[str, ...]
+    equal: frozenset[int] = frozenset()
 
     @property
     def module(self) -> ModuleOp:
@@ -133,7 +140,16 @@ def read_body_form(module: ModuleOp) -> BodyForm:
             f"{OUTER_MANUAL_AXES} of @main is {attributes[OUTER_MANUAL_AXES]}, and must be a "
             'list of the names of axes, as in ["j"]; leave it out if no region is around @main',
         )
-    return BodyForm(main, mesh, manual, outer)
+    equal: frozenset[int] | None = frozenset()
+    if EQUAL_ARGUMENTS in attributes:
+        equal = positions(attributes[EQUAL_ARGUMENTS])
+    if equal is None:
+        raise _refusal(
+            main,
+            f"{EQUAL_ARGUMENTS} of @main is {attributes[EQUAL_ARGUMENTS]}, and must be an array of "
+            "the positions of arguments, as in array<i64: 0>; leave it out if copies may differ",
+        )
+    return BodyForm(main, mesh, manual, outer, equal)
 
 
 def read_mesh(op: sdy.MeshOp) -> Mesh:

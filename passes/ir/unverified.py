@@ -16,6 +16,14 @@ def strings(attribute: ir.Attribute) -> tuple[str, ...] | None:
         return None
 
 
+def positions(attribute: ir.Attribute) -> frozenset[int] | None:
+    """The numbers of `array<i64: ...>`; None if the attribute is not one."""
+    try:
+        return frozenset(ir.DenseI64ArrayAttr(attribute))
+    except ValueError:
+        return None
+
+
 @memoized
 def manual_axes(attribute: ir.Attribute) -> tuple[str, ...] | None:
     """The axes of `#sdy<manual_axes{...}>`; None if the attribute is not one."""

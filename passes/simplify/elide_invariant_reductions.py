@@ -19,7 +19,8 @@ kept. Sums of complex values are kept as well, since a complex n*x contains prod
 
 Replication is inferred (passes/analysis/replication.py) from what @main computes. Its arguments may
 differ whatever their shardings say: a program with `check_vma=False` returns arrays whose copies
-differ, and a reduction is how the next one makes them equal.
+differ, and a reduction is how the next one makes them equal. What another part of a gradient has
+computed equal on all devices is listed in `shmap.equal_arguments`.
 """
 
 from __future__ import annotations
@@ -96,10 +97,11 @@ class _PlainlyVarying:
         return not missing
 
     def _of_argument(self, value: Value) -> set[str]:
-        is_argument = (
-            isinstance(value, ir.BlockArgument) and value.owner == self._form.main.entry_block
-        )
-        return {*self._form.mesh.sizes} if is_argument else set()
+        form = self._form
+        if not (isinstance(value, ir.BlockArgument) and value.owner == form.main.entry_block):
+            return set()
+        number = value.arg_number
+        return {*(form.inputs[number].varying if number in form.equal else form.mesh.sizes)}
 
     def _operands(self, value: Value) -> list[Value]:
         if isinstance(value, ir.BlockArgument):

@@ -68,6 +68,9 @@ class Graph:
       check_vma: Whether results that a spec replicates are known to be equal (`replication`). If
         not, each device's copy has a cotangent of its own.
       hang_check: Which of the collectives that could deadlock are rejected.
+      equal_inputs: For each input, whether its copies are equal along the axes that its spec does
+        not mention, whatever the caller passes; empty if none is known to be. With
+        `check_vma=False`, programs return arrays whose copies differ.
 
     Examples:
       >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
@@ -87,6 +90,7 @@ class Graph:
     out_specs: tuple[PartitionSpec, ...]
     check_vma: bool = True
     hang_check: HangCheck = HangCheck.ALL
+    equal_inputs: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -96,6 +100,11 @@ class Graph:
         """Axes manual inside the body, here or outside, in mesh order."""
         manual = (*self.manual_axes, *self.outer_manual_axes)
         return tuple(a for a in self.mesh.axis_names if a in manual)
+
+    @property
+    def inputs_are_equal(self) -> tuple[bool, ...]:
+        """`equal_inputs`, one for each input."""
+        return self.equal_inputs or (False,) * len(self.in_specs)
 
     @property
     def automatic_axes(self) -> tuple[str, ...]:
@@ -157,8 +166,19 @@ class Graph:
         R1: an input varies along the axes that split it, or its spec has unreduced. An enclosing
         shard_map may pass values that vary along any of its own axes.
         """
-        varying = [{*specs.varying_axes(s), *self.outer_manual_axes} for s in self.in_specs]
+        return infer_program(self.region, self.jaxpr, self._varying_inputs)
+
+    @cached_property
+    def certain_replication(self) -> Replication:
+        """The same, if inputs that are not known to be equal may vary along all axes."""
+        everything = {*self.all_manual_axes}
+        rows = zip(self._varying_inputs, self.inputs_are_equal, strict=True)
+        varying = [axes if is_equal else everything for axes, is_equal in rows]
         return infer_program(self.region, self.jaxpr, varying)
+
+    @property
+    def _varying_inputs(self) -> list[set[str]]:
+        return [{*specs.varying_axes(s), *self.outer_manual_axes} for s in self.in_specs]
 
     def _full_types(self, types, type_specs) -> list[Aval]:
         outside = with_manual_axes(self.mesh, self.outer_manual_axes)
@@ -221,6 +241,7 @@ def _check(graph: Graph) -> None:
     _require(not graph.jaxpr.consts, "constants must be inputs")
     _require(len(jaxpr.invars) == len(graph.in_specs), "one spec per input")
     _require(len(jaxpr.outvars) == len(graph.out_specs), "one spec per output")
+    _require(len(graph.inputs_are_equal) == len(graph.in_specs), "equal or not, for each input")
     axes = abstract_mesh(graph.mesh).axis_names
     _require(set(graph.manual_axes) <= set(axes), "manual axes are mesh axes")
     _require(not set(graph.manual_axes) & set(graph.outer_manual_axes), "an axis is manual once")

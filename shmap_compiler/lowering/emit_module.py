@@ -87,6 +87,9 @@ def _empty_main(
     attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
         [ir.StringAttr.get(a) for a in graph.manual_axes]
     )
+    first = len(inputs) - len(graph.in_specs)
+    if equal := [first + k for k, is_equal in enumerate(graph.equal_inputs) if is_equal]:
+        attributes["shmap.equal_arguments"] = ir.DenseI64ArrayAttr.get(equal)
     if graph.outer_manual_axes:
         attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
             [ir.StringAttr.get(a) for a in graph.outer_manual_axes]

@@ -102,6 +102,7 @@ def trace(
     user_fun: Function | None = None,
     finish: Callable[[Jaxpr], Jaxpr] | None = None,
     has_reductions: bool = False,
+    equal_inputs: Sequence[bool] = (),
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -110,7 +111,7 @@ def trace(
       in_types: types of the full input arrays.
       out_specs: the specs, or a function from the traced output types to them.
       outer_manual_axes: axes already manual; by default those of the enclosing shard_map.
-      check_vma, hang_check: see `Graph`.
+      check_vma, hang_check, equal_inputs: see `Graph`.
       user_fun: the user's function that `fun` calls, with its static arguments, unless `fun` is
         made from a Graph.
       finish: rewrites the traced jaxpr.
@@ -195,6 +196,7 @@ def trace(
         ),
         check_vma=check_vma,
         hang_check=hang_check,
+        equal_inputs=(*[False] * len(constants), *equal_inputs) if any(equal_inputs) else (),
     )
     return Traced(graph, constants, tuple(written))
 
@@ -222,6 +224,7 @@ def retrace(
     out_specs: Sequence[PartitionSpec] | Callable[[Sequence[Aval]], Sequence[PartitionSpec]],
     in_types: Sequence[Aval],
     finish: Callable[[Jaxpr], Jaxpr] | None = None,
+    equal_inputs: Sequence[bool] = (),
 ) -> Traced:
     """`fun`, made from the program of `graph` by a transformation, on the same mesh.
 
@@ -229,6 +232,7 @@ def retrace(
 
     Args:
       finish: rewrites the traced jaxpr.
+      equal_inputs: see `Graph`.
     """
     traced = trace(
         fun,
@@ -243,6 +247,7 @@ def retrace(
         check_vma=graph.check_vma,
         hang_check=graph.hang_check,
         finish=finish,
+        equal_inputs=equal_inputs,
     )
     if traced.written:
         raise BodyError(f"`{graph.name}`", [_RULE_WRITES])

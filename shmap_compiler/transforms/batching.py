@@ -61,6 +61,7 @@ def _batch(axis_data, args, dims, *, graph: Graph, witness):
         [_insert(s, d, mesh_axes) for s, d in zip(graph.in_specs, dims, strict=True)],
         out_specs,
         [jax.typeof(x) for x in args],
+        equal_inputs=graph.inputs_are_equal,
     )
     refuse_in_batching_rules(graph, traced.graph.jaxpr)
     names = [f"args[{k}]" for k in range(len(args))]

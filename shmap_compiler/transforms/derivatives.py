@@ -98,6 +98,7 @@ def _with_tangents(
         [*graph.in_specs, *tangent_specs],
         [*graph.out_specs, *inexact_specs],
         [*graph.in_types, *[_tangent_type(t) for t in where(nonzero_tangent, graph.in_types)]],
+        equal_inputs=[*graph.inputs_are_equal, *where(nonzero_tangent, graph.inputs_are_equal)],
     )
     refuse_in_derivative_rules(graph, traced.graph.jaxpr)
     both = rule_types.with_residual_types(traced.graph)
@@ -142,9 +143,9 @@ def _partial_eval(trace, *tracers, graph: Graph, witness):
     both = halves(
         graph,
         parts.with_unknown_outputs_only(),
-        where(known_in, graph.in_specs),
+        known_in,
         where(known_out, graph.out_specs),
-        where(unknown_in, graph.in_specs),
+        unknown_in,
         where(parts.unknown_out, graph.out_specs),
     )
     inputs = [t.pval.get_known() for t in where(known_in, tracers)]
@@ -189,6 +190,8 @@ def _transpose(cotangents, *args, graph: Graph, witness):
         [specs.cotangent_spec(s) for s in linear_specs],
         [jax.typeof(x) for x in (*known, *cotangents)],
         without_transpose,
+        # The cotangent of a copy is that of the array.
+        [*where([not m for m in linear], graph.inputs_are_equal), *[True] * len(cotangents)],
     )
     names = [f"residual {k}" for k in range(len(known))]
     names += [f"the cotangent of result [{k}]" for k in range(len(cotangents))]

@@ -15,6 +15,7 @@ from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr
 from shmap_compiler.base.untyped import AnyValue, Atom, Aval, Eqn, Jaxpr
 from shmap_compiler.graph.graph import Graph
+from shmap_compiler.jaxprs.building import where
 from shmap_compiler.jaxprs.rewriting import Names, named, renamed
 from shmap_compiler.transforms.split import Split
 
@@ -44,9 +45,9 @@ class Halves:
 def halves(
     graph: Graph,
     parts: Split,
-    in_specs: Sequence[PartitionSpec],
+    known_in: Sequence[bool],
     out_specs: Sequence[PartitionSpec],
-    staged_in_specs: Sequence[PartitionSpec],
+    staged_in: Sequence[bool],
     staged_out_specs: Sequence[PartitionSpec],
 ) -> Halves:
     """Makes the Graphs of a split program, on the mesh of `graph`.
@@ -56,6 +57,9 @@ def halves(
     spec splits over axes along which it does not vary: as an input of the staged half it would
     vary. The other residuals are split along dimension 0, over the axes along which they vary; a
     varying scalar gets that dimension.
+
+    Args:
+      known_in, staged_in: which inputs of `graph` are those of the halves.
     """
     jaxpr = open_jaxpr(parts.known)
     count = len(out_specs)
@@ -63,8 +67,9 @@ def halves(
     known = dataclasses.replace(
         graph,
         jaxpr=parts.known,
-        in_specs=tuple(in_specs),
+        in_specs=where(known_in, graph.in_specs),
         out_specs=(*out_specs, *[PartitionSpec()] * len(residuals)),
+        equal_inputs=where(known_in, graph.inputs_are_equal),
     )
     replication = known.replication
     mask = replication.frame.mask
@@ -90,14 +95,27 @@ def halves(
         jaxpr=replace_jaxpr(parts.known, eqns=[*jaxpr.eqns, *widen], outvars=[*outputs, *vectors]),
         out_specs=(*out_specs, *new_specs),
     )
+    certain = known.certain_replication
+    equal_outputs = [
+        not certain.frame.mask(v) & ~certain.axes.mask(specs.varying_axes(spec))
+        for v, spec in zip(known.jaxpr.jaxpr.outvars, known.out_specs, strict=True)
+    ]
     is_vector = {("output", count + k) for k, s in enumerate(scalars) if s}
     unique = list(dict.fromkeys(sources))
     spec_of = {"input": known.in_specs, "output": known.out_specs}
+    is_equal = {"input": known.inputs_are_equal, "output": equal_outputs}
     staged = dataclasses.replace(
         graph,
         jaxpr=_with_residuals(parts.staged, sources, is_vector, graph.body_mesh),
-        in_specs=(*[spec_of[kind][k] for kind, k in unique], *staged_in_specs),
+        in_specs=(
+            *[spec_of[kind][k] for kind, k in unique],
+            *where(staged_in, graph.in_specs),
+        ),
         out_specs=tuple(staged_out_specs),
+        equal_inputs=(
+            *[is_equal[kind][k] for kind, k in unique],
+            *where(staged_in, graph.inputs_are_equal),
+        ),
     )
     return Halves(known, staged, unique)
 

@@ -37,6 +37,7 @@ def _dce(used_outputs: Sequence[bool], *version_dependent_and_eqn: AnyValue):
         jaxpr=close_jaxpr(jaxpr),
         in_specs=where(used_inputs, graph.in_specs),
         out_specs=where(used_outputs, graph.out_specs),
+        equal_inputs=where(used_inputs, graph.inputs_are_equal),
     )
     return list(used_inputs), eqn.replace(
         invars=list(where(used_inputs, eqn.invars)),
@@ -72,9 +73,9 @@ def _partial_eval(saveable, unknown_in, instantiated_in, eqn):
     both = halves(
         graph,
         parts,
-        where(known_in, graph.in_specs),
+        known_in,
         where(known_out, graph.out_specs),
-        where(instantiated_in, graph.in_specs),
+        instantiated_in,
         where(parts.instantiated_out, graph.out_specs),
     )
     known_invars = list(where(known_in, eqn.invars))

@@ -394,6 +394,36 @@ module @copies_of_an_argument_of_another_function_may_differ {
 
 // -----
 
+// CHECK-LABEL: module @copies_of_an_argument_that_are_equal
+module @copies_of_an_argument_that_are_equal {
+  sdy.mesh @mesh = <["i"=4, "j"=2]>
+  func.func public @main(
+      %x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>},
+      %y: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>},
+          tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}]>})
+      attributes {sdy.manual_axes = #sdy<manual_axes{"i", "j"}>, shmap.equal_arguments = array<i64: 1>} {
+    // CHECK: %[[X:.*]] = "stablehlo.all_reduce"(%arg0)
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "i">, #stablehlo.axis_ref<name = "j">]
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">, #stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK: %[[Y:.*]] = "stablehlo.all_reduce"(%arg1)
+    // CHECK-SAME: axes = [#stablehlo.axis_ref<name = "i">]
+    %1 = "stablehlo.all_reduce"(%y) <{replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">, #stablehlo.axis_ref<name = "j">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    // CHECK: return %[[X]], %[[Y]]
+    return %0, %1 : tensor<4xf32>, tensor<4xf32>
+  }
+}
+
+// -----
+
 // CHECK-LABEL: module @with_automatic_axes
 module @with_automatic_axes {
   sdy.mesh @mesh = <["i"=2, "j"=2, "k"=2]>
