@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import indexed_axes, is_axis_index
 from ..ir.constants import integers
+from ..ir.elementwise import comparison
 from ..ir.mesh import MOST_LISTED, Mesh
 from ..ir.ops import defining_op
 from ..ir.types import Value
@@ -144,24 +144,11 @@ def _is_natural(left: np.ndarray, right: np.ndarray) -> bool:
     return bool(np.all(left >= 0) and np.all(right > 0))
 
 
-def _compare(op: ir.Operation, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
-    return _COMPARISONS[direction](left, right)
-
-
-_COMPARISONS = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 _COMPUTE: dict[str, Callable[..., np.ndarray | None]] = {
     "stablehlo.add": lambda op, a, b: a + b,
     "stablehlo.and": lambda op, a, b: a & b,
     "stablehlo.clamp": lambda op, low, a, high: np.minimum(np.maximum(low, a), high),
-    "stablehlo.compare": _compare,
+    "stablehlo.compare": lambda op, a, b: comparison(op)(a, b),
     "stablehlo.convert": lambda op, a: a,
     "stablehlo.divide": _divide,
     "stablehlo.maximum": lambda op, a, b: np.maximum(a, b),

@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..ir.body_form import EQUAL_ARGUMENTS, MANUAL_AXES, OUTER_MANUAL_AXES, BodyForm
+from ..ir.body_form import OWN_ATTRIBUTES, BodyForm
 from ..ir.boundary import Boundary, Dims, Unreduced
 from ..ir.memoize import memoized
 from ..ir.mesh import Mesh
@@ -73,8 +73,7 @@ def _private_body(form: BodyForm, module: ModuleOp) -> func.FuncOp:
     body.attributes["function_type"] = ir.TypeAttr.get(type_)
     body.attributes["sym_name"] = ir.StringAttr.get(_free_name(module, "shmap_body"))
     body.attributes["sym_visibility"] = ir.StringAttr.get("private")
-    of_body_form = (MANUAL_AXES, OUTER_MANUAL_AXES, EQUAL_ARGUMENTS)
-    remove_attributes(body, "arg_attrs", "res_attrs", *of_body_form)
+    remove_attributes(body, "arg_attrs", "res_attrs", *OWN_ATTRIBUTES)
     return body
 
 

@@ -35,7 +35,7 @@ from typing import Literal
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, PassRefused, Violation
-from ..ir.body_form import EQUAL_ARGUMENTS, MANUAL_AXES, OUTER_MANUAL_AXES, BodyForm, read_body_form
+from ..ir.body_form import OWN_ATTRIBUTES, BodyForm, read_body_form
 from .full_main import remove_attributes, without_sharding
 from .manual_computation import wrap_in_manual_computation
 from .manual_custom_calls import wrap_in_custom_calls
@@ -87,4 +87,4 @@ def _leave_unwrapped(form: BodyForm) -> None:
     main = form.main
     main.attributes["arg_attrs"] = without_sharding(main, "arg_attrs", len(form.inputs))
     main.attributes["res_attrs"] = without_sharding(main, "res_attrs", len(form.outputs))
-    remove_attributes(main, MANUAL_AXES, OUTER_MANUAL_AXES, EQUAL_ARGUMENTS)
+    remove_attributes(main, *OWN_ATTRIBUTES)

@@ -15,10 +15,10 @@ along the other axes are equal for sure; those of the caller's arrays may differ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import cast
+from functools import cached_property, partial
+from typing import TypeVar, cast
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy
@@ -34,6 +34,10 @@ from .unverified import manual_axes, positions, strings
 MANUAL_AXES = "sdy.manual_axes"
 OUTER_MANUAL_AXES = "shmap.outer_manual_axes"
 EQUAL_ARGUMENTS = "shmap.equal_arguments"
+OWN_ATTRIBUTES = (MANUAL_AXES, OUTER_MANUAL_AXES, EQUAL_ARGUMENTS)
+"""Those that @main has in this form only."""
+
+_T = TypeVar("_T")
 
 _ORIGIN = (
     "body form is what `shmap lower --stage body` prints and what this pass needs; "
@@ -131,25 +135,30 @@ def read_body_form(module: ModuleOp) -> BodyForm:
             f"{MANUAL_AXES} of @main is {attributes[MANUAL_AXES]}, and must be "
             "#sdy<manual_axes{...}> with the axes that its types are per-device over",
         )
-    outer: tuple[str, ...] | None = ()
-    if OUTER_MANUAL_AXES in attributes:
-        outer = strings(attributes[OUTER_MANUAL_AXES])
-    if outer is None:
-        raise _refusal(
-            main,
-            f"{OUTER_MANUAL_AXES} of @main is {attributes[OUTER_MANUAL_AXES]}, and must be a "
-            'list of the names of axes, as in ["j"]; leave it out if no region is around @main',
-        )
-    equal: frozenset[int] | None = frozenset()
-    if EQUAL_ARGUMENTS in attributes:
-        equal = positions(attributes[EQUAL_ARGUMENTS])
-    if equal is None:
-        raise _refusal(
-            main,
-            f"{EQUAL_ARGUMENTS} of @main is {attributes[EQUAL_ARGUMENTS]}, and must be an array of "
-            "the positions of arguments, as in array<i64: 0>; leave it out if copies may differ",
-        )
-    return BodyForm(main, mesh, manual, outer, equal)
+    names = 'a list of the names of axes, as in ["j"]; leave it out if no region is around @main'
+    outer = _optional(main, OUTER_MANUAL_AXES, strings, names) or ()
+    numbers = "an array of the positions of arguments, as in array<i64: 0>"
+    equal = _optional(main, EQUAL_ARGUMENTS, partial(_arguments, main), numbers) or ()
+    return BodyForm(main, mesh, manual, outer, frozenset(equal))
+
+
+def _optional(
+    main: func.FuncOp, name: str, read: Callable[[ir.Attribute], _T | None], needed: str
+) -> _T | None:
+    """What an attribute of @main says; None if it has none. Raises `PassRefused` if it is wrong."""
+    if name not in main.attributes:
+        return None
+    found = read(main.attributes[name])
+    if found is None:
+        raise _refusal(main, f"{name} of @main is {main.attributes[name]}, and must be {needed}")
+    return found
+
+
+def _arguments(main: func.FuncOp, attribute: ir.Attribute) -> tuple[int, ...] | None:
+    """The positions of arguments that an attribute lists; None if it does not."""
+    found = positions(attribute)
+    count = len(main.type.inputs)
+    return found if found is not None and all(0 <= k < count for k in found) else None
 
 
 def read_mesh(op: sdy.MeshOp) -> Mesh:

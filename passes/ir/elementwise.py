@@ -3,6 +3,15 @@
 Some take a scalar as well: the predicate of a select, the limits of a clamp.
 """
 
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
 # fmt: off
 ELEMENTWISE = frozenset((
     "chlo.erf", "chlo.erf_inv", "chlo.erfc", "chlo.square",
@@ -17,3 +26,18 @@ ELEMENTWISE = frozenset((
     )),
 ))
 # fmt: on
+
+_COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
+    "EQ": operator.eq,
+    "NE": operator.ne,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+}
+
+
+def comparison(op: ir.Operation) -> Callable[..., np.ndarray]:
+    """What a stablehlo.compare does with two arrays, or two numbers."""
+    direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
+    return _COMPARISONS[direction]

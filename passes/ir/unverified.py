@@ -16,10 +16,10 @@ def strings(attribute: ir.Attribute) -> tuple[str, ...] | None:
         return None
 
 
-def positions(attribute: ir.Attribute) -> frozenset[int] | None:
+def positions(attribute: ir.Attribute) -> tuple[int, ...] | None:
     """The numbers of `array<i64: ...>`; None if the attribute is not one."""
     try:
-        return frozenset(ir.DenseI64ArrayAttr(attribute))
+        return tuple(ir.DenseI64ArrayAttr(attribute))
     except ValueError:
         return None
 

@@ -19,6 +19,7 @@ from jax.interpreters.mlir import ir
 from jax.sharding import PartitionSpec
 from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import sdy
+from shmap_passes.ir.body_form import EQUAL_ARGUMENTS, MANUAL_AXES, OUTER_MANUAL_AXES
 from shmap_passes.ir.boundary import Placed, Unreduced, write_boundaries
 from shmap_passes.ir.mesh import Mesh
 
@@ -84,14 +85,14 @@ def _empty_main(
     main = func_dialect.FuncOp("main", type_, visibility="public", loc=location)
     write_boundaries(main, inputs, outputs, _mesh(graph))
     attributes = main.attributes
-    attributes["sdy.manual_axes"] = sdy.ManualAxesAttr.get(
+    attributes[MANUAL_AXES] = sdy.ManualAxesAttr.get(
         [ir.StringAttr.get(a) for a in graph.manual_axes]
     )
     first = len(inputs) - len(graph.in_specs)
     if equal := [first + k for k, is_equal in enumerate(graph.equal_inputs) if is_equal]:
-        attributes["shmap.equal_arguments"] = ir.DenseI64ArrayAttr.get(equal)
+        attributes[EQUAL_ARGUMENTS] = ir.DenseI64ArrayAttr.get(equal)
     if graph.outer_manual_axes:
-        attributes["shmap.outer_manual_axes"] = ir.ArrayAttr.get(
+        attributes[OUTER_MANUAL_AXES] = ir.ArrayAttr.get(
             [ir.StringAttr.get(a) for a in graph.outer_manual_axes]
         )
     return main

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from shmap_passes.ir.elementwise import comparison
 
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.simulate.arithmetic import Function, maximum, minimum, result_dtype, rounded
@@ -84,18 +84,7 @@ def _shift_right(kind: str) -> Maker:
 def _compare(op: ir.Operation) -> Function | None:
     if "TOTALORDER" in str(op.attributes.get("compare_type")):
         return None
-    direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
-    return _plainly(_COMPARISONS[direction])(op)
-
-
-_COMPARISONS = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
+    return _plainly(comparison(op))(op)
 
 
 def _convert(op: ir.Operation) -> Function | None:

@@ -147,6 +147,17 @@ def test_a_random_key_of_each_device(call):
     assert found[0] != found[1]
 
 
+def test_a_gradient_with_residuals_that_differ():
+    """What is computed of copies is no more equal than they are."""
+    specs = {"in_specs": P("data"), "out_specs": P("data"), "mesh": MESH, "check_vma": False}
+
+    def gradient(mapper):
+        reduced = mapper(lambda y: lax.psum(y * lax.psum(jnp.tanh(y), "model"), "model"), **specs)
+        return jax.jit(jax.grad(lambda y: reduced(y).sum()))(partial_products(mapper)(X, W))
+
+    np.testing.assert_allclose(copies(gradient(shard_map)), copies(gradient(jax.shard_map)), 1e-4)
+
+
 def count(function, *args):
     return jax.jit(function).lower(*args).compile().as_text().count(" all-reduce(")
 

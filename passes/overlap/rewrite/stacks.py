@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from ...ir.constants import CONSTANT, integer
+from ...ir.elementwise import comparison
 from ...ir.ops import defining_op
 from ...ir.types import Value, can_hold, shape_of
 from ..form import Empty
@@ -34,14 +34,6 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "stablehlo.add": operator.add,
     "stablehlo.subtract": operator.sub,
     "stablehlo.multiply": operator.mul,
-}
-_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
-    "EQ": operator.eq,
-    "NE": operator.ne,
-    "LT": operator.lt,
-    "LE": operator.le,
-    "GT": operator.gt,
-    "GE": operator.ge,
 }
 
 _COMPUTED = {*_ARITHMETIC, CONSTANT, "stablehlo.compare", "stablehlo.select"}
@@ -167,8 +159,7 @@ def _number(op: ir.Operation, numbers: Mapping[Value, int]) -> int | None:
     if len(given) != len(known):
         return None
     if op.name == "stablehlo.compare":
-        direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
-        return int(_COMPARISONS[direction](given[0], given[1]))
+        return int(comparison(op)(*given))
     if op.name in _ARITHMETIC:
         result = _ARITHMETIC[op.name](given[0], given[1])
         return result if can_hold(type_.element_type, result) else None

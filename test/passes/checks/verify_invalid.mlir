@@ -78,6 +78,16 @@ module @equal_arguments_that_are_no_positions {
 
 // -----
 
+module @equal_arguments_that_main_does_not_have {
+  sdy.mesh @mesh = <["i"=4]>
+  // expected-error @+1 {{shmap.equal_arguments of @main is array<i64: 0>, and must be an array of the positions of arguments}}
+  func.func public @main() attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>, shmap.equal_arguments = array<i64: 0>} {
+    return
+  }
+}
+
+// -----
+
 module @outer_manual_axes_that_are_no_names {
   sdy.mesh @mesh = <["i"=4]>
   // expected-error @+1 {{shmap.outer_manual_axes of @main is [3 : i32], and must be a list of the names of axes}}
