@@ -80,7 +80,8 @@ def _values_of(reference: Function, args: Sequence[AnyValue]) -> Known:
     inputs = checked_inputs(program, arrays, "the reference")
     flow = DataFlow()
     run(program, inputs, "the reference", flow.see)
-    found = [(array, SourcePlace("an argument", "")) for array in inputs]
+    argument = SourcePlace("an argument", "")
+    found = [(array, argument) for array in inputs if isinstance(array, np.ndarray)]
     for node in flow.nodes:
         found += [(block, node.place) for (block,) in node.blocks(1) if _tells(block)]
     return found

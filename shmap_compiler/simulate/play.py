@@ -19,8 +19,12 @@ from shmap_compiler.simulate.device import (
     Waiting,
     nearest,
 )
+from shmap_compiler.simulate.own_copies import OwnCopies
 from shmap_compiler.simulate.report import Exchange, Hang, Position, UnequalCopies
 from shmap_compiler.simulate.steps import Collective, Leave, Meeting
+
+Input = np.ndarray | OwnCopies
+"""An argument of `@main`: one full array for all devices, or that of each."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,11 @@ class Played:
     unequal: tuple[UnequalCopies, ...]
 
 
-def play(program: Playable, inputs: Sequence[AnyValue], observer: Observer | None = None) -> Played:
+def play(program: Playable, inputs: Sequence[Input], observer: Observer | None = None) -> Played:
     """Plays a program on full arrays.
 
     Args:
-      inputs: one array for each argument of `@main`; anything for a token.
+      inputs: one for each argument of `@main`; any array for a token.
       observer: sees each step, a collective once for each group.
 
     Raises:
@@ -66,10 +70,11 @@ class _Players:
         self.running: dict[int, Generator[Waiting, list[Any], list[Any]]] = {}
         self.done: dict[int, list[Any]] = {}
 
-    def run(self, inputs: Sequence[AnyValue]) -> Played:
+    def run(self, inputs: Sequence[Input]) -> Played:
         entry, work = self.program.entry, SharedWork()
         for number in range(self.mesh.size):
-            environment = dict(zip(entry.arguments, inputs, strict=True))
+            seen = [x.of(number) if isinstance(x, OwnCopies) else x for x in inputs]
+            environment = dict(zip(entry.arguments, seen, strict=True))
             device = Device(number, work, self.observer)
             self.running[number] = device.play(entry, environment)
             self._resume(number, None)

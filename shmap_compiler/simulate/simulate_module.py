@@ -16,14 +16,15 @@ from shmap_passes.ir.ops import replica_count
 
 from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
 from shmap_compiler.base.random_keys import as_data
-from shmap_compiler.base.untyped import AnyValue, TreeDef, Unchecked
+from shmap_compiler.base.untyped import AnyValue, TreeDef
 from shmap_compiler.simulate.borders import UnreadableSharding
 from shmap_compiler.simulate.compile import DynamicShape, Playable, compile_module
 from shmap_compiler.simulate.device import CannotSimulate, Observer
 from shmap_compiler.simulate.element_types import ELEMENT_TYPES, UnknownElementType
 from shmap_compiler.simulate.module import HasOtherMesh, read_module, recursive_function
 from shmap_compiler.simulate.non_finite import FirstNonFinite, has_non_finite
-from shmap_compiler.simulate.play import Played, play
+from shmap_compiler.simulate.own_copies import own_copies
+from shmap_compiler.simulate.play import Input, Played, play
 from shmap_compiler.simulate.simulation import Simulation, simulation_error
 
 THE_MODULE = ProgramName("the module")
@@ -46,7 +47,8 @@ def simulate_module(
       text: The module: its text, its bytecode, or a portable artifact. Reports name source lines if
         it has locations, as the text of `jax.jit(f).lower(x).as_text(debug_info=True)` has, else
         the lines of the module.
-      args: One array for each argument of `@main`.
+      args: One array for each argument of `@main`. If it is on as many devices as the module is
+        for, and its copies differ, each device has its own.
       axes: Names and sizes of the mesh axes, major axis first, if the module does not name them.
       who: What to call the program.
       out_tree: The structure of the results; by default a list.
@@ -163,8 +165,8 @@ def _first_diagnostic(error: ir.MLIRError) -> tuple[str, str]:
     return f"module at {str(first.location).strip('loc()')}", first.message.partition("\n")[0]
 
 
-def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> list[AnyValue]:
-    """The arguments of `@main` as NumPy arrays; tokens are added.
+def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> list[Input]:
+    """The arguments of `@main`, with arrays for tokens.
 
     Raises:
       SimulationError: their number, or the type of one, is wrong.
@@ -173,10 +175,11 @@ def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> lis
     if len(args) != len(expected):
         fix, needed = "pass one array for each argument", f"{len(expected)}, as @main takes"
         raise simulation_error(who, "args", f"{len(args)} arrays", needed, fix)
-    inputs: list[np.ndarray] = []
+    inputs: list[Input] = []
     problems = []
     for number, (type_, arg) in enumerate(zip(expected, args, strict=True)):
-        array = _as_numpy(arg)
+        data = as_data(arg)
+        array = np.asarray(data)
         if array.shape != type_[0] or not _same_kind(array, type_[1].dtype):
             needed = f"{type_[1].dtype.name}{list(type_[0])}, as @main takes"
             problems.append(
@@ -188,15 +191,12 @@ def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> lis
                 )
             )
             continue
-        inputs.append(np.ascontiguousarray(array, type_[1].dtype).reshape(type_[0]))
+        array = np.ascontiguousarray(array, type_[1].dtype).reshape(type_[0])
+        inputs.append(own_copies(data, array, program.module.mesh.size))
     if problems:
         raise SimulationError(who, problems)
     arrays = iter(inputs)
     return [np.empty(0) if type_ is None else next(arrays) for type_ in program.in_types]
-
-
-def _as_numpy(value: Unchecked) -> np.ndarray:
-    return np.asarray(as_data(value))
 
 
 def _same_kind(array: np.ndarray, dtype: np.dtype) -> bool:
@@ -209,7 +209,7 @@ def _same_kind(array: np.ndarray, dtype: np.dtype) -> bool:
 
 
 def run(
-    program: Playable, inputs: Sequence[AnyValue], who: str, observer: Observer | None = None
+    program: Playable, inputs: Sequence[Input], who: str, observer: Observer | None = None
 ) -> Played:
     """Plays a program. Raises SimulationError for an op that cannot be played."""
     try:
