@@ -152,14 +152,19 @@ def lowerable(graph: Graph) -> Jaxpr:
 
 
 def _named(jaxpr: Jaxpr, graph: Graph, ctx: LoweringContext) -> Jaxpr:
-    """The program, whose operations get their full names if XLA sees no call that carries a prefix.
+    """The program, whose operations get their full names if it carries them."""
+    if carries_names(graph):
+        return within_scope(jaxpr, ctx.name_stack.extend("shard_map"))
+    return jaxpr
+
+
+def carries_names(graph: Graph) -> bool:
+    """Whether operations have their full names, as XLA sees no call that carries a prefix.
 
     On a mesh of one device there is no call, and Shardy removes regions whose axes have size one.
     """
     devices = math.prod(graph.mesh.shape[a] for a in graph.manual_axes)
-    if graph.mesh.size == 1 or (devices == 1 and shardy_is_on()):
-        return within_scope(jaxpr, ctx.name_stack.extend("shard_map"))
-    return jaxpr
+    return graph.mesh.size == 1 or (devices == 1 and shardy_is_on())
 
 
 def _placed(

@@ -22,14 +22,16 @@ from shmap_compiler.base.jax_compat import (
     keep_unreduced,
     shardy_is_on,
 )
-from shmap_compiler.base.untyped import LoweringContext, OpView
+from shmap_compiler.base.untyped import Effect, LoweringContext, OpView
+from shmap_compiler.graph.callbacks import calls_back
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.primitive import shmap_p
-from shmap_compiler.lowering.added_passes import with_added
-from shmap_compiler.lowering.emit_module import emit
+from shmap_compiler.lowering.added_passes import added_passes, with_added
+from shmap_compiler.lowering.emit_module import carries_names, emit
 from shmap_compiler.lowering.inline_module import merge
 from shmap_compiler.lowering.nested_results import left_to_the_partitioner
 from shmap_compiler.lowering.overlap import overlap_setting
+from shmap_compiler.lowering.repeated import repeated
 from shmap_compiler.lowering.symbolic_dimensions import refuse_symbolic_dimensions
 from shmap_compiler.lowering.watchdog import is_watching
 from shmap_compiler.targets.attached import machine_of_mesh
@@ -102,10 +104,13 @@ def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequ
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # Programs that are shown, saved or compiled ahead of time are never watched.
     watch = is_watching() and _options.get() is _DEFAULT
-    # Emission knows what the passes would read of @main.
-    with memoizing(ctx.module_context.context):
-        module = emit(graph, ctx, effects, watch)
-        _run_passes(module, lambda: emit(graph, ctx, effects), _chooser(graph, ctx))
+    is_seen = _options.get() is not _DEFAULT or added_passes()
+    # On some devices each callback needs a channel of its own, as those of the watchdog do.
+    if watch or is_seen or calls_back(graph):
+        module = _finished(graph, ctx, effects, watch)
+    else:
+        key = (graph, ctx.jaxpr_eqn_ctx, ctx.name_stack if carries_names(graph) else None)
+        module = repeated(ctx, key, lambda: _finished(graph, ctx, effects))
     tokens = [ctx.tokens_in.get(e) for e in effects]
     results = merge(module, ctx, [*ctx.dim_var_values, *tokens, *args])
     if effects:
@@ -113,6 +118,17 @@ def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequ
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet(new_tokens)))
     outs = left_to_the_partitioner(graph, results[len(effects) :], ctx.avals_out)
     return keep_unreduced(outs, ctx.avals_out)
+
+
+def _finished(
+    graph: Graph, ctx: LoweringContext, effects: Sequence[Effect], watch: bool = False
+) -> ir.Module:
+    """The module of a graph after the passes."""
+    # Emission knows what the passes would read of @main.
+    with memoizing(ctx.module_context.context):
+        module = emit(graph, ctx, effects, watch)
+        _run_passes(module, lambda: emit(graph, ctx, effects), _chooser(graph, ctx))
+    return module
 
 
 def _chooser(graph: Graph, ctx: LoweringContext) -> ChooseOverlap | None:

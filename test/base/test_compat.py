@@ -425,16 +425,31 @@ def test_fresh_module_context():
         with ir.Location.unknown(ctx.module_context.context):
             module = ir.Module.create()
         outer = ctx.module_context
+        outer.cached_primitive_lowerings["a function"] = outer.lowering_cache["sin"] = None
         inner = jax_compat.fresh_module_context(outer, module, MESH, ["i"])
         assert inner.module is module
         assert inner.symbol_table is not outer.symbol_table
-        assert inner.cached_primitive_lowerings == {}
+        assert "a function" not in inner.cached_primitive_lowerings
         assert inner.lowering_cache == {}
         assert inner.host_callbacks is outer.host_callbacks
         assert inner.keepalives is outer.keepalives
         return inner.axis_context.manual_axes
 
     assert lowered_with(rule) == {"i"}
+
+
+def test_kept_with_module():
+    def rule(ctx):
+        kept = jax_compat.kept_with_module(ctx.module_context)
+        kept["a program"] = 1
+        with ir.Location.unknown(ctx.module_context.context):
+            module = ir.Module.create()
+        inner = jax_compat.fresh_module_context(ctx.module_context, module, MESH, ["i"])
+        assert jax_compat.kept_with_module(inner) == {}
+        return jax_compat.kept_with_module(ctx.module_context.replace(module=module))
+
+    assert lowered_with(rule) == {"a program": 1}
+    assert lowered_with(lambda ctx: dict(jax_compat.kept_with_module(ctx.module_context))) == {}
 
 
 def test_manual_axes_of():

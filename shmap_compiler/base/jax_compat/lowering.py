@@ -39,6 +39,71 @@ from shmap_compiler.base.untyped import (
 )
 
 
+class _Lowerings(dict[Any, Any]):
+    """What JAX keeps of how it has lowered equations in a module: functions, by what they compute.
+
+    JAX copies most of them into the module wherever such an equation occurs. They belong to no
+    module, so that those which refer to nothing in one are taken over from `others`.
+
+    Args:
+      others: those of modules with the same mesh and manual axes, and whether they refer to
+        nothing; None as long as no module has asked.
+    """
+
+    def __init__(self, others: dict[Any, tuple[Any, bool | None]]) -> None:
+        super().__init__()
+        self._others = others
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = super().get(key)
+        if found is None and (found := self._taken_over(key)) is not None:
+            super().__setitem__(key, found)
+        return default if found is None else found
+
+    def __setitem__(self, key: Any, lowered: Any) -> None:
+        super().__setitem__(key, lowered)
+        self._others.setdefault(key, (lowered, None))
+
+    def _taken_over(self, key: Any) -> Any:
+        lowered, is_free = self._others.get(key, (None, False))
+        if is_free is None:
+            is_free = _is_free(lowered)
+            self._others[key] = lowered, is_free
+        return lowered if is_free else None
+
+
+def _is_free(lowered: Any) -> bool:
+    """Whether a function belongs to no module, and refers to nothing in the one it was made for."""
+    return lowered.inline and all(
+        map(_refers_to_nothing, lowered.func.regions[0].blocks[0].operations)
+    )
+
+
+def _refers_to_nothing(op: OpView) -> bool:
+    """Whether an operation refers to no function; it may refer to the mesh."""
+    name = op.operation.name
+    return (
+        name.startswith(("stablehlo.", "chlo.", "func.return"))
+        and name not in ("stablehlo.custom_call", "stablehlo.composite")
+        and all(
+            _refers_to_nothing(each)
+            for region in op.operation.regions
+            for block in region.blocks
+            for each in block.operations
+        )
+    )
+
+
+_PROGRAMS, _NESTED = object(), object()
+"""In what JAX keeps with a module: what `kept_with_module` returns, and what is kept of how JAX has
+lowered equations in the modules nested in it, by mesh and manual axes."""
+
+
+def kept_with_module(module_context: LoweringContext) -> dict[Any, Any]:
+    """What is kept while a module is being lowered, empty at first."""
+    return module_context.cached_primitive_lowerings.setdefault(_PROGRAMS, {})
+
+
 def fresh_module_context(
     module_context: LoweringContext,
     module: OpView,
@@ -54,6 +119,8 @@ def fresh_module_context(
       rules: lowering rules that replace JAX's own, by primitive.
     """
     ir = mlir.ir
+    manual = frozenset(manual)
+    kept = module_context.cached_primitive_lowerings.setdefault(_NESTED, {})
     parameters = module_context.lowering_parameters
     if rules:
         rules = (*rules, *(parameters.override_lowering_rules or ()))
@@ -63,9 +130,9 @@ def fresh_module_context(
         module=module,
         ip=ir.InsertionPoint(module.body),
         symbol_table=ir.SymbolTable(module.operation),
-        lowering_cache={},
-        cached_primitive_lowerings={},
-        axis_context=mlir.SPMDAxisContext(cast(Mesh, mesh), frozenset(manual)),
+        lowering_cache=_Lowerings(kept.setdefault((mesh, manual), {})),
+        cached_primitive_lowerings={_NESTED: kept},
+        axis_context=mlir.SPMDAxisContext(cast(Mesh, mesh), manual),
     )
 
 
