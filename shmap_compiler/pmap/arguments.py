@@ -137,6 +137,12 @@ def _matched(
     """The leaves that are not static, and where in_axes does not fit the arguments."""
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     dynamic = tuple(None if k in static else x for k, x in enumerate(args))
+    if static and isinstance(in_axes, tuple):
+        # As in jax.pmap, in_axes is only read at the positions of the others: it may end before
+        # the last static arguments, or go on after the last argument.
+        count = max((k + 1 for k in range(len(args)) if k not in static), default=0)
+        dynamic = dynamic[:count]
+        in_axes = tuple(None if k in static else axis for k, axis in enumerate(in_axes[:count]))
     matched, problems = specs.broadcast_specs(in_axes, dynamic, "in_axes", "args", "dimension")
     if problems and kwargs:
         problems.append(_axes_and_keywords(kwargs))

@@ -54,7 +54,8 @@ def pmap(
       axis_name: A name for collectives in `fun`, e.g. `jax.lax.psum(x, axis_name)`.
       in_axes: For each positional argument, the dimension that has the rows, or None if all devices
         get the whole: a prefix of the tuple of arguments. Arguments passed by keyword are mapped
-        over dimension 0.
+        over dimension 0. Where there are static arguments, their entries and surplus ones are
+        ignored; at the end, static arguments need none.
       out_axes: For each result, the dimension that gets the rows, or None if it is the same for all
         rows: a prefix of the result.
       static_broadcasted_argnums: The positions of arguments that `fun` gets unchanged. They must

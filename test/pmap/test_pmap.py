@@ -229,6 +229,50 @@ def test_static_arguments():
     equal(pmap(lambda x, k: x * k, static_broadcasted_argnums=-1)(ROWS, 3), ROWS * 3)
 
 
+# in_axes, and the positions of static arguments.
+AXES_BESIDE_STATIC = {
+    "left out at the end": ((0, None), (2,)),
+    "left out, two": ((0,), (1, 2)),
+    "surplus": ((0, None, None, 3, {"a": 4}), (2,)),
+    "of no meaning, and surplus": ((7, 0, None, 3), (0,)),
+    "structures, in the middle": (({"a": 0, "b": None}, (5, {"c": 6}), 0, 0), (1,)),
+    "structures, left out": ((None, {"a": 1, "b": [0]}), (2,)),
+}
+
+
+@pytest.mark.parametrize("case", AXES_BESIDE_STATIC)
+def test_static_arguments_need_no_axes(case):
+    in_axes, static = AXES_BESIDE_STATIC[case]
+    args = ["sin" if k in static else {"a": SQUARE + k, "b": [ROWS[:, 0]]} for k in range(3)]
+
+    def body(*row, z):
+        assert tuple(k for k, x in enumerate(row) if x == "sin") == static
+        return [x for x in row if x != "sin"], z
+
+    ours, theirs = (
+        f(body, in_axes=in_axes, static_broadcasted_argnums=static) for f in (pmap, jax.pmap)
+    )
+    equal(ours(*args, z=ROWS), theirs(*args, z=ROWS))
+
+
+def test_static_arguments_need_no_axes_in_transformations():
+    def results(pmap):
+        f = pmap(
+            lambda x, how, y: how(x) * y,
+            in_axes=(0, None, None, 0),
+            static_broadcasted_argnums=1,
+        )
+        of_arrays = lambda x, y: f(x, jnp.sin, y)  # noqa: E731
+        yield jax.jit(of_arrays)(ROWS, ROWS[0])
+        yield jax.vmap(of_arrays)(CUBE, SQUARE)
+        yield jax.grad(lambda x, y: of_arrays(x, y).sum(), (0, 1))(ROWS, ROWS[0])
+        yield f.lower(ROWS, jnp.sin, ROWS[0]).compile()(ROWS, ROWS[0])
+        with jax.disable_jit():
+            yield f(ROWS, jnp.sin, ROWS[0])
+
+    equal(list(results(pmap)), list(results(jax.pmap)))
+
+
 def test_a_method_with_static_self():
     class Model:
         @functools.partial(pmap, static_broadcasted_argnums=0)
@@ -354,6 +398,16 @@ def test_donated_arguments():
     equal(f(1, x, y), ROWS * 2 + 1)
     assert x.is_deleted()
     assert not y.is_deleted()
+    f = pmap(
+        lambda x, k, y: x + y + k,
+        in_axes=(0, None, 0, 0),
+        static_broadcasted_argnums=1,
+        donate_argnums=2,
+    )
+    x = jax.device_put(ROWS, sharding)
+    equal(f(x, 1, y), ROWS * 2 + 1)
+    assert not x.is_deleted()
+    assert y.is_deleted()
     x = jax.device_put(ROWS, sharding)
     equal(pmap(lambda *, x: x * 2, donate_argnums=())(x=x), ROWS * 2)
     assert not x.is_deleted()

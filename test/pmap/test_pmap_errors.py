@@ -164,6 +164,32 @@ REJECTED = {
         "2 entries",
         "or one dimension for all of it",
     ),
+    "in_axes without an entry beside a static argument": (
+        lambda: pmap(first, in_axes=(0,), static_broadcasted_argnums=2)(X, X, "name"),
+        SpecError,
+        "in_axes against args",
+        r"no dimension for args\[1\]\n",
+        r"2 entries: \[0\], \[1\]",
+        "or one dimension for all of it",
+    ),
+    "in_axes of another structure behind a static argument": (
+        lambda: pmap(first, in_axes=(7, 0, {"w": 0}, 7), static_broadcasted_argnums=0)(
+            X.shape, X, {"w": X, "b": X}
+        ),
+        SpecError,
+        r"in_axes\[2\] against args\[2\]",
+        r"no dimension for args\[2\]\['b'\]",
+        "2 entries",
+        "or one dimension for all of it",
+    ),
+    "too many in_axes": (
+        lambda: pmap(first, in_axes=(0, 0, None))(X, X),
+        SpecError,
+        "in_axes against args",
+        r"a dimension in_axes\[2\] for which there is no args\[2\]",
+        "2 entries",
+        "or one dimension for all of it",
+    ),
     "in_axes for arguments by keyword": (
         lambda: pmap(lambda x, y: x, in_axes=((0, 0), 0))(x=(X, X), y=X),
         SpecError,
