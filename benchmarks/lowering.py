@@ -9,6 +9,8 @@ JAX's. Below 1 we are faster. "lower()" is
 `shard_map(f).lower(...)` beside `jax.jit(jax.shard_map(f)).lower(...)`. With --cold all caches of
 JAX are cleared before each run.
 
+Then a function that calls 32 small programs, or one small program 32 times.
+
 At last, how lowering for an abstract mesh of 65,536 devices compares with lowering for one of 8.
 """
 
@@ -95,6 +97,30 @@ def lower_by_itself(shard_map, mesh, layers):
     return time.thread_time() - start, len(lowered.as_text())
 
 
+def lower_many(shard_map, mesh, programs, gradient):
+    """32 calls of so many small programs."""
+
+    def made(k):
+        def block(x, w):
+            return lax.psum(jax.nn.gelu(x @ w) * (k + 1.0), "model")
+
+        specs = {"in_specs": (P("data", "model"), P("model")), "out_specs": P("data")}
+        return shard_map(block, mesh=mesh, **specs)
+
+    blocks = [made(k) for k in range(programs)] * (32 // programs)
+
+    def many(x, w):
+        for block in blocks:
+            x = x + block(x, w)
+        return jnp.sum(x)
+
+    program = jax.jit(jax.value_and_grad(many) if gradient else many)
+    square = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    start = time.thread_time()
+    lowered = program.trace(square, square).lower(lowering_platforms=("cpu",))
+    return time.thread_time() - start, len(lowered.as_text())
+
+
 def lower_product(shard_map, mesh):
     def product(a, b):
         return lax.psum(a @ b, "model")
@@ -167,6 +193,10 @@ def main() -> None:
         f"{layers} layers": lambda each: lower(each, mesh, layers, False),
         f"{layers} layers, value and gradient": lambda each: lower(each, mesh, layers, True),
         f"{layers} layers, lower()": lambda each: lower_by_itself(each, mesh, layers),
+        "32 programs": lambda each: lower_many(each, mesh, 32, False),
+        "32 programs, value and gradient": lambda each: lower_many(each, mesh, 32, True),
+        "a program 32 times": lambda each: lower_many(each, mesh, 1, False),
+        "the same, value and gradient": lambda each: lower_many(each, mesh, 1, True),
     }.items():
         compare(name, run, options.repeat, options.cold)
     compare_sizes("ours", shmap_compiler.shard_map, options.repeat)
