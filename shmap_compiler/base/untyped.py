@@ -64,6 +64,9 @@ Trace: TypeAlias = Any
 LoweringContext: TypeAlias = Any
 """What a lowering rule is given: the types of operands and results, and the module."""
 
+Kept: TypeAlias = Any
+"""What is kept while a module is being lowered: whoever keeps it knows what it is."""
+
 SourceInfo: TypeAlias = Any
 """Where an equation comes from: a traceback and the names of scopes."""
 

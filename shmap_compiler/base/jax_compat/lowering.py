@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from jax.extend import source_info_util
@@ -31,6 +31,7 @@ from shmap_compiler.base.untyped import (
     Effect,
     Function,
     Jaxpr,
+    Kept,
     LoweringContext,
     OpView,
     Setting,
@@ -39,7 +40,7 @@ from shmap_compiler.base.untyped import (
 )
 
 
-class _Lowerings(dict[Any, Any]):
+class _Lowerings(dict[Hashable, Kept]):
     """What JAX keeps of how it has lowered equations in a module: functions, by what they compute.
 
     JAX copies most of them into the module wherever such an equation occurs. They belong to no
@@ -50,21 +51,21 @@ class _Lowerings(dict[Any, Any]):
         nothing; None as long as no module has asked.
     """
 
-    def __init__(self, others: dict[Any, tuple[Any, bool | None]]) -> None:
+    def __init__(self, others: dict[Hashable, tuple[Kept, bool | None]]) -> None:
         super().__init__()
         self._others = others
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: Hashable, default: Kept = None) -> Kept:
         found = super().get(key)
         if found is None and (found := self._taken_over(key)) is not None:
             super().__setitem__(key, found)
         return default if found is None else found
 
-    def __setitem__(self, key: Any, lowered: Any) -> None:
+    def __setitem__(self, key: Hashable, lowered: Kept) -> None:
         super().__setitem__(key, lowered)
         self._others.setdefault(key, (lowered, None))
 
-    def _taken_over(self, key: Any) -> Any:
+    def _taken_over(self, key: Hashable) -> Kept:
         lowered, is_free = self._others.get(key, (None, False))
         if is_free is None:
             is_free = _is_free(lowered)
@@ -72,7 +73,7 @@ class _Lowerings(dict[Any, Any]):
         return lowered if is_free else None
 
 
-def _is_free(lowered: Any) -> bool:
+def _is_free(lowered: Kept) -> bool:
     """Whether a function belongs to no module, and refers to nothing in the one it was made for."""
     return lowered.inline and all(
         map(_refers_to_nothing, lowered.func.regions[0].blocks[0].operations)
@@ -99,7 +100,7 @@ _PROGRAMS, _NESTED = object(), object()
 lowered equations in the modules nested in it, by mesh and manual axes."""
 
 
-def kept_with_module(module_context: LoweringContext) -> dict[Any, Any]:
+def kept_with_module(module_context: LoweringContext) -> dict[Hashable, Kept]:
     """What is kept while a module is being lowered, empty at first."""
     return module_context.cached_primitive_lowerings.setdefault(_PROGRAMS, {})
 
