@@ -18,6 +18,7 @@ from shmap_compiler.base.mesh_context import has_devices, region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.eager.operations import Rules
+from shmap_compiler.eager.placing import on_mesh
 from shmap_compiler.eager.run import run_on_mesh
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.primitive import bind, shmap_p
@@ -32,7 +33,8 @@ def _impl(*args, graph, witness):
         raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
     program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(_program, graph)))
     with jax.disable_jit(False):  # else the program would come here again
-        return program(*args)
+        placed = (on_mesh(x, graph.mesh, s) for x, s in zip(args, graph.in_specs, strict=True))
+        return program(*placed)
 
 
 def _program(graph: Graph, *args: AnyValue) -> Sequence[AnyValue]:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.typing import ArrayLike
 
-from shmap_compiler.base.jax_compat import is_key_type
-from shmap_compiler.base.untyped import Device
+from shmap_compiler.base.jax_compat import AnyMesh, is_key_type
+from shmap_compiler.base.untyped import AnyValue, Device
 
 
 def place(value: ArrayLike, sharding: Sharding) -> jax.Array:
@@ -45,6 +45,19 @@ def resharded(value: ArrayLike, sharding: Sharding) -> ArrayLike:
         return value
     with jax.disable_jit(False):
         return _identity(sharding)(value)
+
+
+def on_mesh(value: AnyValue, mesh: AnyMesh, spec: PartitionSpec) -> AnyValue:
+    """`value` placed by this spec, if it is on another mesh of the same devices; else `value`.
+
+    jit names the shardings that it chooses by the mesh of the first array it is given, and some it
+    cannot name.
+    """
+    here = getattr(value, "sharding", None)
+    if not isinstance(here, NamedSharding) or here.mesh == mesh:
+        return value
+    there = NamedSharding(mesh, spec, memory_kind=here.memory_kind)
+    return place(value, there) if _devices(here) == _devices(there) else value
 
 
 def _devices(sharding: Sharding) -> list[Device]:

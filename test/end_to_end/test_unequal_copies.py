@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
@@ -130,6 +130,31 @@ def test_what_is_computed_of_copies_differs(call, spec, halved):
         return copies(call(mapper(halved, **specs))(own_weights(mapper)))
 
     np.testing.assert_allclose(computed(shard_map), computed(jax.shard_map), rtol=1e-6)
+
+
+@pytest.mark.parametrize("spec", [P(), P("model"), P("data")], ids=str)
+def test_a_tangent_of_copies_on_another_mesh(spec):
+    line = Mesh(MESH.devices.reshape(8), ("all",))
+
+    def computed(mapper):
+        differ = mapper(
+            lambda w: w + lax.axis_index("all"),
+            mesh=line,
+            in_specs=P(),
+            out_specs=P(),
+            check_vma=False,
+        )
+        scaled = mapper(
+            lambda w, scales: w * scales.sum(),
+            mesh=MESH,
+            in_specs=(spec, P("model")),
+            out_specs=spec,
+            check_vma=False,
+        )
+        values = differ(jnp.ones(8)), jnp.ones(8)
+        return list(map(copies, jax.jvp(scaled, values, values)))
+
+    np.testing.assert_array_equal(computed(shard_map), computed(jax.shard_map))
 
 
 @called

@@ -1,6 +1,10 @@
-"""Programs in which the mesh of a shard_map is not the only one: the enclosing jit has others."""
+"""Programs in which the mesh of a shard_map is not the only one.
+
+The enclosing jit has others, or arguments are on others.
+"""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -135,3 +139,42 @@ def test_type_of_a_result_names_the_mesh(names):
         return seen
 
     assert typed(shard_map) == typed(jax.shard_map)
+
+
+def scaled_sines(each):
+    """Split over "i" and "j", which JAX cannot name by the axis of "q=8"."""
+    return each(
+        lambda x, y: jnp.sin(x) * lax.psum(y.sum(), "i"),
+        mesh=MESHES["i=4, j=2"],
+        in_specs=(P("j"), P("i")),
+        out_specs=P("j"),
+    )
+
+
+def cosines(each):
+    return each(jnp.cos, mesh=MESHES["q=8"], in_specs=P("q"), out_specs=P("q"))
+
+
+OUTSIDE_OF_JIT = {
+    "jvp": lambda f, _, x, y: jax.jvp(f, (x, y), (x, y)),
+    "vjp": lambda f, _, x, y: jax.vjp(f, x, y)[1](y),
+    "linearize": lambda f, _, x, y: jax.linearize(f, x, y)[1](y, y),
+    "vmap": lambda f, _, x, y: jax.vmap(f, in_axes=(None, 0))(x, y[None]),
+    "checkpoint": lambda f, _, x, y: jax.checkpoint(f)(x, y),
+    "vjp of two, back to q": lambda f, g, x, y: jax.vjp(lambda x, y: f(g(x), y), x, y)[1](y),
+    "vjp of two, back to i": lambda f, g, x, y: jax.vjp(lambda x, y: g(f(x, y)), x, y)[1](y),
+}
+
+
+@pytest.mark.parametrize("spec", [P(), P("q")], ids=["replicated", "split"])
+@pytest.mark.parametrize("transformed", OUTSIDE_OF_JIT.values(), ids=list(OUTSIDE_OF_JIT))
+def test_argument_on_another_mesh_outside_of_jit(transformed, spec):
+    y = jnp.arange(8.0) / 8
+    x = jax.device_put(y, NamedSharding(MESHES["q=8"], spec))
+    found, expected = (
+        jax.tree.leaves(transformed(scaled_sines(each), cosines(each), x, y))
+        for each in (shard_map, jax.shard_map)
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.sharding == theirs.sharding
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
