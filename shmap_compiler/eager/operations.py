@@ -30,7 +30,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.source_lines import shown_source
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Parameter, SourceInfo
-from shmap_compiler.collectives import weak_types
+from shmap_compiler.collectives import kept_types
 from shmap_compiler.eager.callbacks import run_on_each_device
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.value import Blocks, Constant
@@ -61,7 +61,7 @@ class Rules:
       refuse_hangs: see `infer_varying`.
       typed: the types of values say along which axes they vary (see `varying_types`).
       watch: raise Differentiates if the body takes a derivative for which types are needed.
-      keeps_weak_types: see `collectives.weak_types`.
+      keeps_weak_types: see `collectives.kept_types`.
     """
 
     refuse_hangs: bool
@@ -197,7 +197,7 @@ class OperationTrace(Trace):
             keeps = self.rules.keeps_weak_types
             with (
                 source_info_util.user_context(users_line.traceback),
-                weak_types.kept(keeps),
+                kept_types.kept(keeps),
             ):
                 out = primitive.bind(*blocks, **params)
             return out if primitive.multiple_results else [out]

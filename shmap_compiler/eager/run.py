@@ -22,7 +22,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.untyped import AnyValue
-from shmap_compiler.collectives import collective_errors, vmapped_axes, weak_types
+from shmap_compiler.collectives import collective_errors, kept_types, vmapped_axes
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
 from shmap_compiler.eager.operations import Rules
@@ -64,7 +64,7 @@ def run_body(
             jax.disable_jit(jit_is_disabled),
             varying_types(trace.rules.typed),
             vmapped_axes.body(trace.who),
-            weak_types.kept(trace.rules.keeps_weak_types),
+            kept_types.kept(trace.rules.keeps_weak_types),
             identity_transposes.shown() if trace.rules.watch else contextlib.nullcontext(),
         ):
             try:

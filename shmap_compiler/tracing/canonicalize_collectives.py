@@ -178,7 +178,7 @@ def _template(
 
 
 def _as_weak(x: AnyValue, weak: bool) -> AnyValue:
-    """Ours are as weakly typed as operands, JAX's not always (`collectives/weak_types.py`)."""
+    """Ours are as weakly typed as operands, JAX's not always (`collectives/kept_types.py`)."""
     if weak == jax.typeof(x).weak_type:
         return x
     return lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=weak, sharding=None)

@@ -39,7 +39,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr
-from shmap_compiler.collectives import collective_errors, vmapped_axes, weak_types
+from shmap_compiler.collectives import collective_errors, kept_types, vmapped_axes
 from shmap_compiler.graph.graph import Graph, HangCheck
 from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import without_futures
@@ -128,7 +128,7 @@ def trace(
     def traced(*blocks):
         try:
             keeps = user_fun is not None and check_vma
-            with vmapped_axes.body(who), weak_types.kept(keeps):
+            with vmapped_axes.body(who), kept_types.kept(keeps):
                 return fun(*blocks)
         except ShmapError:
             raise

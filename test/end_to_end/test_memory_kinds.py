@@ -69,6 +69,11 @@ MOVING = {
     "there and back": (twice_there_and_back, None),
     "one of two": (beside, None),
     "stays on the host": (lambda x: x, "pinned_host"),
+    "reduced on the host": (lambda x: (x - lax.pmean(x, "i"), x + lax.pmax(x, "i")), "pinned_host"),
+    "in a loop on the host": (
+        lambda x: lax.scan(lambda c, _: (c + lax.psum(c, "i"), None), x, None, length=2)[0],
+        "pinned_host",
+    ),
     "in a branch": (lambda x: lax.cond(x[0, 0] > 0, twice_there_and_back, jnp.sin, x), None),
     "in a loop": (lambda x: lax.fori_loop(0, 3, lambda _, y: twice_there_and_back(y), x), None),
 }
@@ -277,6 +282,8 @@ def test_a_call_outside_of_jit_takes_arrays_on_the_host():
     assert kinds(result) == ["device"]
     np.testing.assert_array_equal(result, 2 * X)
     assert kinds(mapped(lambda x: x)(placed(X, "pinned_host"))) == ["pinned_host"]
+    centered = mapped(lambda x: x - lax.pmean(x, "i"))(placed(X, "pinned_host"))
+    np.testing.assert_allclose(centered, X - np.tile(X.reshape(4, 4, 8).mean(0), (4, 1)), rtol=1e-5)
 
 
 def test_a_call_outside_of_jit_moves_nothing_to_the_host():
