@@ -16,10 +16,23 @@ _STANDS_FOR, _DESCRIBED_AS = "_stands_for", "_described_as"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+def update_wrapper(
+    made: _F, fun: Function, updated: Sequence[str] = functools.WRAPPER_UPDATES
+) -> _F:
+    """`made` with the attributes of `fun`, as of `functools.update_wrapper`, and with a name.
+
+    A `functools.partial` and most objects have none.
+    """
+    functools.update_wrapper(made, fun, updated=updated)
+    made.__name__ = function_name(fun)
+    made.__qualname__ = getattr(fun, "__qualname__", made.__name__)
+    return made
+
+
 def standing_for(made: _F, fun: Function, who: str | None = None) -> _F:
     """`made`, which runs a traced program, described in errors as the user's function `fun`.
 
-    Unlike `functools.wraps`, it does not say that calls of `made` run the code of `fun`.
+    Unlike `update_wrapper`, it does not say that calls of `made` run the code of `fun`.
 
     Args:
       who: how it is described; by default as any function.

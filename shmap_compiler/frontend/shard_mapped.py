@@ -16,7 +16,7 @@ from shmap_passes import GroupNaming, Partitioner
 from shmap_compiler.base import specs
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
-from shmap_compiler.base.descriptions import describe, show_value
+from shmap_compiler.base.descriptions import describe, show_value, update_wrapper
 from shmap_compiler.base.errors import (
     BodyError,
     Problem,
@@ -93,7 +93,7 @@ class ShardMapped(PickledByName, MappedFunction, Generic[_P, _R]):
         if not callable(self.fun):
             problem = not_a_function(self.fun, "a function of one device's blocks", _EXAMPLE)
             raise SpecTypeError(repr(self.fun), [problem])
-        functools.update_wrapper(self, self.fun, updated=())
+        update_wrapper(self, self.fun, updated=())
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if kwargs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,7 +10,7 @@ import jax
 from jax import lax
 from jax.core import Tracer
 
-from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.descriptions import describe, update_wrapper
 from shmap_compiler.base.errors import Problem, UnknownAxisError
 from shmap_compiler.base.jax_compat import AnyMesh, is_tracing, mesh_in_scope
 from shmap_compiler.base.mesh_context import region_of
@@ -116,7 +115,6 @@ class RowCall:
         static = {k: self.args[k] for k in self.static}
         count = len(self.args)
 
-        @functools.wraps(fun)
         def on_blocks(*blocks):
             leaves, tree = jax.tree.flatten(blocks)
             found = [
@@ -129,7 +127,7 @@ class RowCall:
             placed = [static[k] if k in static else next(args) for k in range(count)]
             return with_row(fun(*placed, **kwargs))
 
-        return on_blocks
+        return update_wrapper(on_blocks, fun)
 
     def _traced(
         self,

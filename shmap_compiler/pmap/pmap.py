@@ -12,7 +12,7 @@ from typing import Generic, ParamSpec, TypeVar
 import jax
 from shmap_passes import GroupNaming, Partitioner
 
-from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.descriptions import describe, update_wrapper
 from shmap_compiler.base.errors import ShmapError, errors_of, spec_error
 from shmap_compiler.base.untyped import Device, Function, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import trace_cache
@@ -140,7 +140,7 @@ class Pmapped(Generic[_P, _R]):
             if problems:
                 who = describe(self.fun) if callable(self.fun) else repr(self.fun)
                 raise spec_error(who, problems)
-            functools.update_wrapper(self, self.fun, updated=())
+            update_wrapper(self, self.fun, updated=())
             self._program = Program(self.fun, **self.options, on_traced=self._keep)
 
     @property

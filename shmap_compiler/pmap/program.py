@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.descriptions import describe, update_wrapper
 from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.base.untyped import Device, Function, Leaf, PyTree
@@ -57,12 +57,12 @@ class Program:
         self._axis_name, self._static = axis_name, static_broadcasted_argnums
         self._devices, self._backend = devices, backend
 
-        @functools.wraps(fun)
         def entry(*args, **kwargs):
             result = self.on_rows(RowCall.result, args, kwargs)
             on_traced()
             return result
 
+        update_wrapper(entry, fun)
         # By name, arguments would be static or donated if they are passed by keyword, too.
         try:
             self.jitted: Any = jax.jit(

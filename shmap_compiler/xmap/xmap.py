@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from jax.sharding import Mesh
 from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
-from shmap_compiler.base.descriptions import describe, function_name
+from shmap_compiler.base.descriptions import describe, function_name, update_wrapper
 from shmap_compiler.base.errors import Problem, ProgramName, SpecTypeError, spec_error
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
@@ -147,7 +146,7 @@ class XMapped(PickledByName, Generic[_P, _R]):
 
     def __init__(self, function: NamedFunction, options: dict[str, Setting]):
         fun = function.fun
-        functools.update_wrapper(self, fun, updated=())
+        update_wrapper(self, fun, updated=())
         self.function = function
         self.options = options  # as they were given, which tell it from others of the function
         self.fun: Callable[_P, _R] = fun

@@ -46,6 +46,37 @@ def test_decorator_with_partial():
     np.testing.assert_array_equal(row_sums(X), X.sum(1))
 
 
+class Doubling:
+    """Doubles."""
+
+    def __call__(self, x):
+        return 2 * x
+
+
+def power(x, exponent):
+    return x**exponent
+
+
+@pytest.mark.parametrize(
+    ("fun", "name"),
+    [
+        (partial(power, exponent=2), "power"),
+        (partial(partial(power), exponent=2), "power"),
+        (Doubling(), "Doubling"),  # of JAX's an "<unnamed function>"
+    ],
+    ids=["partial", "partial of partial", "object"],
+)
+def test_the_name_of_a_function_without_a_name(fun, name):
+    ours, theirs = (
+        mapper(fun, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+        for mapper in (shard_map, jax.shard_map)
+    )
+    assert ours.__name__ == ours.__qualname__ == name
+    assert theirs.__name__ == theirs.__qualname__ in (name, "<unnamed function>")
+    assert (ours.__doc__, ours.__wrapped__) == (theirs.__doc__, theirs.__wrapped__)
+    assert f"module @jit_{name} " in jax.jit(ours).lower(X).as_text()
+
+
 def test_decorator_with_keywords_only():
     @shard_map(mesh=MESH, in_specs=P("i"), out_specs=P("i"))
     def double(x):

@@ -479,3 +479,27 @@ def test_what_it_tells_about_itself():
         "check_hangs": True,
     }
     assert shmap_compiler.pmap is pmap
+
+
+def summed(x, axis):
+    return lax.psum(x, axis)
+
+
+class Summing:
+    """Sums."""
+
+    def __call__(self, x):
+        return lax.psum(x, "none")
+
+
+@pytest.mark.parametrize(
+    ("fun", "name"),
+    [(functools.partial(summed, axis="none"), "summed"), (Summing(), "Summing")],
+    ids=["partial", "object"],
+)
+def test_the_name_of_a_function_without_a_name(fun, name):
+    f = pmap(fun)
+    assert f.__name__ == f.__qualname__ == name
+    assert (f.__doc__, f.__wrapped__) == (fun.__doc__, fun)
+    with pytest.raises(BodyError, match=f"^pmap of `{name}`"):
+        f(ROWS)

@@ -4,6 +4,8 @@ Ours are `Lowered` and `Executable` as of `shard_map`. What the original's have 
 `compiler_ir` and `cost_analysis` before compilation, JAX's own stages have, which they hold.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -165,3 +167,13 @@ def test_targets_that_do_not_fit():
         network(ABSTRACT).compile("cpu:4")
     with pytest.raises(TargetError, match=r"^xmap of `<lambda>`"):
         network(ABSTRACT).compile()
+
+
+def scaled(x, factor):
+    return x * factor
+
+
+def test_the_name_of_a_function_without_a_name():
+    f = xmap(functools.partial(scaled, factor=2), ["i", ...], ["i", ...])
+    assert f.__name__ == f.__qualname__ == "scaled"
+    assert "module @jit_scaled " in jax.jit(f).lower(X).as_text()
