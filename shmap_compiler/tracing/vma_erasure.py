@@ -57,6 +57,7 @@ from shmap_compiler.tracing.canonicalize_collectives import normalize
 from shmap_compiler.tracing.futures import OnOtherTypes
 from shmap_compiler.tracing.reverse_rules import as_custom_vjp
 from shmap_compiler.tracing.typed_primitives import as_custom_jvp
+from shmap_compiler.tracing.vma_queries import rule_asks
 
 
 def trace_with_types(
@@ -245,7 +246,9 @@ class _Erasing(_Untyping):
         residuals, linear = eqn.params["num_res"], len(eqn.invars)
         tangents = iter(types[residuals:linear])
         operands = [frozenset[str]() if z else next(tangents) for z in eqn.params["in_zeros"]]
-        typed = TypedRule(rule, (*operands,), (*types[linear:],), (*types[:residuals],))
+        typed = TypedRule(
+            rule, (*operands,), (*types[linear:],), (*types[:residuals],), rule_asks(rule)
+        )
         return linear_util.wrap_init(typed, debug_info=rule.debug_info)
 
     def of_region(self, region: RegionOfJax) -> Callable[[Jaxpr], Jaxpr]:

@@ -6,7 +6,8 @@ some correct programs, so only functions that query them are traced with them. W
 does is read from the code that it may reach: what it defines, closes over, is given as a static
 argument, or names in its module and in modules named there, through defaults, members of classes,
 attributes and containers, too. Code reached in another way, such as by an import inside a call, is
-not scanned. A false positive only costs time.
+not scanned. A false positive only costs time. The backward rule of a `custom_vjp` function is
+traced when a derivative is taken, apart from the function; then its own code is scanned.
 
 `jax.lax.pcast` and `all_gather(..., to="invarying")` cast these types, which matters only to
 derivatives inside of a function, and to the backward rules of `custom_vjp` functions.
@@ -18,21 +19,26 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import core as jex_core
+from jax.extend import linear_util
 
 from shmap_compiler.base import objects
 from shmap_compiler.base.closures import contents
-from shmap_compiler.base.untyped import Function, Unchecked
+from shmap_compiler.base.untyped import Function, Unchecked, Wrapped
 
 _REDUCTIONS = frozenset({"unreduced", "reduced"})
 """The casts that are meaningless without such types."""
 
-_QUESTIONS = _REDUCTIONS | {"manual_axis_type", "mat"}
-"""The attributes of a type that say along which axes a value varies, and these casts."""
+_QUERIES = frozenset({"manual_axis_type", "mat"})
+"""The attributes of a type that say along which axes a value varies."""
+
+_QUESTIONS = _REDUCTIONS | _QUERIES
+"""What makes no sense without types."""
 
 _CASTS = frozenset({"pcast", "pvary", "invarying"})
 """What casts a value: two functions, and an argument of `all_gather`."""
@@ -61,11 +67,29 @@ _SILENT = frozenset({"jax", "jaxlib", "numpy", "shmap_compiler"}) | sys.stdlib_m
 def asks(fun: Function) -> bool:
     """Whether code that `fun` may reach names one of the attributes, or casts to reduced.
 
-    Or differentiates a cast, which leaves no trace without types.
+    Or differentiates a cast, which leaves no trace without types. Backward rules are traced on
+    their own (`rule_asks`), all other rules with the types of the function.
     """
-    if _reaches(fun, _QUESTIONS, _reached_at_once):
+    if _reaches(fun, _QUESTIONS, _reached_but_backward):
         return True
     return _reaches(fun, _REVERSE, _reached_at_once) and casts(fun)
+
+
+def rule_asks(backward: Wrapped, silent: dict[int, Unchecked] | None = None) -> bool:
+    """Whether code that a backward rule may reach names one of the attributes.
+
+    Args:
+      backward: a rule as an equation holds it, which JAX and this package have wrapped.
+      silent: by their ids, values that other rules reach, none of which asks. They are not scanned
+        again; those of this rule are added.
+    """
+    silent = {} if silent is None else silent
+    seen = {**silent}
+    for fun in _of_the_user(backward):
+        if _reaches(fun, _QUERIES, _reached_or_held, seen=seen):
+            return True
+    silent.update(seen)
+    return False
 
 
 def seems_to_differentiate(fun: Function) -> bool:
@@ -109,13 +133,19 @@ def rules_differentiate(fun: Function, *, at_once: bool) -> bool:
     if _any_reaches([fun], _RULED_BACKWARD) and _any_reaches([fun], reverse):
         return True
     for value in _values([fun], _reached_or_held):
-        if isinstance(value, jax.custom_jvp) and (rule := getattr(value, "jvp", None)):
-            given = [rule, *_reached_or_held(rule)]  # JAX makes a rule of those of `defjvps`
+        if isinstance(value, jax.custom_jvp):
+            given = _jvp_rules(value)
             if _holds_backward_rule(given) or _any_reaches(given, _REVERSE):
                 return True
         if isinstance(value, jax.custom_vjp) and _any_reaches([value.fwd], reverse):
             return True
     return False
+
+
+def _jvp_rules(fun: jax.custom_jvp) -> list[Unchecked]:
+    """The rule of a function, and those given to `defjvps`, of which JAX makes one."""
+    rule = getattr(fun, "jvp", None)
+    return [rule, *_reached_or_held(rule)] if rule else []
 
 
 def _holds_backward_rule(funs: Sequence[Unchecked]) -> bool:
@@ -130,14 +160,16 @@ def _values(
     funs: Sequence[Unchecked],
     reached: Callable[[Unchecked], Iterator[Unchecked]],
     levels: int | None = None,
+    seen: dict[int, Unchecked] | None = None,
 ) -> Iterator[Unchecked]:
     """All values that functions may reach, the nearest first.
 
     Args:
       reached: the values that come after a value; none do after code that is not scanned.
       levels: how far from the functions the values may be; 1 for the functions alone.
+      seen: by their ids, values that are left out. Those found are added.
     """
-    seen: dict[int, Any] = {}
+    seen = {} if seen is None else seen
     level = list(funs)
     while level and levels != 0:
         following: list[Unchecked] = []
@@ -161,9 +193,10 @@ def _reaches(
     words: frozenset[str],
     reached: Callable[[Unchecked], Iterator[Unchecked]],
     levels: int | None = None,
+    seen: dict[int, Unchecked] | None = None,
 ) -> bool:
     """Whether code that `fun` may reach contains one of the words."""
-    for value in _values([fun], reached, levels):
+    for value in _values([fun], reached, levels, seen):
         if isinstance(value, FunctionType):
             if _maker(value) in words:
                 return True
@@ -250,6 +283,40 @@ def _reached_at_once(value: object) -> Iterator[Unchecked]:
 
 
 _RULED_FUNCTIONS = (jax.custom_jvp, jax.custom_vjp)
+
+
+def _reached_but_backward(value: object) -> Iterator[Unchecked]:
+    """The same with rules that are traced with the types of their function."""
+    yield from _reached_at_once(value)
+    if isinstance(value, jax.custom_jvp):
+        yield from _jvp_rules(value)
+    elif isinstance(value, jax.custom_vjp):
+        yield value.fwd
+
+
+def _of_the_user(rule: Wrapped) -> Iterator[Unchecked]:
+    """The functions and objects of the user's that a wrapped rule calls or is given."""
+    pending: list[Unchecked] = [rule]
+    seen: dict[int, Any] = {}
+    while pending:
+        value = pending.pop()
+        if type(value) in _PLAIN or id(value) in seen or not objects.is_readable(value):
+            continue
+        seen[id(value)] = value
+        if isinstance(value, linear_util.WrappedFun):
+            pending += [value.f, value.transforms]
+        elif isinstance(value, FunctionType) and _is_silent(value):
+            pending += map(contents, value.__closure__ or ())
+        elif isinstance(value, jex_core.JaxprEqn):  # of a primitive with a rule (`reverse_rules`)
+            pending += value.params.values()
+        elif isinstance(value, (functools.partial, MethodType, tuple)):
+            pending += _reached_or_held(value)
+        elif isinstance(value, FunctionType) or not _is_silent(type(value)):
+            yield value
+        elif callable(value):
+            pending += objects.attributes(value).values()
+        elif isinstance(vars(type(value)).get("val"), MemberDescriptorType):
+            pending.append(value.val)  # an argument that `nondiff_argnums` names
 
 
 def _named(fun: FunctionType) -> Iterator[Unchecked]:

@@ -161,6 +161,17 @@ class BackwardRule:
         assert self._typed is not None
         return [*map(self._of_several, self._typed.residuals)]
 
+    def residuals_inside(self, alone: Sequence[Axes]) -> list[Axes]:
+        """The axes along which the residuals vary, in a Graph inside of another one.
+
+        Args:
+          alone: those along which they vary if the Graph is on its own, where any input may vary
+            along the axes of the enclosing ones.
+        """
+        outer = frozenset(self.graph.outer_manual_axes)
+        rows = zip(alone, self.residuals, strict=True)
+        return [found - (outer - typed) for found, typed in rows]
+
     def _of_several(self, axes: Axes) -> Axes:
         """Those axes of a type along which there are several devices: nothing else can differ."""
         return frozenset(a for a in axes if self.graph.mesh.shape[a] > 1)
@@ -204,6 +215,11 @@ class BackwardRule:
         if defining_file(bwd) == _OF_ONE_POSITION and not self.sums_shares:
             return False
         return uses_transposed(self._program)
+
+    @property
+    def asks_types(self) -> bool:
+        """Whether its code seems to query along which axes a value varies."""
+        return self._typed is not None and self._typed.asks
 
     @property
     def is_of_own_values(self) -> bool:

@@ -29,7 +29,9 @@ def put_rule(program: Promoter, eqn: Eqn, operands: Sequence[Value]) -> None:
         cotangents that are whole.
     """
     rule = BackwardRule(program.axes.graph, eqn)
-    if rule.operands is not None and (rule.fails_without_types or rule.uses_derivatives):
+    if rule.operands is not None and (
+        rule.asks_types or rule.fails_without_types or rule.uses_derivatives
+    ):
         rule = _with_types(rule)
         eqn = rule.eqn
     count = eqn.params["num_res"]
@@ -46,7 +48,7 @@ def put_rule(program: Promoter, eqn: Eqn, operands: Sequence[Value]) -> None:
         return
     results = [axes | program.control for axes in rule.results]
     refuse_sums_of_whole(rule, results)
-    returned = rule.returned(residuals, results)
+    returned = rule.returned(rule.residuals_inside(residuals), results)
     differentiated = [
         program.of_type(v, own | found | program.control, eqn)
         for v, own, found in zip(eqn.invars[count:], rule.operands, returned, strict=True)
@@ -56,16 +58,17 @@ def put_rule(program: Promoter, eqn: Eqn, operands: Sequence[Value]) -> None:
 
 
 def _with_types(rule: BackwardRule) -> BackwardRule:
-    """A rule that computes with derivatives, whose meaning JAX's types determine.
+    """A rule that queries JAX's types, or computes with derivatives, whose meaning they determine.
 
-    Where all that may be differentiated is each device's own, they mean the same without types.
+    Where all that may be differentiated is each device's own, they mean the same without types. One
+    that only queries is traced without types if they reject it, as a body is.
     """
     try:
         return rule.with_types()
     except REFUSALS as error:
         if rule.fails_without_types:  # a mistake of the user's, with types and without
             raise
-        if rule.is_of_own_values:
+        if rule.is_of_own_values or not rule.uses_derivatives:
             return rule
         where = shown_source(rule.eqn.source_info)
         problem = dataclasses.replace(

@@ -101,7 +101,10 @@ def _with_tangents(
         equal_inputs=[*graph.inputs_are_equal, *where(nonzero_tangent, graph.inputs_are_equal)],
     )
     refuse_in_derivative_rules(graph, traced.graph.jaxpr)
-    both = rule_types.with_residual_types(traced.graph)
+    if outside is not None:
+        of_constants = [varies_along(jax.typeof(x)) for x in traced.constants]
+        outside = [*of_constants, *outside, *where(nonzero_tangent, outside)]
+    both = rule_types.with_residual_types(traced.graph, outside)
     names = [f"input [{k}]" for k in range(count)]
     tangent_names = [f"the tangent of {name}" for name in where(nonzero_tangent, names)]
     check_derived("jvp", graph, both, [*names, *tangent_names])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -19,7 +20,7 @@ from jax.extend import linear_util
 from shmap_compiler.base import specs
 from shmap_compiler.base.jax_compat import open_jaxpr, replace_jaxpr, replace_jaxprs_in
 from shmap_compiler.base.meshes import Axes
-from shmap_compiler.base.untyped import Atom, Aval, Eqn, Jaxpr
+from shmap_compiler.base.untyped import Atom, Aval, Eqn, Jaxpr, Unchecked
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.nested_graphs import holds_graph, nested_graphs
 from shmap_compiler.jaxprs.contents import names_any
@@ -28,6 +29,7 @@ from shmap_compiler.replication.frames import Frame, Replication
 from shmap_compiler.replication.inference import infer_types
 from shmap_compiler.replication.region_dataflow import Wiring
 from shmap_compiler.replication.typed_rule import TypedRule
+from shmap_compiler.tracing.vma_queries import rule_asks
 
 
 def with_types(graph: Graph, outside: Sequence[Axes] | None = None) -> Callable[..., list[Aval]]:
@@ -41,25 +43,38 @@ def with_types(graph: Graph, outside: Sequence[Axes] | None = None) -> Callable[
     note = _with_operand_types
     if graph.outer_manual_axes and outside is None:
         note = _with_operand_types_once
-    noted = _noted_program(graph, CUSTOM_VJP, note, outside)
+    noted = _noted_program(graph, CUSTOM_VJP, partial(note, {}), outside)
     return graph.fun if noted is graph.jaxpr else jex_core.jaxpr_as_fun(noted)
 
 
-def with_residual_types(graph: Graph) -> Graph:
-    """A forward derivative, with the types of residuals recorded in each backward rule."""
-    noted = _noted_program(graph, CUSTOM_LIN, _with_residual_types)
+def with_residual_types(graph: Graph, outside: Sequence[Axes] | None = None) -> Graph:
+    """A forward derivative, with the types of residuals recorded in each backward rule.
+
+    Args:
+      outside: as for `with_types`.
+    """
+    noted = _noted_program(graph, CUSTOM_LIN, _with_residual_types, outside)
     return graph if noted is graph.jaxpr else dataclasses.replace(graph, jaxpr=noted)
 
 
-def _with_operand_types(eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]) -> TypedRule:
-    return TypedRule(eqn.params["bwd"], axes(eqn.invars), axes(eqn.outvars))
+def _with_operand_types(
+    silent: dict[int, Unchecked], eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]
+) -> TypedRule:
+    """The rule of an equation.
+
+    Args:
+      silent: as for `rule_asks`.
+      axes: a function from variables to their types.
+    """
+    rule = eqn.params["bwd"]
+    return TypedRule(rule, axes(eqn.invars), axes(eqn.outvars), asks=rule_asks(rule, silent))
 
 
 def _with_operand_types_once(
-    eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]
+    silent: dict[int, Unchecked], eqn: Eqn, axes: Callable[[Sequence[Atom]], tuple[Axes, ...]]
 ) -> TypedRule | None:
     has_types = isinstance(eqn.params["bwd"].f, TypedRule)
-    return None if has_types else _with_operand_types(eqn, axes)
+    return None if has_types else _with_operand_types(silent, eqn, axes)
 
 
 def _with_residual_types(

@@ -418,7 +418,7 @@ def scaled(w, x):
 def scaled_backward(residuals, ct):
     w, x = residuals
     share = (ct * x).sum(0)
-    assert varying(share) == set()  # the types are gone when the rule runs
+    assert varying(share) == {"i"}
     return share, ct * w
 
 
@@ -438,6 +438,193 @@ def test_derivatives_through_rules_of_a_function_that_needs_types(body):
     expected = jax.grad(lambda w, x: jnp.sum(w * x * w), (0, 1))(W, X)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+# ----------------------------------------------------------------------- what its rules are told
+
+
+def codes(*values):
+    """The axes along which values vary: 1 for "i" and 2 for "j", in six numbers."""
+    found = [("i" in varying(v)) + 2 * ("j" in varying(v)) for v in values]
+    return jnp.array([*found, *[0] * (6 - len(found))], jnp.float32)
+
+
+def kinds_of_values(w, x):
+    return w, x, w * x, lax.psum(x, "i"), lax.axis_index("j")
+
+
+def cast_values(w, x):
+    return lax.pcast(w, "i", to="varying"), lax.pcast(x, "j", to="varying")
+
+
+def told_forward(kept=kinds_of_values, **options):
+    """The product, with what its rule is told as the cotangent of `w`."""
+    ruled = jax.custom_vjp(jnp.multiply)
+
+    def forward(w, x):
+        return w * x, (codes(*kept(w, x)), w)
+
+    ruled.defvjp(forward, lambda saved, ct: (saved[0], ct * saved[1]), **options)
+    return ruled
+
+
+def told_backward(kept=kinds_of_values, **options):
+    ruled = jax.custom_vjp(jnp.multiply)
+
+    def backward(saved, ct):
+        return codes(*saved[1], ct), ct * saved[0]
+
+    ruled.defvjp(lambda w, x: (w * x, (w, kept(w, x))), backward, **options)
+    return ruled
+
+
+def told_by_an_argument():
+    ruled = jax.custom_vjp(lambda tell, w, x: w * x, nondiff_argnums=(0,))
+    ruled.defvjp(
+        lambda tell, w, x: (w * x, (w, x)),
+        lambda tell, saved, ct: (tell(*saved, ct), ct * saved[0]),
+    )
+    return functools.partial(ruled, codes)
+
+
+def told_by_a_partial():
+    ruled = jax.custom_vjp(jnp.multiply)
+
+    def backward(tell, saved, ct):
+        return tell(*saved, ct), ct * saved[0]
+
+    ruled.defvjp(lambda w, x: (w * x, (w, x)), functools.partial(backward, codes))
+    return ruled
+
+
+def told_tangents():
+    """The same by a `custom_jvp` function: the rule is that of a product with what it is told."""
+    ruled = jax.custom_jvp(jnp.multiply)
+
+    @ruled.defjvp
+    def rule(primals, tangents):
+        return jnp.multiply(*primals), tangents[0] * codes(*kinds_of_values(*primals)) + tangents[1]
+
+    return ruled
+
+
+def told_tangents_apart():
+    ruled = jax.custom_jvp(jnp.multiply)
+    ruled.defjvps(lambda t, out, w, x: t * codes(w, x, out) + 0 * x, lambda t, out, w, x: t)
+    return ruled
+
+
+def beside_one_that_does_not_ask():
+    told = told_backward()
+    silent = jax.custom_vjp(jnp.sin)
+    silent.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: ct * jnp.cos(x))
+    return lambda w, x: told(w, silent(x))
+
+
+def batched(ruled):
+    return lambda w, x: jax.vmap(lambda k: ruled(w, k * x))(jnp.ones(2)).sum(0)
+
+
+def in_a_loop(ruled):
+    return lambda w, x: lax.scan(lambda y, _: (ruled(w, y), None), x, length=2)[0]
+
+
+TOLD = {
+    "forward": told_forward(),
+    "forward, casts": told_forward(cast_values),
+    "forward, batched": batched(told_forward()),
+    "backward": told_backward(),
+    "backward, casts": told_backward(cast_values),
+    "backward, batched": batched(told_backward()),
+    "backward, in a loop": in_a_loop(told_backward()),
+    "backward, kept": jax.checkpoint(told_backward()),
+    "backward, by an argument": told_by_an_argument(),
+    "backward, by a partial": told_by_a_partial(),
+    "backward, beside another": beside_one_that_does_not_ask(),
+    "tangents": told_tangents(),
+    "tangents, apart": told_tangents_apart(),
+}
+if jax.__version_info__ >= (0, 12):
+    TOLD["forward, generic"] = told_forward(generic_batching=True)
+    TOLD["backward, generic"] = told_backward(generic_batching=True)
+
+
+def told_outside(function, ruled, **options):
+    of = mapped(function, lambda w, x: lax.psum(ruled(w, x).sum(), "i"), out_specs=P(), **options)
+    return jax.grad(of)
+
+
+def told_inside(function, ruled, **options):
+    loss = jax.grad(lambda w, x: lax.psum(ruled(w, x).sum(), "i"))
+    return mapped(function, loss, out_specs=P(), **options)
+
+
+@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("told", [told_outside, told_inside])
+def test_a_rule_is_told_what_jax_tells(name, told):
+    for check_vma in (True, False):
+        of = functools.partial(told, ruled=TOLD[name], check_vma=check_vma)
+        expected = jax.jit(of(jax.shard_map))(W, X)
+        assert expected.any() == check_vma
+        np.testing.assert_allclose(jax.jit(of(shard_map))(W, X), expected)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "tangents"])
+@pytest.mark.parametrize("told", [told_outside, told_inside])
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_an_eager_rule_is_told_what_jax_tells(name, told, check_vma):
+    ours, jaxs = (
+        told(f, TOLD[name], check_vma=check_vma)(W, X) for f in (shard_map, jax.shard_map)
+    )
+    np.testing.assert_allclose(ours, jaxs)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_rule_in_a_nested_shard_map_is_told_what_jax_tells(name, inside):
+    def of(function):
+        def body(w, x):
+            specs = {"in_specs": (P(), P("j")), "out_specs": P("j"), "axis_names": {"j"}}
+            return lax.psum(function(TOLD[name], **specs)(w, x).sum(), "i")
+
+        ruled = jax.grad(body) if inside else body
+        outer = mapped(function, ruled, out_specs=P(), axis_names={"i"})
+        return jax.jit(outer if inside else jax.grad(outer))(W, X)
+
+    np.testing.assert_allclose(of(shard_map), of(jax.shard_map))
+
+
+def test_the_largest_of_all_by_a_backward_rule():
+    """As libraries keep the scale of a quantized value."""
+
+    def backward(largest, ct):
+        axes = tuple(varying(largest))
+        return lax.pmax(largest, axes) if axes else largest, 2 * ct
+
+    doubled = jax.custom_vjp(lambda scale, x: 2 * x)
+    doubled.defvjp(lambda scale, x: (2 * x, jnp.abs(x).max()), backward)
+
+    def body(scale, x):
+        return lax.psum(doubled(scale, x).sum(), "i")
+
+    gradient = jax.grad(mapped(shard_map, body, out_specs=P()))
+    assert gradient(jnp.float32(0), X) == jax.jit(gradient)(jnp.float32(0), X) == X.max()
+
+
+def test_a_backward_rule_that_asks_and_is_refused():
+    """It runs without types, as such a body does."""
+
+    def backward(saved, ct):
+        w, x = saved
+        share = lax.scan(lambda sum_, row: (sum_ + row, None), jnp.zeros(6), ct * x)[0]
+        return lax.psum(share, "i") + 0 * as_varying(w, w), ct * w
+
+    ruled = jax.custom_vjp(jnp.multiply)
+    ruled.defvjp(lambda w, x: (w * x, (w, x)), backward)
+    found = told_outside(shard_map, ruled)(W, X)
+    np.testing.assert_allclose(found, X.sum(0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(TypeError, match="carry"):
+        told_outside(jax.shard_map, ruled)(W, X)
 
 
 def test_axes_that_stay_explicit():

@@ -320,6 +320,24 @@ def test_a_rule_that_sums_shares_in_two_ways_is_refused():
         gradients(shard_map, lambda w, x: total(mixed(fun)(w, x)))
 
 
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_rule_in_a_nested_shard_map_whose_sum_is_scaled_by_what_it_saved(is_inside):
+    """What it saved is equal along the axis of the sum, and so is what it returns."""
+    rule = with_rule(product, lambda w, x, ct: (lax.psum((ct * x).sum(0), "i") * w, ct * w))
+
+    def of(shard_map):
+        def body(w, x):
+            specs = {"in_specs": (P("j"), P(None, "j")), "out_specs": P(None, "j")}
+            return total(shard_map(rule, axis_names={"j"}, **specs)(w, x))
+
+        body = jax.grad(body) if is_inside else body
+        specs = {"in_specs": (P(), P("i")), "out_specs": P(), "axis_names": {"i"}}
+        outer = shard_map(body, mesh=MESH, **specs)
+        return fast_jit(outer if is_inside else jax.grad(outer))(W, X)
+
+    np.testing.assert_allclose(of(shard_map), of(jax.shard_map), rtol=1e-5, atol=1e-5)
+
+
 # ------------------------------------------------- results that vary though no operand does
 
 FROM_WHOLE = {
