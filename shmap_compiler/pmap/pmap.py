@@ -153,16 +153,19 @@ class Pmapped(Generic[_P, _R]):
         trace_cache.keep(self, trace_cache.key(self.fun, self.options))
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        program = self._program
         try:
-            return self._run(*args, **kwargs)
+            results = self._run(*args, **kwargs)
         except ShmapError:
             raise
         except (TypeError, ValueError):
-            moved = self._program.moved(args, kwargs)
+            moved = program.moved(args, kwargs)
             if moved is None:
                 raise
+        else:
+            return program.with_split_empty(results, args, kwargs) if program.has_empty else results
         moved_args, moved_kwargs = moved
-        return self._run(*moved_args, **moved_kwargs)
+        return self(*moved_args, **moved_kwargs)
 
     @functools.cached_property
     def _run(self) -> Function:

@@ -8,14 +8,14 @@ apart in the same way.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
-from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
@@ -24,7 +24,7 @@ from shmap_compiler.base.values import type_of
 from shmap_compiler.pmap import nesting
 from shmap_compiler.pmap.arguments import Rows
 from shmap_compiler.pmap.program import Program
-from shmap_compiler.pmap.results import axis_spec
+from shmap_compiler.pmap.results import axis_spec, map_results
 
 
 def call(program: Program, *args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -55,7 +55,7 @@ def call(program: Program, *args: PyTree, **kwargs: PyTree) -> PyTree:
             raise
         results = on(found)  # inner pmaps need more devices, which are known since it was traced
     mesh = program.meshes.get(kind, mesh)
-    return _of_results(program, results, lambda x, axis: _split(x, axis, mesh, count))
+    return map_results(lambda x, axis: _split(x, axis, mesh, count), program.out_axes, results)
 
 
 def types_of_all_rows(
@@ -68,7 +68,7 @@ def types_of_all_rows(
 def types_of_own_rows(program: Program, results: PyTree) -> PyTree:
     """The converse, for results."""
     count = program.process_count
-    return _of_results(program, results, lambda x, axis: _scaled_type(x, axis, 1, count))
+    return map_results(lambda x, axis: _scaled_type(x, axis, 1, count), program.out_axes, results)
 
 
 def _own_rows(program: Program, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Rows:
@@ -88,22 +88,15 @@ def _types_of_all(
     return program.with_leaves(types, args, kwargs)
 
 
-def _of_results(
-    program: Program, results: PyTree, fun: Callable[[AnyValue, int | None], AnyValue]
-) -> PyTree:
-    """`fun` of each result and the dimension of its rows, counted from the first."""
-    matched, _ = specs.broadcast_specs(program.out_axes, results, "out_axes", "result")
-    outs = [fun(x, None if axis is None else axis % len(x.shape)) for _, x, _, axis in matched]
-    return jax.tree.unflatten(jax.tree.structure(results), outs)
-
-
 def _join(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValue:
     """The array of all rows, of which `x` are those of this process."""
     if getattr(x, "dtype", None) == jax.dtypes.float0:
         return np.zeros(_scaled(np.shape(x), axis, processes), jax.dtypes.float0)
     spec = axis_spec(axis, mesh.axis_names[0])
     own = jax.device_put(x, NamedSharding(_own_mesh(mesh), spec))
-    return _of_blocks(own, _scaled(own.shape, axis, processes), NamedSharding(mesh, spec))
+    shape = _scaled(own.shape, axis, processes)
+    sharding = NamedSharding(mesh, spec)
+    return jax.make_array_from_single_device_arrays(shape, sharding, _blocks(own))
 
 
 def _split(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValue:
@@ -112,10 +105,14 @@ def _split(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValu
         return np.zeros(_scaled(x.shape, axis, 1, processes), jax.dtypes.float0)
     spec = axis_spec(axis, mesh.axis_names[0])
     sharding = NamedSharding(mesh, spec)
-    if not x.sharding.is_equivalent_to(sharding, x.ndim):
+    if x.size and not x.sharding.is_equivalent_to(sharding, x.ndim):
         x = jax.device_put(x, sharding)
+    blocks = _blocks(x)
+    if not x.size and axis is not None:  # XLA replicates them
+        blocks = [lax.slice_in_dim(block, 0, 1, axis=axis) for block in blocks]
     shape = _scaled(x.shape, axis, 1, processes)
-    return _of_blocks(x, shape, NamedSharding(_own_mesh(mesh), spec))
+    sharding = NamedSharding(_own_mesh(mesh), spec)
+    return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
 
 def _own_mesh(mesh: Mesh) -> Mesh:
@@ -136,10 +133,9 @@ def _scaled_type(type_: Aval, axis: int | None, factor: int, divisor: int = 1) -
     return jax.ShapeDtypeStruct(_scaled(type_.shape, axis, factor, divisor), type_.dtype)
 
 
-def _of_blocks(x: jax.Array, shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
-    """The array of this shape that has the same blocks on the devices of this process."""
-    blocks = [shard.data for shard in x.addressable_shards]
-    return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
+def _blocks(x: jax.Array) -> list[jax.Array]:
+    """Those on the devices of this process."""
+    return [shard.data for shard in x.addressable_shards]
 
 
 # ------------------------------------------------------------------------------------- mistakes

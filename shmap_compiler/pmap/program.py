@@ -7,18 +7,19 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
 from shmap_compiler.base.descriptions import describe, update_wrapper
 from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
-from shmap_compiler.base.untyped import Device, Function, Leaf, PyTree
+from shmap_compiler.base.untyped import AnyValue, Device, Function, Leaf, PyTree
 from shmap_compiler.base.values import type_of
 from shmap_compiler.pmap import nesting
 from shmap_compiler.pmap.arguments import Rows, read_arguments, split_static
 from shmap_compiler.pmap.devices import available_devices, mesh_of_rows
 from shmap_compiler.pmap.mapped_rows import RowCall
-from shmap_compiler.pmap.results import UNNAMED, axis_spec
+from shmap_compiler.pmap.results import UNNAMED, axis_spec, map_results
 
 _T = TypeVar("_T")
 _Call = tuple[tuple[PyTree, ...], dict[str, PyTree]]
@@ -33,6 +34,7 @@ class Program:
     Attributes:
       jitted: the function of all rows, of this and other processes.
       meshes: the mesh of the last program for arguments of each kind (`kind`).
+      has_empty: whether a call that has been traced has results without elements.
     """
 
     def __init__(
@@ -54,11 +56,13 @@ class Program:
         self.fun, self.in_axes, self.out_axes = fun, in_axes, out_axes
         self.axis_size, self.check_hangs = axis_size, check_hangs
         self.meshes: dict[Hashable, Mesh] = {}
+        self.has_empty = False
         self._axis_name, self._static = axis_name, static_broadcasted_argnums
         self._devices, self._backend = devices, backend
 
         def entry(*args, **kwargs):
             result = self.on_rows(RowCall.result, args, kwargs)
+            self.has_empty |= not all(x.size for x in jax.tree.leaves(result))
             on_traced()
             return result
 
@@ -174,8 +178,8 @@ class Program:
           SpecError: one of the arguments is what `jax.jit` does not take at all.
         """
         rows, leaves = self.rows(args, kwargs, self.process_count), self.leaves(args, kwargs)
-        mesh = self.meshes.get(self.kind(args, kwargs))
-        if mesh is None or self.process_count > 1 or is_tracing():
+        mesh = self._own_mesh(args, kwargs)
+        if mesh is None:
             return None
         name = mesh.axis_names[0]
         targets = [NamedSharding(mesh, axis_spec(axis, name)) for axis in rows.axes]
@@ -186,6 +190,27 @@ class Program:
             for x, s in zip(leaves, targets, strict=True)
         ]
         return self.with_leaves(put, args, kwargs)
+
+    def with_split_empty(
+        self, results: PyTree, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> PyTree:
+        """The results of a call; those without elements, which XLA replicates, have their rows."""
+        mesh = self._own_mesh(args, kwargs)
+        if mesh is None:
+            return results
+        name = mesh.axis_names[0]
+
+        def split(x: AnyValue, axis: int | None) -> AnyValue:
+            if x.size or isinstance(x, Tracer) or not isinstance(x, jax.Array):
+                return x
+            return jax.device_put(x, NamedSharding(mesh, axis_spec(axis, name)))
+
+        return map_results(split, self.out_axes, results)
+
+    def _own_mesh(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Mesh | None:
+        """The mesh of such a call; None for one that other processes or programs take part in."""
+        mesh = self.meshes.get(self.kind(args, kwargs))
+        return None if self.process_count > 1 or is_tracing() else mesh
 
 
 def _is_elsewhere(x: object, target: NamedSharding) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -35,6 +35,15 @@ def axis_spec(axis: int | None, name: str) -> PartitionSpec:
 def map_axes(fun: Function, axes: Unchecked) -> PyTree:
     """`fun` of each entry of in_axes or out_axes, None included."""
     return jax.tree.map(fun, axes, is_leaf=lambda axis: axis is None)
+
+
+def map_results(
+    fun: Callable[[AnyValue, int | None], AnyValue], out_axes: PyTree, results: PyTree
+) -> PyTree:
+    """`fun` of each result of a call and the dimension of its rows, counted from the first."""
+    matched, _ = specs.broadcast_specs(out_axes, results, "out_axes", "result")
+    outs = [fun(x, None if axis is None else axis % len(x.shape)) for _, x, _, axis in matched]
+    return jax.tree.unflatten(jax.tree.structure(results), outs)
 
 
 def rows_first(out_axes: PyTree, result: PyTree) -> PyTree:

@@ -308,6 +308,7 @@ def test_float0():
     assert found[0].dtype == found[1].dtype
     one = np.zeros((), jax.dtypes.float0)
     assert pmap(lambda x: one)(ROWS).shape == (8,)
+    assert pmap(lambda x: x)(zeros[:, :0]).shape == (8, 0)
 
 
 # ------------------------------------------------------------------------------------- placement
@@ -324,6 +325,40 @@ def test_results_are_ordinary_arrays_on_the_first_devices_in_order():
         assert y.addressable_shards[0].data.shape == (1, 4)
     found = pmap(lambda x: (x, lax.pmean(x, "i")), "i", out_axes=(1, None))(ROWS)
     assert [y.sharding.spec for y in found] == [P(None, "i"), P()]
+
+
+@pytest.mark.parametrize("out_axes", [0, 1, None])
+def test_results_without_elements_are_where_those_with_elements_are(out_axes):
+    def row(x):
+        rest = x[:, :0]
+        return (x, rest) if out_axes is not None else lax.pmean((x, rest), "i")
+
+    rows = ROWS.reshape(8, 2, 2)
+    found = pmap(row, "i", out_axes=out_axes)(rows)
+    expected = jax.pmap(row, "i", out_axes=out_axes)(rows)
+    for mine, jaxs in zip(found, expected, strict=True):
+        assert (mine.shape, mine.dtype) == (jaxs.shape, jaxs.dtype)
+        assert mine.sharding == jaxs.sharding
+        assert mine.addressable_shards[0].data.shape == jaxs.addressable_shards[0].data.shape
+    assert found[0].sharding == found[1].sharding
+    moved = pmap(row, "i", out_axes=out_axes)(jax.device_put(rows, DEVICES[3]))
+    assert moved[1].sharding == found[1].sharding
+
+
+def test_results_without_elements_of_each_kind_of_call():
+    f = pmap(lambda x, *, y: (x * 2, y), "i", donate_argnums=0)
+    y = np.zeros((8, 0))
+    once = f(f(ROWS, y=ROWS)[0], y=y)
+    again = f(*once[:1], y=once[1])
+    assert once[0].is_deleted()
+    assert again[1].sharding.spec == again[0].sharding.spec == P("i")
+    same = jax.jit(lambda z: z, in_shardings=again[0].sharding)
+    assert same(again[1]).shape == y.shape
+    assert jax.jit(f)(ROWS, y=y)[1].shape == y.shape
+    nested = pmap(pmap(lambda x: (x, x[:0])))(ROWS.reshape(2, 4, 4))
+    assert nested[1].addressable_shards[0].data.shape == (1, 4, 0)
+    with jax.disable_jit():
+        assert f(ROWS, y=y)[1].sharding.spec == P("i")
 
 
 def test_results_stay_where_they_are():

@@ -201,6 +201,9 @@ def pmap_arguments():
         jax.random.key_data(jax.vmap(jax.random.fold_in, (0, None))(keys, 1)),
     )
     assert pmap(lambda x: x)(np.zeros((2, 3), jax.dtypes.float0)).shape == (2, 3)
+    empty = pmap(lambda x: x[:0])(OWN)
+    assert_own(empty, OWN[:, :0])
+    assert [s.data.shape for s in empty.addressable_shards] == [(1, 0)] * 2
     given = pmap(lambda x: x * 2)(OWN)
     assert_own(pmap(lambda x: x * 2, donate_argnums=0)(given), OWN * 4)
     assert given.is_deleted()
