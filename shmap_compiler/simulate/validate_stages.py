@@ -151,13 +151,15 @@ class _Comparison:
             for device, (block, expected) in enumerate(zip(ours, theirs, strict=True)):
                 relative = max(relative, distance(block, expected))
                 if where is None and not agrees(block, expected, _allowed(stage, block)):
-                    where = path, device
+                    where = path, device, block
         if where is None:
             return relative, None
-        first = self._first_of_pass(before, stage)
+        first = self._first_of_pass(before, stage, where[1], where[2])
         return relative, Difference(self.seed, where[0], where[1], first.place, first.note)
 
-    def _first_of_pass(self, before: ModuleState, stage: ModuleState) -> FirstDifference:
+    def _first_of_pass(
+        self, before: ModuleState, stage: ModuleState, device: int, result: np.ndarray
+    ) -> FirstDifference:
         """The first operation of the module after a pass that makes other values than before."""
         traces = []
         for state in (before, stage):
@@ -168,7 +170,7 @@ class _Comparison:
             traces.append(trace)
         single = np.dtype(np.float32)
         tolerance = None if stage.keeps_bits else agreement.default_tolerance(single)
-        return first_difference(traces[0], traces[1], tolerance)
+        return first_difference(traces[0], traces[1], tolerance, device, result)
 
     def _paths(self) -> list[str]:
         tree = self.signature.out_tree

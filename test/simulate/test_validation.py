@@ -8,7 +8,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from shmap_passes import PASSES
-from wrong_passes import FirstOperand, Hang, RightOrder, WrongAxis, WrongOrder
+from wrong_passes import Cosine, Detour, FirstOperand, Hang, RightOrder, WrongAxis, WrongOrder
 
 from shmap_compiler import SimulationError, Validation, passes, shard_map
 from shmap_compiler.simulate.agreement import has_same_bits
@@ -75,6 +75,24 @@ def test_a_wrong_pass_is_named_with_result_device_and_line(partitioner):
     assert first.difference.place.line.endswith(f"test_validation.py:{LINE + 2}")
     assert [c.name for c in validation.checks if c.difference] == ["my-wrong-axis"]
     assert "FAIL: my-wrong-axis differs" in str(validation)
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("ends", [lambda y: lax.psum(y, "i"), lambda y: y], ids=["sum", "end"])
+def test_an_operation_of_another_kind_is_named(partitioner, ends):
+    specs = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i"), "check_vma": False}
+    with passes(Cosine()):
+        mapped = shard_map(lambda b: ends(jnp.sin(b * 2)), **specs)
+        lowered = mapped.lower(x, partitioner=partitioner)
+    first = lowered.validate(x, xla=False).first_difference
+    assert first.name == "my-cosine"
+    assert (first.difference.place.op, first.difference.device) == ("stablehlo.cosine", 0)
+
+
+def test_operations_that_a_pass_may_add_are_not_named():
+    place = lower(Detour()).validate(x, xla=False).first_difference.difference.place
+    assert place.op == "stablehlo.all_reduce"
+    assert place.line.endswith(f":{LINE + 2}")
 
 
 def test_a_wrong_program_differs_from_the_reference_only():

@@ -52,6 +52,41 @@ class FirstOperand(Pass):
 
 
 @dataclass(frozen=True)
+class Cosine(Pass):
+    """Takes the cosine for the sine."""
+
+    name = "my-cosine"
+    keeps_bits = True
+
+    def run(self, module):
+        for op in find_ops(module.operation, ["stablehlo.sine"]):
+            with op.location, ir.InsertionPoint(op):
+                new = ir.Operation.create(
+                    "stablehlo.cosine", results=[op.results[0].type], operands=[op.operands[0]]
+                )
+            op.results[0].replace_all_uses_with(new.results[0])
+            op.erase()
+
+
+@dataclass(frozen=True)
+class Detour(WrongAxis):
+    """Also negates twice what is summed, which is right."""
+
+    name = "my-detour"
+
+    def run(self, module):
+        for op in find_ops(module.operation, ["stablehlo.all_reduce"]):
+            with op.location, ir.InsertionPoint(op):
+                for _ in range(2):
+                    value = op.operands[0]
+                    new = ir.Operation.create(
+                        "stablehlo.negate", results=[value.type], operands=[value]
+                    )
+                    op.operands[0] = new.results[0]
+        super().run(module)
+
+
+@dataclass(frozen=True)
 class Hang(Pass):
     """Moves the first all_reduce behind a branch that half of the devices take."""
 
