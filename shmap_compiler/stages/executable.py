@@ -15,7 +15,7 @@ from shmap_compiler.artifacts import is_same_in_file, write_executable, write_fi
 from shmap_compiler.base import specs
 from shmap_compiler.base.descriptions import show_type_of, show_value
 from shmap_compiler.base.errors import Problem, TargetTypeError
-from shmap_compiler.base.jax_compat import reductions, setting, type_reductions
+from shmap_compiler.base.jax_compat import call_compiled, reductions, setting, type_reductions
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import having, is_compared_by_identity, is_same_value
 from shmap_compiler.explain import Explanation, explain
@@ -156,7 +156,8 @@ class Executable(LoadedProgram):
         inputs = self.signature.select(leaves)
         self._check(inputs, leaves)
         typed = zip(inputs, self._in_types, self.input_shardings, strict=True)
-        return self.jax_compiled(*self._constants, *(_placed(*each) for each in typed))
+        placed = [_placed(*each) for each in typed]
+        return call_compiled(self.jax_compiled, [*self._constants, *placed])
 
     @cached_property
     def _empty_results(self) -> list[tuple[int, NamedSharding]]:

@@ -206,6 +206,13 @@ def test_structures_and_classes(saved, tmp_path):
 
 
 @for_both_kinds
+def test_elements_of_less_than_a_byte_in_a_class_that_is_not_loaded(saved, tmp_path):
+    given = Weights(*jnp.arange(16).astype(jnp.int4).reshape(2, 8))
+    program = saved(on_rows(lambda w: w.left + w.right).lower(given), tmp_path / "program.bin")
+    np.testing.assert_array_equal(program(given), given.left + given.right)
+
+
+@for_both_kinds
 def test_arguments_of_another_structure(saved, tmp_path):
     mapped = on_rows(lambda tree: tree["x"])
     program = saved(mapped.lower({"x": A}), tmp_path / "f")

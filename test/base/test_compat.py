@@ -1168,6 +1168,16 @@ def test_ahead_of_time(dtype):
     np.testing.assert_array_equal(np.asarray(function(x), int), [0, 2, 4, 6])
 
 
+@pytest.mark.parametrize("dtype", ["int4", "float32"])
+def test_call_compiled(dtype):
+    x = jax.device_put(jnp.arange(4).astype(dtype), NamedSharding(MESH, P("i")))
+    compiled = jax.jit(lambda x: x + x).lower(x).compile()
+    found = jax_compat.call_compiled(compiled, [x])
+    np.testing.assert_array_equal(np.asarray(found, int), [0, 2, 4, 6])
+    with pytest.raises((TypeError, ValueError)):
+        jax_compat.call_compiled(compiled, [jnp.ones(3)])
+
+
 def test_every_function_has_a_test():
     functions = {
         name

@@ -185,6 +185,15 @@ def test_called_on_jax_and_numpy_arrays(partitioner):
         assert result.sharding == named(P("i"))
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2"])
+def test_elements_of_less_than_a_byte_wherever_they_are(dtype):
+    whole = jnp.arange(8).astype(dtype)
+    mapped = shard_map(lambda x: x + whole[:2], mesh=MESH, in_specs=P("i"), out_specs=P("i"))
+    executable = mapped.lower(whole).compile()
+    for given in (whole, np.asarray(whole), jax.device_put(whole, named(P("i")))):
+        np.testing.assert_array_equal(executable(given), mapped(whole))
+
+
 def test_compiled_once():
     stage = lowered()
     assert stage.compile() is stage.compile()

@@ -18,6 +18,7 @@ from shmap_compiler.base.jax_compat.high_primitives import (
 )
 from shmap_compiler.base.jax_compat.lowering import (
     ahead_of_time,
+    call_compiled,
     call_subfunction,
     fresh_module_context,
     groups_among_other_meshes,
@@ -158,6 +159,7 @@ __all__ = [
     "axis_of_effect",
     "axis_types",
     "bits_of",
+    "call_compiled",
     "call_subfunction",
     "checkify_rules",
     "close_jaxpr",

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
+import jax
+import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -245,6 +247,25 @@ def ahead_of_time(jitted: Wrapped, types: Sequence[Aval]) -> Function:
     JAX 0.10 refuses to call programs compiled ahead of time on types of less than a byte: it
     assumes another layout for them.
     """
-    if any(bits_of(t.dtype) < 8 for t in types if not is_key_type(t)):
+    if any(map(_is_narrow, types)):
         return jitted
     return jitted.lower(*types).compile()
+
+
+def call_compiled(compiled: Wrapped, arrays: Sequence[jax.Array]) -> Unchecked:
+    """Calls a program that is compiled ahead of time, on arrays that are on its devices.
+
+    What JAX 0.10 refuses there, see `ahead_of_time`, it takes from the host.
+    """
+    try:
+        return compiled(*arrays)
+    except ValueError:
+        on_host = [np.asarray(x) if _is_narrow(x) and x.is_fully_addressable else x for x in arrays]
+        if not any(isinstance(x, np.ndarray) for x in on_host):
+            raise
+    return compiled(*on_host)
+
+
+def _is_narrow(type_: Aval) -> bool:
+    """Whether elements have less than a byte."""
+    return not is_key_type(type_) and bits_of(type_.dtype) < 8
