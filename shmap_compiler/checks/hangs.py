@@ -25,11 +25,11 @@ from shmap_compiler.checks.provenance import Path, ValueRef, format_provenance, 
 from shmap_compiler.collectives import ppermute_p
 from shmap_compiler.graph.graph import Graph, HangCheck
 from shmap_compiler.graph.nested_graphs import holds_graph, nested_graphs
-from shmap_compiler.jaxprs.contents import equations, holders, once_per_jaxpr
+from shmap_compiler.jaxprs.contents import equations, holders, names_any, once_per_jaxpr
 from shmap_compiler.replication.collective_rules import all_devices_wait, communicates_over
 from shmap_compiler.replication.frames import Frame, Replication
 from shmap_compiler.replication.inference import infer_program
-from shmap_compiler.replication.region_dataflow import HeldProgram, Out
+from shmap_compiler.replication.region_dataflow import HOLDERS, HeldProgram, Out
 
 
 def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
@@ -41,8 +41,9 @@ def check_hangs(graph: Graph, who: str, in_paths: Sequence[str]) -> None:
       who: the user's function.
       in_paths: the last inputs of the graph, as the user names them.
     """
-    if graph.hang_check is HangCheck.NONE:
-        return
+    holds_programs = bool(holders(graph.jaxpr)) or names_any(graph.jaxpr, HOLDERS)
+    if graph.hang_check is HangCheck.NONE or not holds_programs:
+        return  # all devices reach an equation that no other one holds
     names = ["an array closed over"] * (len(graph.in_specs) - len(in_paths)) + list(in_paths)
     replication = _replication(graph)
     everywhere = replication.axes.mask(graph.all_manual_axes)

@@ -47,17 +47,16 @@ def check_outputs(
 def _problems(
     graph: Graph, index: int, path: str, spec_path: str, names: Sequence[str]
 ) -> Iterator[Problem]:
-    replication, spec = graph.replication, graph.out_specs[index]
+    spec = graph.out_specs[index]
     mentioned = specs.varying_axes(spec)
-    missing = [
-        axis
-        for axis in graph.manual_axes
-        if axis in replication.outputs[index] and axis not in mentioned
-    ]
+    left_out = [axis for axis in graph.manual_axes if axis not in mentioned]
+    if not left_out:
+        return  # nothing to infer
+    missing = [axis for axis in left_out if axis in graph.replication.outputs[index]]
     out = graph.jaxpr.jaxpr.outvars[index]
     if not missing or 0 in out.aval.shape:  # blocks without elements are equal
         return
-    found = provenance(replication, ValueRef((), out), missing[0])
+    found = provenance(graph.replication, ValueRef((), out), missing[0])
     axes = show_axes(missing)
     lines = format_provenance(graph, found, names)
     yield Problem(

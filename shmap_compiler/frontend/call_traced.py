@@ -72,7 +72,7 @@ def apply_call(call: TracedCall, inputs: Sequence[AnyValue]) -> Sequence[AnyValu
     return run(*operands)
 
 
-def _program_key(mapped: MappedFunction) -> Hashable:
+def _program_key(mapped: MappedFunction) -> trace_cache.Key | None:
     """Equal for what computes the same; None if that is unknown, or if there is one call."""
     if runs_traced_program(mapped.fun):  # made for this call, by another front end
         return None
@@ -108,7 +108,7 @@ def _type_key(type_: Aval) -> Hashable:
     sharding = getattr(type_, "sharding", None)
     if not isinstance(type_, ShapedArray) or sharding is None:
         return type_
-    if set(axis_types(sharding.mesh).values()) - {AxisType.Auto}:
+    if any(kind is not AxisType.Auto for kind in axis_types(sharding.mesh).values()):
         return type_
     return type_.shape, type_.dtype, type_.weak_type, type_.memory_space
 

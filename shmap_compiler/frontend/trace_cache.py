@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable
 from types import FunctionType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 
@@ -29,7 +29,14 @@ ATTRIBUTE = "__shard_mapped__"
 """Of a function: what has been made of it."""
 
 
-def key(fun: Function, options: dict[str, Setting]) -> Hashable:
+class Key(NamedTuple):
+    """Of what is computed: the other arguments of shard_map, and the variables that are read."""
+
+    options: Hashable
+    variables: Hashable
+
+
+def key(fun: Function, options: dict[str, Setting]) -> Key | None:
     """Equal for what computes the same; None where nobody can tell.
 
     Callable objects may have changed from one call to the next. So may the variables that a plain
@@ -40,12 +47,12 @@ def key(fun: Function, options: dict[str, Setting]) -> Hashable:
     """
     found = _options_key(options) if isinstance(fun, FunctionType) else None
     variables = None if found is None else variables_key(fun)
-    return None if variables is None else (found, variables)
+    return None if variables is None else Key(found, variables)
 
 
 def _options_key(options: dict[str, Setting]) -> Hashable:
     try:
-        leaves, structure = jax.tree.flatten(options, is_leaf=lambda leaf: leaf is None)
+        leaves, structure = jax.tree.flatten(options)
     except (TypeError, ValueError):
         return None
     metadata = tuple(map(structural_keys.key, structural_keys.metadata(structure)))
@@ -53,12 +60,14 @@ def _options_key(options: dict[str, Setting]) -> Hashable:
     return found if is_hashable(found) else None
 
 
-def unchanged(mapped: Mapped, before: Hashable) -> Hashable:
+def unchanged(mapped: Mapped, before: Key | None) -> Key | None:
     """The key from before a trace; None if the function changed what it reads when it was traced.
 
     Its next trace then gives something else.
     """
-    return before if before is not None and key(mapped.fun, mapped.options) == before else None
+    if before is None or variables_key(cast("FunctionType", mapped.fun)) != before.variables:
+        return None
+    return before
 
 
 def find(kind: type[_Mapped], fun: Function, options: dict[str, Setting]) -> _Mapped | None:

@@ -151,6 +151,8 @@ def variables_key(fun: FunctionType) -> Hashable:
 
 def values_key(fun: FunctionType, values: Sequence[Unchecked]) -> Hashable:
     """Values that are passed to `fun`, and what these read; None if they cannot be compared."""
+    if not values:
+        return ()
     return _key_of(lambda reader: reader.passed(values, fun))
 
 
@@ -183,9 +185,7 @@ class _Reader:
 
     def function(self, fun: FunctionType) -> Hashable:
         reads = _reads(fun.__code__)
-        if reads is None or not (_READ_ANYTHING - fun.__globals__.keys()).isdisjoint(reads.names):
-            raise _CannotBeCompared
-        if not _GIVE_ALL.isdisjoint(reads.names):
+        if reads is None or not fun.__globals__.keys() >= reads.unclear_names:
             raise _CannotBeCompared
         self._names |= reads.any_names
         cells = map(contents, fun.__closure__ or ())
@@ -449,6 +449,8 @@ class _Reads(NamedTuple):
     Attributes:
       names: of variables and attributes.
       any_names: these, and what it has as strings, as in `hasattr(cls, "scale")`.
+      unclear_names: those of functions that read anything, unless its module has others of these
+        names.
       of_variables: for each global variable and each of an enclosing function, the attributes that
         are read of it; None if it is also passed on.
       of_attributes: the same for attributes.
@@ -456,20 +458,23 @@ class _Reads(NamedTuple):
 
     names: tuple[str, ...]
     any_names: frozenset[str]
+    unclear_names: frozenset[str]
     of_variables: dict[str, frozenset[str] | None]
     of_attributes: dict[str, frozenset[str] | None]
 
 
-_NOTHING = _Reads((), frozenset(), {}, {})
+_NOTHING = _Reads((), frozenset(), frozenset(), {}, {})
 
 
 @functools.lru_cache(maxsize=4096)
 def _reads(code: CodeType) -> _Reads | None:
-    """None if the function imports something."""
+    """None if the function imports something, or reads attributes by names that do not show."""
     inside = tuple(codes(code))
     if any(_IMPORT in each.co_code[::2] for each in inside):
         return None
     names = tuple(dict.fromkeys(name for each in inside for name in each.co_names))
+    if not _GIVE_ALL.isdisjoint(names):
+        return None
     strings = frozenset(value for each in inside for value in _strings(each.co_consts))
     tables: tuple[dict[str, frozenset[str] | None], ...] = ({}, {})
     for each in inside:
@@ -483,7 +488,8 @@ def _reads(code: CodeType) -> _Reads | None:
                 is_read = following.opname in _LOADS_OF_ATTRIBUTES
                 read = read | {following.argval} if is_read else None
             table[load.argval] = read
-    return _Reads(names, strings.union(names), *tables)
+    unclear = _READ_ANYTHING.intersection(names)
+    return _Reads(names, strings.union(names), unclear, *tables)
 
 
 def _strings(constants: Iterable[object]) -> Iterable[str]:

@@ -7,10 +7,10 @@ of one device's blocks; every collective in it belongs to `shmap_compiler.collec
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from jax.extend import core as jex_core
 from jax.extend.core import Literal
@@ -182,27 +182,7 @@ class Graph:
 
     def _full_types(self, types, type_specs) -> list[Aval]:
         outside = with_manual_axes(self.mesh, self.outer_manual_axes)
-
-        made: dict[Any, Any] = {}  # of hundreds few differ
-
-        def full(block, spec):
-            if (block, spec) not in made:
-                made[block, spec] = full_type(block, spec)
-            return made[block, spec]
-
-        def full_type(block, spec):
-            # A dimension is split first over the axes of the spec, then as the block's type says.
-            inside = type_split(block) or ((),) * len(block.shape)
-            splits = [
-                (*s, *t)
-                for s, t in zip(specs.dim_axes(spec, len(block.shape)), inside, strict=True)
-            ]
-            shape = specs.global_shape(block.shape, spec, self.mesh)
-            reduces = reductions(spec) | type_reductions(block)
-            kept = block.dtype, block.weak_type, reduces, block.memory_space
-            return type_on_mesh(outside, splits, shape, *kept)
-
-        return [full(t, s) for t, s in zip(types, type_specs, strict=True)]
+        return [_full_type(t, s, outside) for t, s in zip(types, type_specs, strict=True)]
 
     def __str__(self) -> str:
         """Like the text of a jaxpr; `{V:i}` after a type: the value varies along axis i."""
@@ -231,6 +211,18 @@ class Graph:
         ]
         listed = ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts)
         return f"<Graph of `{self.name}` on {specs.show_mesh(self.mesh)}: {listed}>"
+
+
+@functools.lru_cache(maxsize=4096)  # of hundreds of arrays, and of programs, few differ
+def _full_type(block: Aval, spec: PartitionSpec, mesh: AbstractMesh) -> Aval:
+    # A dimension is split first over the axes of the spec, then as the block's type says.
+    inside = type_split(block) or ((),) * len(block.shape)
+    said = specs.dim_axes(spec, len(block.shape))
+    splits = [(*s, *t) for s, t in zip(said, inside, strict=True)]
+    shape = specs.global_shape(block.shape, spec, mesh)
+    reduces = reductions(spec) | type_reductions(block)
+    kept = block.dtype, block.weak_type, reduces, block.memory_space
+    return type_on_mesh(mesh, splits, shape, *kept)
 
 
 # --------------------------------------------------------------------------------- typechecking

@@ -7,10 +7,10 @@ tracers that the function closes over become inputs, equal on all devices.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.extend import source_info_util
@@ -123,7 +123,7 @@ def trace(
         outer_manual_axes = enclosing_manual_axes(mesh)
     outer = tuple(a for a in outer_manual_axes if a not in manual)
     body_mesh = with_manual_axes(mesh, (*manual, *outer))
-    block_types = _block_types(in_types, in_specs, mesh, body_mesh)
+    block_types = _block_types(in_types, in_specs, body_mesh)
 
     def traced(*blocks):
         try:
@@ -202,19 +202,17 @@ def trace(
 
 
 def _block_types(
-    full: Sequence[Aval], in_specs: Sequence[PartitionSpec], mesh: AnyMesh, body_mesh: AbstractMesh
+    full: Sequence[Aval], in_specs: Sequence[PartitionSpec], body_mesh: AbstractMesh
 ) -> list[Aval]:
     """The types of blocks, which over axes that stay Explicit are split as the full arrays are."""
-    made: dict[Any, Any] = {}  # of hundreds few differ
+    return [_block_type(t, spec, body_mesh) for t, spec in zip(full, in_specs, strict=True)]
 
-    def block_type(t: Aval, spec: PartitionSpec) -> Aval:
-        if (t, spec) not in made:
-            shape = specs.shard_shape(t.shape, spec, mesh)
-            kept = t.dtype, t.weak_type, type_reductions(t), memory_space(t)
-            made[t, spec] = type_on_mesh(body_mesh, type_split(t), shape, *kept)
-        return made[t, spec]
 
-    return [block_type(t, spec) for t, spec in zip(full, in_specs, strict=True)]
+@functools.lru_cache(maxsize=4096)  # of hundreds of arrays, and of programs, few differ
+def _block_type(full: Aval, spec: PartitionSpec, mesh: AbstractMesh) -> Aval:
+    shape = specs.shard_shape(full.shape, spec, mesh)
+    kept = full.dtype, full.weak_type, type_reductions(full), memory_space(full)
+    return type_on_mesh(mesh, type_split(full), shape, *kept)
 
 
 def retrace(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -70,9 +70,12 @@ def asks(fun: Function) -> bool:
     Or differentiates a cast, which leaves no trace without types. Backward rules are traced on
     their own (`rule_asks`), all other rules with the types of the function.
     """
-    if _reaches(fun, _QUESTIONS, _reached_but_backward):
+    words = frozenset().union(*_words(fun, _reached_but_backward))
+    if not words.isdisjoint(_QUESTIONS):
         return True
-    return _reaches(fun, _REVERSE, _reached_at_once) and casts(fun)
+    # What only rules name is not differentiated while the function is traced.
+    may_differentiate = not words.isdisjoint(_REVERSE)
+    return may_differentiate and _reaches(fun, _REVERSE, _reached_at_once) and casts(fun)
 
 
 def rule_asks(backward: Wrapped, silent: dict[int, Unchecked] | None = None) -> bool:
@@ -196,14 +199,20 @@ def _reaches(
     seen: dict[int, Unchecked] | None = None,
 ) -> bool:
     """Whether code that `fun` may reach contains one of the words."""
+    return any(not words.isdisjoint(found) for found in _words(fun, reached, levels, seen))
+
+
+def _words(
+    fun: Function,
+    reached: Callable[[Unchecked], Iterator[Unchecked]],
+    levels: int | None = None,
+    seen: dict[int, Unchecked] | None = None,
+) -> Iterator[Iterable[str]]:
+    """The words of the functions that `fun` may reach."""
     for value in _values([fun], reached, levels, seen):
         if isinstance(value, FunctionType):
-            if _maker(value) in words:
-                return True
-            named = {value.__name__} if _is_silent(value) else _names(value.__code__)
-            if not words.isdisjoint(named):
-                return True
-    return False
+            yield (_maker(value),)
+            yield (value.__name__,) if _is_silent(value) else _names(value.__code__)
 
 
 def _maker(fun: FunctionType) -> str:

@@ -715,6 +715,18 @@ def test_trace_in_scope():
         jax_compat.trace_in_scope(lambda x: lax.psum(x, "k"), [("i", 2)], [W])
 
 
+def test_trace_in_scope_makes_no_trace_of_its_own(monkeypatch):
+    def body(x):
+        assert not jex_core.unsafe_am_i_under_a_vmap_DO_NOT_USE()
+        return lax.axis_index(("k", "l")) + x
+
+    monkeypatch.delattr(jax, "make_jaxpr")  # takes several times as long
+    scalar = jax.ShapeDtypeStruct((), np.int32)
+    jaxpr = jax_compat.trace_in_scope(body, [("k", 2), ("l", 3)], [scalar])
+    assert not jex_core.unsafe_get_axis_names_DO_NOT_USE()
+    assert [str(t) for t in jaxpr.out_avals] == ["int32[]"]
+
+
 def test_trace_in_scope_keeps_the_axes_that_are_in_scope():
     def outer(x):
         inner = jax_compat.trace_in_scope(lambda y: lax.psum(y, ("i", "j")), [("j", 4)], [x])

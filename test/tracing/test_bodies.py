@@ -266,3 +266,19 @@ def test_constraints_inside_partial_manual():
     slope = jax.jit(jax.grad(lambda x: jnp.sum(around(x))))(X)
     np.testing.assert_allclose(slope, 8 * np.cos(X), rtol=1e-5)
     assert function(X).sharding.is_equivalent_to(NamedSharding(MESH, P(("i", "j"))), 2)
+
+
+# ------------------------------------------------------------- what is computed only where needed
+
+
+def test_replication_is_inferred_where_it_matters():
+    """Not if each result is split over all axes, and no equation holds a program."""
+    inferred = {
+        "split": mapped(lambda x: x * lax.axis_index("i"), P(("i", "j")), P(("i", "j"))),
+        "replicated": mapped(lambda x: lax.psum(x, ("i", "j")), P("i"), P()),
+        "loop": mapped(
+            lambda x: lax.fori_loop(0, 3, lambda _, y: y + 1, x), P(("i", "j")), P(("i", "j"))
+        ),
+    }
+    found = {name: "replication" in vars(f.trace(X)) for name, f in inferred.items()}
+    assert found == {"split": False, "replicated": True, "loop": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable
 
 import jax
@@ -28,6 +29,11 @@ def axis_types(mesh: AnyMesh) -> dict[str, AxisType]:
 
 def with_manual_axes(mesh: AnyMesh, axes: Iterable[str]) -> AbstractMesh:
     """The abstract mesh on which `axes` are Manual."""
+    return _with_manual_axes(mesh, tuple(axes))
+
+
+@functools.lru_cache(maxsize=256)
+def _with_manual_axes(mesh: AnyMesh, axes: tuple[str, ...]) -> AbstractMesh:
     return abstract_mesh(mesh).update_axis_types(dict.fromkeys(axes, AxisType.Manual))
 
 

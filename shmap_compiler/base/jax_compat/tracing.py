@@ -53,13 +53,28 @@ def trace_in_scope(
     with jax.enable_checks(False):
         if setting("jax_debug_key_reuse"):  # only this looks for it inside
             return jax.make_jaxpr(fun, axis_env=list(axis_env))(*avals)
-        found: list[Any] = []
+        return _in_scope(axis_env, lambda: _traced_flat(fun, avals))
 
-        def in_scope() -> tuple[()]:
-            found.append(_traced_flat(fun, avals))
-            return ()
 
-        jax.make_jaxpr(in_scope, axis_env=list(axis_env))()
+def _in_scope(axis_env: Sequence[tuple[str, int]], run: Callable[[], _T]) -> _T:
+    """Result of `run()`, with these axes in scope besides those that are.
+
+    `vmap` of nothing is what takes least time of all that brings a name into scope.
+    """
+    with jex_core.take_current_trace() as trace:
+        pass
+    found: list[_T] = []
+
+    def in_scope() -> tuple[()]:
+        with jex_core.set_current_trace(trace):  # no batching: only the name is of use
+            found.append(run())
+        return ()
+
+    scoped = in_scope
+    setattr(scoped, _DEBUG_INFO, _OF_NO_ARGUMENTS)
+    for axis, size in reversed(axis_env):
+        scoped = jax.vmap(scoped, axis_name=axis, axis_size=size)
+    scoped()
     return found[0]
 
 
@@ -97,6 +112,7 @@ def shows_varying_type(error: Exception) -> bool:
 
 
 _DEBUG_INFO = "__fun_debug_info__"  # jax.api_util.debug_info looks it up; not documented
+_OF_NO_ARGUMENTS = jax.api_util.debug_info("shard_map", lambda: (), (), {})
 
 
 def described_as(
