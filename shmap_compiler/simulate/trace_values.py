@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -32,11 +31,11 @@ class _Value:
     operands: Arrays
 
     @property
-    def type(self) -> tuple[Any, ...]:
+    def type(self) -> tuple[Hashable, ...]:
         return self.device, self.array.shape, self.array.dtype.name
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[Hashable, ...]:
         return self.place.line, self.place.op, *self.type
 
 
@@ -51,9 +50,9 @@ class ValueTrace:
     """
 
     def __init__(self) -> None:
-        self._counts: Counter[Any] = Counter()
-        self.named: dict[Any, _Value] = {}
-        self._of_type: defaultdict[Any, list[_Value]] = defaultdict(list)
+        self._counts: Counter[Hashable] = Counter()
+        self.named: dict[Hashable, _Value] = {}
+        self._of_type: defaultdict[Hashable, list[_Value]] = defaultdict(list)
         self._makers: dict[tuple[int, int], _Value] = {}
 
     def see(
@@ -78,7 +77,7 @@ class ValueTrace:
             self.named[(*value.kind, self._counts[value.kind])] = value
             self._counts[value.kind] += 1
 
-    def of_type(self, type_: tuple[Any, ...]) -> Sequence[_Value]:
+    def of_type(self, type_: tuple[Hashable, ...]) -> Sequence[_Value]:
         """The values of a device, shape and element type."""
         return self._of_type.get(type_, ())
 
