@@ -50,6 +50,15 @@ def diagnostics_of(error: ir.MLIRError) -> tuple[Diagnostic, ...]:
     return tuple(Diagnostic.of(found) for found in error.error_diagnostics)
 
 
+def first_complaint(error: ir.MLIRError, name: str) -> tuple[str, str]:
+    """Where and what in a text of this name MLIR complains about first, while it parses it."""
+    first = next(iter(diagnostics_of(error)), None)
+    if first is None:
+        return "module", str(error)
+    place = f"{name}{first.place[1:]}" if first.place.startswith("-:") else first.place
+    return place, first.message.partition("\n")[0]
+
+
 def file_line_col(location: ir.Location) -> str:
     """The innermost file position in `location`, as `file:line:col`, or `<unknown>`."""
     match _downcast(location):

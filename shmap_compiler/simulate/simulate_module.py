@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxlib.mlir import ir
 from shmap_passes import PassRefused, make_context
-from shmap_passes.diagnostics import file_line_col
+from shmap_passes.diagnostics import file_line_col, first_complaint
 from shmap_passes.files.parse import UnreadableArtifact
 from shmap_passes.ir.mesh import MOST_LISTED
 from shmap_passes.ir.ops import replica_count
@@ -96,7 +96,7 @@ def playable(
     try:
         module = read_module(text, make_context(), axes, who)
     except ir.MLIRError as error:
-        place, found = _first_diagnostic(error)
+        place, found = first_complaint(error, who)
         fix = "print it again with the version that wrote it, in StableHLO and Shardy's dialect"
         raise simulation_error(who, place, found, "a StableHLO module", fix) from None
     except UnreadableArtifact as error:
@@ -155,14 +155,6 @@ def _unreadable_parts(who: str) -> Iterator[None]:
 def _refused(error: PassRefused, who: str, needed: str) -> SimulationError:
     first, fix = error.violations[0], "print the module again with the version that wrote it"
     return simulation_error(who, file_line_col(first.location), first.message, needed, fix)
-
-
-def _first_diagnostic(error: ir.MLIRError) -> tuple[str, str]:
-    """Where and what the first complaint is about."""
-    if not error.error_diagnostics:
-        return "module", str(error)
-    first = error.error_diagnostics[0]
-    return f"module at {str(first.location).strip('loc()')}", first.message.partition("\n")[0]
 
 
 def checked_inputs(program: Playable, args: Sequence[AnyValue], who: str) -> list[Input]:

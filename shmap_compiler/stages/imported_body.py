@@ -11,7 +11,7 @@ import shmap_passes
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 from shmap_passes.checks.verify import Verify
-from shmap_passes.diagnostics import file_line_col
+from shmap_passes.diagnostics import file_line_col, first_complaint
 from shmap_passes.files.parse import UnreadableArtifact
 from shmap_passes.import_.body_of import name_entry
 from shmap_passes.import_.import_custom_calls import ImportCustomCalls
@@ -86,10 +86,7 @@ def _parse(text: str | bytes, context: ir.Context, who: ProgramName) -> ir.Modul
         problem = Problem("module", str(error), "a StableHLO module", fix)
         raise TargetError(who, [problem]) from None
     except ir.MLIRError as error:
-        first = next(iter(shmap_passes.diagnostics_of(error)), None)
-        where, found = ("module", str(error)) if first is None else (first.place, first.message)
-        where = f"{who}{where[1:]}" if where.startswith("-:") else where
-        problem = Problem(where, found.partition("\n")[0], "a StableHLO module", fix)
+        problem = Problem(*first_complaint(error, who), "a StableHLO module", fix)
         raise TargetError(who, [problem]) from None
 
 
