@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shmap_compiler.base.errors import Problem, spec_error
-from shmap_compiler.base.jax_compat import AnyMesh
+from shmap_compiler.base.jax_compat import AnyMesh, is_axis_of_with_mesh
 from shmap_compiler.base.untyped import Unchecked
 from shmap_compiler.xmap.resources import SerialLoop, loops_in_scope
 
@@ -151,10 +151,12 @@ def _missing(
         for resource in assigned:
             if isinstance(resource, str) and resource not in known:
                 listed = ", ".join(f"{a!r} of size {n}" for a, n in mesh_sizes.items())
+                is_old = is_axis_of_with_mesh(resource)
                 yield Problem(
                     f"axis_resources[{name!r}]",
                     f"resource {resource!r}; in-scope resources are insufficient: "
-                    f"{listed or 'there is no mesh in scope'}",
+                    f"{listed or 'there is no mesh in scope'}"
+                    + ("; JAX's own `with mesh:` around the call is not read" if is_old else ""),
                     "an axis of the mesh in scope, or a loop in scope",
                     "call it inside `with shmap_compiler.mesh(devices, names):` or "
                     "`with jax.set_mesh(mesh):`, or pass mesh=... to xmap",

@@ -1180,6 +1180,14 @@ def test_ahead_of_time(dtype):
     np.testing.assert_array_equal(np.asarray(function(x), int), [0, 2, 4, 6])
 
 
+@pytest.mark.filterwarnings("ignore:.*with mesh")
+def test_is_axis_of_with_mesh():
+    with MESH:
+        found = [jax_compat.is_axis_of_with_mesh(name) for name in ("i", "j", "k")]
+    assert found == [True, True, False]
+    assert not jax_compat.is_axis_of_with_mesh("i")
+
+
 @pytest.mark.parametrize("dtype", ["int4", "float32"])
 def test_call_compiled(dtype):
     x = jax.device_put(jnp.arange(4).astype(dtype), NamedSharding(MESH, P("i")))

@@ -229,8 +229,16 @@ def test_the_mesh_is_that_of_the_call():
             assert set(f.lower(X).graph.mesh.axis_names) == set(mesh.axis_names)
         with jax.set_mesh(mesh):
             assert_close(jitted(X), X.sum(0))
-    with pytest.raises(SpecError, match="there is no mesh in scope"):
+    with pytest.raises(SpecError, match="there is no mesh in scope\n"):
         f(X)
+
+
+@pytest.mark.filterwarnings("ignore:.*with mesh")
+def test_the_mesh_of_jaxs_own_with_statement_is_not_read():
+    f = xmap(lambda x: lax.psum(x, "i"), ["i", ...], [...], axis_resources={"i": "x"})
+    for called in (f, jax.jit(f)):
+        with LINE, pytest.raises(SpecError, match="no mesh in scope; JAX's own `with mesh:` aro"):
+            called(X)
 
 
 @everywhere

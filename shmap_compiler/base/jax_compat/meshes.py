@@ -12,7 +12,10 @@ from jax.sharding import (
     AbstractMesh,
     AxisType,
     Mesh,
+    PartitionSpec,
 )
+
+from shmap_compiler.base.untyped import AnyValue
 
 AnyMesh = Mesh | AbstractMesh
 
@@ -55,6 +58,22 @@ def concrete_mesh_in_scope() -> Mesh | None:
     except ValueError:
         return None
     return None if mesh.empty else mesh
+
+
+def is_axis_of_with_mesh(name: str) -> bool:
+    """Whether JAX's own `with mesh:`, which nothing reads here, has a mesh with this axis.
+
+    To be called where no other mesh in scope has it.
+    """
+
+    def constrained(x: AnyValue) -> AnyValue:
+        return jax.lax.with_sharding_constraint(x, PartitionSpec(name))
+
+    try:
+        jax.eval_shape(constrained, jax.ShapeDtypeStruct((0,), np.float32))
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return True
 
 
 def with_axis_types_of(mesh: AbstractMesh, concrete: Mesh) -> Mesh:
