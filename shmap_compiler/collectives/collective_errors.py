@@ -97,7 +97,8 @@ def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
     """What is wrong with an equation that JAX traced, but XLA would reject, abort or hang on."""
     if _is_plain(eqn):
         return []  # the usual case
-    named = _named(eqn)
+    named = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
+    named = named if isinstance(named, (tuple, list)) else (named,)
     use = Use(
         name=eqn.primitive.name.removesuffix("_dynamic"),
         axes=tuple(a for a in named if not isinstance(a, int)),
@@ -115,12 +116,6 @@ def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
     return refusals(dataclasses.replace(use, place=source_line(eqn)), dtypes)
 
 
-def _named(eqn: Eqn) -> Sequence[AxisName]:
-    """What an equation names: axes, and dimensions of blocks."""
-    named = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
-    return named if isinstance(named, (tuple, list)) else (named,)
-
-
 def _arguments(eqn: Eqn) -> dict[str, Parameter]:
     """What an equation is given besides axes and blocks."""
     found = {k: v for k, v in eqn.params.items() if k not in ("axes", "axis_name")}
@@ -132,12 +127,12 @@ def _arguments(eqn: Eqn) -> dict[str, Parameter]:
 def _is_plain(eqn: Eqn) -> bool:
     """Whether an equation names different axes, and has nothing else that could be wrong."""
     record = record_in_jax_form(eqn.primitive.name)
-    if record is None or eqn.params.keys() - {"axes", "axis_name", "axis_index_groups"}:
+    axes, rest = eqn.params.get("axes"), eqn.params.keys() - {"axes"}
+    if record is None or rest - {"axis_index_groups"}:
         return False
     if any(_kind(getattr(v.aval, "dtype", None)) in record.refused_types for v in eqn.invars):
         return False
-    axes = _named(eqn)
-    if any(type(axis) is not str for axis in axes):
+    if not isinstance(axes, tuple) or any(type(axis) is not str for axis in axes):
         return False
     return len(set(axes)) == len(axes) and eqn.params.get("axis_index_groups") is None
 

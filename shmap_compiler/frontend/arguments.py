@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shmap_compiler.base import spec_errors, specs
-from shmap_compiler.base.descriptions import show_value
+from shmap_compiler.base.descriptions import describe, show_value
 from shmap_compiler.base.errors import Problem, SpecError, TypeProblem, spec_error
 from shmap_compiler.base.jax_compat import (
     PARTLY_MANUAL_REDUCTIONS,
@@ -138,15 +138,15 @@ def read_inputs(
     return Inputs(tuple(dynamic), tuple(static))
 
 
-def refuse_types(who: str, paths: Sequence[str], values: Sequence[AnyValue]) -> None:
-    """Raises SpecError for each input of a call that is only a type, without a value."""
+def refuse_types(fun: Function, paths: Sequence[str], values: Sequence[AnyValue]) -> None:
+    """Raises SpecError for each input of a call of `fun` that is only a type, without a value."""
     problems = [
         _only_a_type(path, x)
         for path, x in zip(paths, values, strict=True)
         if isinstance(x, jax.ShapeDtypeStruct)
     ]
     if problems:
-        raise SpecError(who, problems)
+        raise SpecError(describe(fun), problems)
 
 
 def _matched(in_specs: PyTree, args: tuple[PyTree, ...]):

@@ -49,7 +49,7 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
     inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
     leaves = jax.tree.leaves(args)
     arrays = [leaves[i.position] for i in inputs.dynamic]
-    refuse_types(who, [i.path for i in inputs.dynamic], arrays)
+    refuse_types(mapped.fun, [i.path for i in inputs.dynamic], arrays)
     results = Results(who, region, mapped.out_specs)
     layout = layout_for(region, arrays)
     closed = closed_over(mapped.fun, region)

@@ -132,7 +132,7 @@ class ShardMapped(PickledByName, MappedFunction, Generic[_P, _R]):
     def _bound(self, region: ManualRegion, args: tuple[PyTree, ...]) -> PyTree:
         with errors_of("shard_map"):  # this may be inside of another front end
             call, inputs = trace_call(self, region, args)
-            refuse_types(describe(self.fun), call.in_paths, inputs)
+            refuse_types(self.fun, call.in_paths, inputs)
         outs = apply_call(call, inputs)
         return jax.tree.unflatten(call.out_tree, outs)
 

@@ -7,7 +7,6 @@ of one device's blocks; every collective in it belongs to `shmap_compiler.collec
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from shmap_compiler.base.jax_compat import (
     AnyMesh,
     abstract_mesh,
     is_axis_effect,
+    once_per_type,
     open_jaxpr,
     reductions,
     type_on_mesh,
@@ -95,7 +95,7 @@ class Graph:
     def __post_init__(self) -> None:
         _check(self)
 
-    @property
+    @cached_property
     def all_manual_axes(self) -> tuple[str, ...]:
         """Axes manual inside the body, here or outside, in mesh order."""
         manual = (*self.manual_axes, *self.outer_manual_axes)
@@ -213,7 +213,7 @@ class Graph:
         return f"<Graph of `{self.name}` on {specs.show_mesh(self.mesh)}: {listed}>"
 
 
-@functools.lru_cache(maxsize=4096)  # of hundreds of arrays, and of programs, few differ
+@once_per_type
 def _full_type(block: Aval, spec: PartitionSpec, mesh: AbstractMesh) -> Aval:
     # A dimension is split first over the axes of the spec, then as the block's type says.
     inside = type_split(block) or ((),) * len(block.shape)

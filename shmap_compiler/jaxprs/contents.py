@@ -44,10 +44,12 @@ class _Contents:
     Attributes:
       holders: The programs held by each equation that holds some, by the position of the equation.
       primitives: The primitives of the program and of the programs nested in it.
+      names: Those of the primitives.
     """
 
     holders: Mapping[int, Sequence[Jaxpr]]
     primitives: frozenset[Primitive]
+    names: frozenset[str]
 
 
 _known: weakref.WeakKeyDictionary[Any, _Contents] = weakref.WeakKeyDictionary()
@@ -71,7 +73,8 @@ def remember(program: Jaxpr, holders: Mapping[int, Sequence[Jaxpr]]) -> _Content
     primitives = {eqn.primitive for eqn in program.eqns}
     for held in holders.values():
         primitives.update(*(_contents(open_jaxpr(inner)).primitives for inner in held))
-    contents = _known[program] = _Contents(holders, frozenset(primitives))
+    names = frozenset(primitive.name for primitive in primitives)
+    contents = _known[program] = _Contents(holders, frozenset(primitives), names)
     return contents
 
 
@@ -107,7 +110,7 @@ def equations(jaxpr: Jaxpr) -> Iterator[Eqn]:
 
 def names_any(jaxpr: Jaxpr, names: Sequence[str] | frozenset[str]) -> bool:
     """Whether the program contains an equation of a primitive with one of these names."""
-    return any(primitive.name in names for primitive in primitives(jaxpr))
+    return not _contents(open_jaxpr(jaxpr)).names.isdisjoint(names)
 
 
 def is_all_alive(jaxpr: Jaxpr) -> bool:

@@ -7,7 +7,6 @@ tracers that the function closes over become inputs, equal on all devices.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from shmap_compiler.base.jax_compat import (
     is_of_other_mesh,
     is_ref,
     memory_space,
+    once_per_type,
     reductions,
     trace_with_axes,
     tracks_varying_types,
@@ -208,7 +208,7 @@ def _block_types(
     return [_block_type(t, spec, body_mesh) for t, spec in zip(full, in_specs, strict=True)]
 
 
-@functools.lru_cache(maxsize=4096)  # of hundreds of arrays, and of programs, few differ
+@once_per_type
 def _block_type(full: Aval, spec: PartitionSpec, mesh: AbstractMesh) -> Aval:
     shape = specs.shard_shape(full.shape, spec, mesh)
     kept = full.dtype, full.weak_type, type_reductions(full), memory_space(full)

@@ -105,6 +105,7 @@ def is_readable_name(axis: str) -> bool:
     return not any("\ud800" <= c <= "\udfff" for c in axis)
 
 
+@functools.lru_cache(maxsize=256)
 def explicit_axes(mesh: AnyMesh) -> tuple[str, ...]:
     """The Explicit axes: how an array is split over them is part of its type."""
     kinds = zip(mesh.axis_names, abstract_mesh(mesh).axis_types, strict=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -65,17 +67,36 @@ def _in_scope(axis_env: Sequence[tuple[str, int]], run: Callable[[], _T]) -> _T:
         pass
     found: list[_T] = []
 
-    def in_scope() -> tuple[()]:
+    def in_scope() -> None:
         with jex_core.set_current_trace(trace):  # no batching: only the name is of use
             found.append(run())
-        return ()
 
     scoped = in_scope
-    setattr(scoped, _DEBUG_INFO, _OF_NO_ARGUMENTS)
     for axis, size in reversed(axis_env):
-        scoped = jax.vmap(scoped, axis_name=axis, axis_size=size)
+        scoped = functools.partial(_run_with_axis, axis, size, scoped)
     scoped()
     return found[0]
+
+
+def _run_with_axis(axis: str, size: int, job: Callable[[], None]) -> None:
+    token = _job.set(job)
+    try:
+        _with_axis(axis, size)()
+    finally:
+        _job.reset(token)
+
+
+@functools.lru_cache(maxsize=256, typed=True)  # names of other types may equal strings
+def _with_axis(axis: str, size: int) -> Callable[[], tuple[()]]:
+    return jax.vmap(_run_job, axis_name=axis, axis_size=size)
+
+
+def _run_job() -> tuple[()]:
+    _job.get()()
+    return ()
+
+
+_job: ContextVar[Callable[[], None]] = ContextVar("job")
 
 
 def _traced_flat(fun: Function, avals: Sequence[Aval]) -> AnyValue:
@@ -112,7 +133,7 @@ def shows_varying_type(error: Exception) -> bool:
 
 
 _DEBUG_INFO = "__fun_debug_info__"  # jax.api_util.debug_info looks it up; not documented
-_OF_NO_ARGUMENTS = jax.api_util.debug_info("shard_map", lambda: (), (), {})
+setattr(_run_job, _DEBUG_INFO, jax.api_util.debug_info("shard_map", _run_job, (), {}))
 
 
 def described_as(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,28 @@ from jax.sharding import (
 
 from shmap_compiler.base.jax_compat.meshes import AnyMesh, abstract_mesh, explicit_axes
 from shmap_compiler.base.jax_compat.refs import is_ref
+from shmap_compiler.base.jax_compat.settings import setting
 from shmap_compiler.base.untyped import Aval, DType, Setting
+
+_Made = TypeVar("_Made")
+_P = ParamSpec("_P")
+
+
+def once_per_type(make: Callable[_P, _Made]) -> Callable[_P, _Made]:
+    """Keeps the types that a function makes of types: of hundreds of arrays few differ.
+
+    JAX leaves axes of size one out of types, or does not, by a setting.
+    """
+
+    @functools.lru_cache(maxsize=4096)
+    def made(_: Setting, *args: _P.args, **kwargs: _P.kwargs) -> _Made:
+        return make(*args, **kwargs)
+
+    @functools.wraps(make)
+    def found(*args: _P.args, **kwargs: _P.kwargs) -> _Made:
+        return made(setting("jax_remove_size_one_mesh_axis_from_type"), *args, **kwargs)
+
+    return found
 
 
 def shaped_array(
