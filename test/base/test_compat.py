@@ -1213,6 +1213,28 @@ def test_call_compiled(dtype):
         jax_compat.call_compiled(compiled, [jnp.ones(3)])
 
 
+def test_once_per_type():
+    made: list[int] = []
+
+    @jax_compat.once_per_type
+    def double(x: int) -> int:
+        """Doubles."""
+        made.append(x)
+        return 2 * x
+
+    setting = "jax_remove_size_one_mesh_axis_from_type"
+    before = jax_compat.setting(setting)
+    assert [double(1), double(1), double(2)] == [2, 2, 4]
+    assert made == [1, 2]
+    assert double.__doc__ == "Doubles."
+    try:
+        jax.config.update(setting, not before)
+        assert double(1) == 2
+    finally:
+        jax.config.update(setting, before)
+    assert made == [1, 2, 1]
+
+
 def test_every_function_has_a_test():
     functions = {
         name
