@@ -104,13 +104,12 @@ def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequ
     effects = [e for e in ctx.tokens_in.effects() if e in graph.jaxpr.effects]
     # Programs that are shown, saved or compiled ahead of time are never watched.
     watch = is_watching() and _options.get() is _DEFAULT
-    is_seen = _options.get() is not _DEFAULT or added_passes()
-    # On some devices each callback needs a channel of its own, as those of the watchdog do.
-    if watch or is_seen or calls_back(graph):
-        module = _finished(graph, ctx, effects, watch)
-    else:
-        key = (graph, ctx.jaxpr_eqn_ctx, ctx.name_stack if carries_names(graph) else None)
-        module = repeated(ctx, key, lambda: _finished(graph, ctx, effects))
+
+    def finished() -> ir.Module:
+        return _finished(graph, ctx, effects, watch)
+
+    key = (graph, ctx.jaxpr_eqn_ctx, ctx.name_stack if carries_names(graph) else None)
+    module = repeated(ctx, key, finished) if _may_copy(graph, watch) else finished()
     tokens = [ctx.tokens_in.get(e) for e in effects]
     results = merge(module, ctx, [*ctx.dim_var_values, *tokens, *args])
     if effects:
@@ -120,8 +119,18 @@ def _lowered(ctx: LoweringContext, args: Sequence[OpView], graph: Graph) -> Sequ
     return keep_unreduced(outs, ctx.avals_out)
 
 
+def _may_copy(graph: Graph, watch: bool) -> bool:
+    """Whether another call of a graph in the same module may be a copy of the first.
+
+    Passes of the user's and observers see each of them, and on some devices each callback needs a
+    channel of its own, as those of the watchdog do.
+    """
+    is_seen = bool(added_passes()) or _options.get() is not _DEFAULT
+    return not (is_seen or watch or calls_back(graph))
+
+
 def _finished(
-    graph: Graph, ctx: LoweringContext, effects: Sequence[Effect], watch: bool = False
+    graph: Graph, ctx: LoweringContext, effects: Sequence[Effect], watch: bool
 ) -> ir.Module:
     """The module of a graph after the passes."""
     # Emission knows what the passes would read of @main.

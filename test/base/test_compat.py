@@ -7,6 +7,7 @@ import inspect
 import os
 import subprocess
 import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -436,6 +437,31 @@ def test_fresh_module_context():
         return inner.axis_context.manual_axes
 
     assert lowered_with(rule) == {"i"}
+
+
+def test_fresh_module_contexts_of_one_mesh_share_lowerings():
+    def rule(ctx):
+        def lowerings(mesh, *manual):
+            with ir.Location.unknown(ctx.module_context.context):
+                module = ir.Module.create()
+            return jax_compat.fresh_module_context(
+                ctx.module_context, module, mesh, manual
+            ).lowering_cache
+
+        block = types.SimpleNamespace(operations=[])
+        function = types.SimpleNamespace(regions=[types.SimpleNamespace(blocks=[block])])
+        found = types.SimpleNamespace(inline=True, func=function)
+        lowerings(MESH, "i")["sin"] = found
+        lowerings(MESH, "i")["a call"] = types.SimpleNamespace(inline=False)
+        other = Mesh(MESH.devices.T, MESH.axis_names)
+        return [
+            lowerings(MESH, "i").get("sin") is found,
+            lowerings(MESH, "i").get("a call"),
+            lowerings(MESH, "i", "j").get("sin"),
+            lowerings(other, "i").get("sin"),
+        ]
+
+    assert lowered_with(rule) == [True, None, None, None]
 
 
 def test_kept_with_module():

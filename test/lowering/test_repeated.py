@@ -76,19 +76,6 @@ def partitioner(request):
     jax.config.update("jax_use_shardy_partitioner", before)
 
 
-OTHER = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-
-
-def other_meshes(x):
-    """Programs of the same operations, on blocks of the same types."""
-    body = functools.partial(lax.psum, axis_name="data")
-    square = x[:2] @ x[:2].T + 2 * jnp.eye(2)
-    for mesh, axes in ((MESH, None), (OTHER, None), (MESH, {"data"}), (OTHER, {"data"})):
-        specs = {"in_specs": P(), "out_specs": P(), "axis_names": axes or set(mesh.axis_names)}
-        square += shard_map(lambda x: body(x) / lax.axis_size("data"), mesh=mesh, **specs)(square)
-    return square
-
-
 @jax.jit
 def halved(x):
     return x / 2
@@ -129,7 +116,7 @@ def different_programs(x):
 
 
 @pytest.mark.usefixtures("partitioner")
-@pytest.mark.parametrize("program", [other_meshes, with_functions, different_programs])
+@pytest.mark.parametrize("program", [with_functions, different_programs])
 def test_what_jax_keeps_of_other_modules(monkeypatch, program):
     texts = []
     for get in (_Lowerings.get, dict.get):
