@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from shmap_compiler.base import specs
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import TargetError
 from shmap_compiler.base.jax_compat import is_tracing
@@ -18,7 +19,7 @@ from shmap_compiler.base.mesh_context import has_devices, region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.base.untyped import AnyValue
 from shmap_compiler.eager.operations import Rules
-from shmap_compiler.eager.placing import on_mesh
+from shmap_compiler.eager.placing import on_mesh, refuse_elsewhere
 from shmap_compiler.eager.run import run_on_mesh
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.primitive import bind, shmap_p
@@ -31,6 +32,8 @@ _PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
 def _impl(*args, graph, witness):
     if not has_devices(graph.mesh, args):
         raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
+    paths = [f"an argument with spec {specs.show(s)}" for s in graph.in_specs]
+    refuse_elsewhere(f"`{graph.name}`", graph.mesh, paths, args)
     program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(_program, graph)))
     with jax.disable_jit(False):  # else the program would come here again
         placed = (on_mesh(x, graph.mesh, s) for x, s in zip(args, graph.in_specs, strict=True))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.typing import ArrayLike
 
+from shmap_compiler.base import specs
+from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.jax_compat import AnyMesh, is_key_type
 from shmap_compiler.base.untyped import AnyValue, Device
 
@@ -58,6 +61,47 @@ def on_mesh(value: AnyValue, mesh: AnyMesh, spec: PartitionSpec) -> AnyValue:
         return value
     there = NamedSharding(mesh, spec, memory_kind=here.memory_kind)
     return place(value, there) if _devices(here) == _devices(there) else value
+
+
+def refuse_elsewhere(
+    who: str, mesh: AnyMesh, paths: Sequence[str], values: Sequence[AnyValue]
+) -> None:
+    """Raises SpecError for each value that is committed to other devices than those of `mesh`.
+
+    It could be moved here, but inside `jit` the same call would fail.
+    """
+    if not isinstance(mesh, Mesh):
+        return
+    here = set(mesh.devices.flat)
+    problems = [
+        _elsewhere(path, value, mesh)
+        for path, value in zip(paths, values, strict=True)
+        if isinstance(value, jax.Array) and not isinstance(value, Tracer)
+        if value.committed and value.sharding.device_set != here
+    ]
+    if problems:
+        raise SpecError(who, problems)
+
+
+_MOST_DEVICES = 8
+"""More are not named in a message."""
+
+
+def _elsewhere(path: str, value: jax.Array, mesh: Mesh) -> Problem:
+    devices = sorted(value.sharding.device_set, key=lambda device: device.id)
+    return Problem(
+        path,
+        f"an array that is committed to {_show_devices(devices)}",
+        f"an array on {_show_devices(mesh.devices.flat)}, the devices of {specs.show_mesh(mesh)}, "
+        "or one that is not committed to devices",
+        "move it with jax.device_put(x, NamedSharding(mesh, spec)), or use a mesh of its devices",
+    )
+
+
+def _show_devices(devices: Iterable[Device]) -> str:
+    named = list(map(str, devices))
+    more = len(named) - _MOST_DEVICES
+    return ", ".join(named[:_MOST_DEVICES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _devices(sharding: Sharding) -> list[Device]:

@@ -20,6 +20,7 @@ from shmap_compiler.base.source_lines import is_raised_inside
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.operations import Rules
+from shmap_compiler.eager.placing import refuse_elsewhere
 from shmap_compiler.eager.run import array_of, layout_for, run_body
 from shmap_compiler.eager.trace import Differentiates, EagerTrace
 from shmap_compiler.eager.value import Blocks
@@ -49,7 +50,10 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
     inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
     leaves = jax.tree.leaves(args)
     arrays = [leaves[i.position] for i in inputs.dynamic]
-    refuse_types(mapped.fun, [i.path for i in inputs.dynamic], arrays)
+    paths = [i.path for i in inputs.dynamic]
+    refuse_types(mapped.fun, paths, arrays)
+    if not mapped.moves_arguments:
+        refuse_elsewhere(who, region.mesh, paths, arrays)
     results = Results(who, region, mapped.out_specs)
     layout = layout_for(region, arrays)
     closed = closed_over(mapped.fun, region)

@@ -36,6 +36,11 @@ class MappedFunction:
         return HangCheck.ALL if self.check_hangs else HangCheck.NONE
 
     @property
+    def moves_arguments(self) -> bool:
+        """Whether arguments that are committed to other devices are moved, not refused."""
+        return False
+
+    @property
     def options(self) -> dict[str, Setting]:
         """The arguments besides the function, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "fun"}

@@ -37,6 +37,10 @@ class _MappedRows(MappedFunction):
     def hang_check(self) -> HangCheck:
         return HangCheck.EQUAL_INPUTS if self.check_hangs else HangCheck.NONE
 
+    @property
+    def moves_arguments(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class RowCall:

@@ -422,6 +422,31 @@ def test_mesh_other_in_scope__on_other_devices(refused):
         mapped(identity)(X)
 
 
+def test_argument_elsewhere(refused):
+    half = Mesh(MESH.devices[:2], ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    f = mapped(identity, mesh=half)
+    other = jax.device_put(X, MESH.devices[3, 1])
+    problem = (
+        "args[0]",
+        "an array that is committed to cpu:7",
+        "an array on cpu:0, cpu:1, cpu:2, cpu:3, the devices of mesh(i=2, j=2), or one that is not "
+        "committed to devices",
+        "move it with jax.device_put(x, NamedSharding(mesh, spec)), or use a mesh of its devices",
+    )
+    with refused(SpecError, identity, problem):
+        f(other)
+    with pytest.raises(ValueError, match="incompatible devices"):
+        jax.jit(f)(other)
+    np.testing.assert_array_equal(f(jax.device_put(X, NamedSharding(half, P()))), X)
+
+
+def test_argument_elsewhere__of_a_derivative():
+    half = Mesh(MESH.devices[:2], ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+    other = jax.device_put(X, NamedSharding(MESH, P()))
+    with pytest.raises(SpecError, match=r"spec P\('i'\)\s+found: .* committed to cpu:0, .*, cpu:7"):
+        jax.grad(lambda x: mapped(identity, mesh=half)(x).sum())(other)
+
+
 def test_mesh_too_few_devices(refused):
     """`jax.make_mesh` refuses too large a mesh itself; a Mesh made by hand can repeat devices."""
     mesh = Mesh(np.array([*jax.devices()[:2]] * 2), ("i",))

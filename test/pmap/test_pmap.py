@@ -371,6 +371,13 @@ def test_results_stay_where_they_are():
     equal(jax.jit(lambda z: z + once)(7), ROWS * 2 + 7)
 
 
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_arguments_on_other_devices_are_moved(is_disabled):
+    f = pmap(lambda x: x * 2, devices=DEVICES[:4])
+    with jax.disable_jit(is_disabled):
+        equal(f(jax.device_put(ROWS[:4], DEVICES[7])), ROWS[:4] * 2)
+
+
 @pytest.mark.parametrize("devices", [DEVICES[::-1], DEVICES[3:], DEVICES[4:5]], ids=len)
 def test_given_devices(devices):
     count = len(devices)
