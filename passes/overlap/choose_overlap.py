@@ -10,8 +10,10 @@ Needs:   the machine: its chip, its network and the coordinates of the mesh's de
 Leaves:  every operation as it is; later passes rewrite those for which a form was chosen. If there
          is one, two kinds of functions are inlined: those called in loops that gather, because a
          loop is rewritten as a whole, and small ones that can be computed on pieces, such as
-         jax.nn.silu. Gathers that are left get the form "together" if their products should be
-         computed one after the other. A module in which nothing is chosen stays as it is.
+         jax.nn.silu; and reshapes between products and what is gathered or summed are moved
+         (passes/overlap/rewrite/move_reshapes.py). Gathers that are left get the form "together" if
+         their products should be computed one after the other. A module in which nothing is chosen
+         stays as it is.
 
 The rule is in passes/cost/overlap.py. A form is chosen if it is expected to take at most 85% of the
 time of the plain program (most gathers and sums on TPUs 90%, exchanges 92%, a ring beside a sum
@@ -41,6 +43,7 @@ from .choose.decision import Choice, Effort
 from .form import Form, write
 from .rewrite.inline_local import inline_local
 from .rewrite.inline_steps import inline_steps
+from .rewrite.move_reshapes import has_reshapes_between, move_reshapes
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,18 @@ class ChooseOverlap(Pass):
         return Machine.parse(self.machine) if self.machine else None
 
     def choices(self, module: ModuleOp) -> tuple[Choice, ...]:
-        """What the pass chooses in a module; inlines the steps of loops, and small functions."""
+        """What the pass chooses in a module; inlines functions and moves reshapes there."""
         if _has_calls(module):
             inline_steps(module)
             inline_local(module)
+        move_reshapes(module)
         return choices(module, self._machine, self.effort, self.may_round, self.only_sums)
 
     def run(self, module: ModuleOp) -> bool:
         if not self.machine and self.effort != "force":
             return False  # Nothing can be expected of a machine that is not known.
-        has_calls = _has_calls(module)
-        trial = _copy(module) if has_calls else module
+        is_prepared = _has_calls(module) or has_reshapes_between(module)
+        trial = _copy(module) if is_prepared else module
         is_chosen = False
         for choice in self.choices(trial):
             if choice.form is not None:
@@ -89,7 +93,7 @@ class ChooseOverlap(Pass):
                 is_chosen = True
             elif choice.is_together:
                 write(choice.site.op, Form("together"))
-        if not is_chosen or not has_calls:
+        if not is_chosen or not is_prepared:
             return False  # No analysis reads the forms that are written on operations.
         erase_uncalled(trial)
         _move(trial, module)

@@ -80,3 +80,53 @@ module @functions_that_compute_in_pieces_are_inlined {
     return %y : tensor<6xf32>
   }
 }
+
+// -----
+
+module @reshapes_are_moved_past_gathers_and_sums {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @reshapes_are_moved_past_gathers_and_sums
+  // CHECK: %[[FLAT:.*]] = stablehlo.reshape %arg0 : (tensor<2x4x8xf32>) -> tensor<8x8xf32>
+  // CHECK: %[[ALL:.*]] = "stablehlo.all_gather"(%[[FLAT]])
+  // CHECK-SAME: all_gather_dim = 0
+  // CHECK-SAME: name = "ring"
+  // CHECK: %[[Y:.*]] = stablehlo.dot_general %[[ALL]], %arg1
+  // CHECK: %[[S:.*]] = "stablehlo.reduce_scatter"(%[[Y]])
+  // CHECK-SAME: scatter_dimension = 0
+  // CHECK: (tensor<32x6xf32>) -> tensor<8x6xf32>
+  // CHECK: stablehlo.reshape %[[S]] : (tensor<8x6xf32>) -> tensor<2x4x6xf32>
+  func.func public @main(%x: tensor<2x4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}, {}]>}, %w: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}) -> (tensor<2x4x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<2x4x8xf32>) -> tensor<8x4x8xf32>
+    %f = stablehlo.reshape %g : (tensor<8x4x8xf32>) -> tensor<32x8xf32>
+    %y = stablehlo.dot_general %f, %w, contracting_dims = [1] x [0] : (tensor<32x8xf32>, tensor<8x6xf32>) -> tensor<32x6xf32>
+    %r = stablehlo.reshape %y : (tensor<32x6xf32>) -> tensor<8x4x6xf32>
+    %s = "stablehlo.reduce_scatter"(%r) <{scatter_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %c : tensor<f32>
+    }) : (tensor<8x4x6xf32>) -> tensor<2x4x6xf32>
+    return %s : tensor<2x4x6xf32>
+  }
+}
+
+// -----
+
+module @reshapes_are_moved_past_products {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @reshapes_are_moved_past_products
+  // CHECK: %[[ALL:.*]] = "stablehlo.all_gather"(%arg0)
+  // CHECK-SAME: name = "ring"
+  // CHECK: %[[Y:.*]] = stablehlo.dot_general %[[ALL]], %arg1, contracting_dims = [2] x [0]
+  // CHECK-SAME: -> tensor<3x8x6xf32>
+  // CHECK: %[[B:.*]] = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<6xf32>) -> tensor<3x8x6xf32>
+  // CHECK: %[[Z:.*]] = stablehlo.add %[[Y]], %[[B]] : tensor<3x8x6xf32>
+  // CHECK: stablehlo.reshape %[[Z]] : (tensor<3x8x6xf32>) -> tensor<24x6xf32>
+  func.func public @main(%x: tensor<3x2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}, {}]>}, %w: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %b: tensor<6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<24x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 1 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<3x2x8xf32>) -> tensor<3x8x8xf32>
+    %f = stablehlo.reshape %g : (tensor<3x8x8xf32>) -> tensor<24x8xf32>
+    %y = stablehlo.dot_general %f, %w, contracting_dims = [1] x [0] : (tensor<24x8xf32>, tensor<8x6xf32>) -> tensor<24x6xf32>
+    %c = stablehlo.broadcast_in_dim %b, dims = [1] : (tensor<6xf32>) -> tensor<24x6xf32>
+    %z = stablehlo.add %y, %c : tensor<24x6xf32>
+    return %z : tensor<24x6xf32>
+  }
+}
