@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
+import numpy as np
 from shmap_passes import ChooseOverlap
 from shmap_passes.cost.machine import Machine
 
@@ -49,17 +50,31 @@ class OverlapSetting:
         return ChooseOverlap(text, effort, self.rounding, self.only_sums)
 
 
-def read_setting(mode: Setting, rounding: Setting, who: str | None = None) -> OverlapSetting:
+def read_setting(
+    mode: Setting, rounding: Setting, who: str | None = None, name: str = "overlap_rounding"
+) -> OverlapSetting:
     """The setting of two arguments; those that are None are as in scope.
 
+    Args:
+      name: of the argument `rounding`.
+
     Raises:
-      ShmapError: there is no such mode.
+      ShmapError: there is no such mode, or `rounding` is not a bool.
     """
+    problems = list(_problems(mode, rounding, name))
+    if problems:
+        raise ShmapError(who, problems)
     in_scope = overlap_setting()
-    if mode is not None and (not isinstance(mode, str) or mode not in MODES):
-        raise ShmapError(who, [_no_such_mode("overlap", mode)])
     rounds = in_scope.rounding if rounding is None else bool(rounding)
     return OverlapSetting(in_scope.mode if mode is None else mode, rounds)
+
+
+def _problems(mode: Setting, rounding: Setting, name: str) -> Iterator[Problem]:
+    if mode is not None and (not isinstance(mode, str) or mode not in MODES):
+        yield _no_such_mode("overlap", mode)
+    if rounding is not None and not isinstance(rounding, bool | np.bool_):
+        hint = "write True if sums may be rounded between devices"
+        yield Problem(name, show_value(rounding), "True, False or None", hint)
 
 
 def _no_such_mode(where: str, mode: object) -> Problem:
@@ -111,7 +126,7 @@ def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iter
         setting of the enclosing context, initially False.
 
     Raises:
-      ShmapError: There is no such mode.
+      ShmapError: There is no such mode, or `rounding` is not a bool.
 
     Examples:
       >>> f = shard_map(lambda x, w: lax.all_gather(x, "i", tiled=True) @ w, mesh=mesh,
@@ -121,5 +136,5 @@ def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iter
       >>> print(lowered.overlap_report().choices[0].form)
       ring
     """
-    with using_setting(read_setting(mode, rounding)):
+    with using_setting(read_setting(mode, rounding, name="rounding")):
         yield

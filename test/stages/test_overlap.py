@@ -106,6 +106,31 @@ def test_modes_that_do_not_exist(mode):
         pass
 
 
+@pytest.mark.parametrize("rounding", ["no", "False", 1, 0.0, np.zeros(2, bool)])
+def test_rounding_is_true_or_false(rounding):
+    named = r"(?s)`gather_product`.*overlap_rounding.*True, False.*SHM-E001"
+    with pytest.raises(ShmapError, match=named):
+        mapped().lower(X, W, overlap_rounding=rounding)
+    with pytest.raises(ShmapError, match=named):
+        mapped().lower(X, W).compile(overlap_rounding=rounding)
+    with (
+        pytest.raises(ShmapError, match=r"(?s)^rounding.*True, False.*SHM-E001"),
+        overlap("auto", rounding=rounding),
+    ):
+        pass
+
+
+def test_all_mistakes_of_a_setting_are_reported():
+    with pytest.raises(ShmapError, match=r"(?s)'on'.*one of 'off'.*'yes'.*True, False"):
+        mapped().lower(X, W, overlap="on", overlap_rounding="yes")
+
+
+def test_rounding_may_be_a_bool_of_numpy():
+    with overlap("auto", rounding=np.True_):
+        assert overlap_setting() == OverlapSetting("auto", True)
+        assert mapped().lower(X, W, overlap_rounding=np.False_).overlap.rounding is False
+
+
 def test_the_mode_of_the_environment(monkeypatch):
     monkeypatch.setenv("SHMAP_OVERLAP", "auto")
     assert overlap_module._of_environment() == OverlapSetting("auto")
