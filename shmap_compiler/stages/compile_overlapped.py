@@ -60,7 +60,7 @@ def compile_overlapped(
     def plain() -> Compiled:
         return compiled(lower(target.platform, PLAIN, None)[0], {})
 
-    if setting.mode == "off" or (graph is not None and not _may_overlap(graph)):
+    if setting.mode == "off" or (graph is not None and not may_overlap(graph)):
         return plain()
     machine = machine_for(signature, target)
     program, snapshots = lower(target.platform, setting, machine)
@@ -100,7 +100,7 @@ def _needs_options(made: Snapshots) -> bool:
     return any(form.needs_options for form in made.chosen)
 
 
-def _may_overlap(graph: Graph) -> bool:
+def may_overlap(graph: Graph) -> bool:
     """Whether a program may have something to rewrite: communication, or the maximum of a softmax.
 
     Permutes run beside products in any case. The coordinates of devices that are not attached, for

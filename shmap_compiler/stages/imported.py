@@ -223,7 +223,8 @@ class ImportedModule:
         """
         setting = read_setting(overlap, overlap_rounding, self.signature.who)
         _, snapshots = self._portable("cpu", OverlapSetting("off"), None)
-        return report_of(snapshots, setting, machine_for(self.signature, self._target(target)))
+        machine = machine_for(self.signature, self._target(target))
+        return report_of(snapshots, setting, machine, is_judged=machine is not None)
 
     def _target(self, target: str | Target | None) -> Target:
         if not isinstance(target, Target):

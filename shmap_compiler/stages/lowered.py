@@ -10,7 +10,7 @@ from typing import overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
-from shmap_passes import ChooseOverlap, GroupNaming, Partitioner
+from shmap_passes import GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.descriptions import describe
@@ -45,6 +45,7 @@ from shmap_compiler.stages.compile_for_target import check_target, target_mesh
 from shmap_compiler.stages.compile_overlapped import (
     compile_overlapped,
     machine_for,
+    may_overlap,
     with_options_here,
 )
 from shmap_compiler.stages.compiled import Compiled
@@ -62,6 +63,7 @@ from shmap_compiler.stages.option_errors import read_options, refused_options
 from shmap_compiler.stages.overlap_report import OverlapReport, report_of
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
+from shmap_compiler.targets.attached import machine_of_mesh
 
 STAGES = ("graph", "body", "stablehlo", "hlo")
 """The names of the stages of a program, in order: see `Lowered.as_text`."""
@@ -296,20 +298,27 @@ class Lowered:
         """
         signature = self.call.signature
         if target is None:
-            return report_of(self.snapshots, self.overlap, None)
+            machine = machine_of_mesh(signature.mesh, self._platform, compiler_options=True)
+            return report_of(self.snapshots, self.overlap, machine, is_judged=False)
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
         check_target(signature, target)
-        snapshots = self._snapshots_for(target.platform)
-        if not snapshots.choices(ChooseOverlap(effort="force")):
-            return OverlapReport(())
-        return report_of(snapshots, self.overlap, machine_for(signature, target))
+        with using(self.added):
+            if not may_overlap(self.graph):
+                return OverlapReport(())
+        snapshots, machine = self._snapshots_for(target.platform), machine_for(signature, target)
+        return report_of(snapshots, self.overlap, machine, is_judged=machine is not None)
+
+    @property
+    def _platform(self) -> str:
+        """What the program was lowered for."""
+        mesh = self.call.signature.mesh
+        here = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else "cpu"
+        return {"gpu": "cuda"}.get(here, here)
 
     def _snapshots_for(self, platform: str) -> Snapshots:
         """Snapshots of the program for a platform, on which a body may do other things."""
-        mesh = self.call.signature.mesh
-        here = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else "cpu"
-        if platform == {"gpu": "cuda"}.get(here, here):
+        if platform == self._platform:
             return self.snapshots
         with using(self.added), using_setting(OverlapSetting("off")):
             _, snapshots = lower_for(self.call, self.partitioner, self.groups, platform)

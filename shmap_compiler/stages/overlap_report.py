@@ -107,11 +107,11 @@ class OverlapReport:
 
 
 def report_of(
-    snapshots: Snapshots, setting: OverlapSetting, machine: Machine | None
+    snapshots: Snapshots, setting: OverlapSetting, machine: Machine | None, *, is_judged: bool
 ) -> OverlapReport:
-    """The report on a program in its snapshots, for a machine if it was lowered for none."""
+    """The report on a program in its snapshots, for a machine; see `OverlapSetting.chooser`."""
     mode = "auto" if setting.mode == "off" else setting.mode
-    chooser = replace(setting, mode=mode).chooser(machine, is_judged=machine is not None)
+    chooser = replace(setting, mode=mode).chooser(machine, is_judged)
     found = snapshots.choices(chooser or ChooseOverlap())
     return OverlapReport(tuple(map(OverlapChoice.of, found)))
 

@@ -19,10 +19,12 @@ from shmap_passes.cost.machine import Machine
 from shmap_passes.cost.networks import Nodes, Torus
 
 from shmap_compiler import ShmapError, Target, TargetError, explain, overlap, shard_map
+from shmap_compiler.lowering import lower_graph
 from shmap_compiler.lowering import overlap as overlap_module
 from shmap_compiler.lowering.compiler_options import NO_OPTIONS
 from shmap_compiler.lowering.overlap import OverlapSetting, overlap_setting
 from shmap_compiler.stages import compile_overlapped as module
+from shmap_compiler.stages import lowered as lowered_module
 from shmap_compiler.stages.overlapped_function import OverlappedFunction
 from shmap_compiler.targets.attached import machine_of_devices, machine_of_mesh
 
@@ -31,6 +33,12 @@ X = np.arange(16 * 4, dtype=np.float32).reshape(16, 4)
 W = np.arange(4 * 4, dtype=np.float32).reshape(4, 4)
 SIZES = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((16384, 8192), (8192, 2048))]
 CHOOSE = "shmap-choose-overlap"
+V6E = Machine(
+    TPU_V6E,
+    Torus((2, 4), (False, False), 100e9),
+    tuple(itertools.product(range(2), range(4))),
+    compiler_options=True,
+)
 
 
 def gather_product(x, w):
@@ -167,6 +175,45 @@ def test_report_on_nothing():
     assert "no products" in str(report)
 
 
+def experts(x, w, v):
+    y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
+    z = jnp.einsum("ech,ehd->ecd", jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w)), v)
+    return lax.all_to_all(z, "i", split_axis=1, concat_axis=0, tiled=True)
+
+
+def gradient_of_experts(x, w, v):
+    return jax.grad(lambda *args: (experts(*args).astype("float32") ** 2).sum(), (0, 1, 2))(x, w, v)
+
+
+@pytest.mark.parametrize(
+    ("mode", "forms"),
+    [("auto", ["summed-chunks"]), ("measure", ["summed-chunks"]), ("force", [])],
+)
+def test_the_report_has_patterns_that_not_all_modes_look_for(mode, forms, monkeypatch):
+    """The all-to-alls of a gradient, which are exchanged in chunks."""
+    monkeypatch.setattr(lowered_module, "machine_for", lambda *_: V6E)
+    specs = (P(None, "i"), P("i"), P("i"))
+    shapes = ((8, 8192, 4096), (8, 4096, 2048), (8, 2048, 4096))
+    types = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    lowered = shard_map(
+        gradient_of_experts, mesh=MESH, in_specs=specs, out_specs=specs, check_vma=False
+    ).lower(*types, overlap=mode, overlap_rounding=True)
+    _, snapshots = lowered._portable("tpu", lowered.overlap, V6E)
+    assert [each.form.name for each in snapshots.chosen] == forms
+    assert [each.form for each in lowered.overlap_report("tpu:v6e:2x4").choices] == forms
+
+
+@pytest.mark.parametrize("mode", ["off", "auto", "measure"])
+def test_the_report_for_the_devices_of_the_mesh(mode, monkeypatch):
+    """These are made to be TPUs."""
+    for each in (lower_graph, lowered_module):
+        monkeypatch.setattr(each, "machine_of_mesh", lambda *_, **__: V6E)
+    lowered = mapped().lower(*SIZES, overlap=mode)
+    (choice,) = lowered.overlap_report().choices
+    assert (choice.form, choice.reason) == ("ring", "")
+    assert [each.form.name for each in lowered.snapshots.chosen] == ["ring"] * (mode != "off")
+
+
 # --------------------------------------------------------------------------------------- machines
 
 
@@ -255,7 +302,7 @@ def attending(mesh, *shape):
 def test_which_programs_may_overlap(function, may):
     specs = {"in_specs": P("i"), "out_specs": P("i"), "check_vma": False}
     graph = shard_map(lambda x: function(x).reshape(-1), mesh=MESH, **specs).lower(X).graph
-    assert module._may_overlap(graph) == may
+    assert module.may_overlap(graph) == may
 
 
 def test_a_stored_maximum_needs_no_options(monkeypatch):
@@ -304,9 +351,7 @@ def jitted(mesh):
 def test_a_jitted_function_is_overlapped_for_the_machine_of_its_target(mode, found):
     fun, types = jitted(AbstractMesh((8,), ("i",)))
     function = OverlappedFunction.of(fun, types, "tpu", OverlapSetting(mode))
-    places = tuple(itertools.product(range(2), range(4)))
-    machine = Machine(TPU_V6E, Torus((2, 4), (False, False), 100e9), places, True)
-    program, snapshots = function._lowered("tpu", function.setting, machine)
+    program, snapshots = function._lowered("tpu", function.setting, V6E)
     assert [each.form.name for each in snapshots.chosen] == found
     assert (program is function.plain) == (not found)
 

@@ -147,7 +147,7 @@ def test_what_is_gathered_for_a_gradient_is_released(fun, machine):
 
 def test_the_report_says_which_products_are_ordered():
     lowered = mapped_of(gradient).lower(*types_of(SHAPES), overlap="auto", overlap_rounding=True)
-    report = report_of(lowered.snapshots, lowered.overlap, V5E)
+    report = report_of(lowered.snapshots, lowered.overlap, V5E, is_judged=False)
     assert [choice.is_together for choice in report.choices] == [True, False]
     _, gathered, scattered = str(report).splitlines()
     assert "; its products one after the other " in gathered
