@@ -144,6 +144,18 @@ def unknown_speed(work: Work, machine: Machine) -> str:
     return f"the speed of products of {work.element} is not known for a {machine.chip.name}"
 
 
+def uneven(what: str, count: int, parts: int) -> str:
+    """The reason to leave what cannot be cut into so many equal pieces."""
+    return f"the number of {what}, {count}, is not a multiple of {parts}: pad them"
+
+
+def one_row(pattern: str) -> str:
+    """The same if a device has one row of what is gathered or scattered."""
+    verb = "scatter" if pattern == "product-scatter" else "gather"
+    found = f"each device has one row of the {verb}ed dimension, which cannot be cut into pieces"
+    return f"{found}: {verb} along a longer one, with tiled=True"
+
+
 def speed(work: Work, machine: Machine) -> float:
     """Published operations per second in products of this type; 0 if unknown.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from . import libtpu_memory
 from .libtpu_times import copy, products
 from .machine import Machine
-from .overlap import FEWEST_ROWS, Plan, wire_seconds
+from .overlap import FEWEST_ROWS, Plan, uneven, wire_seconds
 from .overlap_on_tpu import PUT_FACTOR
 from .work import Work
 
@@ -42,9 +42,11 @@ def plan_of_exchanges(work: Work, machine: Machine) -> Plan:
         # experts of a device 1318 instead of 768, and 1314 instead of 768.
         reason = "chunks of several layers would need more memory than the plain program"
         return Plan(None, reason=reason)
-    if work.cut % _CHUNKS or work.rows // _CHUNKS < FEWEST_ROWS:
+    if work.rows // _CHUNKS < FEWEST_ROWS:
         count = work.rows // _CHUNKS
         return Plan(None, reason=f"a chunk would have {count} rows, and needs {FEWEST_ROWS}")
+    if work.cut % _CHUNKS:
+        return Plan(None, reason=uneven("rows", work.cut, _CHUNKS))
     if any(libtpu_memory.exchanges_in_vmem(machine, _sent(work, each)) for each in work.segments):
         return Plan(None, reason="chunks would need memory, and what is exchanged stays in VMEM")
     expected = sum(_segment(work, each, machine) for each in work.segments)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from . import libtpu
 from .libtpu_times import peak, products
 from .machine import Machine
-from .overlap import MARGIN, MOST_ON_A_RING, Plan, speed, unknown_speed
+from .overlap import MARGIN, MOST_ON_A_RING, Plan, speed, uneven, unknown_speed
 from .overlap_on_tpu import PUT_FACTOR, partial_sums, plain_scatter, sent
 from .work import Work
 
@@ -62,8 +62,11 @@ def plan_of_rows(
     if any(product.m == rows and product.n > product.k for product in alone):
         # Compiled so, 65536 rows of 1024 columns, and 2048 between, took 604 MiB for 512 on v5p.
         return Plan(None, reason="chunks of rows would need more memory than the plain program")
-    if not scatters or work.cut % _CHUNKS:
-        return Plan(None, reason=f"rows cannot be cut into {_CHUNKS} chunks")
+    if not scatters:
+        return Plan(None, reason="nothing is scattered of which rows could be cut into chunks")
+    if work.cut % _CHUNKS:
+        what = "sequences" if work.added else "rows on each device"
+        return Plan(None, reason=uneven(what, work.cut, _CHUNKS))
     sums = [partial_sums(each, machine) for each in scatters]
     last = [each.expected for each in sums if each.name is not None]
     if len(last) < len(sums):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from . import libtpu
 from .libtpu_times import EXPONENTIALS, products, stored
 from .machine import Machine
-from .overlap import MARGIN, SHORTEST, Plan, too_small_or_large
+from .overlap import MARGIN, SHORTEST, Plan, too_small_or_large, uneven
 from .overlap_on_tpu import plain_scatter, sent
 from .rings import ring_order
 from .work import Work
@@ -49,7 +49,7 @@ def plan_of_sequences(
         return Plan(None, reason=f"sums of {work.element} would be rounded at each hop")
     parts = next((k for k in _CHUNKS if work.cut % k == 0), 0)
     if not parts:
-        return Plan(None, reason=f"{work.cut} sequences cannot be cut into {_CHUNKS[-1]} chunks")
+        return Plan(None, reason=uneven("sequences", work.cut, _CHUNKS[-1]))
     *_, last = work.products
     scatter = replace(
         work, pattern="product-scatter", received=work.scattered, products=(last,), scattered=0

@@ -12,7 +12,16 @@ from dataclasses import replace
 
 from .beside_collectives import share_taken
 from .machine import Machine
-from .overlap import FEWEST_ROWS, MARGIN, Plan, speed, too_small_or_large, wire_seconds
+from .overlap import (
+    FEWEST_ROWS,
+    MARGIN,
+    Plan,
+    one_row,
+    speed,
+    too_small_or_large,
+    uneven,
+    wire_seconds,
+)
 from .overlap_on_tpu import unrolled
 from .work import ProductShape, Stages, Work
 
@@ -44,9 +53,10 @@ def plan_on_gpu(work: Work, machine: Machine) -> Plan:
         return _stages(work, machine)
     name, size = _cut(work)
     choices = [k for k in _CHUNKS if size % k == 0 and size // k >= FEWEST_ROWS]
+    if not choices and size == 1 and name == "rows":
+        return Plan(None, reason=one_row(work.pattern))
     if not choices:
-        reason = f"a piece would have fewer than {FEWEST_ROWS} of {size} {name}"
-        return Plan(None, reason=reason)
+        return Plan(None, reason=_too_few_or_uneven(name, size))
     parts = min(choices, key=lambda k: _seconds(work, machine, k))
     plain = _compute(work, machine, 1) + wire_seconds(work, machine)
     return Plan(name, parts, (), False, plain, _seconds(work, machine, parts))
@@ -59,7 +69,7 @@ def _stages(work: Work, machine: Machine) -> Plan:
     """
     choices = [k for k in _CHUNKS if work.cut % k == 0 and work.cut // k >= FEWEST_ROWS]
     if not choices:
-        return Plan(None, reason=f"a piece would have fewer than {FEWEST_ROWS} of {work.cut} rows")
+        return Plan(None, reason=_too_few_or_uneven("rows", work.cut))
     *before, last = work.products
     halves = (
         replace(work, products=tuple(before)),
@@ -96,9 +106,7 @@ def plan_in_stages(
     rows = work.added_rows // work.count
     choices = [k for k in _CHUNKS if work.cut % k == 0 and rows // k >= FEWEST_ROWS]
     if not choices:
-        cut = f" in {work.cut}" if work.cut < rows else ""
-        reason = f"a piece would have fewer than {FEWEST_ROWS} of {rows} rows{cut}"
-        return Plan(None, reason=reason)
+        return Plan(None, reason=_too_few_or_uneven("rows", rows, work.cut))
     halves = [half for each in work.stages for half in _halves(work, each) if half.received]
     summed = sum(p.batch * p.m * p.n for half in halves for p in half.products if _is_sum(p, work))
 
@@ -122,6 +130,15 @@ def plan_in_stages(
     if not is_block and expected >= plain - saved:
         return replace(plan, name=None, reason=f"{share}, and other forms less")
     return plan
+
+
+def _too_few_or_uneven(what: str, count: int, cut: int | None = None) -> str:
+    """The reason to leave rows or columns, of which there are `cut` where they can be cut."""
+    cut = count if cut is None else cut
+    if count // _CHUNKS[0] >= FEWEST_ROWS:
+        return uneven(what, cut, _CHUNKS[0])
+    apart = f" in {cut}" if cut < count else ""
+    return f"a piece would have fewer than {FEWEST_ROWS} of {count} {what}{apart}"
 
 
 def _beside_each_other(work: Work, stages: Stages, machine: Machine) -> float:

@@ -12,7 +12,16 @@ from dataclasses import replace
 from . import libtpu, libtpu_kernels, libtpu_memory, libtpu_times
 from .libtpu_times import block, copy, narrowed, placed, products
 from .machine import Machine
-from .overlap import FEWEST_ROWS, Plan, divisors, is_halved, pipelined, wire_seconds
+from .overlap import (
+    FEWEST_ROWS,
+    Plan,
+    divisors,
+    is_halved,
+    one_row,
+    pipelined,
+    uneven,
+    wire_seconds,
+)
 from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
 from .work import Work, is_rounded
 
@@ -48,8 +57,10 @@ def _ring(work: Work, machine: Machine) -> Plan:
         return Plan(None, reason="its blocks would be put together in a loop, which takes longer")
     pieces = 2 * work.count
     fewest = libtpu_kernels.fewest_rows(work, machine)
-    if work.cut < 2 or work.rows // pieces < fewest:
+    if work.rows // pieces < fewest:
         return _few("rows", work.rows // pieces, fewest)
+    if work.cut < 2:
+        return Plan(None, reason=one_row(work.pattern))
     order = ring_order(work.groups, machine.places, machine.network)
     # What others read is sent as it is.
     size = work.received // (work.count - 1) if work.kept else block(work, machine)
@@ -77,8 +88,10 @@ def _columns(work: Work, machine: Machine) -> Plan:
         return Plan(None, reason=reason)
     parts = next((k for k in (8, 4) if work.cut % k == 0 and work.cut // k >= 512), 0)
     parts = parts or (4 if work.cut % 4 == 0 and work.cut // 4 >= FEWEST_ROWS else 0)
-    if not parts:
+    if not parts and work.cut // 4 < FEWEST_ROWS:
         return _few("columns", work.cut // 4)
+    if not parts:
+        return Plan(None, reason=uneven("columns", work.cut, 4))
     wire = sent(work, machine, parts)
     chunk = libtpu_times.gathered_chunk(work, machine, parts)
     expected = pipelined(wire, chunk, parts) + copy(work.kept, machine)
@@ -97,8 +110,12 @@ def partial_sums(work: Work, machine: Machine) -> Plan:
         return _needs_options("permutes early")
     pieces = _CHAINS * work.count
     fewest = libtpu_kernels.fewest_rows_added(machine)
-    if work.cut % _CHAINS or work.rows // pieces < fewest:
+    if work.rows // pieces < fewest:
         return _few("rows", work.rows // pieces, fewest)
+    if work.cut == 1:
+        return Plan(None, reason=one_row(work.pattern))
+    if work.cut % _CHAINS:
+        return Plan(None, reason=uneven("rows on each device", work.cut, _CHAINS))
     if work.columns < FEWEST_ROWS:
         return _few("columns", work.columns)
     order = ring_order(work.groups, machine.places, machine.network)
@@ -139,9 +156,12 @@ def _summed(work: Work, machine: Machine) -> Plan:
         return Plan(None, reason=f"libtpu for a {on} computes nothing beside sums over devices")
     is_scatter = work.pattern == "product-scatter"
     columns = work.columns if is_scatter else work.cut
-    choices = [k for k in (_MANY, 8, 4, 2) if columns % k == 0 and columns // k >= 2 * FEWEST_ROWS]
+    fewest = 2 * FEWEST_ROWS
+    choices = [k for k in (_MANY, 8, 4, 2) if columns % k == 0 and columns // k >= fewest]
+    if not choices and columns // 2 < fewest:
+        return _few("columns", columns // 2, fewest)
     if not choices:
-        return _few("columns", columns // 2)
+        return Plan(None, reason=uneven("columns", columns, 2))
     # What is summed is put in place when the next chunk is computed.
     put = max(p.batch * p.m * p.n for p in work.products) * work.element_bytes
     put //= work.count if is_scatter else 1
@@ -164,8 +184,10 @@ def _exchange(work: Work, machine: Machine) -> Plan:
     """The exchange, the products and the exchange back, in chunks."""
     if not machine.compiler_options:
         return _needs_options("all-to-alls")
-    if work.cut % _CHUNKS or work.rows // _CHUNKS < FEWEST_ROWS:
+    if work.rows // _CHUNKS < FEWEST_ROWS:
         return _few("rows", work.rows // _CHUNKS)
+    if work.cut % _CHUNKS:
+        return Plan(None, reason=uneven("rows", work.cut, _CHUNKS))
     wire = sent(work, machine, _CHUNKS)
     array = work.received // 2 * work.count // (work.count - 1)
     chunk = libtpu_times.chunk_of_rows(work, machine, _CHUNKS)

@@ -5,6 +5,7 @@ The passes that rewrite ask the same, and leave what has an obstacle as it is.
 
 from __future__ import annotations
 
+from ...cost.overlap import one_row
 from ...ir.body_form import BodyForm
 from ...ir.types import shape_of
 from ..find.gathers import Gather
@@ -28,7 +29,7 @@ def obstacle(site: Site, form: Form, body: BodyForm) -> str:
             return f"the group or the mesh has too many devices for {form.name}"
         return f"{form.name} needs all devices, and only some may reach it, as in a branch"
     if form.name == "ring" and site.cut < 2:
-        return "a block of it has one row, and cannot be halved for a ring"
+        return one_row(site.pattern)
     if not _is_cut(site, form, body):
         return f"it cannot be cut into equal pieces for {form.name}"
     return ""

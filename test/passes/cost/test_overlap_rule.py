@@ -218,7 +218,7 @@ def test_in_how_many_chunks_sequences_are_computed(sequences, parts):
 def test_sequences_that_are_left():
     work, v6e = attention(4, 4096, 4096, 32), MACHINES["v6e"]
     for change, reason in (
-        ({"cut": 3}, "3 sequences cannot be cut into 2 chunks"),
+        ({"cut": 3}, "the number of sequences, 3, is not a multiple of 2: pad them"),
         (
             {"element": "f32", "element_bytes": 4},
             "sequences of f32 on a TPU v6e were not measured",
@@ -357,6 +357,9 @@ def test_stages_of_rows_that_are_left():
     sequences = dataclasses.replace(few, cut=2, added=2048)
     found = plan_in_stages(sequences, MACHINES["h100"], 0.0, 0.0)
     assert found.reason == "a piece would have fewer than 256 of 256 rows in 2"
+    odd = dataclasses.replace(sequences, cut=3, added=8 * 1024)
+    found = plan_in_stages(odd, MACHINES["h100"], 0.0, 0.0)
+    assert found.reason == "the number of rows, 3, is not a multiple of 2: pad them"
     scores = (ProductShape(16, 1024, 1024, 128),)
     for change, reason in (
         (
@@ -411,6 +414,10 @@ def test_rows_that_are_cut_in_sequences_are_added_up_as_others():
         for each in (work, sequences)
     ]
     assert plans[0] == plans[1]
+    for each, what in ((work, "rows on each device"), (sequences, "sequences")):
+        each = dataclasses.replace(each, stages=(), cut=6)
+        found = plan_of_rows(each, scatters, MACHINES["v5p"], 0.0)
+        assert found.reason == f"the number of {what}, 6, is not a multiple of 4: pad them"
 
 
 def test_scores_of_attention_are_not_rows_that_become_wider():
@@ -684,6 +691,44 @@ def test_narrow_and_short_pieces_agree_with_schedules(work, chip, plain, expecte
     ],
 )
 def test_left_alone(work, chip, reason):
+    found = plan(work, chip)
+    assert found.name is None
+    assert reason in found.reason
+
+
+SEQUENCES = dataclasses.replace(scattered(16384, 2048, 8192), cut=2)
+
+
+@pytest.mark.parametrize(
+    ("work", "chip", "reason"),
+    [
+        (dataclasses.replace(PROGRAMS["a"], cut=1), "v5e", "one row of the gathered dimension"),
+        (dataclasses.replace(PROGRAMS["a"], cut=1), "h100", "one row of the gathered dimension"),
+        (gathered(8 * 2049, 8192, 2048), "h100", "of rows, 2049, is not a multiple of 2"),
+        (SEQUENCES, "v5e", "of rows on each device, 2, is not a multiple of 4"),
+        (dataclasses.replace(SEQUENCES, cut=1), "v5e", "one row of the scattered dimension"),
+        (scattered(16384, 2048, 4097), "h100", "of columns, 4097, is not a multiple of 2"),
+        (
+            dataclasses.replace(PROGRAMS["b"], cut=50257),
+            "v5e",
+            "of columns, 50257, is not a multiple of 4",
+        ),
+        (
+            dataclasses.replace(PROGRAMS["b"], cut=4098),
+            "v5p",
+            "of columns, 4098, is not a multiple of 4",
+        ),
+        (
+            dataclasses.replace(PROGRAMS["d"], cut=4097),
+            "v5p",
+            "of columns, 4097, is not a multiple of 2",
+        ),
+        (dataclasses.replace(PROGRAMS["d"], cut=600), "v5p", "300 columns, and needs 512"),
+        (dataclasses.replace(PROGRAMS["e"], cut=2049), "h100", "of rows, 2049, is not a multiple"),
+        (dataclasses.replace(PROGRAMS["f"], cut=8190), "v6e", "of rows, 8190, is not a multiple"),
+    ],
+)
+def test_what_cannot_be_cut_into_equal_pieces_is_left(work, chip, reason):
     found = plan(work, chip)
     assert found.name is None
     assert reason in found.reason

@@ -775,7 +775,7 @@ def test_a_product_is_in_one_form(fun, machine, options, forms):
     [
         (gather_in_a_branch, V5E, None, "ring needs all devices, and only some may reach it"),
         (scatter_in_a_loop, V5E, None, "partial-sums needs all devices"),
-        (gather, V5E, ((8, 64), (64, 64)), "a block of it has one row"),
+        (gather, V5E, ((8, 64), (64, 64)), "each device has one row of the gathered dimension"),
         (gather, H100, ((8 * 2049, 64), (64, 64)), "cannot be cut into equal pieces for rows"),
         (normalized, V5E, ((64, 64), (64, 6)), "cannot be cut into equal pieces for columns"),
         (summed, V5E, ((9, 64), (64, 6)), "cannot be cut into equal pieces for columns"),
@@ -1066,6 +1066,7 @@ def test_a_gradient_of_experts_whose_sums_may_be_rounded_is_exchanged_in_chunks(
 
 
 FEW = ((8, 512, 4096), (8, 4096, 2048), (8, 2048, 4096))
+UNEVEN = ((8, 8 * 1026, 4096), *FEW[1:])
 SMALL = ((8, 4096, 2048), (8, 2048, 1024), (8, 1024, 2048))
 NO_OPTIONS = Machine(V5E.chip, V5E.network, V5E.places)
 
@@ -1076,6 +1077,7 @@ NO_OPTIONS = Machine(V5E.chip, V5E.network, V5E.places)
         (experts_gradient, V5E, {"may_round": False}, "overlap_rounding"),
         (experts_gradient, NO_OPTIONS, {}, "shmap_compiler.compiler_options"),
         (experts_gradient, V5E, {"sizes": FEW}, "would have 128 rows"),
+        (experts_gradient, V5E, {"sizes": UNEVEN}, "of rows, 1026, is not a multiple of 4"),
         (experts_gradient, V5E, {"sizes": SMALL}, "what is exchanged stays in VMEM"),
         (experts_gradient, V5E, {"sizes": WIDEST}, "would take 98% of the plain time"),
         (experts_gradient, V6E, {"sizes": WIDEST}, "would take 96% of the plain time"),
