@@ -58,6 +58,22 @@ class Chip:
     collective_share: float = 0.0
     host_bandwidth: float | None = None
 
+    def speed(self, factors: str) -> float | None:
+        """Operations per second in products of factors of a type; None if it is not published.
+
+        TPUs multiply f32 as bf16, unless a program asks for more precision.
+
+        Args:
+          factors: "tf32", or a type as HLO or StableHLO calls it: "s8" or "i8", "f8e4m3fn" or
+            "f8E4M3FN".
+        """
+        if factors == "f32" and self.clock is not None:
+            return self.flops.get("bf16")
+        if factors.startswith("f8"):
+            return self.flops.get("f8")
+        is_int8 = factors in ("s8", "u8", "i8", "ui8")
+        return self.flops.get("int8" if is_int8 else factors)
+
 
 GIB = 2**30
 

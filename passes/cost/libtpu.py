@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from .machine import Machine
 from .networks import Torus
-from .work import Work
+from .work import Work, is_integer
 
 GATHERS_BY_ITSELF = "TPU v5e"
 """Only libtpu for this chip sends an all-gather while it computes without being told to."""
@@ -59,8 +59,10 @@ def is_all_reduced(work: Work, machine: Machine) -> bool:
     """Whether libtpu scatters sums by an all-reduce and a slice.
 
     It does on v5p if the group extends along all dimensions, and on v5e and v6e if it is a square
-    of at least 4x4.
+    of at least 4x4; and integers in all groups, also those of chunks that are summed meanwhile.
     """
+    if is_integer(work.element):
+        return True
     if machine.chip.name in ("TPU v5e", "TPU v6e"):
         rows, columns = _extents(work.groups[0], machine)
         return rows == columns >= 4 and rows * columns == work.count

@@ -12,6 +12,7 @@ on a device.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -141,7 +142,7 @@ def too_small_or_large(work: Work, machine: Machine) -> str:
 
 def unknown_speed(work: Work, machine: Machine) -> str:
     """The reason to leave products of a type whose `speed` is unknown."""
-    return f"the speed of products of {work.element} is not known for a {machine.chip.name}"
+    return f"the speed of products of {work.multiplied} is not known for a {machine.chip.name}"
 
 
 def uneven(what: str, count: int, parts: int) -> str:
@@ -159,14 +160,15 @@ def one_row(pattern: str) -> str:
 def speed(work: Work, machine: Machine) -> float:
     """Published operations per second in products of this type; 0 if unknown.
 
-    TPUs multiply f32 of default precision as bf16, and GPUs as tf32.
+    TPUs multiply f32 of default precision as bf16, and GPUs as tf32. Factors of a type that a chip
+    does not multiply are taken to be converted to that of the sum: on TPUs f8 to bf16. What XLA
+    makes of products of 8 bits on GPUs was not measured.
     """
-    element = work.element
-    if element == "f32" and machine.is_tpu:
-        element = "bf16"
-    elif element == "f32" and not work.is_precise:
-        element = "tf32"
-    return machine.chip.flops.get(element, 0.0)
+    types = [work.multiplied, work.element]
+    if not machine.is_tpu:
+        types = [each for each in types if not re.match("u?i8$|f8", each)]
+        types = ["tf32" if each == "f32" and not work.is_precise else each for each in types]
+    return next(filter(None, map(machine.chip.speed, types)), 0.0)
 
 
 _KINDS = {

@@ -23,7 +23,7 @@ from .overlap import (
     wire_seconds,
 )
 from .rings import MOST_UNROLLED, STEPS_OF_SUMS, hop_seconds, ring_order
-from .work import Work, is_rounded
+from .work import Work, is_integer, is_rounded
 
 # Seconds between two pieces whose sums are on the way; before the sum of a chunk, and after it.
 _BETWEEN = 0.3e-6
@@ -264,6 +264,8 @@ def _plain(
 
 def sent(work: Work, machine: Machine, parts: int = 1) -> float:
     """The seconds in which one of so many parts is sent, with the target's compiler options."""
+    if work.pattern == "product-scatter" and is_integer(work.element):
+        return wire_seconds(work, machine, parts, kind="all-reduce")
     return wire_seconds(work, machine, parts, rings=libtpu.rings(work, machine))
 
 

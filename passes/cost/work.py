@@ -58,6 +58,7 @@ class Work:
       products: of one step, for a loop.
       groups: the devices that communicate, by position in the mesh.
       element, element_bytes: the type of what is sent.
+      factors: that of the factors of the products, the widest; "" if it is the same.
       received: bytes that a device receives; of one step, for a loop; of two all-to-alls together.
       trips: steps of a loop, else 1.
       cut: the size of the dimension that is cut: of a device's block for a gather or a scatter.
@@ -108,6 +109,12 @@ class Work:
     heads: int = 0
     queries: int = 0
     masks: int = 0
+    factors: str = ""
+
+    @property
+    def multiplied(self) -> str:
+        """The type of the factors of the products."""
+        return self.factors or self.element
 
     @property
     def added_rows(self) -> int:
@@ -135,4 +142,8 @@ def is_rounded(element: str) -> bool:
     Sums of integers wrap around, and are the same in any order. Those of f32 are added in f32 in
     the plain program as well.
     """
-    return element != "f32" and re.match(r"u?i\d", element) is None
+    return element != "f32" and not is_integer(element)
+
+
+def is_integer(element: str) -> bool:
+    return re.match(r"u?i\d", element) is not None

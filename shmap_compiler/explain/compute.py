@@ -11,7 +11,7 @@ from pathlib import Path
 from shmap_passes.cost.chips import Chip
 
 from shmap_compiler.explain.figures import ComputeCost
-from shmap_compiler.explain.roofline import Work, peak
+from shmap_compiler.explain.roofline import Work
 
 # Parts of the name of an operation that JAX adds, and no user wrote.
 _ADDED = re.compile(
@@ -47,7 +47,7 @@ def _sum(source: str, scope: str, works: Sequence[Work], chip: Chip | None) -> C
     )
     if chip is None:
         return cost
-    at_peak = sum(w.trips * w.flops / (peak(chip, w.element) or float("inf")) for w in works)
+    at_peak = sum(w.trips * w.flops / (chip.speed(w.element) or float("inf")) for w in works)
     in_memory = traffic / chip.hbm_bandwidth
     larger = max(at_peak, in_memory)
     bound = "compute" if at_peak >= in_memory else "memory"

@@ -198,7 +198,7 @@ def _seconds(
     if chip is None:
         return 0.0, 0.0
     in_memory = moved / (chip.hbm_bandwidth * chip.hbm_share)
-    speed = peak(chip, element)
+    speed = chip.speed(element)
     computing = count / (speed * chip.flops_share) if speed else 0.0
     if chip.clock is not None:
         cycles = instruction.attribute(r'"estimated_cycles":"(\d+)"')
@@ -283,14 +283,3 @@ def _read(fused: Computation, parameter: str) -> int:
         return sum(i.memory_bytes for i in users)
     replaced = [i.opcode == "dynamic-update-slice" and i.operands[0] == parameter for i in users]
     return 0 if all(replaced) else fused[parameter].memory_bytes
-
-
-def peak(chip: Chip, element: str) -> float | None:
-    """Operations per second on factors of an element type, as HLO calls it.
-
-    TPUs multiply f32 in bf16, unless a program asks for more precision.
-    """
-    if element == "f32" and chip.clock is not None:
-        element = "bf16"
-    key = {"s8": "int8", "u8": "int8"}.get(element, "f8" if element.startswith("f8") else element)
-    return chip.flops.get(key)

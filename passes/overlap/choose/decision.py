@@ -268,6 +268,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         heads=site.heads,
         queries=site.queries,
         masks=site.masks,
+        factors=site.factors,
     )
 
 

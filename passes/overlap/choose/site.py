@@ -47,6 +47,7 @@ class Site:
       axes: the axes of the group, first axis major.
       count: the number of devices in the group.
       element, element_bytes: the type of what is sent, such as "bf16".
+      factors: that of the factors of the products, the widest; "" without products.
       received: the bytes that a device receives; in one step, for a loop. Of two all_to_alls, the
         sum; of an all_reduce, half, which is that of a reduce_scatter.
       trips: the number of steps of a loop; else 1.
@@ -96,6 +97,7 @@ class Site:
     heads: int = 0
     queries: int = 0
     masks: int = 0
+    factors: str = ""
     found: Gather | SummedProducts | None = None
 
     @property

@@ -9,7 +9,7 @@ The passes of this room rewrite these sites, and no others; `form.write(site.op,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Protocol, TypeAlias
 
@@ -22,7 +22,7 @@ from ...ir.collective_ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ...ir.dataflow import Dataflows, dataflows
 from ...ir.find_ops import find_ops
 from ...ir.ops import Position, walk
-from ...ir.types import element_bytes, shape_of
+from ...ir.types import Value, element_bytes, element_of, shape_of
 from ..find.blocks import scattered_blocks
 from ..find.exchange_blocks import exchange_blocks_of
 from ..find.exchanges import ALL_TO_ALL, exchanges_of
@@ -287,6 +287,13 @@ def _site(
         source=source,
         segments=segments,
         stages=stages,
+        factors=_widest(operand for op, _ in products for operand in op.operands),
         found=found if isinstance(found, Gather | SummedProducts) else None,
         **sizes,
     )
+
+
+def _widest(values: Iterable[Value]) -> str:
+    """The element type of most bytes of some arrays; "" without any."""
+    elements = [element_of(value) for value in values]
+    return str(max(elements, key=element_bytes)) if elements else ""

@@ -1234,6 +1234,62 @@ def test_a_square_of_chips_scatters_by_an_all_reduce(shape, plain):
     assert found.plain == pytest.approx(plain / 1e3, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("chip", "factors", "published"),
+    [
+        (TPU_V5E, "i8", "int8"),
+        (TPU_V6E, "ui8", "int8"),
+        (TPU_V5P, "s8", "int8"),
+        (TPU_7X, "f8E4M3FN", "f8"),
+        (H100_SXM, "f8e5m2", "f8"),
+        (TPU_V5E, "f32", "bf16"),
+        (H100_SXM, "tf32", "tf32"),
+    ],
+)
+def test_the_speed_of_a_type_has_the_names_of_hlo_and_of_stablehlo(chip, factors, published):
+    assert chip.speed(factors) == chip.flops[published]
+
+
+def test_types_whose_speed_is_not_published():
+    assert [TPU_V5E.speed(each) for each in ("f8E4M3FN", "i4", "i16", "f16", "tf32")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("chip", "sizes", "plain", "expected"),
+    [
+        ("v5e", (8192, 1024, 4096), 2.635, 1.234),
+        ("v6e", (8192, 1024, 4096), 1.307, 0.609),
+        ("v5p", (8192, 1024, 4096), 0.889, 0.621),
+        ("v6e", (16384, 2048, 8192), 5.280, 2.690),
+    ],
+)
+def test_sums_of_products_of_bytes_agree_with_schedules(chip, sizes, plain, expected):
+    """Libtpu scatters integers by an all-reduce."""
+    rows, _, columns = sizes
+    work = scattered(*sizes, element="i32", element_bytes=4, factors="i8", may_round=False)
+    found = plan(dataclasses.replace(work, received=7 * rows // 8 * columns * 4), chip)
+    assert (found.name, found.is_wide) == ("partial-sums", False)
+    assert found.plain == pytest.approx(plain / 1e3, rel=0.05)
+    assert found.expected == pytest.approx(expected / 1e3, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("chip", "factors", "element", "teraflops"),
+    [
+        # Of schedules of products of 4096 rows, 4096 columns and 8192 inner numbers.
+        ("v5e", "i8", "i32", 379),
+        ("v5p", "i8", "i32", 879),
+        ("v6e", "i8", "i32", 1075),
+        ("v5e", "f8E4M3FN", "bf16", 188),
+        ("v5p", "f8E4M3FN", "bf16", 437),
+        ("v6e", "f8E4M3FN", "bf16", 762),
+    ],
+)
+def test_the_speed_of_products_of_8_bits_agrees_with_schedules(chip, factors, element, teraflops):
+    work = dataclasses.replace(PROGRAMS["c"], factors=factors, element=element)
+    assert libtpu_times.peak(work, MACHINES[chip]) == pytest.approx(teraflops * 1e12, rel=0.07)
+
+
 def test_f32_on_a_gpu_is_rounded_to_tf32_unless_a_product_asks_for_more():
     work = dataclasses.replace(PROGRAMS["a"], element="f32", element_bytes=4)
     precise = dataclasses.replace(work, is_precise=True)

@@ -46,6 +46,11 @@ def scatter(x, w):
     return jax.lax.psum_scatter(x @ w, "i", scatter_dimension=0, tiled=True)
 
 
+def scatter_of_bytes(x, w):
+    product = jax.lax.dot(x, w, preferred_element_type="int32")
+    return jax.lax.psum_scatter(product, "i", scatter_dimension=0, tiled=True)
+
+
 def scatter_of_gathered(x, w):
     return jax.lax.psum_scatter(gather(x, w), "i", scatter_dimension=0, tiled=True)
 
@@ -396,6 +401,7 @@ PROGRAMS = {
     gather: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     activated: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter: ((P(None, "i"), P("i")), P("i"), ((16384, 16384), (16384, 8192))),
+    scatter_of_bytes: ((P(None, "i"), P("i")), P("i"), ((16384, 8192), (8192, 4096))),
     gather_in_a_branch: ((P("i"), P()), P(), ((16384, 8192), (8192, 2048))),
     scatter_in_a_loop: (SUMMED, P("i"), ((16384, 16384), (16384, 8192))),
     scatter_of_gathered: ((P("i"), P()), P("i"), ((16384, 8192), (8192, 2048))),
@@ -515,15 +521,35 @@ def test_only_sums_leaves_everything_else():
 
 
 @pytest.mark.parametrize("machine", [V5E, V6E, V5P, H100])
-@pytest.mark.parametrize("dtype", ["float16", "int8", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", ["float16", "int16", "complex64", "float8_e4m3fn"])
 @pytest.mark.parametrize("may_round", [False, True])
 def test_products_of_types_whose_speed_is_unknown_are_left(dtype, machine, may_round):
     choices = chosen(two_of_gathers, machine, dtype, may_round=may_round)
     assert not any(form for _, form, _ in choices)
-    element = {"float16": "f16", "int8": "i8", "complex64": "complex<f32>"}.get(dtype)
+    element = {"float16": "f16", "int16": "i16", "complex64": "complex<f32>"}.get(dtype)
     if machine is V5E and element:
         reason = f"the speed of products of {element} is not known for a TPU v5e"
         assert {plan.reason for _, _, plan in choices} == {reason}
+
+
+@pytest.mark.parametrize(
+    ("fun", "machine", "dtype", "form"),
+    [
+        (gather, V5E, "int8", "ring"),
+        (gather, V6E, "int8", "ring"),
+        (gather, V5P, "uint8", "ring"),
+        (gather, H100, "int8", None),
+        (scatter_of_bytes, V5E, "int8", "partial-sums"),
+        (scatter_of_bytes, V5P, "int8", "partial-sums"),
+        (scatter_of_bytes, H100, "int8", None),
+    ],
+)
+def test_products_of_bytes(fun, machine, dtype, form):
+    """Their speed is that of the factors, not of the sums of i32 that are sent."""
+    ((_, found, plan),) = chosen(fun, machine, dtype)
+    assert (found and found.name) == form
+    if form is None:
+        assert "the speed of products of i8 is not known" in plan.reason
 
 
 def test_a_module_in_which_nothing_is_chosen_stays_as_it_is():
