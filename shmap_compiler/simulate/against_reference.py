@@ -89,7 +89,10 @@ def _values_of(reference: Function, args: Sequence[AnyValue]) -> Known:
 
 def _tells(array: np.ndarray) -> bool:
     """Whether the contents tell an array from others: constant ones are everywhere."""
-    return array.size > 1 and array.dtype.kind != "b" and bool(np.any(array != array.flat[0]))
+    if array.size <= 1 or array.dtype.kind == "b":
+        return False
+    first = array.flat[0]
+    return bool(np.any(array != first if first == first else array == array))
 
 
 class _Search:

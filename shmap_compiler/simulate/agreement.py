@@ -92,18 +92,25 @@ def distances(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in (ours, theirs))
     wide = np.complex128 if is_complex else np.float64
     found, expected = ours.astype(wide), theirs.astype(wide)
-    same = ours == theirs if is_whole else found == expected
-    same = same | (np.isnan(found) & np.isnan(expected))
-    with np.errstate(invalid="ignore"):
-        differences = np.where(same, 0.0, np.abs(found - expected))
-    # Where only one of the two is NaN or infinite.
-    differences = np.nan_to_num(differences, nan=np.inf)
+    apart = differences(found, expected)
     if is_whole:  # more than 53 bits may differ by less than floats do
-        differences = np.where(same, 0.0, np.maximum(differences, 1.0))
-    absolute = float(differences.max(initial=0.0))
-    magnitudes = np.abs(expected)
-    largest = float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
+        apart = np.where(ours == theirs, 0.0, np.maximum(apart, 1.0))
+    absolute, largest = float(apart.max(initial=0.0)), largest_number(expected)
     return absolute, absolute / largest if largest else (np.inf if absolute else 0.0)
+
+
+def differences(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """How far apart the elements are; infinitely if only one is NaN, or is that infinity."""
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(same, 0.0, np.abs(found - expected))
+    return np.nan_to_num(apart, nan=np.inf, posinf=np.inf)
+
+
+def largest_number(array: np.ndarray) -> float:
+    """The largest magnitude of the elements that are finite; 0 if none is."""
+    magnitudes = np.abs(array)
+    return float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
 
 
 def has_same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 from shmap_passes.ir.mesh import Mesh
 
+from shmap_compiler.simulate.agreement import differences, largest_number
 from shmap_compiler.simulate.cuts import Window
 from shmap_compiler.simulate.trace_values import distance
 
@@ -72,7 +73,8 @@ def _sums(blocks: Sequence[np.ndarray], mesh: Mesh, rest: Sequence[str]) -> dict
     """The sums of blocks along all axes but `rest`, by the first device of each."""
     sums: dict[int, np.ndarray] = {}
     for group in mesh.groups([axis for axis in mesh.names if axis not in rest]):
-        sums[min(group)] = np.sum([_wide(blocks[device]) for device in group], 0)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
+            sums[min(group)] = np.sum([_wide(blocks[device]) for device in group], 0)
     return sums
 
 
@@ -113,9 +115,9 @@ def _are_tiles(
     split = full.reshape([n for pair in zip(parts, blocks[0].shape, strict=True) for n in pair])
     order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
     tiles = _wide(split.transpose(order).reshape(prod(parts), -1))
-    limit = tolerance * float(np.abs(tiles).max())
+    limit = tolerance * largest_number(tiles)
     return all(
-        bool(np.any(np.all((np.abs(tiles - flat) <= limit) | (flat == 0), 1)))
+        bool(np.any(np.all((differences(flat, tiles) <= limit) | (flat == 0), 1)))
         for flat in (_wide(block).reshape(1, -1) for block in blocks)
     )
 

@@ -1,6 +1,7 @@
 """Of a result that XLA or the reference gives otherwise, the first line that differs is named."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -139,6 +140,25 @@ def test_parts_on_the_way_around_a_ring_are_values_of_the_reference():
     assert place.line.endswith(f":{scaled.__code__.co_firstlineno + 1}")
 
 
+def masked_softmax(x, w, fill=-jnp.inf):
+    scores = x @ w
+    scores = jnp.where(scores > -1, scores, fill)
+    weights = jnp.exp(scores)
+    return weights / weights.sum(0, keepdims=True)  # a psum over "i" is missing
+
+
+@pytest.mark.parametrize("fill", [-jnp.inf, -1e9])
+def test_a_reference_with_infinities(fill):
+    program = partial(masked_softmax, fill=fill)
+    specs = {"in_specs": (P("i"), P()), "out_specs": P("i"), "check_vma": False}
+    lowered = shard_map(program, mesh=mesh, **specs).lower(x, w)
+    validation = lowered.validate(x, w, reference=program, xla=False)
+    difference = validation.first_difference.difference
+    assert difference.place.op == "stablehlo.broadcast_in_dim"
+    assert difference.place.line.endswith(f":{masked_softmax.__code__.co_firstlineno + 4}")
+    assert "is a summand, along 'i', of what the reference computes in" in difference.note
+
+
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 def test_the_first_line_that_xla_computes_otherwise(monkeypatch, partitioner):
     right = by_numpy.COMPUTED["stablehlo.dot_general"]
@@ -182,3 +202,19 @@ def test_layouts_are_found_by_contents():
     filled = [np.where(np.arange(8)[:, None] < 2 * i + 2, full, 0) for i, j in at]
     assert layout_of(filled, full, small, 1e-6) == Layout(moved=True)
     assert layout_of([*rows[:7], rows[7] + 1], full, small, 1e-6) is None
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_layouts_of_infinities_and_nan(odd):
+    small = Mesh("mesh", (("i", 4), ("j", 2)))
+    full = rng.standard_normal((8, 6)).astype(np.float32)
+    full[::2, 1] = full[3, 4] = odd
+    rows = [full[2 * (d // 2) : 2 * (d // 2) + 2] for d in range(8)]
+    assert layout_of(rows, full, small, 1e-6) == Layout((("i",), ()))
+    assert layout_of(rows[::-1], full, small, 1e-6) == Layout(moved=True)
+    for other in {0.5, np.inf, -np.inf, np.nan} - {odd}:
+        wrong = np.where(np.arange(6) == 1, np.float32(other), rows[3])
+        assert layout_of([*rows[:3], wrong, *rows[4:]], full, small, 1e-6) is None
+    assert layout_of([*rows[:7], rows[7] + 1], full, small, 1e-6) is None
+    opposite = [np.full_like(full, (np.inf, -np.inf)[d % 2]) for d in range(8)]
+    assert layout_of(opposite, full, small, 1e-6) is None
