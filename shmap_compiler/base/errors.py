@@ -48,6 +48,10 @@ class TypeProblem(Problem):
     """A mistake in the type of an argument, rather than in its value."""
 
 
+class PlatformProblem(Problem):
+    """What JAX cannot lower for one platform, but perhaps for another."""
+
+
 class ProgramName(str):
     """The name of a program that is not a function, such as the file of a module."""
 

@@ -14,7 +14,7 @@ from shmap_passes import ChooseOverlap, GroupNaming, Pass, PassFailure, Pipeline
 from shmap_passes.cost.machine import Machine
 from shmap_passes.ir.memoize import memoizing
 
-from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.errors import Problem, ShmapError, TargetError
 from shmap_compiler.base.frames import with_room
 from shmap_compiler.base.jax_compat import (
     NESTS_IN_MESH_ORDER,
@@ -76,6 +76,16 @@ _UNREDUCED_NEEDS_SHARDY = Problem(
     "the partitioner Shardy: JAX lowers unreduced results for Shardy only",
     'write partitioner="shardy"; inside jit, leave jax_use_shardy_partitioner on',
 )
+
+
+_RAISED_BY_PASS = "a pass raised this"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether JAX refuses to lower a program, rather than this package or a pass."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    is_ours = isinstance(error, (ShmapError, PassFailure, PipelineError))
+    return not is_ours and not any(note.startswith(_RAISED_BY_PASS) for note in notes)
 
 
 def _nested_early(graph: Graph) -> Problem:
@@ -175,7 +185,7 @@ def _run_passes(
         raise
     except Exception as error:
         command = shmap_passes.write_reproducer(emit_again(), passes)
-        error.add_note(f"a pass raised this; to reproduce: {command}")
+        error.add_note(f"{_RAISED_BY_PASS}; to reproduce: {command}")
         raise
 
 

@@ -28,7 +28,7 @@ from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.lowering.lower_graph import LoweringOptions, lowering_with
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.records.signature import Signature
-from shmap_compiler.stages.lower_call import calls_back
+from shmap_compiler.stages.lower_call import calls_back, refusals_named
 from shmap_compiler.stages.portable import Portable
 
 
@@ -50,7 +50,7 @@ def lower_function(
 
     Raises:
       TargetError: Its arrays are on no mesh, and on several devices, or on meshes of different
-        devices; or it calls back into Python.
+        devices; or it calls back into Python, or cannot be lowered for the platform.
     """
     with_paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args))
     paths = ["args" + jax.tree_util.keystr(path) for path, _ in with_paths]
@@ -73,7 +73,10 @@ def lower_function(
         raise TargetError(_who(fun), [calls_back(line) for line in lines])
     mesh = _mesh(fun, types, traced.jaxpr)
     options = LoweringOptions(machine=machine, compiler_options=True)
-    with lowering_with(options) if machine else contextlib.nullcontext():
+    with (
+        lowering_with(options) if machine else contextlib.nullcontext(),
+        refusals_named(_who(fun), platform),
+    ):
         lowered = traced.lower(lowering_platforms=(platform,))
     out_types = tuple(
         jax.ShapeDtypeStruct(out.shape, out.dtype, weak_type=out.weak_type)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import jax
+from jax.sharding import AbstractMesh, Mesh
 from shmap_passes import GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
 from shmap_passes.overlap.choose.chosen_forms import recording
 
 from shmap_compiler.base.descriptions import describe, show_value
-from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.errors import PlatformProblem, Problem, TargetError
 from shmap_compiler.base.jax_compat import in_scope_if_abstract
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
-from shmap_compiler.base.untyped import Wrapped
+from shmap_compiler.base.untyped import PyTree, Wrapped
 from shmap_compiler.base.values import having
 from shmap_compiler.graph.primitive import bind
-from shmap_compiler.lowering.lower_graph import LoweringOptions, lowering_with
+from shmap_compiler.lowering.lower_graph import LoweringOptions, is_refusal, lowering_with
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.portable_program import PortableProgram
@@ -45,6 +47,9 @@ def lower_for(
       platform: what to lower for; None for what the devices of the mesh are.
       keep_unused: whether the module takes also those inputs that it does not use.
       machine: see `LoweringOptions`.
+
+    Raises:
+      TargetError: JAX cannot lower the program for this platform; with a `PlatformProblem`.
     """
     graph, signature = call.graph, call.signature
     if keep_unused:
@@ -66,7 +71,9 @@ def lower_for(
         having(signature.in_types),
         in_scope_if_abstract(graph.mesh),
     ):
-        jax_lowered = jitted.trace(*signature.in_types).lower(lowering_platforms=platforms)
+        traced = jitted.trace(*signature.in_types)
+        with refusals_named(signature.who, platform or platform_here(graph.mesh)):
+            jax_lowered = traced.lower(lowering_platforms=platforms)
     module = jax_lowered.compiler_ir("stablehlo")
     if snapshots.is_empty and module is not None:  # JAX drops what has no results or effects
         snapshots.emitted(module, ())
@@ -89,7 +96,7 @@ def lower_portable(
       is_kept: see `portable`.
 
     Raises:
-      TargetError: The program calls back into Python.
+      TargetError: The program calls back into Python, or cannot be lowered for the platform.
     """
     signature = call.signature
     if signature.callbacks:
@@ -97,6 +104,51 @@ def lower_portable(
     jax_lowered, snapshots = lower_for(call, partitioner, groups, platform, True, machine)
     module = jax_lowered.compiler_ir("stablehlo")
     return portable(signature, module, partitioner, platform, is_kept=is_kept), snapshots
+
+
+def platform_here(mesh: Mesh | AbstractMesh) -> str:
+    """The platform that a program is lowered for if no other one is given."""
+    if isinstance(mesh, AbstractMesh):
+        return "cpu"
+    platform: str = mesh.devices.flat[0].platform
+    return {"gpu": "cuda"}.get(platform, platform)
+
+
+@contextlib.contextmanager
+def refusals_named(who: str, platform: str) -> Iterator[None]:
+    """Raises a TargetError with a `PlatformProblem` for what JAX cannot lower inside."""
+    try:
+        yield
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        raise _refusal(error, who, platform) from error
+
+
+def lower_jitted(jitted: Wrapped, args: Sequence[PyTree], who: str) -> jax.stages.Lowered:
+    """`jitted.lower(*args)`, for the devices of the arguments.
+
+    Raises:
+      TargetError: JAX can trace the function, but not lower it.
+    """
+    try:
+        return jitted.lower(*args)
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        jitted.eval_shape(*args)  # raises what the user's function raises
+        raise _refusal(error, who, jax.default_backend()) from error
+
+
+def _refusal(error: Exception, who: str, platform: str) -> TargetError:
+    problem = PlatformProblem(
+        f"lowering for {platform!r}",
+        f"{type(error).__name__}: {error}",
+        "a program that JAX can lower for this platform",
+        "compile for a target that has its operations, such as 'tpu:v5e:2x4', which need not be "
+        "attached, or use others; Pallas kernels run anywhere with interpret=True",
+    )
+    return TargetError(who, [problem])
 
 
 def calls_back(line: str) -> Problem:

@@ -14,7 +14,7 @@ from shmap_passes import GroupNaming, Partitioner
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.base.descriptions import describe
-from shmap_compiler.base.errors import Problem, SimulationError, TargetError
+from shmap_compiler.base.errors import PlatformProblem, Problem, SimulationError, TargetError
 from shmap_compiler.base.jax_compat import compiling_for
 from shmap_compiler.base.meshes import no_devices
 from shmap_compiler.base.untyped import (
@@ -25,6 +25,7 @@ from shmap_compiler.base.untyped import (
     Setting,
     TreeDef,
     Unchecked,
+    Wrapped,
 )
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.lowering.added_passes import AddedPass, added_passes, using
@@ -58,6 +59,7 @@ from shmap_compiler.stages.lower_call import (
     lower_for,
     lower_portable,
     no_such_choice,
+    platform_here,
 )
 from shmap_compiler.stages.option_errors import read_options, refused_options
 from shmap_compiler.stages.overlap_report import OverlapReport, report_of
@@ -74,15 +76,29 @@ def lower(
 ) -> Lowered:
     """Lowers a traced call by itself, for the devices of its mesh.
 
+    What JAX cannot lower for these is an error where the module is used; it may be compiled for
+    others.
+
     Raises:
       TargetError: `partitioner` is not one of PARTITIONERS, or `groups` not one of GROUPS.
     """
     check_choice(call, "partitioner", partitioner, PARTITIONERS)
     check_choice(call, "groups", groups, GROUPS)
+    here = None
+    try:
+        with using_setting(setting):
+            here = _lower_here(call, partitioner, groups)
+    except TargetError as error:
+        if not all(isinstance(problem, PlatformProblem) for problem in error.problems):
+            raise
+    return Lowered(call, partitioner, groups, added_passes(), setting, here)
+
+
+def _lower_here(
+    call: TracedCall, partitioner: Partitioner, groups: GroupNaming
+) -> tuple[Wrapped, Snapshots]:
     platform = "cpu" if isinstance(call.graph.mesh, AbstractMesh) else None
-    with using_setting(setting):
-        jax_lowered, snapshots = lower_for(call, partitioner, groups, platform)
-    return Lowered(call, partitioner, groups, jax_lowered, snapshots, added_passes(), setting)
+    return lower_for(call, partitioner, groups, platform)
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,10 +111,10 @@ class Lowered:
       call: The traced call that was lowered.
       partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (manual computation).
       groups: Whether collectives name their groups by mesh "axes" or list device "ids".
-      jax_lowered: The same program as a `jax.stages.Lowered`.
-      snapshots: The module after emission and after each pass.
       added: The user's passes in its pipeline.
       overlap: Whether communication is overlapped with matrix products.
+      here: `jax_lowered` and `snapshots`; None if JAX cannot lower the program for the devices of
+        its mesh.
 
     Examples:
       >>> f = shard_map(jnp.sin, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
@@ -110,10 +126,30 @@ class Lowered:
     call: TracedCall
     partitioner: Partitioner
     groups: GroupNaming
-    jax_lowered: jax.stages.Lowered
-    snapshots: Snapshots
     added: tuple[AddedPass, ...]
     overlap: OverlapSetting
+    here: tuple[jax.stages.Lowered, Snapshots] | None
+
+    @property
+    def jax_lowered(self) -> jax.stages.Lowered:
+        """The same program as a `jax.stages.Lowered`.
+
+        Raises:
+          TargetError: JAX cannot lower it for the devices of its mesh.
+        """
+        return self._needed_here[0]
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The module after emission and after each pass. Raises as `jax_lowered` does."""
+        return self._needed_here[1]
+
+    @cached_property
+    def _needed_here(self) -> tuple[jax.stages.Lowered, Snapshots]:
+        if self.here is not None:
+            return self.here
+        with using(self.added), using_setting(self.overlap):  # raises the error again
+            return _lower_here(self.call, self.partitioner, self.groups)
 
     @property
     def passes(self) -> tuple[tuple[str, str], ...]:
@@ -298,7 +334,9 @@ class Lowered:
         """
         signature = self.call.signature
         if target is None:
-            machine = machine_of_mesh(signature.mesh, self._platform, compiler_options=True)
+            machine = machine_of_mesh(
+                signature.mesh, platform_here(signature.mesh), compiler_options=True
+            )
             return report_of(self.snapshots, self.overlap, machine, is_judged=False)
         if not isinstance(target, Target):
             target = Target.parse(target, signature.who)
@@ -309,16 +347,9 @@ class Lowered:
         snapshots, machine = self._snapshots_for(target.platform), machine_for(signature, target)
         return report_of(snapshots, self.overlap, machine, is_judged=machine is not None)
 
-    @property
-    def _platform(self) -> str:
-        """What the program was lowered for."""
-        mesh = self.call.signature.mesh
-        here = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else "cpu"
-        return {"gpu": "cuda"}.get(here, here)
-
     def _snapshots_for(self, platform: str) -> Snapshots:
         """Snapshots of the program for a platform, on which a body may do other things."""
-        if platform == self._platform:
+        if platform == platform_here(self.call.signature.mesh):
             return self.snapshots
         with using(self.added), using_setting(OverlapSetting("off")):
             _, snapshots = lower_for(self.call, self.partitioner, self.groups, platform)

@@ -11,6 +11,7 @@ from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import TargetError, UnjitError
 from shmap_compiler.base.specs import varying_axes
 from shmap_compiler.base.untyped import Function, PyTree
+from shmap_compiler.stages.lower_call import lower_jitted
 from shmap_compiler.targets import Target
 from shmap_compiler.unjit import boundary, refusals
 from shmap_compiler.unjit.body import NotConvertible, body_form
@@ -72,7 +73,7 @@ def unjit(
         raise TargetError(who, missing)
     refusals.refuse_symbolic_shapes(who, args)
     report("compiling")
-    lowered = fun.lower(*args)
+    lowered = lower_jitted(fun, args, who)
     refusals.refuse_unless_jitted(who, jitted, lowered)
     refusals.refuse_static_arguments(who, args, lowered)
     try:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -1533,6 +1534,41 @@ def test_executable_under_transformation(refused):
     executable = compiled(identity, X)
     with refused(TargetTypeError, identity, problem):
         jax.jit(lambda x: executable(x))(X)
+
+
+def doubled_by_a_kernel(x):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "use"),
+    [
+        (MESH, lambda f: f.compile()),
+        (MESH, lambda f: f.compile("cpu:8")),
+        (MESH, lambda f: f.as_text("body")),
+        (MESH, lambda f: f.simulate(X)),
+        (MESH, lambda f: f.overlap_report()),
+        (ABSTRACT, lambda f: f.compile("cpu:8")),
+        (ABSTRACT, lambda f: f.as_text()),
+    ],
+    ids=["compile", "target", "body", "simulate", "report", "abstract-target", "abstract-text"],
+)
+def test_lowering_refused(refused, mesh, use):
+    problem = (
+        "lowering for 'cpu'",
+        "ValueError: Only interpret mode is supported on CPU backend.",
+        "a program that JAX can lower for this platform",
+        "compile for a target that has its operations, such as 'tpu:v5e:2x4', which need not be "
+        "attached, or use others; Pallas kernels run anywhere with interpret=True",
+    )
+    lowered = mapped(doubled_by_a_kernel, mesh=mesh).lower(X)
+    assert "pallas_call" in lowered.as_text("graph")
+    assert lowered.portable("tpu").platform == "tpu"
+    with refused(TargetError, doubled_by_a_kernel, problem):
+        use(lowered)
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,12 @@ def test_a_rejecting_pass_inside_jit_leaves_a_reproducer(mapped):
     Path(command[1]).unlink()
 
 
-def test_a_pass_with_a_mistake_leaves_the_module_as_it_was_before(mapped):
+@pytest.mark.parametrize(
+    "use", [lambda f: jax.jit(f)(x), lambda f: f.lower(x)], ids=["jit", "lower"]
+)
+def test_a_pass_with_a_mistake_leaves_the_module_as_it_was_before(use):
     with passes(sine_passes.FailOnSines()), pytest.raises(KeyError, match="sine") as caught:
-        jax.jit(lambda x: mapped(x) * 4)(x)
+        use(sine_program())
     command = command_in("\n".join(caught.value.__notes__))
     text = Path(command[1]).read_text()
     assert "stablehlo.sine" in text

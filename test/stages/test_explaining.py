@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compilers import needs_tpu_compiler
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -188,6 +190,32 @@ def test_arrays_on_several_meshes():
     y = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=NamedSharding(other, P("all")))
     with pytest.raises(TargetError, match="one mesh for all arguments"):
         explain(lambda x, y: x.sum() + y.sum(), BATCH[0], y, target="cpu:8")
+
+
+def doubled_by_a_kernel(x):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+def test_a_kernel_of_another_platform():
+    whole = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=NamedSharding(MESH, P()))
+    expected = (
+        r"jit of `doubled_by_a_kernel` .*\n  lowering for 'cpu'\n    found:  ValueError: Only"
+    )
+    with pytest.raises(TargetError, match=expected):
+        explain(jax.jit(doubled_by_a_kernel), whole, target="cpu:8")
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("mesh", [MESH, MESH.abstract_mesh], ids=["devices", "abstract"])
+def test_a_kernel_is_lowered_for_the_target_only(mesh):
+    f = shard_map(doubled_by_a_kernel, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    lowered = f.lower(jax.ShapeDtypeStruct((64, 128), jnp.float32))
+    compiled = lowered.compile("tpu:v5e:2x4")
+    assert "tpu_custom_call" in compiled.as_text()
+    assert not compiled.explain().collectives
 
 
 def test_a_target_of_another_size():

@@ -91,8 +91,10 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Py
     """Runs a function that is not shard_mapped: jitted, on the devices of its arguments."""
     import jax
 
+    from shmap_compiler import Pmapped
     from shmap_compiler.base.descriptions import describe
     from shmap_compiler.base.text_tables import show_seconds
+    from shmap_compiler.stages.lower_call import lower_jitted
 
     from .hlo_collectives import collectives
     from .program_files import guarded
@@ -100,8 +102,9 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Py
     fun = work.function.mapped
     jitted: Any = fun if hasattr(fun, "lower") else jax.jit(fun)
     what = f"tracing {describe(fun)}"
+    who = f"{'pmap' if isinstance(fun, Pmapped) else 'jit'} of {describe(fun)}"
     lowered, lowering_s = _timed(
-        lambda: guarded(lambda: jitted.lower(*args), what, work.function.file)
+        lambda: guarded(lambda: lower_jitted(jitted, args, who), what, work.function.file)
     )
     compiled, compiling_s = _timed(lowered.compile)
     results, running_s = _run(jitted, args, donates=bool(compiled.donate_argnums))

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -62,6 +63,18 @@ def raises_when_traced(x):
 
 
 raises_when_traced_args = unequal_to_reference_args
+
+
+@partial(on_mesh, in_specs=P("i"), out_specs=P("i"))
+def kernel(x):
+    def double_block(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    return pl.pallas_call(double_block, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+jitted_kernel = jax.jit(kernel)
+kernel_args = jitted_kernel_args = (jnp.zeros((32, 128)),)
 
 raising_reference = double
 raising_reference_args = unequal_to_reference_args
