@@ -2,7 +2,7 @@
 
 The function may contain shard_maps and xmaps; XLA partitions the rest. How arguments are split is
 read from them: they are arrays, or `jax.ShapeDtypeStruct`s with shardings. Those without get the
-`in_shardings` of the jitted function.
+`in_shardings` of the jitted function, or the `in_specs` of the shard_mapped one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import core as jex_core
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from shmap_passes.cost.machine import Machine
 
 from shmap_compiler.artifacts import argument_problems, result_problems
 from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import Problem, TargetError
-from shmap_compiler.base.jax_compat import memory_kinds, shardy_is_on
+from shmap_compiler.base.jax_compat import axis_types, memory_kinds, shardy_is_on
+from shmap_compiler.base.specs import show_mesh
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr, Leaf, PyTree
 from shmap_compiler.graph.callbacks import callback_lines
+from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import equations
 from shmap_compiler.lowering.lower_graph import LoweringOptions, lowering_with
 from shmap_compiler.lowering.portable_module import portable
@@ -66,7 +68,7 @@ def lower_function(
     of_arrays.__name__ = of_arrays.__qualname__ = function_name(fun)
     types = [_type(leaves[i]) for i in arrays]
     traced: Any = jax.jit(of_arrays, keep_unused=True).trace(*types)
-    if placed := _in_shardings(types, traced.jaxpr):
+    if placed := _in_shardings(types, traced.jaxpr) | _by_in_specs(types, traced.jaxpr):
         types = [placed.get(k, t) for k, t in enumerate(types)]
         traced = jax.jit(of_arrays, keep_unused=True).trace(*types)
     if lines := callback_lines(traced.jaxpr.jaxpr):
@@ -75,6 +77,7 @@ def lower_function(
     options = LoweringOptions(machine=machine, compiler_options=True)
     with (
         lowering_with(options) if machine else contextlib.nullcontext(),
+        _unplaced_named(fun, types, mesh),
         refusals_named(_who(fun), platform),
     ):
         lowered = traced.lower(lowering_platforms=(platform,))
@@ -150,6 +153,47 @@ def _in_shardings(types: Sequence[Aval], jaxpr: Jaxpr) -> dict[int, jax.ShapeDty
                 continue
             found[k] = jax.ShapeDtypeStruct(types[k].shape, types[k].dtype, sharding=sharding)
     return found
+
+
+def _by_in_specs(types: Sequence[Aval], jaxpr: Jaxpr) -> dict[int, jax.ShapeDtypeStruct]:
+    """The types of arguments without shardings of a shard_mapped function, split by its in_specs.
+
+    Returns:
+      Types by the position of the argument; none if the program is not one shard_map.
+    """
+    if [eqn.primitive for eqn in jaxpr.jaxpr.eqns] != [shmap_p]:
+        return {}
+    (eqn,) = jaxpr.jaxpr.eqns
+    graph = eqn.params["graph"]
+    specs = {id(var): spec for var, spec in zip(eqn.invars, graph.in_specs, strict=True)}
+    return {
+        k: jax.ShapeDtypeStruct(
+            type_.shape, type_.dtype, sharding=NamedSharding(graph.mesh, specs[id(var)])
+        )
+        for k, (var, type_) in enumerate(zip(jaxpr.jaxpr.invars, types, strict=True))
+        if type_.sharding is None and id(var) in specs
+    }
+
+
+@contextlib.contextmanager
+def _unplaced_named(
+    fun: Function, types: Sequence[Aval], mesh: Mesh | AbstractMesh
+) -> Iterator[None]:
+    """Raises a TargetError if lowering inside fails as no array says on how many devices it is."""
+    try:
+        yield
+    except TargetError as error:
+        is_placed = any(type_.sharding is not None for type_ in types)
+        is_typed = AxisType.Explicit in axis_types(mesh).values()
+        if is_placed or not is_typed or not isinstance(mesh, AbstractMesh):
+            raise
+        problem = Problem(
+            "the shardings of its arguments",
+            "none",
+            f"shardings on {show_mesh(mesh)}, which has axes of type Explicit and no devices",
+            "pass jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec)) for each",
+        )
+        raise TargetError(_who(fun), [problem]) from error
 
 
 def _spec(type_: jax.ShapeDtypeStruct) -> PartitionSpec:

@@ -34,7 +34,8 @@ def explain(program: Wrapped, *args: PyTree, target: str | Target | None = None)
         with `args`; or a lowered or compiled program, of this package or of JAX; or a module of
         `import_module`.
       *args: Arguments of the function: arrays or `jax.ShapeDtypeStruct`s, with their shardings
-        unless those are `in_shardings` of the jitted function. None for other programs.
+        unless those are `in_shardings` of the jitted function or `in_specs` of the shard_mapped
+        one. None for other programs.
       target: What to compile for, as for `Lowered.compile`. Defaults to the devices of the arrays,
         for which there are no times unless their figures are published.
 

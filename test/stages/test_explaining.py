@@ -11,7 +11,7 @@ import pytest
 from compilers import needs_tpu_compiler
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import TargetError, TargetTypeError, explain, load, shard_map
@@ -216,6 +216,38 @@ def test_a_kernel_is_lowered_for_the_target_only(mesh):
     compiled = lowered.compile("tpu:v5e:2x4")
     assert "tpu_custom_call" in compiled.as_text()
     assert not compiled.explain().collectives
+
+
+EXPLICIT = AbstractMesh((4, 2), ("data", "model"))  # as axes are by default
+TYPES = jax.ShapeDtypeStruct((32, 16), jnp.float32), jax.ShapeDtypeStruct((16, 8), jnp.float32)
+
+
+def product(mesh):
+    specs = {"in_specs": (P("data", "model"), P("model")), "out_specs": P("data")}
+    return shard_map(lambda x, w: lax.psum(x @ w, "model"), mesh=mesh, **specs)
+
+
+@pytest.mark.parametrize("mesh", [EXPLICIT, MESH, MESH.abstract_mesh])
+def test_types_are_split_by_the_specs_of_a_shard_mapped_function(mesh):
+    f = product(mesh)
+    assert lower_function(f, TYPES, "cpu").signature.in_specs == f.in_specs
+    found, expected = explain(f, *TYPES, target="cpu:8"), f.lower(*TYPES).compile("cpu:8").explain()
+    assert [c.axes for c in found.collectives] == [("model",)]
+    assert found.memory.arguments == expected.memory.arguments == 4 * (8 * 8 + 8 * 8)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 splits them itself")
+def test_types_need_shardings_on_a_mesh_without_devices():
+    f = product(EXPLICIT)
+    expected = r"its arguments\n    found:  none\n    needed: shardings on mesh\(data=4, model=2\)"
+    for fun in (jax.jit(f), lambda x, w: 2 * f(x, w)):
+        with pytest.raises(TargetError, match=expected):
+            explain(fun, *TYPES, target="cpu:8")
+    placed = [
+        jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=NamedSharding(EXPLICIT, spec))
+        for t, spec in zip(TYPES, f.in_specs, strict=True)
+    ]
+    assert explain(jax.jit(f), *placed, target="cpu:8").totals.sent_bytes
 
 
 def test_a_target_of_another_size():
