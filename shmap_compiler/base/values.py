@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shmap_compiler.base.jax_compat import is_high_type
-from shmap_compiler.base.untyped import Aval, Leaf
+from shmap_compiler.base.untyped import AnyValue, Aval, Leaf
 
 
 def type_of(leaf: Leaf) -> Aval:
@@ -32,6 +33,13 @@ def copied(leaf: Leaf) -> Leaf:
 def has_tangent(type_: Aval) -> bool:
     """Whether values of a type have tangents of the same type: not if they are integers."""
     return jnp.issubdtype(type_.dtype, jnp.inexact)
+
+
+def as_weak(x: AnyValue, weak: bool) -> AnyValue:
+    """An array of the same element type, weakly typed or not."""
+    if jax.typeof(x).weak_type == weak:
+        return x
+    return lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=weak, sharding=None)
 
 
 def are_wide(types: Iterable[Aval]) -> bool:

@@ -33,7 +33,8 @@ def all_to_all(
 
 def _type(x, *, axes, split, concat, groups, size):
     parts = with_dimension(x, split, x.shape[split] // size)
-    return with_dimension(parts, concat, parts.shape[concat] * size)
+    result = with_dimension(parts, concat, parts.shape[concat] * size)
+    return result.update(weak_type=False)  # as in JAX
 
 
 def _lowering(ctx, x, *, axes, split, concat, groups, size):

@@ -16,6 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from shmap_compiler.base.untyped import Function
+from shmap_compiler.base.values import as_weak
 
 
 def define_derivative(
@@ -38,6 +39,7 @@ def define_derivative(
             return result, ad.Zero(jax.typeof(result).to_tangent_aval())
         dimensions = tuple(a for a in axes if isinstance(a, int))
         chosen = (x == jnp.expand_dims(result, dimensions)).astype(tangent.dtype)
+        chosen = as_weak(chosen, jax.typeof(tangent).weak_type)
         count = jnp.expand_dims(psum(chosen, axes=axes, **params), dimensions)
         return result, psum(tangent * (chosen / count), axes=axes, **params)
 

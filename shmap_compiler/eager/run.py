@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
-from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import Mesh, PartitionSpec
 
@@ -22,6 +21,7 @@ from shmap_compiler.base.jax_compat import (
 )
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.untyped import AnyValue
+from shmap_compiler.base.values import as_weak
 from shmap_compiler.collectives import collective_errors, kept_types, vmapped_axes
 from shmap_compiler.eager.callbacks import Once
 from shmap_compiler.eager.layout import Layout
@@ -94,12 +94,7 @@ def array_of(value: Blocks, layout: Layout, spec: PartitionSpec) -> AnyValue:
     if value.aval.dtype == jax.dtypes.float0:
         shape = specs.global_shape(value.aval.shape, spec, layout.mesh)
         return np.zeros(shape, jax.dtypes.float0)
-    array = layout.leave(value.rows, spec)
-    if not value.aval.weak_type:
-        return array
-    return lax.convert_element_type_p.bind(
-        array, new_dtype=array.dtype, weak_type=True, sharding=None
-    )
+    return as_weak(layout.leave(value.rows, spec), value.aval.weak_type)
 
 
 LARGE = 1 << 24

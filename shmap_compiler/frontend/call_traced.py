@@ -150,6 +150,7 @@ def _trace(
         check_vma=mapped.check_vma,
         hang_check=mapped.hang_check,
         user_fun=inputs.scanned(mapped.fun) if is_users else None,
+        keeps_types=is_users and mapped.check_vma,
         has_reductions=specs.has_reductions((mapped.out_specs, [i.spec for i in inputs.dynamic])),
     )
     first = len(traced.constants)

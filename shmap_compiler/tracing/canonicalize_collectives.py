@@ -33,7 +33,8 @@ from shmap_compiler.base.jax_compat import (
     trace_with_axes,
 )
 from shmap_compiler.base.source_lines import source_line
-from shmap_compiler.base.untyped import AnyValue, Aval, Effect, Eqn, Function, Jaxpr, Parameter
+from shmap_compiler.base.untyped import Aval, Effect, Eqn, Function, Jaxpr, Parameter
+from shmap_compiler.base.values import as_weak
 from shmap_compiler.collectives.collective_errors import forbidden, let_through
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.collectives.to_reduced import to_reduced, to_reduced_p
@@ -172,16 +173,10 @@ def _template(
 
     def typed(*args):
         results, structure = jax.tree.flatten(fun(*args))
-        return structure.unflatten(map(_as_weak, results, weak))
+        # Ours are as weakly typed as operands, JAX's not always (`collectives/kept_types.py`).
+        return structure.unflatten(map(as_weak, results, weak))
 
     return jax.make_jaxpr(typed)(*avals)
-
-
-def _as_weak(x: AnyValue, weak: bool) -> AnyValue:
-    """Ours are as weakly typed as operands, JAX's not always (`collectives/kept_types.py`)."""
-    if weak == jax.typeof(x).weak_type:
-        return x
-    return lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=weak, sharding=None)
 
 
 def expansion(name: str, params: dict[str, Parameter], mesh: AnyMesh) -> Function:

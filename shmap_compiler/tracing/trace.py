@@ -103,6 +103,7 @@ def trace(
     finish: Callable[[Jaxpr], Jaxpr] | None = None,
     has_reductions: bool = False,
     equal_inputs: Sequence[bool] = (),
+    keeps_types: bool = False,
 ) -> Traced:
     """Graph of `fun`, a function from flat blocks to flat blocks.
 
@@ -117,6 +118,7 @@ def trace(
       finish: rewrites the traced jaxpr.
       has_reductions: whether specs have unreduced or reduced axes. What a program may do with such
         values is up to JAX's types.
+      keeps_types: see `collectives.kept_types`.
     """
     manual = tuple(a for a in mesh.axis_names if a in manual_axes)
     if outer_manual_axes is None:
@@ -127,8 +129,7 @@ def trace(
 
     def traced(*blocks):
         try:
-            keeps = user_fun is not None and check_vma
-            with vmapped_axes.body(who), kept_types.kept(keeps):
+            with vmapped_axes.body(who), kept_types.kept(keeps_types):
                 return fun(*blocks)
         except ShmapError:
             raise
@@ -246,6 +247,7 @@ def retrace(
         hang_check=graph.hang_check,
         finish=finish,
         equal_inputs=equal_inputs,
+        keeps_types=graph.check_vma,
     )
     if traced.written:
         raise BodyError(f"`{graph.name}`", [_RULE_WRITES])

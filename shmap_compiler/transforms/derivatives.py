@@ -27,7 +27,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.jax_compat.name_stacks import in_scopes_of_its_own, without_transpose
 from shmap_compiler.base.meshes import Axes
 from shmap_compiler.base.untyped import AnyValue, Aval, Jaxpr
-from shmap_compiler.base.values import has_tangent
+from shmap_compiler.base.values import as_weak, has_tangent
 from shmap_compiler.checks.derived_programs import check_derived
 from shmap_compiler.checks.hangs import check_hangs
 from shmap_compiler.collectives import psum
@@ -181,9 +181,17 @@ def _transpose(cotangents, *args, graph: Graph, witness):
             for ct, axes, s in zip(cts, out_axes, graph.out_specs, strict=True)
         ]
         results = transpose(program, linear, known_blocks, shares, branches)
-        return [
+        sums = [
             _sum(x, axes - _whole_or_split(s, graph), graph)
             for x, axes, s in zip(results, in_axes, linear_specs, strict=True)
+        ]
+        if graph.check_vma:
+            return sums
+        # JAX sums them along all axes that specs leave out, and such sums are not weakly typed.
+        manual = frozenset(graph.manual_axes)
+        return [
+            as_weak(x, False) if manual - specs.own_cotangent_axes(s) else x
+            for x, s in zip(sums, linear_specs, strict=True)
         ]
 
     traced = retrace(

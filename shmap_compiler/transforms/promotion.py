@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import PartitionSpec
 
@@ -243,8 +243,8 @@ def _psum_invariant(x: Atom, axes: tuple[str, ...], out: Atom, near: Eqn) -> Eqn
 
 
 def scaled(x: Atom, factor: float, out: Atom, near: Eqn) -> Eqn:
-    """The equation that multiplies a value by a number."""
-    template = open_jaxpr(jax.make_jaxpr(lambda v: v * jnp.asarray(factor, v.dtype))(x.aval))
+    """The equation that multiplies a value by a number, and leaves its type as weak as it is."""
+    template = open_jaxpr(jax.make_jaxpr(lambda v: v * lax.full_like(v, factor, shape=()))(x.aval))
     _, literal = template.eqns[-1].invars
     return template.eqns[-1].replace(
         invars=[x, literal], outvars=[out], source_info=near.source_info, ctx=near.ctx
