@@ -104,13 +104,15 @@ LARGE = 1 << 24
 def layout_for(region: ManualRegion, arrays: Sequence[AnyValue]) -> Layout:
     """The layout of values in this region: vmapped if all devices are CPU devices of one host.
 
-    Large arguments stay on their devices. Over Explicit axes that stay automatic, types say how
-    values are placed on devices, which is not true of stacked values.
+    Large arguments stay on their devices, and so do all if the user forbids moving them. Over
+    Explicit axes that stay automatic, types say how values are placed on devices, which is not true
+    of stacked values.
     """
     mesh = region.mesh
     assert isinstance(mesh, Mesh)
     one_host = jax.process_count() == 1 and all(d.platform == "cpu" for d in mesh.devices.flat)
     untyped = set(explicit_axes(mesh)) <= set(region.manual_axes)
     is_small = sum(x.nbytes for x in arrays if hasattr(x, "nbytes")) < LARGE
-    layout = Vmapped if one_host and untyped and is_small else PerDevice
+    may_move = setting("jax_transfer_guard_device_to_device") != "disallow_explicit"
+    layout = Vmapped if one_host and untyped and is_small and may_move else PerDevice
     return layout(mesh, region.manual_axes)

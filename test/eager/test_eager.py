@@ -1036,6 +1036,16 @@ def test_large_arguments_stay_on_their_devices(monkeypatch):
     assert forms == [PerDevice, PerDevice, Vmapped]
 
 
+@pytest.mark.parametrize("guard", [jax.transfer_guard, jax.transfer_guard_device_to_device])
+def test_arguments_stay_on_their_devices_where_moves_are_forbidden(guard):
+    function = mapped(lambda x: lax.psum(jnp.sin(x), "i"), BLOCKS, P(None, "j"))
+    x = jax.device_put(X, NamedSharding(MESH, BLOCKS))
+    expected = function(x)
+    with guard("disallow_explicit"):
+        result = jax.block_until_ready(function(x))
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
 def test_host_platform_meshes_use_the_stacked_form():
     forms = []
     mapped(lambda x: forms.append(type(x.layout)) or x)(X)
