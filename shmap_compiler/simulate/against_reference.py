@@ -21,7 +21,6 @@ from shmap_compiler.simulate.agreement import default_tolerance
 from shmap_compiler.simulate.data_flow import DataFlow, Node
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.layouts import Layout, layout_of
-from shmap_compiler.simulate.places import SourcePlace
 from shmap_compiler.simulate.simulate_module import checked_inputs, playable, run
 
 
@@ -59,13 +58,14 @@ def first_difference(
     return search.first_difference(flow.behind(last), last)
 
 
-Known = list[tuple[np.ndarray, SourcePlace]]
-"""The values of a reference, and the operations that make them."""
+Known = list[tuple[np.ndarray, str]]
+"""The values of a reference, each with what it is in words."""
 
 
 def _values_of(reference: Function, args: Sequence[AnyValue]) -> Known:
     """The arguments, and what is computed from them, in program order."""
-    leaves, tree = jax.tree.flatten(tuple(args))
+    with_paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args))
+    leaves = [leaf for _, leaf in with_paths]
     traced = [k for k, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
 
     def of_arrays(*arrays: AnyValue) -> AnyValue:
@@ -80,10 +80,15 @@ def _values_of(reference: Function, args: Sequence[AnyValue]) -> Known:
     inputs = checked_inputs(program, arrays, "the reference")
     flow = DataFlow()
     run(program, inputs, "the reference", flow.see)
-    argument = SourcePlace("an argument", "")
-    found = [(array, argument) for array in inputs if isinstance(array, np.ndarray)]
+    paths = [f"args{jax.tree_util.keystr(with_paths[k][0])}" for k in traced]
+    found = [
+        (array, f"the reference's argument {path}")
+        for path, array in zip(paths, inputs, strict=True)
+        if isinstance(array, np.ndarray)
+    ]
     for node in flow.nodes:
-        found += [(block, node.place) for (block,) in node.blocks(1) if _tells(block)]
+        what = f"what the reference computes in {node.place}"
+        found += [(block, what) for (block,) in node.blocks(1) if _tells(block)]
     return found
 
 
@@ -98,7 +103,7 @@ def _tells(array: np.ndarray) -> bool:
 class _Search:
     def __init__(self, known: Known, mesh: Mesh):
         self.known, self.mesh = known, mesh
-        self._found: dict[Node, tuple[Layout, SourcePlace] | None] = {}
+        self._found: dict[Node, tuple[Layout, str] | None] = {}
 
     def first_difference(self, nodes: Sequence[Node], last: Node) -> FirstDifference:
         """Of the nodes behind the last one, in program order."""
@@ -111,24 +116,24 @@ class _Search:
                 return FirstDifference(node.place, None, self._note(node))
         return FirstDifference(None, None)
 
-    def _known(self, node: Node) -> tuple[Layout, SourcePlace] | None:
+    def _known(self, node: Node) -> tuple[Layout, str] | None:
         """How the results of a node are placed, and which value of the reference they are."""
         if node not in self._found:
             self._found[node] = next(self._matches(node), None)
         return self._found[node]
 
-    def _matches(self, node: Node) -> Iterator[tuple[Layout, SourcePlace]]:
+    def _matches(self, node: Node) -> Iterator[tuple[Layout, str]]:
         for blocks in node.blocks(self.mesh.size):
             if not any(map(_tells, blocks)):
                 continue
             all_tell = all(map(_tells, blocks))
             kind = blocks[0].dtype.kind
             tolerance = default_tolerance(blocks[0].dtype)
-            for full, place in self.known:
+            for full, what in self.known:
                 if (full.dtype.kind in "iub") == (kind in "iub"):
                     layout = layout_of(blocks, full, self.mesh, tolerance)
                     if layout is not None and (all_tell or not layout.moved):
-                        yield layout, place
+                        yield layout, what
 
     def _note(self, node: Node) -> str:
         found = self._known(node)
@@ -142,8 +147,7 @@ class _Search:
         return "; ".join(["from there on, no value is one of the reference's", *summands])
 
 
-def _described(layout: Layout, place: SourcePlace) -> str:
-    what = f"what the reference computes in {place}"
+def _described(layout: Layout, what: str) -> str:
     if layout.moved:
         return f"on each device some part of {what}"
     if not layout.summed:

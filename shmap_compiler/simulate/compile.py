@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -99,7 +100,8 @@ class _Compiler:
         self._numbering = Numbering()
         self._played: dict[str, bool] = {}
         self._holds_played: dict[ir.Operation, bool] = {}
-        self._blocks: dict[str, Block] = {}
+        self._blocks: dict[tuple[str, str], Block] = {}
+        self._call = ""  # the line of the call whose function is compiled
 
     def program(self) -> Playable:
         main = self.module.functions["main"]
@@ -112,9 +114,10 @@ class _Compiler:
     # --------------------------------------------------------------------------------- blocks
 
     def function(self, name: str) -> Block:
-        if name not in self._blocks:
-            self._blocks[name] = self._block(self.module.functions[name].entry_block)
-        return self._blocks[name]
+        key = name, self._call
+        if key not in self._blocks:
+            self._blocks[key] = self._block(self.module.functions[name].entry_block)
+        return self._blocks[key]
 
     def _block(self, block: ir.Block) -> Block:
         steps = tuple(self._steps(block))
@@ -179,13 +182,13 @@ class _Compiler:
         except UnknownElementType as error:
             found = f"{ops[0].name}, which has a value of type {error.args[0]}"
             fix = "use arrays, of another element type"
-            return Unsupported(place_of(ops[0]), (), self._numbering.of(outputs), found, fix)
-        places = tuple(map(place_of, ops))
+            return Unsupported(self._place(ops[0]), (), self._numbering.of(outputs), found, fix)
+        places = tuple(map(self._place, ops))
         numbers = self._numbering.of(inputs), self._numbering.of(outputs)
-        return Local(places[0], *numbers, segment, places, partial(self._singly, ops))
+        return Local(places[0], *numbers, segment, places, partial(self._singly, ops, self._call))
 
-    def _singly(self, ops: list[ir.Operation]) -> tuple[Step, ...]:
-        with self.module.module.context, ir.Location.unknown():
+    def _singly(self, ops: list[ir.Operation], call: str) -> tuple[Step, ...]:
+        with self._called_at(call):
             return tuple(self._local([op], list(op.results)) for op in ops)
 
     # ------------------------------------------------------------------------------- one step
@@ -200,7 +203,7 @@ class _Compiler:
             return [collective_step(op, self.module, self._numbering)]
         if op.name == "stablehlo.custom_call":
             return [custom_call_step(op, self.module, self._numbering)]
-        place, numbers = place_of(op), self._numbering.around(op)
+        place, numbers = self._place(op), self._numbering.around(op)
         if (function := function_of(op)) is not None:
             return [Computed(place, *numbers, function)]
         if op.name == _RANDOM:
@@ -216,7 +219,7 @@ class _Compiler:
         if op.name in _TOKENS:
             return [Computed(place, (), numbers[1], lambda: [np.empty(0)])]
         if op.name in CALLS:
-            return [Call(place, *numbers, partial(self._callee, callee_name(op)))]
+            return [Call(place, *numbers, partial(self._callee, callee_name(op), place.line))]
         if op.name == "stablehlo.while":
             condition, body = (self._block(region.blocks[0]) for region in op.regions)
             return [Loop(place, *numbers, condition, body)]
@@ -228,9 +231,24 @@ class _Compiler:
         fix = "bring the program into StableHLO and Shardy's manual computations"
         return [Unsupported(place, *numbers, f"the op {op.name}", fix)]
 
-    def _callee(self, name: str) -> Block:
-        with self.module.module.context, ir.Location.unknown():
+    def _callee(self, name: str, call: str) -> Block:
+        with self._called_at(call):
             return self.function(name)
+
+    @contextlib.contextmanager
+    def _called_at(self, line: str) -> Iterator[None]:
+        """Steps that are made inside are of a function that is called at this line."""
+        before, self._call = self._call, line
+        try:
+            with self.module.module.context, ir.Location.unknown():
+                yield
+        finally:
+            self._call = before
+
+    def _place(self, op: ir.Operation) -> SourcePlace:
+        """The place of an op; in functions of JAX, which have no lines, that of the call."""
+        place = place_of(op)
+        return place if place.line else replace(place, line=self._call)
 
 
 def _random_step(

@@ -74,6 +74,7 @@ def detour(y):
     return y.at[0, 0].set(5)
 
 
+_HERE = "test/simulate/test_first_differences.py"
 NONE = "from there on, no value is one of the reference's"
 
 
@@ -138,6 +139,31 @@ def test_parts_on_the_way_around_a_ring_are_values_of_the_reference():
     place = validation.first_difference.difference.place
     assert place.op == "stablehlo.multiply"
     assert place.line.endswith(f":{scaled.__code__.co_firstlineno + 1}")
+
+
+def positive_parts(x):
+    positive = jnp.where(x > 0, x, -1)
+    return positive, jnp.where(x < 0, 2.0, x)  # whose function may be the same
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_values_that_functions_of_jax_compute_have_the_line_of_the_call(which):
+    specs = {"in_specs": P("i"), "out_specs": P("i"), "check_vma": False}
+    lowered = shard_map(lambda x: positive_parts(x)[which] * 1, mesh=mesh, **specs).lower(x)
+    check = lowered.validate(x, reference=lambda x: 3 * positive_parts(x)[which], xla=False)
+    place = f"{_HERE}:{positive_parts.__code__.co_firstlineno + 1 + which}"
+    assert check.first_difference.difference.note == (
+        f"there it is what the reference computes in stablehlo.select at {place}"
+    )
+
+
+def test_arguments_of_the_reference_are_named():
+    specs = {"in_specs": P("i"), "out_specs": P("i"), "check_vma": False}
+    args = {"first": w[:8], "second": x}
+    lowered = shard_map(lambda args: args["second"] * 1, mesh=mesh, **specs).lower(args)
+    check = lowered.validate(args, reference=lambda args: args["second"] * 2, xla=False)
+    note = check.first_difference.difference.note
+    assert note == "there it is the reference's argument args[0]['second']"
 
 
 def masked_softmax(x, w, fill=-jnp.inf):
