@@ -17,7 +17,11 @@ from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.executable import Executable
 from shmap_compiler.stages.memory_report import check_capacity, does_not_fit, read_demand
 from shmap_compiler.stages.option_errors import refused_option, refused_options
-from shmap_compiler.stages.subprocess_compiler import Failure, compile_in_subprocess
+from shmap_compiler.stages.subprocess_compiler import (
+    Failure,
+    compile_in_subprocess,
+    places_in_subprocess,
+)
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.targets.target import Target
 from shmap_compiler.targets.tpu import TpuTarget
@@ -83,10 +87,12 @@ def compile_for_target(
 
 def check_target(signature: Signature, target: Target) -> None:
     """Raises TargetError if a program's mesh does not fit a target, or its compiler is missing."""
-    problems = [] if target.is_here else target.missing()
-    problems += target.mesh_problems(signature.mesh.shape)
-    if problems:
-        raise TargetError(signature.who, problems)
+    missing = [] if target.is_here else target.missing()
+    problems = target.mesh_problems(signature.mesh.shape)
+    if problems and not missing and (refused := _refused_arrangement(target)):
+        problems = [refused]  # No mesh would fit.
+    if missing or problems:
+        raise TargetError(signature.who, [*missing, *problems])
 
 
 def target_mesh(signature: Signature, target: Target) -> Mesh:
@@ -111,11 +117,28 @@ def _on_host(signature: Signature) -> Iterator[Problem]:
             )
 
 
-def _refusal(failure: Failure, target: Target, partitioner: str) -> Problem:
+def _refused_arrangement(target: Target) -> Problem | None:
+    """What libtpu says of an arrangement of chips that is not one of the usual ones."""
+    if not isinstance(target, TpuTarget) or target.is_usual or target.is_here:
+        return None
+    try:
+        places_in_subprocess(target, (("chips", target.device_count),))
+    except Failure as failure:
+        return _arrangement_problem(failure, target)
+    return None
+
+
+def _arrangement_problem(failure: Failure, target: Target) -> Problem | None:
     refuses = failure.phase == "topology" and failure.message.startswith("INVALID_ARGUMENT")
-    if refuses and isinstance(target, TpuTarget):
-        needed = "an arrangement of chips that libtpu takes"
-        return target.refused(f"libtpu says: {failure.message}", needed)
+    if not refuses or not isinstance(target, TpuTarget):
+        return None
+    needed = "an arrangement of chips that libtpu takes"
+    return target.refused(f"libtpu says: {failure.message}", needed)
+
+
+def _refusal(failure: Failure, target: Target, partitioner: str) -> Problem:
+    if (problem := _arrangement_problem(failure, target)) is not None:
+        return problem
     if isinstance(target, GpuTarget) and any(text in failure.message for text in _NO_ASSEMBLER):
         return target.lacks("no ptxas or libdevice, with which its compiler ends")
     other = {"gspmd": "shardy", "shardy": "gspmd"}[partitioner]

@@ -152,6 +152,11 @@ class TpuTarget(Target):
         """The problem of an arrangement that does not exist, with those of similar size."""
         return Problem(self.where, found, needed, f"use one of {', '.join(self._nearby())}")
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether slices of this shape are known to exist."""
+        return self.shape in self._generation.slices
+
     def _nearby(self) -> list[str]:
         def distance(shape: Shape) -> float:
             ratio = max(math.prod(self.shape), 1) / math.prod(shape)

@@ -393,6 +393,17 @@ def test_arrangement_that_the_compiler_refuses():
 
 
 @needs_tpu_compiler
+def test_arrangement_that_no_mesh_would_fit():
+    with refused(
+        "target 'tpu:v5e:3x3'",
+        "libtpu says: INVALID_ARGUMENT",
+        "an arrangement of chips that libtpu takes",
+        "use one of tpu:v5e:2x2, tpu:v5e:2x4, tpu:v5e:4x4",
+    ):
+        mapped().lower(A, B).compile("tpu:v5e:3x3")
+
+
+@needs_tpu_compiler
 def test_program_that_does_not_fit_in_memory():
     with refused(
         "memory of one device of target 'tpu:v5e:2x4'",
