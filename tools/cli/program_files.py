@@ -210,7 +210,9 @@ def _lookup(module: ModuleType, name: str, text: str, any_function: bool) -> Wra
         raise _mistake(text, f"the file defines no {name!r}", fix, needed)
     found = f"{name} is {show_type_of(value)}"
     if _is_jitted(value):
-        fix = f"name the shard_mapped function inside the jit; {choices}"
+        fix = "`shmap run`, `compile`, `explain` and `unjit` take jitted functions"
+        if there:
+            fix = f"name the shard_mapped function inside the jit; {choices}; {fix}"
         raise _mistake(text, found, fix, needed)
     if callable(value):
         wrap = f"{name} = shard_map({name}, mesh=..., in_specs=..., out_specs=...)"
