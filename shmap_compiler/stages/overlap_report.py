@@ -101,7 +101,10 @@ class OverlapReport:
 
     def __str__(self) -> str:
         if not self.choices:
-            return "overlap: the program has no products beside which transfers could run"
+            return (
+                "overlap: no products of what collectives gather or exchange were found, nor any "
+                "that they sum; docs/overlap.md says which are looked for"
+            )
         header = ("overlap", "axes", "devices", "plain", "expected", "chosen", "at")
         return table(header, [_row(choice) for choice in self.choices])
 
