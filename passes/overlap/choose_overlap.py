@@ -76,7 +76,7 @@ class ChooseOverlap(Pass):
         if _has_calls(module):
             inline_steps(module)
             inline_local(module)
-        move_reshapes(module)
+        move_reshapes(module, self.may_round)
         return choices(module, self._machine, self.effort, self.may_round, self.only_sums)
 
     def run(self, module: ModuleOp) -> bool:

@@ -15,7 +15,9 @@ with the product, and with what is computed of its elements:
 
     dot_general(reshape(g), w)  ->  reshape(dot_general(g, w))
 
-No number changes, and XLA gives the same layout to both forms, as the last dimensions stay.
+No number changes, and XLA gives the same layout to both forms, as the last dimensions stay. Sums of
+what was flattened, as for the gradient of a bias, are taken over all dimensions that it had where
+they may be rounded: XLA for CPUs rounds sums of bf16 otherwise then.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from ...ir.ops import defining_op
 from ...ir.types import Value, element_of, shape_of, tensor
 from ..find.cuts import RESHAPE
 from ..find.products import DOT, Product
+from ..find.row_sums import REDUCE
 
 _BROADCAST = "stablehlo.broadcast_in_dim"
 _ERASED = ELEMENTWISE | {RESHAPE, DOT, _BROADCAST, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER}
@@ -53,15 +56,19 @@ def has_reshapes_between(module: ModuleOp) -> bool:
     return any(_paths(op) for op in _collectives(module))
 
 
-def move_reshapes(module: ModuleOp) -> None:
+def move_reshapes(module: ModuleOp, may_round: bool) -> None:
     """Moves those between products and what is gathered before or summed after them.
 
     Nothing is moved in a program with automatic axes.
+
+    Args:
+      may_round: whether sums of what was flattened may be taken over all dimensions that it had,
+        which XLA may do in another order.
     """
     found = [op for op in _collectives(module) if _paths(op)]
     if not found or read_body_form(module).is_partly_manual:
         return
-    moves = _Moves()
+    moves = _Moves(may_round)
     with module.operation.location:
         for op in found:
             paths = _paths(op)  # others may have been moved
@@ -128,7 +135,8 @@ def _only_used(value: Value, block: ir.Block) -> ir.Operation | None:
 class _Moves:
     """Moves of reshapes in one module, and what they leave unused."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_round: bool) -> None:
+        self._may_round = may_round
         self._left: list[ir.Operation] = []
 
     def from_gather(self, gather: ir.Operation, paths: Sequence[_Path]) -> None:
@@ -210,17 +218,21 @@ class _Moves:
                 user, number = use.owner.operation, use.operand_number
                 if user.block != reshape.block:
                     continue
-                if user.name == RESHAPE and _undoes(user, reshape):
-                    self._replace(user, reshape.operands[0])
+                if user.name == REDUCE and not self._may_round:
                     continue
                 multiplies = user.name == DOT and not is_multiplied
                 value = _before_reshape(reshape, user, number, multiplies)
-                if value is not None:
-                    with ir.InsertionPoint(user), reshape.location:
-                        back = build.reshape(user.results[0].type, value)
-                    self._replace(user, back)
-                    pending.append((_op(back), is_multiplied or multiplies))
-                    is_moved = is_moved or multiplies
+                if value is None:
+                    continue
+                is_moved = is_moved or multiplies
+                type_ = user.results[0].type
+                if value.type == type_:
+                    self._replace(user, value)
+                    continue
+                with ir.InsertionPoint(user), reshape.location:
+                    back = build.reshape(type_, value)
+                self._replace(user, back)
+                pending.append((_op(back), is_multiplied or multiplies))
             self._left.append(reshape)
         return is_moved
 
@@ -262,23 +274,41 @@ def _sources(op: ir.Operation) -> list[ir.Operation]:
     return [each for each in found if each is not None]
 
 
-def _undoes(op: ir.Operation, reshape: ir.Operation) -> bool:
-    return shape_of(op.results[0]) == shape_of(reshape.operands[0])
-
-
 def _before_reshape(
     reshape: ir.Operation, user: ir.Operation, number: int, multiplies: bool
 ) -> Value | None:
     """What an operation gives for what was not reshaped; None if a reshape of that will not do."""
+    shape = shape_of(reshape.operands[0])
+    if has_instructions(user):
+        return None
     if multiplies:
         edits = _edits_of_operand(reshape, Product.of(user), number)
-        return None if edits is None or has_instructions(user) else _product(user, edits)
+        return None if edits is None else _product(user, edits)
+    if user.name == RESHAPE and shape_of(user.results[0]) == shape:
+        return reshape.operands[0]
+    if user.name == REDUCE:
+        return _reduced(reshape, user)
     if user.name not in ELEMENTWISE or not _may_move(user) or not _has_one_shape(user):
         return None
-    shape = shape_of(reshape.operands[0])
     with ir.InsertionPoint(user), user.location:
         operands = [_reshaped(x, shape) if shape_of(x) else x for x in user.operands]
     return _moved(user, operands, shape)
+
+
+def _reduced(reshape: ir.Operation, user: ir.Operation) -> Value | None:
+    """What a reduction gives of what was not reshaped; None if it keeps a part of what was."""
+    (old, new), reduced = map(shape_of, (reshape.operands[0], reshape.results[0])), list[int]()
+    dimensions = {*ir.DenseI64ArrayAttr(user.attributes["dimensions"])}
+    for (first, last), (start, end) in _groups(old, new):
+        if dimensions.issuperset(range(start, end)):
+            reduced += range(first, last)
+        elif old[first:last] != new[start:end] or dimensions.intersection(range(start, end)):
+            return None
+    if len(user.results) != 1:
+        return None
+    operands = [reshape.operands[0], user.operands[1]]
+    numbers = ir.DenseI64ArrayAttr.get(reduced)
+    return _moved(user, operands, shape_of(user.results[0]), dimensions=numbers)
 
 
 def _has_products(value: Value, shape: Sequence[int], block: ir.Block) -> bool:
@@ -473,15 +503,24 @@ def _reshaped(value: Value, shape: Sequence[int]) -> Value:
     if op is not None and op.name == RESHAPE and shape_of(op.operands[0]) == list(shape):
         return op.operands[0]
     if op is not None and op.name == _BROADCAST:
-        kept = {
-            first: start
-            for (first, last), (start, end) in _groups(shape_of(value), shape)
-            if last - first == end - start == 1
-        }
-        dimensions = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
-        if all(each in kept for each in dimensions):
-            return build.broadcast_in_dim(type_, op.operands[0], [kept[k] for k in dimensions])
+        dimensions = _broadcast_to(op, shape)
+        if dimensions is not None:
+            return build.broadcast_in_dim(type_, op.operands[0], dimensions)
     return build.reshape(type_, value)
+
+
+def _broadcast_to(op: ir.Operation, shape: Sequence[int]) -> list[int] | None:
+    """The dimensions along which a broadcast gives another shape; None if it cannot."""
+    sizes = shape_of(op.operands[0])
+    dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    found = list[int]()
+    for (first, last), (start, end) in _groups(shape_of(op.results[0]), shape):
+        inside = [k for k, dimension in enumerate(dimensions) if first <= dimension < last]
+        is_kept = last - first == end - start == 1
+        if len(inside) > 1 or not (is_kept or all(sizes[k] == 1 for k in inside)):
+            return None
+        found += [start] * len(inside)
+    return found if dimensions == sorted(dimensions) else None
 
 
 def _op(value: Value) -> ir.Operation:

@@ -120,13 +120,23 @@ module @reshapes_are_moved_past_products {
   // CHECK-SAME: -> tensor<3x8x6xf32>
   // CHECK: %[[B:.*]] = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<6xf32>) -> tensor<3x8x6xf32>
   // CHECK: %[[Z:.*]] = stablehlo.add %[[Y]], %[[B]] : tensor<3x8x6xf32>
-  // CHECK: stablehlo.reshape %[[Z]] : (tensor<3x8x6xf32>) -> tensor<24x6xf32>
-  func.func public @main(%x: tensor<3x2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}, {}]>}, %w: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %b: tensor<6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<24x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+  // CHECK: %[[R:.*]] = stablehlo.reshape %[[Z]] : (tensor<3x8x6xf32>) -> tensor<24x6xf32>
+  // CHECK: stablehlo.reduce(%[[R]] init: {{.*}}) applies stablehlo.add across dimensions = [0]
+  // CHECK: stablehlo.reduce(%[[R]] init: {{.*}}) applies stablehlo.add across dimensions = [1]
+  // ROUND-LABEL: module @reshapes_are_moved_past_products
+  // ROUND: %[[Z:.*]] = stablehlo.add {{.*}} : tensor<3x8x6xf32>
+  // ROUND: %[[R:.*]] = stablehlo.reshape %[[Z]] : (tensor<3x8x6xf32>) -> tensor<24x6xf32>
+  // ROUND: stablehlo.reduce(%[[Z]] init: {{.*}}) applies stablehlo.add across dimensions = [0, 1]
+  // ROUND: stablehlo.reduce(%[[R]] init: {{.*}}) applies stablehlo.add across dimensions = [1]
+  func.func public @main(%x: tensor<3x2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"i"}, {}]>}, %w: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %b: tensor<6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> (tensor<24x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, tensor<6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}, tensor<24xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
     %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 1 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<3x2x8xf32>) -> tensor<3x8x8xf32>
     %f = stablehlo.reshape %g : (tensor<3x8x8xf32>) -> tensor<24x8xf32>
     %y = stablehlo.dot_general %f, %w, contracting_dims = [1] x [0] : (tensor<24x8xf32>, tensor<8x6xf32>) -> tensor<24x6xf32>
     %c = stablehlo.broadcast_in_dim %b, dims = [1] : (tensor<6xf32>) -> tensor<24x6xf32>
     %z = stablehlo.add %y, %c : tensor<24x6xf32>
-    return %z : tensor<24x6xf32>
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %s = stablehlo.reduce(%z init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<24x6xf32>, tensor<f32>) -> tensor<6xf32>
+    %t = stablehlo.reduce(%z init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<24x6xf32>, tensor<f32>) -> tensor<24xf32>
+    return %z, %s, %t : tensor<24x6xf32>, tensor<6xf32>, tensor<24xf32>
   }
 }
