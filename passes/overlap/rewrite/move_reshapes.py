@@ -117,9 +117,14 @@ def _paths_before(summed: ir.Operation) -> Iterator[_Path]:
 
 
 def _may_move(op: ir.Operation) -> bool:
-    """Whether an operation is a reshape, or computes elements of elements, without instructions."""
-    is_known = op.name == RESHAPE or (op.name in ELEMENTWISE and len(op.results) == 1)
-    return is_known and not has_instructions(op) and 0 not in shape_of(op.results[0])
+    """Whether an operation reshapes, or computes elements of elements, and has no instructions.
+
+    Scalars, and what has no elements, stay as they are.
+    """
+    if op.name != RESHAPE and (op.name not in ELEMENTWISE or len(op.results) != 1):
+        return False
+    shape = shape_of(op.results[0])
+    return bool(shape) and 0 not in shape and not has_instructions(op)
 
 
 def _only_used(value: Value, block: ir.Block) -> ir.Operation | None:
@@ -214,8 +219,9 @@ class _Moves:
             if not pending:
                 break
             reshape, is_multiplied = pending.pop(0)
-            for use in list(reshape.results[0].uses):
-                user, number = use.owner.operation, use.operand_number
+            # Each user once, as it is erased.
+            uses = {use.owner.operation: use.operand_number for use in reshape.results[0].uses}
+            for user, number in uses.items():
                 if user.block != reshape.block:
                     continue
                 if user.name == REDUCE and not self._may_round:
@@ -287,7 +293,7 @@ def _before_reshape(
     if user.name == RESHAPE and shape_of(user.results[0]) == shape:
         return reshape.operands[0]
     if user.name == REDUCE:
-        return _reduced(reshape, user)
+        return _reduced(reshape, user) if number == 0 else None
     if user.name not in ELEMENTWISE or not _may_move(user) or not _has_one_shape(user):
         return None
     with ir.InsertionPoint(user), user.location:

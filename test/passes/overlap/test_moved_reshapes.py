@@ -50,6 +50,12 @@ def converted(x, w):
     return jnp.abs(gathered(x, 1).astype(jnp.bfloat16).reshape(-1, WIDTH).astype(jnp.float32) @ w)
 
 
+def squared(x, w):
+    """What is reshaped is read twice by one operation."""
+    y = gathered(x, 1).reshape(-1, WIDTH) @ w
+    return y * y
+
+
 def batched(x, w):
     """Parts have one row, as others are of a batch of products."""
     return jnp.einsum("nbd,ndf->nbf", gathered(x, 0).reshape(8, -1, WIDTH), w)
@@ -94,6 +100,7 @@ PROGRAMS = {
     "apart": (apart, (ROWS, P()), P(), (TOKENS, WEIGHTS), "gather-product"),
     "heads": (heads, (BY_LENGTH, P()), P(), ((BATCH, LENGTH, 2, 4), WEIGHTS), "gather-product"),
     "converted": (converted, (BY_LENGTH, P()), P(), (SEQUENCES, WEIGHTS), "gather-product"),
+    "squared": (squared, (BY_LENGTH, P()), P(), (SEQUENCES, WEIGHTS), "gather-product"),
     "batched": (batched, (ROWS, P()), P(), (TOKENS, (8, *WEIGHTS)), "gather-product"),
     "summed apart": (summed_apart, SUMMED[0], BY_LENGTH, SUMMED[1], "product-scatter"),
     "summed together": (
