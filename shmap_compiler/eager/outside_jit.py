@@ -32,8 +32,13 @@ _PROGRAMS: Cache[Callable[..., Any]] = Cache(maxsize=1024)
 def _impl(*args, graph, witness):
     if not has_devices(graph.mesh, args):
         raise TargetError(f"`{graph.name}`", [no_devices(graph.mesh)])
-    paths = [f"an argument with spec {specs.show(s)}" for s in graph.in_specs]
-    refuse_elsewhere(f"`{graph.name}`", graph.mesh, paths, args)
+    refuse_elsewhere(
+        f"`{graph.name}`",
+        graph.mesh,
+        args,
+        # A derivative has other arguments than the user's function.
+        lambda k: f"an argument with spec {specs.show(graph.in_specs[k])}",
+    )
     program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(_program, graph)))
     with jax.disable_jit(False):  # else the program would come here again
         placed = (on_mesh(x, graph.mesh, s) for x, s in zip(args, graph.in_specs, strict=True))

@@ -64,18 +64,21 @@ def on_mesh(value: AnyValue, mesh: AnyMesh, spec: PartitionSpec) -> AnyValue:
 
 
 def refuse_elsewhere(
-    who: str, mesh: AnyMesh, paths: Sequence[str], values: Sequence[AnyValue]
+    who: str, mesh: AnyMesh, values: Sequence[AnyValue], path: Callable[[int], str]
 ) -> None:
-    """Raises SpecError for each value that is committed to other devices than those of `mesh`.
+    """Raises SpecError for values that are committed to other devices than those of `mesh`.
 
-    It could be moved here, but inside `jit` the same call would fail.
+    They could be moved here, but inside `jit` the same call would fail.
+
+    Args:
+      path: names the value at a position.
     """
     if not isinstance(mesh, Mesh):
         return
-    here = set(mesh.devices.flat)
+    here = NamedSharding(mesh, PartitionSpec()).device_set
     problems = [
-        _elsewhere(path, value, mesh)
-        for path, value in zip(paths, values, strict=True)
+        _elsewhere(path(position), value, mesh)
+        for position, value in enumerate(values)
         if isinstance(value, jax.Array) and not isinstance(value, Tracer)
         if value.committed and value.sharding.device_set != here
     ]

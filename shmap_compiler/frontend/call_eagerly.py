@@ -50,10 +50,9 @@ def call_eagerly(mapped: MappedFunction, region: ManualRegion, args: tuple[PyTre
     inputs = read_inputs(who, region, mapped.in_specs, mapped.out_specs, args)
     leaves = jax.tree.leaves(args)
     arrays = [leaves[i.position] for i in inputs.dynamic]
-    paths = [i.path for i in inputs.dynamic]
-    refuse_types(mapped.fun, paths, arrays)
+    refuse_types(mapped.fun, [i.path for i in inputs.dynamic], arrays)
     if not mapped.moves_arguments:
-        refuse_elsewhere(who, region.mesh, paths, arrays)
+        refuse_elsewhere(who, region.mesh, arrays, lambda k: inputs.dynamic[k].path)
     results = Results(who, region, mapped.out_specs)
     layout = layout_for(region, arrays)
     closed = closed_over(mapped.fun, region)

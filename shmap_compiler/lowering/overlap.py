@@ -59,7 +59,7 @@ def read_setting(
       name: of the argument `rounding`.
 
     Raises:
-      ShmapError: there is no such mode, or `rounding` is not a bool.
+      ShmapError: the mode is not one of MODES, or `rounding` is not True, False or None.
     """
     problems = list(_problems(mode, rounding, name))
     if problems:
@@ -126,7 +126,7 @@ def overlap(mode: OverlapMode = "auto", *, rounding: bool | None = None) -> Iter
         setting of the enclosing context, initially False.
 
     Raises:
-      ShmapError: There is no such mode, or `rounding` is not a bool.
+      ShmapError: `mode` is not one of these, or `rounding` is not True, False or None.
 
     Examples:
       >>> f = shard_map(lambda x, w: lax.all_gather(x, "i", tiled=True) @ w, mesh=mesh,
